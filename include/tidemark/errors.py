@@ -1,0 +1,183 @@
+"""Every error Tidemark raises on purpose, in one tree by whose move it is.
+
+A leaf says in `happened` what happened, with the facts, and in `remedy` what to do; both are templates over the keyword facts
+given when it is raised, so a leaf cannot be raised with a fact missing. `docs/operations.md` has one heading per leaf, and
+`plugins/tidemark_airflow/failures.py` the one table from `Move` to Airflow. No message ever holds a row's value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+from string import Formatter
+from typing import Any, ClassVar
+
+
+class Move(StrEnum):
+    """Whose move it is after the error."""
+
+    RETRY = "RETRY"
+    FIX_CONFIG = "FIX_CONFIG"
+    FIX_SOURCE = "FIX_SOURCE"
+    FIX_TARGET = "FIX_TARGET"
+    BACKFILL = "BACKFILL"
+    BUG = "BUG"
+
+
+class TidemarkError(Exception):
+    """Root of the tree; never raised itself."""
+
+    move: ClassVar[Move]
+    happened: ClassVar[str]
+    remedy: ClassVar[str]
+
+    def __init__(self, **facts: Any) -> None:
+        expected = self.fact_names()
+        if set(facts) != expected:
+            raise TypeError(f"{type(self).__name__} takes the facts {sorted(expected)}, got {sorted(facts)}")
+        self.facts = facts
+        super().__init__(f"{self.happened.format(**facts)}. {self.remedy.format(**facts)}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (type(self), self.facts))
+
+    @classmethod
+    def fact_names(cls) -> set[str]:
+        """The keyword facts that this leaf's two templates name."""
+        fields = Formatter().parse(cls.happened + cls.remedy)
+        return {name.partition(".")[0].partition("[")[0] for _, name, _, _ in fields if name}
+
+
+def _rebuild(leaf: type[TidemarkError], facts: dict[str, Any]) -> TidemarkError:
+    return leaf(**facts)
+
+
+def leaves(of: type[TidemarkError] = TidemarkError) -> Iterator[type[TidemarkError]]:
+    """Every error that can be raised: the classes of the tree that have no subclass."""
+    for child in of.__subclasses__():
+        if child.__subclasses__():
+            yield from leaves(child)
+        elif child.__dict__.get("happened"):
+            yield child
+
+
+class RetryError(TidemarkError):
+    """The same task, run again, is expected to succeed."""
+
+    move = Move.RETRY
+
+
+class ConfigError(TidemarkError):
+    """The pipeline file, an Airflow connection or a pool must change."""
+
+    move = Move.FIX_CONFIG
+
+
+class SourceError(TidemarkError):
+    """Something at the source database must change."""
+
+    move = Move.FIX_SOURCE
+
+
+class TargetError(TidemarkError):
+    """Something in the lake, its tables or the Spark set-up must change."""
+
+    move = Move.FIX_TARGET
+
+
+class BackfillError(TidemarkError):
+    """Changes are gone or cannot be followed; the rows must be read again."""
+
+    move = Move.BACKFILL
+
+
+class BugError(TidemarkError):
+    """An assumption of Tidemark does not hold; nothing was registered or merged."""
+
+    move = Move.BUG
+
+
+# --- protocol (pgoutput) ---------------------------------------------------------------------------------------------
+
+
+class MalformedMessage(BugError):
+    happened = "The replication stream holds a message that does not follow the pgoutput protocol: {detail}"
+    remedy = (
+        "Nothing of the batch was registered. Report it with PostgreSQL's version; another proxy or pooler between "
+        "Airflow and the source is the usual cause, so connect to the server directly."
+    )
+
+
+# --- leases and ledger -----------------------------------------------------------------------------------------------
+
+
+class LeaseTaken(RetryError):
+    happened = "The lease {lease} of pipeline {pipeline} is held by {holder} until {until}"
+    remedy = "Wait for that task to end; the retry takes the lease over when it has."
+
+
+class LeaseLost(RetryError):
+    happened = "The lease {lease} of pipeline {pipeline} was taken over by {holder} while this task worked"
+    remedy = "Nothing was written after that; the retry goes on from the ledger."
+
+
+class StagedMoved(RetryError):
+    happened = (
+        "A batch of pipeline {pipeline} starting at {start_lsn} was not registered: the generation is staged up to {staged_lsn}"
+    )
+    remedy = "Another drain was faster. Its batches count, this task's files are garbage; the retry goes on from there."
+
+
+class LedgerNotReady(ConfigError):
+    happened = 'The ledger schema "tidemark" is missing or at version {found} where {expected} is needed'
+    remedy = "Run the preflight task of the pipeline, or `python -m tidemark preflight <file>`: it brings the schema up to date."
+
+
+# --- the slot and generations ----------------------------------------------------------------------------------------
+
+
+class SlotMissing(SourceError):
+    happened = 'The replication slot "{slot}" does not exist at the source'
+    remedy = (
+        "Run the capture DAG: its preflight creates the slot and opens a new generation. Changes made while no slot "
+        "existed are gone, so the pipeline's tables then need a backfill."
+    )
+
+
+class SlotInvalidated(BackfillError):
+    happened = 'The slot "{slot}" was invalidated (wal_status={wal_status}, {reason}) at {lsn}; changes after that point are gone'
+    remedy = (
+        "Drop the slot (SELECT pg_drop_replication_slot('{slot}')), run the capture DAG, and start a backfill of the "
+        "pipeline's tables. Raise max_slot_wal_keep_size or idle_replication_slot_timeout, or run the DAG more often."
+    )
+
+
+class SlotOfAnother(ConfigError):
+    happened = 'The slot "{slot}" cannot be used: {reason}'
+    remedy = "Name another slot in the pipeline file, or drop this one if nothing else uses it."
+
+
+class SlotBusy(RetryError):
+    happened = 'The slot "{slot}" is in use by process {pid} ({application})'
+    remedy = "Stop the other reader of this slot; each pipeline needs a slot of its own. A drain that just died frees it by itself."
+
+
+class ChangesGone(BackfillError):
+    happened = (
+        'The slot "{slot}" stands at {confirmed_lsn}, beyond {staged_lsn}, the last position staged in generation {generation}: '
+        "somebody advanced or re-created it, or the ledger was restored from an older copy. The changes between are gone"
+    )
+    remedy = (
+        "A new generation was opened at {confirmed_lsn} and every table is marked as needing a backfill; the next run goes on "
+        "from there. Start a backfill of the pipeline's tables."
+    )
+
+
+class ReplicationFailed(RetryError):
+    happened = "The replication connection ended: {detail}"
+    remedy = "The retry resumes at the last staged position; nothing is lost."
+
+
+class DrainStalled(RetryError):
+    happened = "No message came from the source for {seconds} s while draining up to {target_lsn}: {cause}"
+    remedy = "Look at pg_stat_replication and at long transactions on the source; the retry resumes at the last staged position."

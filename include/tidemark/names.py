@@ -1,0 +1,62 @@
+"""Names of PostgreSQL tables -> one text id, folder names, quoted Spark identifiers.
+
+PostgreSQL allows every character but NUL in a name, object stores and Delta paths do not. So a name is percent-encoded
+wherever it becomes part of a path, and the dot that separates schema and table is the only bare dot of an id: "a.b"."c" and
+"a"."b.c" stay two tables.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+_PLAIN = re.compile(r"[A-Za-z0-9_-]")
+
+# Columns that Tidemark adds to `history`, `current` or staging; a source column of the same name is refused by preflight.
+METADATA_COLUMNS = (
+    "_generation",
+    "_commit_lsn",
+    "_ordinal",
+    "_xid",
+    "_committed_at",
+    "_op",
+    "_old_key",
+    "_unchanged",
+    "_text",
+    "_old",
+)
+
+
+def encode(name: str) -> str:
+    """Percent-encode one name for a path: letters, digits, "_" and "-" stay, every other byte becomes %XX."""
+    return "".join(c if _PLAIN.fullmatch(c) else "".join(f"%{b:02X}" for b in c.encode()) for c in name)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TableName:
+    """A table of the source. `str()` gives its id, "schema.table" percent-encoded: the key in ledger, manifest and plan."""
+
+    schema: str
+    name: str
+
+    @classmethod
+    def parse(cls, table_id: str) -> TableName:
+        """The reverse of `str()`. Raises ValueError where the text is not an id."""
+        schema, dot, name = table_id.partition(".")
+        if not (schema and dot and name) or "." in name:
+            raise ValueError(f"not a table id: {table_id!r} (expected schema.table)")
+        return cls(unquote(schema), unquote(name))
+
+    def __str__(self) -> str:
+        return f"{encode(self.schema)}.{encode(self.name)}"
+
+    @property
+    def path(self) -> str:
+        """Where the table lies below `current/` and `history/` of the lake: "<schema>/<table>"."""
+        return f"{encode(self.schema)}/{encode(self.name)}"
+
+
+def spark_identifier(name: str) -> str:
+    """Quote a column name for Spark SQL; the one place where Spark identifiers are quoted."""
+    return "`" + name.replace("`", "``") + "`"

@@ -1,0 +1,82 @@
+"""One version of a captured table: columns with their PostgreSQL and Delta types, key and identity.
+
+A new version begins wherever the stream's RELATION message differs in a way that matters to files or target. Versions are
+numbered per table by the ledger; staged files carry the version they follow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+from tidemark.names import TableName
+
+Identity = Literal["default", "full", "index", "nothing"]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """`type` is PostgreSQL's own name with modifiers ("numeric(10,2)"), `target` the Delta type as DDL ("decimal(10,2)")."""
+
+    name: str
+    type: str
+    type_oid: int
+    typmod: int
+    target: str
+    mask: Literal["null", "sha256"] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TableSchema:
+    """The captured columns in the source's order, left-out columns removed.
+
+    `key` holds the columns of the replica identity (under FULL: of the primary key), in index order; empty means that the
+    table has no key: a multiset under FULL, history only without any identity.
+    """
+
+    table: TableName
+    version: int
+    relation_oid: int
+    identity: Identity
+    key: tuple[str, ...]
+    columns: tuple[Column, ...]
+
+    def same_shape(self, other: TableSchema) -> bool:
+        """Whether files of both follow one version: all but the version number and the relation's OID is equal."""
+        return (self.table, self.identity, self.key, self.columns) == (
+            other.table,
+            other.identity,
+            other.key,
+            other.columns,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "table": str(self.table),
+            "version": self.version,
+            "relation_oid": self.relation_oid,
+            "identity": self.identity,
+            "key": list(self.key),
+            "columns": [
+                {
+                    "name": c.name,
+                    "type": c.type,
+                    "type_oid": c.type_oid,
+                    "typmod": c.typmod,
+                    "target": c.target,
+                    "mask": c.mask,
+                }
+                for c in self.columns
+            ],
+        }
+
+    @classmethod
+    def from_json(cls, raw: dict[str, Any]) -> TableSchema:
+        return cls(
+            table=TableName.parse(raw["table"]),
+            version=raw["version"],
+            relation_oid=raw["relation_oid"],
+            identity=cast(Identity, raw["identity"]),
+            key=tuple(raw["key"]),
+            columns=tuple(Column(**c) for c in raw["columns"]),
+        )

@@ -1,0 +1,60 @@
+"""Where everything lies below the lake root; every path in ledger, manifest and plan is relative to it.
+
+    <pipeline>/staging/g<generation>/<start LSN, 16 hex digits>-<attempt>/
+        <schema>.<table>/v<schema version>-<n>.parquet
+        transactions.parquet
+        manifest.json
+    <pipeline>/plans/<plan>/plan.json, result.json
+    <pipeline>/current/<schema>/<table>    <pipeline>/history/<schema>/<table>
+
+The end LSN is unknown when a batch's first file opens, and object stores cannot rename: folders are named by start and attempt.
+"""
+
+from __future__ import annotations
+
+from tidemark.lsn import Lsn
+from tidemark.names import TableName
+
+
+def staging_root(pipeline: str) -> str:
+    return f"{pipeline}/staging"
+
+
+def generation_folder(pipeline: str, generation: int) -> str:
+    return f"{staging_root(pipeline)}/g{generation}"
+
+
+def batch_folder(pipeline: str, generation: int, start: Lsn, attempt: str) -> str:
+    return f"{generation_folder(pipeline, generation)}/{start.hex16}-{attempt}"
+
+
+def changes_file(folder: str, table: TableName, schema_version: int, number: int) -> str:
+    return f"{folder}/{table}/v{schema_version}-{number}.parquet"
+
+
+def transactions_file(folder: str) -> str:
+    return f"{folder}/transactions.parquet"
+
+
+def manifest_file(folder: str) -> str:
+    return f"{folder}/manifest.json"
+
+
+def plan_folder(pipeline: str, plan: str) -> str:
+    return f"{pipeline}/plans/{plan}"
+
+
+def plan_file(pipeline: str, plan: str) -> str:
+    return f"{plan_folder(pipeline, plan)}/plan.json"
+
+
+def result_file(pipeline: str, plan: str) -> str:
+    return f"{plan_folder(pipeline, plan)}/result.json"
+
+
+def current_table(pipeline: str, table: TableName) -> str:
+    return f"{pipeline}/current/{table.path}"
+
+
+def history_table(pipeline: str, table: TableName) -> str:
+    return f"{pipeline}/history/{table.path}"

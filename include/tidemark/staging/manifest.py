@@ -1,0 +1,171 @@
+"""What one batch holds, frozen: `BatchManifest` <-> manifest.json (R4).
+
+A manifest is the only contract between drain and merge, and it is self-sufficient: range, files with sizes and checksums, the
+table definitions the files follow, and enough about the source to rebuild the ledger. Once registered it never changes.
+Pure: reading and writing the JSON is `staging.store`'s business.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from tidemark.lsn import Lsn
+from tidemark.schema.table import TableSchema
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """One immutable Parquet file; `path` is relative to the lake root, `sha256` is of the file's bytes."""
+
+    path: str
+    rows: int
+    bytes: int
+    sha256: str
+    schema_version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TableChanges:
+    """One table's part of a batch.
+
+    `counts` maps an operation (insert, update, delete, truncate) to its changes. `unchanged` counts changes with at least one
+    unchanged-TOAST column, `moved` changes of the key; both tell the merge which paths it needs. `converted` maps a column to
+    the number of values its target type could not hold (R8).
+    """
+
+    table: str
+    files: tuple[StagedFile, ...]
+    counts: dict[str, int]
+    unchanged: int = 0
+    moved: int = 0
+    converted: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        return sum(self.counts.values())
+
+
+@dataclass(frozen=True, slots=True)
+class SourceIdentity:
+    """Where the changes came from; another value of the first two is another generation."""
+
+    system_identifier: str
+    timeline: int
+    slot: str
+    server_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchManifest:
+    """The whole transactions of `[start_lsn, end_lsn)` of one generation, staged together (R2)."""
+
+    pipeline: str
+    generation: int
+    start_lsn: Lsn
+    end_lsn: Lsn
+    attempt: str
+    run_id: str
+    created_at: str
+    source: SourceIdentity
+    tables: tuple[TableChanges, ...]
+    schemas: tuple[TableSchema, ...]
+    transactions: StagedFile | None
+    transaction_count: int
+    heartbeat_lsn: Lsn | None = None
+    last_committed_at: str | None = None
+    skipped_messages: int = 0
+    claims: tuple[str, ...] = ()
+    fingerprints: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        return json.dumps(
+            {
+                "format": FORMAT,
+                "pipeline": self.pipeline,
+                "generation": self.generation,
+                "start_lsn": str(self.start_lsn),
+                "end_lsn": str(self.end_lsn),
+                "attempt": self.attempt,
+                "run_id": self.run_id,
+                "created_at": self.created_at,
+                "source": {
+                    "system_identifier": self.source.system_identifier,
+                    "timeline": self.source.timeline,
+                    "slot": self.source.slot,
+                    "server_version": self.source.server_version,
+                },
+                "tables": [
+                    {
+                        "table": t.table,
+                        "files": [_file_json(f) for f in t.files],
+                        "counts": t.counts,
+                        "unchanged": t.unchanged,
+                        "moved": t.moved,
+                        "converted": t.converted,
+                    }
+                    for t in self.tables
+                ],
+                "schemas": [s.to_json() for s in self.schemas],
+                "transactions": None if self.transactions is None else _file_json(self.transactions),
+                "transaction_count": self.transaction_count,
+                "heartbeat_lsn": None if self.heartbeat_lsn is None else str(self.heartbeat_lsn),
+                "last_committed_at": self.last_committed_at,
+                "skipped_messages": self.skipped_messages,
+                "claims": list(self.claims),
+                "fingerprints": self.fingerprints,
+            },
+            indent=1,
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> BatchManifest:
+        """Raises ValueError where the text is no manifest of a known format; a half-written file is one such."""
+        try:
+            raw = json.loads(text)
+            if raw["format"] != FORMAT:
+                raise ValueError(f"manifest format {raw['format']}, this version reads {FORMAT}")
+            return cls(
+                pipeline=raw["pipeline"],
+                generation=raw["generation"],
+                start_lsn=Lsn.parse(raw["start_lsn"]),
+                end_lsn=Lsn.parse(raw["end_lsn"]),
+                attempt=raw["attempt"],
+                run_id=raw["run_id"],
+                created_at=raw["created_at"],
+                source=SourceIdentity(**raw["source"]),
+                tables=tuple(
+                    TableChanges(
+                        table=t["table"],
+                        files=tuple(StagedFile(**f) for f in t["files"]),
+                        counts=t["counts"],
+                        unchanged=t["unchanged"],
+                        moved=t["moved"],
+                        converted=t["converted"],
+                    )
+                    for t in raw["tables"]
+                ),
+                schemas=tuple(TableSchema.from_json(s) for s in raw["schemas"]),
+                transactions=None if raw["transactions"] is None else StagedFile(**raw["transactions"]),
+                transaction_count=raw["transaction_count"],
+                heartbeat_lsn=None if raw["heartbeat_lsn"] is None else Lsn.parse(raw["heartbeat_lsn"]),
+                last_committed_at=raw["last_committed_at"],
+                skipped_messages=raw["skipped_messages"],
+                claims=tuple(raw["claims"]),
+                fingerprints=raw["fingerprints"],
+            )
+        except (KeyError, TypeError, json.JSONDecodeError) as broken:
+            raise ValueError(f"not a complete manifest: {broken}") from broken
+
+
+def _file_json(file: StagedFile) -> dict[str, Any]:
+    return {
+        "path": file.path,
+        "rows": file.rows,
+        "bytes": file.bytes,
+        "sha256": file.sha256,
+        "schema_version": file.schema_version,
+    }

@@ -1,0 +1,74 @@
+"""Real PostgreSQL servers for the tests: one per version and session, a fresh database per test."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import psycopg
+import pytest
+from psycopg import sql
+from standalone.postgres import PostgresServer, running
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
+    """The PostgreSQL 18 server of this session. Tests that stop or reconfigure a server start one of their own."""
+    with running(tmp_path_factory.mktemp("postgres18"), 18, fsync="off") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres16(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
+    with running(tmp_path_factory.mktemp("postgres16"), 16, fsync="off") as server:
+        yield server
+
+
+def create_database(server: PostgresServer, prefix: str) -> str:
+    """Create an empty database with a name of its own and return its connection string."""
+    name = f"{prefix}_{next(_numbers)}"
+    with psycopg.connect(server.conninfo(), autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+    return server.conninfo(name)
+
+
+def drop_database(server: PostgresServer, conninfo: str) -> None:
+    """Drop a database together with its replication slots and whatever is still connected to it."""
+    name = psycopg.conninfo.conninfo_to_dict(conninfo)["dbname"]
+    with psycopg.connect(server.conninfo(), autocommit=True) as connection:
+        for slot, pid in connection.execute(
+            "SELECT slot_name, active_pid FROM pg_replication_slots WHERE database = %s", (name,)
+        ).fetchall():
+            if pid is not None:
+                connection.execute("SELECT pg_terminate_backend(%s, 5000)", (pid,))
+            connection.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
+        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(str(name))))
+
+
+@pytest.fixture
+def new_database(postgres: PostgresServer) -> Iterator[Callable[[str], str]]:
+    """A function from a name's prefix to the connection string of a fresh database, dropped after the test."""
+    made: list[str] = []
+
+    def make(prefix: str) -> str:
+        conninfo = create_database(postgres, prefix)
+        made.append(conninfo)
+        return conninfo
+
+    yield make
+    for conninfo in made:
+        drop_database(postgres, conninfo)
+
+
+@pytest.fixture
+def source(new_database: Callable[[str], str]) -> str:
+    """Connection string of an empty source database."""
+    return new_database("source")
+
+
+@pytest.fixture
+def ledger_database(new_database: Callable[[str], str]) -> str:
+    """Connection string of an empty database for the ledger, without the schema."""
+    return new_database("ledger")
