@@ -7,8 +7,14 @@ docs/configuration.md is generated from all three.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any, Literal
+
+from tidemark.names import TableName
+
+_NAME_PART = re.compile(r'"((?:[^"]|"")+)"|([^".]+)')
 
 
 def _option(default: Any, help: str) -> Any:
@@ -17,7 +23,7 @@ def _option(default: Any, help: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Every bound and time of a pipeline. All are positive."""
+    """Every bound and time of a pipeline. All are positive; only `wait_s` may be 0."""
 
     batch_rows: int = _option(1_000_000, "changes after which a batch ends at the next commit")
     batch_bytes: int = _option(256 * 2**20, "bytes of WAL messages after which a batch ends at the next commit")
@@ -46,6 +52,37 @@ class TableRule:
     target: dict[str, str] = field(default_factory=dict)
     line: int = 0
 
+    @property
+    def exact(self) -> bool:
+        """Whether the entry names one table rather than a pattern."""
+        return all(quoted or not set("*?[") & set(text) for text, quoted in split_pattern(self.pattern))
+
+    def matches(self, table: TableName) -> bool:
+        return all(
+            value == text if quoted else fnmatchcase(value, text)
+            for value, (text, quoted) in zip((table.schema, table.name), split_pattern(self.pattern), strict=True)
+        )
+
+
+def split_pattern(pattern: str) -> tuple[tuple[str, bool], tuple[str, bool]]:
+    """`schema.table` as the file has it -> (schema, whether it was quoted), (table, whether it was quoted).
+
+    Names are those of the catalogue, letter by letter; "*", "?" and "[...]" stand for characters as in file names. A part in
+    double quotes holds no pattern and may hold anything, a dot or a "*" too. Raises ValueError on anything else.
+    """
+    schema = _NAME_PART.match(pattern)
+    if schema is not None and pattern[schema.end() : schema.end() + 1] == ".":
+        name = _NAME_PART.fullmatch(pattern, schema.end() + 1)
+        if name is not None:
+            return _part(schema), _part(name)
+    raise ValueError(f"{pattern!r} is not of the form schema.table")
+
+
+def _part(match: re.Match[str]) -> tuple[str, bool]:
+    if match[1] is not None:
+        return match[1].replace('""', '"'), True
+    return match[2], False
+
 
 @dataclass(frozen=True, slots=True)
 class PipelineConfig:
@@ -66,6 +103,41 @@ class PipelineConfig:
     notifier: str | None = None
     bounds: Bounds = Bounds()
     path: str = ""
+
+    def rule(self, table: TableName) -> TableRule | None:
+        """What the file says of one table: all entries that match it, merged; None where none does.
+
+        No entry wins over another. Where two of them say different things of one column, `conflicts` has it, and preflight
+        refuses the file; the merged rule then has what the later entry says.
+        """
+        entries = [rule for rule in self.tables if rule.matches(table)]
+        if not entries:
+            return None
+        return TableRule(
+            pattern=next((rule.pattern for rule in entries if rule.exact), entries[0].pattern),
+            leave_out=tuple(dict.fromkeys(column for rule in entries for column in rule.leave_out)),
+            mask={column: mask for rule in entries for column, mask in rule.mask.items()},
+            target={column: target for rule in entries for column, target in rule.target.items()},
+            line=entries[0].line,
+        )
+
+    def conflicts(self, table: TableName) -> list[str]:
+        """Where two entries that match the table say different things of one column, one sentence each."""
+        said: dict[tuple[str, str], tuple[str, int]] = {}
+        found = []
+        for rule in self.tables:
+            if not rule.matches(table):
+                continue
+            words = [("use", column, "leave out") for column in rule.leave_out]
+            words += [("use", column, f"mask with {mask}") for column, mask in rule.mask.items()]
+            words += [("type", column, f"type {target}") for column, target in rule.target.items()]
+            for about, column, word in words:
+                earlier, line = said.setdefault((about, column), (word, rule.line))
+                if earlier != word:
+                    found.append(
+                        f"column {column!r} of {table}: line {line} says {earlier}, the entry in line {rule.line} says {word}"
+                    )
+        return found
 
     @property
     def application_name(self) -> str:

@@ -97,6 +97,14 @@ class BugError(TidemarkError):
     move = Move.BUG
 
 
+# --- the pipeline file and preflight ------------------------------------------------------------------------------------
+
+
+class PipelineFileInvalid(ConfigError):
+    happened = "{problems}"
+    remedy = "Correct the pipeline file; docs/configuration.md lists every option."
+
+
 # --- protocol (pgoutput) ---------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,489 @@
+"""One pipeline file (include/pipelines/<name>.yaml) -> `PipelineConfig`, or every problem of the file at once.
+
+    pipeline: shop                 # default: the file's stem
+    source: {connection: shop_source, slot: tidemark_shop, publication: tidemark_shop, manage_publication: true}
+    tables:
+      - shop.*                     # a name or a pattern
+      - name: shop.customers
+        leave_out: [notes]
+        mask: {email: sha256}
+        target: {price: "decimal(20,4)", doc: text}
+    lake: ../../.tidemark/lake     # URI, absolute path, or relative to this file's folder
+    ledger: {connection: tidemark_ledger}
+    spark: {connection: spark_default, conf: {spark.driver.memory: 1g}}
+    schedule: "*/5 * * * *"
+    bounds: {batch_rows: 100000}
+
+The file is read as YAML nodes rather than as values, because nodes know their lines: every problem reads `file:line: what`,
+and an unknown key comes with the known one that it resembles. Nothing is looked up here, neither tables nor connections; what
+needs the source is preflight's. All entries of `tables` that match a table hold for it together; two that say different
+things of one column are a problem, here where both can be compared by name, else in preflight.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final, Literal, cast
+
+import yaml
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from tidemark.config import Bounds, PipelineConfig, TableRule, split_pattern
+from tidemark.errors import PipelineFileInvalid
+from tidemark.names import TableName
+
+_Loader: Final[type[Any]] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+# section -> option -> what it means. docs/configuration.md is generated from this, from `Bounds` and from `DEFAULTS`.
+OPTIONS: Final[dict[str, dict[str, str]]] = {
+    "": {
+        "pipeline": "name of the pipeline: of its DAGs, of its folder in the lake, of its rows in the ledger",
+        "source": "the database whose changes are captured",
+        "tables": "the tables to capture: names, patterns, or entries with options",
+        "lake": "root of the lake: a URI, an absolute path, or a path relative to this file's folder",
+        "ledger": "the database that holds the ledger",
+        "spark": "where the Spark application runs",
+        "schedule": "cron expression or Airflow preset of the capture DAG; null for none",
+        "mask_salt_connection": "Airflow connection whose password is the salt of `sha256` masks",
+        "notifier": "dotted path of an Airflow notifier, called once when a table is parked",
+        "bounds": "bounds and times, see below",
+    },
+    "source": {
+        "connection": "Airflow connection of the source database",
+        "slot": "replication slot; each pipeline needs one of its own",
+        "publication": "publication that the slot reads",
+        "manage_publication": "whether preflight creates the publication and keeps its tables those of this file; "
+        "if not, it prints the SQL for the publication's owner",
+    },
+    "tables[]": {
+        "name": "a table (`schema.table`) or a pattern (`schema.*`, `schema.order_*`)",
+        "leave_out": "columns that never reach staging",
+        "mask": "column: `null` or `sha256`, applied before the value reaches staging; never on a key column",
+        "target": "column: `text` or `decimal(p,s)`, in place of the type that docs/formats.md gives it",
+    },
+    "ledger": {"connection": "Airflow connection of the ledger's database"},
+    "spark": {
+        "connection": "Airflow connection of type spark",
+        "conf": "Spark settings of the pipeline's applications",
+    },
+    "bounds": {option.name: option.metadata["help"] for option in fields(Bounds)},
+}
+DEFAULTS: Final[dict[str, str]] = {
+    "pipeline": "the file's name without `.yaml`",
+    "source.slot": "`tidemark_<pipeline>`",
+    "source.publication": "the slot's name",
+    "source.manage_publication": "`true`",
+    "ledger.connection": "`tidemark_ledger`",
+    "spark.connection": "`spark_default`",
+    "schedule": '`"*/5 * * * *"`',
+    **{f"bounds.{option.name}": f"`{option.default}`" for option in fields(Bounds) if option.default is not MISSING},
+}
+REQUIRED: Final = ("source", "source.connection", "tables", "tables[].name", "lake")
+_ZERO_ALLOWED: Final = ("wait_s",)
+
+_PIPELINE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_SLOT_NAME: Final = re.compile(r"[a-z0-9_]{1,63}")
+_CONNECTION_ID: Final = re.compile(r"[A-Za-z0-9_.:/-]+")
+_DECIMAL: Final = re.compile(r"decimal\(\s*(\d{1,2})\s*,\s*(\d{1,2})\s*\)")
+_URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.+")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Problem:
+    """One thing that is wrong with a pipeline file; `line` counts from 1, 0 where the file has no line for it."""
+
+    path: str
+    line: int
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.message}" if self.line else f"{self.path}: {self.message}"
+
+
+def files(folder: Path | str) -> list[Path]:
+    """The pipeline files of a folder, in the order of their names."""
+    return sorted(path for path in Path(folder).iterdir() if path.suffix in (".yaml", ".yml") and path.is_file())
+
+
+def load(path: Path | str) -> PipelineConfig:
+    """Read one file. Raises PipelineFileInvalid with every problem that the file has."""
+    config, problems = read(path)
+    if config is None or problems:
+        raise _invalid(problems)
+    return config
+
+
+def load_all(folder: Path | str) -> list[PipelineConfig]:
+    """Read every file of a folder. Raises PipelineFileInvalid with the problems of all files, and those between them."""
+    configs, problems = read_all(folder)
+    if problems:
+        raise _invalid(problems)
+    return configs
+
+
+def read_all(folder: Path | str) -> tuple[list[PipelineConfig], list[Problem]]:
+    """The sound files of a folder, and the problems of the others: so that one broken file does not stop the other pipelines.
+
+    Of two files that contradict each other (one name, one slot, one managed publication) the first by file name counts.
+    """
+    configs: list[PipelineConfig] = []
+    problems: list[Problem] = []
+    for path in files(folder):
+        config, found = read(path)
+        if config is not None and not found:
+            found = [Problem(config.path, 0, sentence) for sentence in _clashes(config, configs)]
+            if not found:
+                configs.append(config)
+        problems += found
+    return configs, problems
+
+
+def read(path: Path | str) -> tuple[PipelineConfig | None, list[Problem]]:
+    """Read one file: its config and no problem, or None and its problems in the order of their lines."""
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as unreadable:
+        return None, [Problem(str(path), 0, f"cannot be read: {unreadable.strerror}")]
+    except UnicodeDecodeError:
+        return None, [Problem(str(path), 0, "is not UTF-8 text")]
+    try:
+        root = yaml.compose(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as broken:
+        mark = broken.problem_mark or broken.context_mark
+        return None, [
+            Problem(str(path), mark.line + 1 if mark else 0, f"is not YAML: {broken.problem or broken.context}")
+        ]
+    except yaml.YAMLError as broken:
+        return None, [Problem(str(path), 0, f"is not YAML: {broken}")]
+    reader = _Reader(path)
+    config = reader.pipeline(root)
+    problems = sorted(set(reader.problems))
+    return (None if problems else config), problems
+
+
+def _invalid(problems: Sequence[Problem]) -> PipelineFileInvalid:
+    return PipelineFileInvalid(problems="\n".join(str(problem) for problem in problems))
+
+
+def _clashes(config: PipelineConfig, others: Iterable[PipelineConfig]) -> list[str]:
+    found = []
+    for other in others:
+        if config.pipeline == other.pipeline:
+            found.append(f"{other.path} is also named {config.pipeline!r}; give one of them another name")
+        if config.source_connection != other.source_connection:
+            continue
+        if config.slot == other.slot:
+            found.append(f"{other.path} also reads slot {config.slot!r}; each pipeline needs a slot of its own")
+        if config.publication == other.publication and (config.manage_publication or other.manage_publication):
+            found.append(
+                f"{other.path} also uses publication {config.publication!r}; a managed publication belongs to one pipeline, "
+                "since each would remove the other's tables from it"
+            )
+    return found
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Walks the nodes of one file and collects problems; what is missing or wrong is replaced so that the walk goes on."""
+
+    path: Path
+    problems: list[Problem] = field(default_factory=list)
+
+    def problem(self, node: Node | None, message: str) -> None:
+        self.problems.append(Problem(str(self.path), 0 if node is None else node.start_mark.line + 1, message))
+
+    # --- the sections --------------------------------------------------------------------------------------------
+
+    def pipeline(self, root: Node | None) -> PipelineConfig:
+        if root is None:
+            self.problem(None, "is empty; it needs at least source, tables and lake")
+        top = self.section(root, "")
+        name = self.name(top, "pipeline", self.path.stem, _PIPELINE_NAME, "letters, digits, '_' and '-', at most 64")
+        source = self.section(top.get("source"), "source")
+        default_slot = re.sub(r"[^a-z0-9_]", "_", f"tidemark_{name}".lower())[:63]
+        slot = self.name(
+            source, "source.slot", default_slot, _SLOT_NAME, "lower-case letters, digits and '_', at most 63"
+        )
+        spark = self.section(top.get("spark"), "spark")
+        tables, conf = self.tables(top.get("tables")), self.conf(spark.get("conf"))
+        salt = self.connection(top, "mask_salt_connection")
+        hashed = [rule for rule in tables if "sha256" in rule.mask.values()]
+        if hashed and not salt:
+            self.problems.append(
+                Problem(
+                    str(self.path),
+                    hashed[0].line,
+                    "mask sha256 needs mask_salt_connection: without a salt it can be guessed",
+                )
+            )
+        return PipelineConfig(
+            pipeline=name,
+            source_connection=self.connection(source, "source.connection") or "",
+            slot=slot,
+            publication=self.text(source.get("publication"), "source.publication") or slot,
+            manage_publication=self.boolean(source.get("manage_publication"), "source.manage_publication", True),
+            tables=tables,
+            lake=self.lake(top.get("lake")),
+            ledger_connection=self.connection(self.section(top.get("ledger"), "ledger"), "ledger.connection")
+            or "tidemark_ledger",
+            spark_connection=self.connection(spark, "spark.connection") or "spark_default",
+            spark_conf=conf,
+            schedule=self.schedule(top),
+            mask_salt_connection=salt,
+            notifier=self.notifier(top.get("notifier")),
+            bounds=self.bounds(top.get("bounds")),
+            path=str(self.path),
+        )
+
+    def tables(self, node: Node | None) -> tuple[TableRule, ...]:
+        if node is None:
+            return ()
+        if not isinstance(node, SequenceNode) or not node.value:
+            self.problem(node, "tables must be a list with at least one table or pattern")
+            return ()
+        rules = [rule for entry in node.value if (rule := self.table(entry)) is not None]
+        seen: dict[str, TableRule] = {}
+        for rule in rules:
+            earlier = seen.setdefault(rule.pattern, rule)
+            if earlier is not rule:
+                self.at(rule.line, f"{rule.pattern} is already in line {earlier.line}; write one entry for it")
+        merged = PipelineConfig("", "", "", "", True, tuple(seen.values()), "", "")
+        for rule in seen.values():
+            if rule.exact:
+                (schema, _), (name, _) = split_pattern(rule.pattern)
+                for conflict in merged.conflicts(TableName(schema, name)):
+                    self.at(rule.line, f"the entries that match {rule.pattern} contradict each other: {conflict}")
+        return tuple(rules)
+
+    def table(self, node: Node) -> TableRule | None:
+        line = node.start_mark.line + 1
+        entry: dict[str, Node] = {"name": node} if isinstance(node, ScalarNode) else self.section(node, "tables[]")
+        pattern = self.text(entry.get("name"), "the name of a table")
+        if pattern is None:
+            return None
+        try:
+            split_pattern(pattern)
+        except ValueError as wrong:
+            self.problem(entry["name"], f'{wrong}; quote a part that holds a dot: schema."a.b"')
+            return None
+        leave_out = self.column_list(entry.get("leave_out"))
+        mask = self.column_map(entry.get("mask"), "mask", allowed=("null", "sha256"))
+        target = self.column_map(entry.get("target"), "target")
+        for column in leave_out:
+            if column in mask or column in target:
+                self.problem(
+                    entry["leave_out"], f"column {column!r} of {pattern} is left out and has a mask or target too"
+                )
+        for column, wanted in target.items():
+            if mask.get(column) == "sha256":
+                self.problem(
+                    entry["target"], f"column {column!r} of {pattern} has a mask and a target: a hash is always text"
+                )
+            if not _is_target(wanted):
+                hint = _did_you_mean(wanted, ("text", "decimal(p,s)"))
+                self.problem(
+                    entry["target"],
+                    f"target of column {column!r} is {wanted!r}; it can be text or decimal(p,s) with p up to 38 and s up to p{hint}",
+                )
+        return TableRule(pattern, leave_out, cast(dict[str, Literal["null", "sha256"]], mask), target, line)
+
+    def bounds(self, node: Node | None) -> Bounds:
+        given = {}
+        for name, value in self.section(node, "bounds").items():
+            number = self.integer(value, f"bounds.{name}", least=0 if name in _ZERO_ALLOWED else 1)
+            if number is not None:
+                given[name] = number
+        return Bounds(**given)
+
+    def conf(self, node: Node | None) -> dict[str, str]:
+        if node is None:
+            return {}
+        if not isinstance(node, MappingNode):
+            self.problem(node, "spark.conf must be a mapping of Spark settings")
+            return {}
+        conf = {}
+        for key, value in node.value:
+            if not isinstance(value, ScalarNode) or value.tag.endswith(":null"):
+                self.problem(value, f"spark.conf {key.value} must be a text or a number")
+            elif not str(key.value).startswith("spark."):
+                self.problem(key, f"spark.conf {key.value!r} is no Spark setting: their names begin with 'spark.'")
+            else:
+                conf[str(key.value)] = str(value.value)
+        return conf
+
+    def lake(self, node: Node | None) -> str:
+        text = self.text(node, "lake")
+        if text is None:
+            return ""
+        if text.startswith("file://"):
+            text = "/" + text.removeprefix("file://").lstrip("/")
+        if _URI.fullmatch(text):
+            return text.rstrip("/")
+        return str((self.path.absolute().parent / text).resolve())
+
+    def schedule(self, top: dict[str, Node]) -> str | None:
+        node = top.get("schedule")
+        if node is None:
+            return "*/5 * * * *"
+        return None if _is_null(node) else self.text(node, "schedule", "a cron expression or preset in quotes, or null")
+
+    def notifier(self, node: Node | None) -> str | None:
+        if node is None or _is_null(node):
+            return None
+        text = self.text(node, "notifier")
+        if text is not None and not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", text):
+            self.problem(node, f"notifier {text!r} is no dotted path of a class")
+        return text
+
+    # --- nodes ---------------------------------------------------------------------------------------------------
+
+    def at(self, line: int, message: str) -> None:
+        self.problems.append(Problem(str(self.path), line, message))
+
+    def section(self, node: Node | None, name: str) -> dict[str, Node]:
+        """A mapping with known keys only. `name` is its key in OPTIONS; required options that are missing are problems."""
+        known, prefix = OPTIONS[name], f"{name}." if name else ""
+        if node is None:
+            found: dict[str, Node] = {}
+        elif not isinstance(node, MappingNode):
+            self.problem(node, f"{name or 'the file'} must be a mapping with the keys {', '.join(known)}")
+            return {}
+        else:
+            found = self.known_keys(node, name)
+        if node is not None:
+            for key in known:
+                if prefix + key in REQUIRED and key not in found:
+                    self.problem(node, f"{prefix}{key} is missing: {known[key]}")
+        return found
+
+    def known_keys(self, node: MappingNode, name: str) -> dict[str, Node]:
+        known, found = OPTIONS[name], dict[str, Node]()
+        for key, value in node.value:
+            text = str(key.value)
+            if text not in known:
+                self.problem(key, f"unknown key {text!r}{f' in {name}' if name else ''}{_hint(text, name)}")
+            elif text in found:
+                self.problem(key, f"{text!r} stands twice in the same section")
+            else:
+                found[text] = value
+        return found
+
+    def text(self, node: Node | None, what: str, form: str = "a text") -> str | None:
+        if node is None:
+            return None
+        if isinstance(node, ScalarNode) and node.tag == "tag:yaml.org,2002:str" and node.value.strip():
+            return str(node.value)
+        self.problem(node, f"{what} must be {form}, not {_kind(node)}")
+        return None
+
+    def boolean(self, node: Node | None, what: str, default: bool) -> bool:
+        if node is None:
+            return default
+        if isinstance(node, ScalarNode) and node.tag == "tag:yaml.org,2002:bool":
+            return bool(yaml.constructor.SafeConstructor().construct_object(node))
+        self.problem(node, f"{what} must be true or false, not {_kind(node)}")
+        return default
+
+    def integer(self, node: Node, what: str, least: int) -> int | None:
+        if isinstance(node, ScalarNode) and node.tag == "tag:yaml.org,2002:int":
+            number = int(yaml.constructor.SafeConstructor().construct_object(node))
+            if number >= least:
+                return number
+            self.problem(node, f"{what} must be {least} or more, not {number}")
+        else:
+            self.problem(node, f"{what} must be a whole number, not {_kind(node)}")
+        return None
+
+    def name(self, section: dict[str, Node], option: str, default: str, form: re.Pattern[str], described: str) -> str:
+        node = section.get(option.rpartition(".")[2])
+        text = default if node is None else self.text(node, option)
+        if text is not None and not form.fullmatch(text):
+            self.problem(node, f"{option} {text!r} is no valid name: {described}")
+        return text or default
+
+    def connection(self, section: dict[str, Node], option: str) -> str | None:
+        node = section.get(option.rpartition(".")[2])
+        text = self.text(node, option)
+        if text is not None and ("://" in text or not _CONNECTION_ID.fullmatch(text)):
+            self.problem(
+                node, f"{option} is the id of an Airflow connection, not an address: put no address or secret here"
+            )
+        return text
+
+    def column_list(self, node: Node | None) -> tuple[str, ...]:
+        if node is None:
+            return ()
+        if not isinstance(node, SequenceNode):
+            self.problem(node, f"leave_out must be a list of columns, not {_kind(node)}")
+            return ()
+        columns = [self.text(entry, "a column of leave_out") for entry in node.value]
+        return tuple(column for column in columns if column is not None)
+
+    def column_map(self, node: Node | None, what: str, allowed: tuple[str, ...] = ()) -> dict[str, str]:
+        if node is None:
+            return {}
+        if not isinstance(node, MappingNode):
+            self.problem(
+                node, f"{what} must be a mapping from column to {' or '.join(allowed) or 'type'}, not {_kind(node)}"
+            )
+            return {}
+        found: dict[str, str] = {}
+        for key, value in node.value:
+            column = str(key.value)
+            # An unquoted null means the mask of that name.
+            text = "null" if _is_null(value) and "null" in allowed else self.text(value, f"{what} of column {column!r}")
+            if column in found:
+                self.problem(key, f"column {column!r} stands twice in {what}")
+            if text is not None and allowed and text not in allowed:
+                self.problem(
+                    value,
+                    f"{what} of column {column!r} is {text!r}; it can be {' or '.join(allowed)}{_did_you_mean(text, allowed)}",
+                )
+            elif text is not None:
+                found[column] = text
+        return found
+
+
+def _is_null(node: Node) -> bool:
+    return isinstance(node, ScalarNode) and node.tag == "tag:yaml.org,2002:null"
+
+
+def _is_target(text: str) -> bool:
+    decimal = _DECIMAL.fullmatch(text)
+    return text == "text" or (decimal is not None and 1 <= int(decimal[1]) <= 38 and int(decimal[2]) <= int(decimal[1]))
+
+
+def _kind(node: Node) -> str:
+    if isinstance(node, SequenceNode):
+        return "a list"
+    if isinstance(node, MappingNode):
+        return "a mapping"
+    return {"null": "empty", "bool": f"true or false ({node.value})", "str": f"{node.value!r}"}.get(
+        node.tag.rpartition(":")[2],
+        f"the number {node.value}" if node.tag.endswith((":int", ":float")) else f"{node.value!r}",
+    )
+
+
+def _hint(key: str, section: str) -> str:
+    """The known key that an unknown one resembles, or the section that it belongs to."""
+    close = _did_you_mean(key, tuple(OPTIONS[section]))
+    if close:
+        return close
+    for other, options in OPTIONS.items():
+        if key in options and other != section:
+            return f"; {key!r} belongs to {other or 'the top of the file'}"
+    everywhere = {option: name for name, options in OPTIONS.items() for option in options}
+    for match in get_close_matches(key.lower(), everywhere, n=1, cutoff=0.7):
+        where = everywhere[match]
+        return f"; did you mean {match!r} in {where}?" if where else f"; did you mean {match!r} at the top of the file?"
+    return f"; known are {', '.join(OPTIONS[section])}"
+
+
+def _did_you_mean(text: str, known: Sequence[str]) -> str:
+    match = get_close_matches(text.lower(), known, n=1, cutoff=0.6)
+    return f"; did you mean {match[0]!r}?" if match else ""
