@@ -1,0 +1,54 @@
+"""The Arrow schema of staged files: `TableSchema` -> `pa.Schema`. The one place that says which columns a staged file has.
+
+Metadata first, then the source's columns, then what only some tables have:
+
+| column | type | holds |
+|---|---|---|
+| `_generation` | int32 | slot generation |
+| `_commit_lsn` | int64 | LSN of the commit record |
+| `_ordinal` | int64 | index of the change among all changes of its transaction, those of other tables included |
+| `_xid` | int64 | id of the top-level transaction |
+| `_committed_at` | timestamp(us, UTC) | commit time at the source |
+| `_op` | string | insert, update, delete, truncate |
+| the source's columns | `arrow_type(target)` | the new row; of a delete the key alone; of a truncate nothing |
+| `_old_key` | struct of the key columns | the key before, NULL unless it changed (keyed tables) |
+| `_unchanged` | list of string | columns whose TOAST value was not sent: NULL in their column, and not NULL in truth |
+| `_text` | map of string to string | column to PostgreSQL's text of a value that the target type cannot hold (R8) |
+| `_old` | struct of all columns | the whole old row of an update or delete (tables without key under FULL) |
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from tidemark.schema.mapping import arrow_type
+from tidemark.schema.table import TableSchema
+
+OPERATIONS = ("insert", "update", "delete", "truncate")
+
+
+def carries_old_row(schema: TableSchema) -> bool:
+    """Whether staged rows of the table have `_old`: the table has no key, and its identity is FULL."""
+    return schema.identity == "full" and not schema.key
+
+
+def staged_schema(schema: TableSchema) -> pa.Schema:
+    """Every column is nullable: a truncate has no key, a mask no value."""
+    source = [pa.field(c.name, arrow_type(c.target)) for c in schema.columns]
+    by_name = {field.name: field for field in source}
+    fields = [
+        pa.field("_generation", pa.int32()),
+        pa.field("_commit_lsn", pa.int64()),
+        pa.field("_ordinal", pa.int64()),
+        pa.field("_xid", pa.int64()),
+        pa.field("_committed_at", pa.timestamp("us", tz="UTC")),
+        pa.field("_op", pa.string()),
+        *source,
+    ]
+    if schema.key:
+        fields.append(pa.field("_old_key", pa.struct([by_name[name] for name in schema.key])))
+    fields.append(pa.field("_unchanged", pa.list_(pa.string())))
+    fields.append(pa.field("_text", pa.map_(pa.string(), pa.string())))
+    if carries_old_row(schema):
+        fields.append(pa.field("_old", pa.struct(source)))
+    return pa.schema(fields)
