@@ -116,6 +116,19 @@ class MalformedMessage(BugError):
     )
 
 
+# --- connections -----------------------------------------------------------------------------------------------------
+
+
+class DatabaseUnreachable(RetryError):
+    happened = "The {database} database cannot be reached: {detail}"
+    remedy = "Start the server or mend the network between it and Airflow's workers; the retry connects again."
+
+
+class DatabaseRefused(ConfigError):
+    happened = "The {database} database refused the connection: {detail}"
+    remedy = "Correct host, database, login or password of the Airflow connection, or pg_hba.conf and the role at the server."
+
+
 # --- leases and ledger -----------------------------------------------------------------------------------------------
 
 

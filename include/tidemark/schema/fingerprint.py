@@ -1,0 +1,78 @@
+"""What the source's catalogue says of one table, as evidence of changes that the stream does not show (R11).
+
+`source.catalog` reads a fingerprint per table and run, manifest and ledger keep it as JSON, `schema.evolution` compares two of
+them. A column's `xmin` is that of its pg_attribute row: with a new relfilenode it tells a rewriting ALTER, whose column row is
+new, from VACUUM FULL, CLUSTER and TRUNCATE, which leave the rows of pg_attribute alone. Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, cast
+
+from tidemark.schema.table import Identity
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnPrint:
+    """One captured column. `missing` is its attmissingval as text ("masked" for a masked column), `generated` pg's letter or ""."""
+
+    attnum: int
+    name: str
+    type_oid: int
+    typmod: int
+    not_null: bool
+    generated: str
+    missing: str | None
+    xmin: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPrint:
+    """One leaf of a partitioned table; `born_empty`: every link up to the root was made by CREATE TABLE … PARTITION OF."""
+
+    oid: int
+    relfilenode: int
+    born_empty: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """`membership` names the catalogue rows that put the table into the publication, by OID: a table that was removed and
+    added again has others. `key` is the key of `TableSchema`. `published_columns` are those of the publication, in order.
+    """
+
+    relation_oid: int
+    relfilenode: int
+    identity: Identity
+    key: tuple[str, ...]
+    columns: tuple[ColumnPrint, ...]
+    partitions: tuple[PartitionPrint, ...]
+    membership: tuple[str, ...]
+    row_filter: str | None
+    published_columns: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        raw = asdict(self)
+        return {
+            **raw,
+            "key": list(self.key),
+            "columns": list(raw["columns"]),
+            "partitions": list(raw["partitions"]),
+            "membership": list(self.membership),
+            "published_columns": list(self.published_columns),
+        }
+
+    @classmethod
+    def from_json(cls, raw: dict[str, Any]) -> Fingerprint:
+        return cls(
+            relation_oid=raw["relation_oid"],
+            relfilenode=raw["relfilenode"],
+            identity=cast(Identity, raw["identity"]),
+            key=tuple(raw["key"]),
+            columns=tuple(ColumnPrint(**c) for c in raw["columns"]),
+            partitions=tuple(PartitionPrint(**p) for p in raw["partitions"]),
+            membership=tuple(raw["membership"]),
+            row_filter=raw["row_filter"],
+            published_columns=tuple(raw["published_columns"]),
+        )

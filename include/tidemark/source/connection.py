@@ -1,0 +1,106 @@
+"""libpq connection strings -> psycopg connections whose text output is the one the codec reads.
+
+The text of a value depends on the session, so every session of Tidemark at the source, the replication session included, has
+the settings of `SESSION_SETTINGS`: chunks and stream then give the same text for the same value (types.md, "Text depends on the
+session"). They travel in libpq's `options`, so they hold from the first statement and for a walsender, which knows no SET.
+Failures are classified by SQLSTATE: what a person must change is a ConfigError, the rest a retry.
+Source: PostgreSQL documentation, 34.1.2 "Parameter Key Words", 19.11.2 "Locale and Formatting".
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from tidemark.errors import DatabaseRefused, DatabaseUnreachable
+
+SESSION_SETTINGS: Final = {
+    "TimeZone": "UTC",
+    "DateStyle": "ISO",
+    "IntervalStyle": "iso_8601",
+    "bytea_output": "hex",
+    "extra_float_digits": "1",
+    "client_encoding": "UTF8",
+}
+
+CONNECT_TIMEOUT_S: Final = 10
+
+# What libpq needs to notice a machine that vanished: an idle probe after 20 s, given up after about a minute.
+_KEEPALIVES: Final = {"keepalives": 1, "keepalives_idle": 20, "keepalives_interval": 10, "keepalives_count": 4}
+
+# SQLSTATE classes and codes of a connection attempt that only a person can change: 28 invalid authorization, 3D invalid
+# catalog name, 42501 insufficient privilege.
+_REFUSALS: Final = ("28", "3D", "42501")
+
+
+def with_settings(conninfo: str, application_name: str, settings: dict[str, str] | None = None, **keywords: Any) -> str:
+    """The connection string with session settings, keepalives and name added; what it says itself about keepalives wins."""
+    given = conninfo_to_dict(conninfo)
+    merged = {**SESSION_SETTINGS, **(settings or {})}
+    options = " ".join(f"-c {name}={_escaped(value)}" for name, value in merged.items())
+    if given.get("options"):
+        options = f"{given['options']} {options}"
+    defaults = {"connect_timeout": CONNECT_TIMEOUT_S, **_KEEPALIVES}
+    return make_conninfo(
+        **{
+            **{name: value for name, value in defaults.items() if name not in given},
+            **{name: value for name, value in given.items() if name != "client_encoding"},
+            **keywords,
+            "options": options,
+            "application_name": application_name[:63],
+        }
+    )
+
+
+def connect(
+    conninfo: str,
+    *,
+    application_name: str,
+    database: str = "source",
+    lock_timeout_s: float | None = None,
+    statement_timeout_s: float | None = None,
+    autocommit: bool = True,
+) -> psycopg.Connection[tuple[Any, ...]]:
+    """Open a session. `database` says in errors which one could not be reached: "source" or "ledger"."""
+    settings: dict[str, str] = {}
+    if lock_timeout_s is not None:
+        settings["lock_timeout"] = f"{int(lock_timeout_s * 1000)}ms"
+    if statement_timeout_s is not None:
+        settings["statement_timeout"] = f"{int(statement_timeout_s * 1000)}ms"
+    try:
+        return psycopg.connect(with_settings(conninfo, application_name, settings), autocommit=autocommit)
+    except psycopg.OperationalError as failed:
+        raise unreachable(failed, database) from failed
+
+
+def replication_conninfo(conninfo: str, application_name: str) -> str:
+    """The connection string of a walsender bound to the database, as logical replication needs it."""
+    return with_settings(conninfo, application_name, replication="database")
+
+
+def unreachable(failed: psycopg.OperationalError, database: str) -> DatabaseRefused | DatabaseUnreachable:
+    """The error to raise for a connection attempt that failed; libpq's text names host, role and database, never a value."""
+    detail = " ".join(str(failed).split())
+    sqlstate = failed.sqlstate or _sqlstate_of(detail)
+    if sqlstate.startswith(_REFUSALS):
+        return DatabaseRefused(database=database, detail=detail)
+    return DatabaseUnreachable(database=database, detail=detail)
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace(" ", "\\ ")
+
+
+def _sqlstate_of(detail: str) -> str:
+    """libpq gives a failed attempt no SQLSTATE; the server's own sentences for the refusals are stable since PostgreSQL 8."""
+    if "authentication failed" in detail or "no pg_hba.conf entry" in detail or "no password supplied" in detail:
+        return "28000"
+    if 'role "' in detail and "does not exist" in detail:
+        return "28000"
+    if 'database "' in detail and "does not exist" in detail:
+        return "3D000"
+    if "permission denied" in detail:
+        return "42501"
+    return ""
