@@ -105,6 +105,16 @@ class PipelineFileInvalid(ConfigError):
     remedy = "Correct the pipeline file; docs/configuration.md lists every option."
 
 
+class ConnectionMissing(ConfigError):
+    happened = 'The connection "{connection}" is known neither to the environment nor to Airflow'
+    remedy = "Add it in Airflow (Admin, Connections), or set {variable} to its JSON or URI."
+
+
+class ConnectionInvalid(ConfigError):
+    happened = 'The connection "{connection}" cannot be used: {reason}'
+    remedy = "Correct it in Airflow (Admin, Connections) or in the environment."
+
+
 # --- protocol (pgoutput) ---------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,161 @@
+"""An Airflow connection id -> the record, the libpq conninfo and the Spark master that Airflow's own hooks make of it.
+
+The command line works without importing Airflow: an id is looked up in the environment first (AIRFLOW_CONN_<ID>, as JSON or
+as URI, as Airflow does), else `airflow connections get` is asked as a subprocess. Inside Airflow the hooks resolve ids. No
+password is ever part of a message.
+Source: Airflow documentation, "Managing Connections"; PostgreSQL documentation, 34.1.2 "Parameter Key Words".
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from psycopg.conninfo import make_conninfo
+from psycopg.pq import Conninfo
+
+from tidemark.errors import ConnectionInvalid, ConnectionMissing
+
+_POSTGRES: Final = ("postgres", "postgresql")
+_AIRFLOW_TIMEOUT_S: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """One Airflow connection. `repr` hides the password and the extras."""
+
+    id: str
+    conn_type: str = ""
+    host: str | None = None
+    login: str | None = None
+    password: str | None = field(default=None, repr=False)
+    port: int | None = None
+    schema: str | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def conninfo(self) -> str:
+        """libpq's connection string: the fields, and those extras that are libpq keywords (sslmode, options, …)."""
+        if self.conn_type not in _POSTGRES:
+            raise ConnectionInvalid(connection=self.id, reason=f"its type is {self.conn_type!r}, not postgres")
+        keywords = {option.keyword.decode() for option in Conninfo.get_defaults()}
+        given = {
+            "host": self.host,
+            "port": self.port,
+            "user": self.login,
+            "password": self.password,
+            "dbname": self.schema,
+            **{name: value for name, value in self.extra.items() if name in keywords},
+        }
+        return make_conninfo(**{name: value for name, value in given.items() if value not in (None, "")})
+
+    def spark_master(self) -> str:
+        """What `SparkSubmitHook` hands to `--master` for this connection."""
+        if self.conn_type == "spark" and self.host and ("://" in self.host or not self.port):
+            master = self.host
+        else:
+            master = f"{self.conn_type}://{self.host or ''}"
+        return f"{master}:{self.port}" if self.port else master
+
+    def salt(self) -> bytes:
+        """The password, as the salt of `sha256` masks."""
+        if not self.password:
+            raise ConnectionInvalid(connection=self.id, reason="it has no password, which is to be the salt of sha256 masks")
+        return self.password.encode()
+
+
+def look_up(
+    connection_id: str,
+    *,
+    environment: Mapping[str, str] | None = None,
+    ask_airflow: Callable[[str], str | None] | None = None,
+) -> Connection:
+    """Find a connection by its id. Raises ConnectionMissing where neither the environment nor Airflow knows it."""
+    value = (os.environ if environment is None else environment).get(f"AIRFLOW_CONN_{connection_id.upper()}")
+    if not value:
+        value = (ask_airflow or _airflow_uri)(connection_id)
+    if not value:
+        raise ConnectionMissing(connection=connection_id, variable=f"AIRFLOW_CONN_{connection_id.upper()}")
+    return parse(connection_id, value)
+
+
+def parse(connection_id: str, value: str) -> Connection:
+    """Read the JSON or URI form in which Airflow keeps connections in the environment."""
+    if value.lstrip().startswith("{"):
+        return _from_json(connection_id, value)
+    return _from_uri(connection_id, value)
+
+
+def _from_json(connection_id: str, value: str) -> Connection:
+    try:
+        raw = json.loads(value)
+        extra = raw.get("extra") or {}
+        extra = json.loads(extra) if isinstance(extra, str) else extra
+        port = int(raw["port"]) if raw.get("port") else None
+    except (ValueError, TypeError) as broken:
+        # The text holds a password, so neither it nor the parser's message is shown.
+        raise ConnectionInvalid(connection=connection_id, reason="its JSON cannot be read") from broken
+    return Connection(
+        id=connection_id,
+        conn_type=str(raw.get("conn_type") or "").replace("-", "_"),
+        host=raw.get("host"),
+        login=raw.get("login"),
+        password=raw.get("password"),
+        port=port,
+        schema=raw.get("schema"),
+        extra=extra,
+    )
+
+
+def _from_uri(connection_id: str, value: str) -> Connection:
+    try:
+        parts = urlsplit(value)
+        host = unquote(parts.netloc.rpartition("@")[2])
+        port = parts.port
+    except ValueError as broken:
+        # As with spark://local[*]: brackets of a URI's host hold an IPv6 address, so Airflow cannot read it either.
+        raise ConnectionInvalid(connection=connection_id, reason="its URI cannot be read; write it as JSON") from broken
+    if port is not None:
+        host = host.rpartition(":")[0]
+    elif parts.hostname is None:
+        host = ""
+    extra: dict[str, Any] = dict(parse_qsl(parts.query, keep_blank_values=True))
+    nested = extra.pop("__extra__", None)
+    if nested:
+        extra = json.loads(nested)
+    return Connection(
+        id=connection_id,
+        conn_type=parts.scheme.replace("-", "_"),
+        host=host or None,
+        login=unquote(parts.username) if parts.username else None,
+        password=unquote(parts.password) if parts.password else None,
+        port=port,
+        schema=unquote(parts.path.lstrip("/")) or None,
+        extra=extra,
+    )
+
+
+def _airflow_uri(connection_id: str) -> str | None:
+    """What `airflow connections get` says, as a URI; None where there is no Airflow or no such connection."""
+    try:
+        done = subprocess.run(
+            ["airflow", "connections", "get", connection_id, "--output", "json"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_AIRFLOW_TIMEOUT_S,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    if done.returncode != 0:
+        return None
+    # Airflow may log lines before its answer, which is a list with one object.
+    start = done.stdout.find("[{")
+    if start < 0:
+        return None
+    found = json.loads(done.stdout[start:])
+    return str(found[0]["get_uri"]) if found else None
