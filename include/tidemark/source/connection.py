@@ -1,10 +1,10 @@
 """libpq connection strings -> psycopg connections whose text output is the one the codec reads.
 
-The text of a value depends on the session, so every session of Tidemark at the source, the replication session included, has
-the settings of `SESSION_SETTINGS`: chunks and stream then give the same text for the same value (types.md, "Text depends on the
-session"). They travel in libpq's `options`, so they hold from the first statement and for a walsender, which knows no SET.
-Failures are classified by SQLSTATE: what a person must change is a ConfigError, the rest a retry.
-Source: PostgreSQL documentation, 34.1.2 "Parameter Key Words", 19.11.2 "Locale and Formatting".
+The text of a value depends on the session, so every session of Tidemark at the source, the replication session
+included, has the settings of `SESSION_SETTINGS`: chunks and stream then give the same text for the same value
+(types.md, "Text depends on the session"). They travel in libpq's `options`, so they hold from the first statement and
+for a walsender, which knows no SET. Failures are classified by SQLSTATE: what a person must change is a ConfigError,
+the rest a retry. Source: PostgreSQL documentation, 34.1.2 "Parameter Key Words", 19.11.2 "Locale and Formatting".
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ _REFUSALS: Final = ("28", "3D", "42501")
 
 
 def with_settings(conninfo: str, application_name: str, settings: dict[str, str] | None = None, **keywords: Any) -> str:
-    """The connection string with session settings, keepalives and name added; what it says itself about keepalives wins."""
+    """The connection string with session settings, keepalives and name added; what it says itself about keepalives
+    wins.
+    """
     given = conninfo_to_dict(conninfo)
     merged = {**SESSION_SETTINGS, **(settings or {})}
     options = " ".join(f"-c {name}={_escaped(value)}" for name, value in merged.items())
@@ -81,7 +83,9 @@ def replication_conninfo(conninfo: str, application_name: str) -> str:
 
 
 def unreachable(failed: psycopg.OperationalError, database: str) -> DatabaseRefused | DatabaseUnreachable:
-    """The error to raise for a connection attempt that failed; libpq's text names host, role and database, never a value."""
+    """The error to raise for a connection attempt that failed; libpq's text names host, role and database, never a
+    value.
+    """
     detail = " ".join(str(failed).split())
     sqlstate = failed.sqlstate or _sqlstate_of(detail)
     if sqlstate.startswith(_REFUSALS):
@@ -94,7 +98,9 @@ def _escaped(value: str) -> str:
 
 
 def _sqlstate_of(detail: str) -> str:
-    """libpq gives a failed attempt no SQLSTATE; the server's own sentences for the refusals are stable since PostgreSQL 8."""
+    """libpq gives a failed attempt no SQLSTATE; the server's own sentences for the refusals are stable since
+    PostgreSQL 8.
+    """
     if "authentication failed" in detail or "no pg_hba.conf entry" in detail or "no password supplied" in detail:
         return "28000"
     if 'role "' in detail and "does not exist" in detail:

@@ -1,10 +1,10 @@
 """The lake root as a place for files: relative path <-> bytes, on a local disk or any URI that fsspec knows.
 
-R3 calls a batch staged when its files are fsynced, then their folders, and then the ledger row is committed. On a local disk
-`create` fsyncs what it wrote, `sync_folders` the folders from the leaf up to the root, and `write_atomic` does both around a
-rename, so that a reader sees the whole file or none. An object store offers exactly that for every object by itself: a put is
-durable when it returns and is never seen half.
-Paths are relative to the root, with "/" as separator, as they stand in ledger, manifest and plan.
+R3 calls a batch staged when its files are fsynced, then their folders, and then the ledger row is committed. On a
+local disk `create` fsyncs what it wrote, `sync_folders` the folders from the leaf up to the root, and `write_atomic`
+does both around a rename, so that a reader sees the whole file or none. An object store offers exactly that for every
+object by itself: a put is durable when it returns and is never seen half. Paths are relative to the root, with "/" as
+separator, as they stand in ledger, manifest and plan.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ class Store:
 
     @contextmanager
     def create(self, path: str) -> Iterator[IO[bytes]]:
-        """A new file to write to, durable when the block ends well. Raises FileExistsError rather than replace a file."""
+        """A new file to write to, durable when the block ends well. Raises FileExistsError rather than replace a
+        file.
+        """
         writer = self.open_new(path)
         try:
             yield writer
@@ -104,11 +106,8 @@ class Store:
     def open(self, path: str) -> Iterator[IO[bytes]]:
         """An existing file for reading. Raises FileNotFoundError."""
         target = self.uri(path)
-        file = Path(target).open("rb") if self.is_local else cast(IO[bytes], self._remote.open(target, "rb"))
-        try:
+        with Path(target).open("rb") if self.is_local else cast(IO[bytes], self._remote.open(target, "rb")) as file:
             yield file
-        finally:
-            file.close()
 
     def read(self, path: str) -> bytes:
         with self.open(path) as file:

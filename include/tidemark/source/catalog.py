@@ -1,0 +1,290 @@
+"""The source's catalogue -> the captured tables, the types, and a fingerprint per table (R11).
+
+The catalogue says what holds now; the stream may be older. So a table's columns come from the stream's RELATION
+message, and the catalogue adds what the message lacks: the types behind the OIDs, the order of the key's columns, the
+primary key under FULL. Everything here is a SELECT on catalogue tables (R9). Source: PostgreSQL documentation, 53
+"System Catalogs", 54.18 "pg_publication_tables".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+import psycopg
+
+from tidemark.config import PipelineConfig, TableRule
+from tidemark.names import TableName
+from tidemark.schema.fingerprint import ColumnPrint, Fingerprint, PartitionPrint
+from tidemark.schema.mapping import PgType
+from tidemark.schema.table import Identity
+
+_IDENTITIES: Final[dict[str, Identity]] = {"d": "default", "f": "full", "i": "index", "n": "nothing"}
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogColumn:
+    """One column as pg_attribute has it now; `generated` is "" or pg's letter, `missing` attmissingval as text."""
+
+    attnum: int
+    name: str
+    type_oid: int
+    typmod: int
+    not_null: bool
+    generated: str
+    missing: str | None
+    xmin: int
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedTable:
+    """A table of the source that a rule of the pipeline file names; `kind` is pg_class.relkind ("r" or, of a root,
+    "p").
+
+    `key` holds the columns of the replica identity in index order, under FULL those of the primary key; a deferrable
+    key is none, since two rows may hold it for a moment. `published_columns` is empty unless `published`.
+    """
+
+    table: TableName
+    relation_oid: int
+    kind: str
+    rule: TableRule
+    identity: Identity
+    key: tuple[str, ...]
+    columns: tuple[CatalogColumn, ...]
+    published: bool
+    published_columns: tuple[str, ...]
+    row_filter: str | None
+
+    @property
+    def captured_columns(self) -> tuple[CatalogColumn, ...]:
+        """The columns that reach staging: published, where the table is, and not left out."""
+        return tuple(
+            c
+            for c in self.columns
+            if c.name not in self.rule.leave_out and (not self.published or c.name in self.published_columns)
+        )
+
+
+def rule_for(rules: Sequence[TableRule], table: TableName) -> TableRule | None:
+    """The rule that holds for a table: the one that names it exactly, else the first pattern that fits."""
+    fitting = [rule for rule in rules if _fits(rule.pattern, table)]
+    exact = [rule for rule in fitting if rule.pattern == f"{table.schema}.{table.name}"]
+    return next(iter(exact or fitting), None)
+
+
+def _fits(pattern: str, table: TableName) -> bool:
+    schema, _, name = pattern.partition(".")
+    return fnmatchcase(table.schema, schema) and fnmatchcase(table.name, name)
+
+
+def read_types(conn: psycopg.Connection[Any]) -> dict[int, PgType]:
+    """Every type by OID. An array is one only where its element type says so: int2vector has elements, and another
+    text.
+    """
+    rows = conn.execute(
+        """
+        SELECT t.oid, t.typname, n.nspname, t.typtype::text, t.typbasetype, t.typtypmod,
+               CASE WHEN e.typarray = t.oid THEN t.typelem ELSE 0 END, coalesce(e.typdelim, t.typdelim)::text
+        FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace LEFT JOIN pg_type e ON e.oid = t.typelem
+        """
+    ).fetchall()
+    return {
+        oid: PgType(
+            oid=oid,
+            name=name,
+            schema=schema,
+            kind=kind,
+            base_oid=base_oid,
+            base_typmod=base_typmod,
+            element_oid=element_oid,
+            delimiter=delimiter,
+        )
+        for oid, name, schema, kind, base_oid, base_typmod, element_oid, delimiter in rows
+    }
+
+
+def captured_tables(conn: psycopg.Connection[Any], config: PipelineConfig) -> list[CapturedTable]:
+    """The existing tables and partition roots that the pipeline file names, in name order, published or not."""
+    found: dict[int, tuple[TableName, str, str, TableRule]] = {}
+    for oid, schema, name, kind, replident in conn.execute(
+        """
+        SELECT c.oid, n.nspname, c.relname, c.relkind::text, c.relreplident::text
+        FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+        WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence <> 't'
+          AND n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname !~ '^pg_(toast|temp)'
+        """
+    ):
+        table = TableName(schema, name)
+        rule = rule_for(config.tables, table)
+        if rule is not None:
+            found[oid] = (table, kind, replident, rule)
+    oids = list(found)
+    columns = _columns(conn, oids)
+    keys = _keys(conn, oids)
+    published = _published(conn, config.publication)
+    captured = []
+    for oid, (table, kind, replident, rule) in found.items():
+        publication = published.get((table.schema, table.name))
+        captured.append(
+            CapturedTable(
+                table=table,
+                relation_oid=oid,
+                kind=kind,
+                rule=rule,
+                identity=_IDENTITIES[replident],
+                key=keys.get(oid, {}).get({"d": "primary", "f": "primary", "i": "index"}.get(replident, ""), ()),
+                columns=tuple(columns.get(oid, ())),
+                published=publication is not None,
+                published_columns=publication[0] if publication else (),
+                row_filter=publication[1] if publication else None,
+            )
+        )
+    return sorted(captured, key=lambda t: t.table)
+
+
+def fingerprint(
+    conn: psycopg.Connection[Any], publication: str, tables: Iterable[CapturedTable]
+) -> dict[str, Fingerprint]:
+    """Table id -> what the catalogue says of it now (R11)."""
+    by_oid = {table.relation_oid: table for table in tables}
+    oids = list(by_oid)
+    filenodes = dict(
+        conn.execute(
+            "SELECT oid, coalesce(pg_relation_filenode(oid), 0) FROM pg_class WHERE oid = ANY(%s::oid[])", (oids,)
+        ).fetchall()
+    )
+    leaves = _leaves(conn, oids)
+    membership = _membership(conn, publication, oids)
+    return {
+        str(table.table): Fingerprint(
+            relation_oid=oid,
+            relfilenode=filenodes.get(oid, 0),
+            identity=table.identity,
+            key=table.key,
+            columns=tuple(
+                ColumnPrint(
+                    attnum=c.attnum,
+                    name=c.name,
+                    type_oid=c.type_oid,
+                    typmod=c.typmod,
+                    not_null=c.not_null,
+                    generated=c.generated,
+                    missing="masked" if c.missing is not None and c.name in table.rule.mask else c.missing,
+                    xmin=c.xmin,
+                )
+                for c in table.captured_columns
+            ),
+            partitions=tuple(leaves.get(oid, ())),
+            membership=tuple(membership.get(oid, ())),
+            row_filter=table.row_filter,
+            published_columns=table.published_columns,
+        )
+        for oid, table in by_oid.items()
+    }
+
+
+def _columns(conn: psycopg.Connection[Any], oids: list[int]) -> dict[int, list[CatalogColumn]]:
+    columns: dict[int, list[CatalogColumn]] = {}
+    for oid, *facts in conn.execute(
+        """
+        SELECT attrelid, attnum, attname, atttypid, atttypmod, attnotnull, attgenerated::text, attmissingval::text,
+               xmin::text::bigint
+        FROM pg_attribute WHERE attrelid = ANY(%s::oid[]) AND attnum > 0 AND NOT attisdropped
+        ORDER BY attrelid, attnum
+        """,
+        (oids,),
+    ):
+        columns.setdefault(oid, []).append(CatalogColumn(*facts))
+    return columns
+
+
+def _keys(conn: psycopg.Connection[Any], oids: list[int]) -> dict[int, dict[str, tuple[str, ...]]]:
+    """Table OID -> {"primary": …, "index": …}: the columns of its primary key and of its identity index, in index
+    order.
+    """
+    keys: dict[int, dict[str, tuple[str, ...]]] = {}
+    for oid, primary, identity, names in conn.execute(
+        """
+        SELECT i.indrelid, i.indisprimary, i.indisreplident,
+               (SELECT array_agg(a.attname::text ORDER BY k.position)
+                FROM unnest(i.indkey::smallint[]) WITH ORDINALITY AS k (attnum, position)
+                JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+                WHERE k.position <= i.indnkeyatts)
+        FROM pg_index i
+        WHERE i.indrelid = ANY(%s::oid[]) AND (i.indisprimary OR i.indisreplident) AND i.indimmediate AND i.indisvalid
+        """,
+        (oids,),
+    ):
+        of_table = keys.setdefault(oid, {})
+        if primary:
+            of_table["primary"] = tuple(names)
+        if identity:
+            of_table["index"] = tuple(names)
+    return keys
+
+
+def _published(
+    conn: psycopg.Connection[Any], publication: str
+) -> dict[tuple[str, str], tuple[tuple[str, ...], str | None]]:
+    return {
+        (schema, name): (tuple(columns), row_filter)
+        for schema, name, columns, row_filter in conn.execute(
+            "SELECT schemaname, tablename, attnames::text[], rowfilter FROM pg_publication_tables WHERE pubname = %s",
+            (publication,),
+        )
+    }
+
+
+def _membership(conn: psycopg.Connection[Any], publication: str, oids: list[int]) -> dict[int, list[str]]:
+    """Table OID -> the catalogue rows that publish it, each by its OID: dropped and made again they have another."""
+    membership: dict[int, list[str]] = {}
+    for oid, row in conn.execute(
+        """
+        WITH publication AS (SELECT oid, puballtables FROM pg_publication WHERE pubname = %s)
+        SELECT c.oid, 'publication ' || p.oid FROM pg_class c, publication p
+        WHERE p.puballtables AND c.oid = ANY(%s::oid[])
+        UNION ALL
+        SELECT r.prrelid, 'table ' || r.oid FROM pg_publication_rel r JOIN publication p ON p.oid = r.prpubid
+        WHERE r.prrelid = ANY(%s::oid[])
+        UNION ALL
+        SELECT c.oid, 'schema ' || s.oid FROM pg_publication_namespace s JOIN publication p ON p.oid = s.pnpubid
+        JOIN pg_class c ON c.relnamespace = s.pnnspid WHERE c.oid = ANY(%s::oid[])
+        ORDER BY 1, 2
+        """,
+        (publication, oids, oids, oids),
+    ):
+        membership.setdefault(oid, []).append(row)
+    return membership
+
+
+def _leaves(conn: psycopg.Connection[Any], roots: list[int]) -> dict[int, list[PartitionPrint]]:
+    """Root OID -> its leaves by OID, each with whether it was empty when it joined.
+
+    CREATE TABLE … PARTITION OF writes the link, the row type and the columns in one command; ATTACH PARTITION
+    rewrites the columns' rows, so their command id is later than the row type's even within one transaction.
+    """
+    leaves: dict[int, list[PartitionPrint]] = {}
+    for root, leaf, filenode, born_empty in conn.execute(
+        """
+        WITH RECURSIVE tree AS (
+            SELECT oid AS root, oid AS relation, true AS born_empty FROM pg_class
+            WHERE oid = ANY(%s::oid[]) AND relkind = 'p'
+            UNION ALL
+            SELECT tree.root, i.inhrelid,
+                   tree.born_empty AND i.xmin = t.xmin AND NOT EXISTS (
+                       SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0
+                       AND (a.xmin <> t.xmin OR NOT a.cmin = t.cmin))
+            FROM tree JOIN pg_inherits i ON i.inhparent = tree.relation
+            JOIN pg_class c ON c.oid = i.inhrelid JOIN pg_type t ON t.oid = c.reltype
+        )
+        SELECT tree.root, tree.relation, coalesce(pg_relation_filenode(tree.relation), 0), tree.born_empty
+        FROM tree JOIN pg_class c ON c.oid = tree.relation WHERE c.relkind <> 'p'
+        ORDER BY 1, 2
+        """,
+        (roots,),
+    ):
+        leaves.setdefault(root, []).append(PartitionPrint(leaf, filenode, born_empty))
+    return leaves
