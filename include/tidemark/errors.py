@@ -164,6 +164,18 @@ class LedgerNotReady(ConfigError):
     remedy = "Run the preflight task of the pipeline, or `python -m tidemark preflight <file>`: it brings the schema up to date."
 
 
+class GenerationMissing(RetryError):
+    happened = "Pipeline {pipeline} has no open generation: its slot was never drained"
+    remedy = "Run the pipeline's capture DAG; its preflight creates the slot and opens the first generation."
+
+
+class SchemaVersionClash(BugError):
+    happened = (
+        "Version {version} of table {table} in a manifest of pipeline {pipeline} is not the one that the ledger has under this number"
+    )
+    remedy = "Nothing was registered. Report it; if the ledger was edited by hand, restore it from a backup and run again."
+
+
 # --- the slot and generations ----------------------------------------------------------------------------------------
 
 
@@ -181,6 +193,36 @@ class SlotInvalidated(BackfillError):
         "Drop the slot (SELECT pg_drop_replication_slot('{slot}')), run the capture DAG, and start a backfill of the "
         "pipeline's tables. Raise max_slot_wal_keep_size or idle_replication_slot_timeout, or run the DAG more often."
     )
+
+
+class SlotPluginDiffers(ConfigError):
+    happened = 'The slot "{slot}" uses the output plugin {plugin}; Tidemark reads pgoutput'
+    remedy = "Name another slot in the pipeline file, or drop this one if nothing else uses it; preflight creates the right one."
+
+
+class SlotDatabaseDiffers(ConfigError):
+    happened = 'The slot "{slot}" belongs to the database {database}; the source connection leads to {connected}'
+    remedy = "Name another slot in the pipeline file (slots are named per server), or correct the database of the connection."
+
+
+class SlotTwoPhase(ConfigError):
+    happened = 'The slot "{slot}" was created with two_phase: prepared transactions would arrive before they commit'
+    remedy = "Name another slot in the pipeline file, or drop this one if nothing else uses it; preflight creates the right one."
+
+
+class SlotSynced(ConfigError):
+    happened = 'The slot "{slot}" is synced from a primary (synced = true): a standby owns no slot that can be read'
+    remedy = "Let the source connection lead to the primary, or promote this standby first."
+
+
+class SourceInRecovery(ConfigError):
+    happened = "The source is in recovery (pg_is_in_recovery): it is a standby"
+    remedy = "Let the source connection lead to the primary: heartbeats and watermarks cannot be written on a standby."
+
+
+class SlotNotReady(RetryError):
+    happened = 'The slot "{slot}" is still being created: it waits for transactions that were open before it ({blocked_by})'
+    remedy = "End the transactions named, or wait; the retry goes on when they have ended."
 
 
 class SlotOfAnother(ConfigError):
@@ -202,6 +244,32 @@ class ChangesGone(BackfillError):
         "A new generation was opened at {confirmed_lsn} and every table is marked as needing a backfill; the next run goes on "
         "from there. Start a backfill of the pipeline's tables."
     )
+
+
+class SourceReplaced(BackfillError):
+    happened = (
+        "The source is another life of the database: {difference}, since generation {generation} was staged up to {staged_lsn}. "
+        "What happened between is in no stream"
+    )
+    remedy = (
+        "A new generation was opened at {confirmed_lsn} and every table is marked as needing a backfill; the next run goes on "
+        "from there. Start a backfill of the pipeline's tables."
+    )
+
+
+class GenerationStale(RetryError):
+    happened = (
+        'The slot "{slot}" is not the one that generation {generation} of pipeline {pipeline} was staged from: {difference}'
+    )
+    remedy = "Nothing was confirmed or staged. The next drain looks at the slot first and opens a generation if it must."
+
+
+class ConfirmFailed(RetryError):
+    happened = (
+        'The slot "{slot}" was confirmed up to {position_lsn}, but reads back {confirmed_lsn}, although nothing holds it: '
+        "{staged_lsn} is staged"
+    )
+    remedy = "The retry confirms again. If it stays, look at the server's log for errors of pg_replication_slot_advance."
 
 
 class ReplicationFailed(RetryError):

@@ -8,8 +8,8 @@ Pure: reading and writing the JSON is `staging.store`'s business.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
 
 from tidemark.lsn import Lsn
 from tidemark.schema.table import TableSchema
@@ -50,6 +50,22 @@ class TableChanges:
 
 
 @dataclass(frozen=True, slots=True)
+class TableMark:
+    """What the drain found out about a table, and the ledger keeps (R6, R11): it rides on the manifest so that registering the
+    batch, or registering it again after the ledger was restored, marks the table in the same transaction.
+
+    `state` "parked" suspends the merge with an error of the given kind and move; "needs_backfill" only marks the table.
+    `message` holds no row's value.
+    """
+
+    table: str
+    state: Literal["parked", "needs_backfill"]
+    kind: str
+    move: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class SourceIdentity:
     """Where the changes came from; another value of the first two is another generation."""
 
@@ -80,6 +96,7 @@ class BatchManifest:
     skipped_messages: int = 0
     claims: tuple[str, ...] = ()
     fingerprints: dict[str, Any] = field(default_factory=dict)
+    marks: tuple[TableMark, ...] = ()
 
     def to_json(self) -> str:
         return json.dumps(
@@ -117,6 +134,7 @@ class BatchManifest:
                 "skipped_messages": self.skipped_messages,
                 "claims": list(self.claims),
                 "fingerprints": self.fingerprints,
+                "marks": [asdict(mark) for mark in self.marks],
             },
             indent=1,
         )
@@ -156,6 +174,7 @@ class BatchManifest:
                 skipped_messages=raw["skipped_messages"],
                 claims=tuple(raw["claims"]),
                 fingerprints=raw["fingerprints"],
+                marks=tuple(TableMark(**m) for m in raw["marks"]),
             )
         except (KeyError, TypeError, json.JSONDecodeError) as broken:
             raise ValueError(f"not a complete manifest: {broken}") from broken

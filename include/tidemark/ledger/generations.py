@@ -1,0 +1,161 @@
+"""The lives of a pipeline's slot: rows of `generations`, of which the one with the highest number is open.
+
+A generation is opened by `capture.generation`, which judges the slot; here it is only written down. `staged_lsn` is the end of
+its chain of batches and moves by `batches.register` alone (R4). Opening one marks the pipeline's tables as needing a backfill
+where changes may lie between it and the one before, in the same transaction, together with the error to be raised once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import psycopg
+from psycopg.rows import class_row
+from psycopg.types.json import Jsonb
+
+from tidemark.errors import GenerationMissing, TidemarkError, leaves
+from tidemark.ledger.leases import SLOT, Lease
+from tidemark.lsn import Lsn
+
+_COLUMNS = (
+    "number, system_identifier, timeline, slot, start_lsn, staged_lsn, confirmed_lsn, flush_lsn, heartbeat_lsn, heartbeat_at, "
+    "opened_at, opened_by, reason"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One life of the slot; `confirmed_lsn` and `flush_lsn` are what was last seen at the source, not truths about it now."""
+
+    number: int
+    system_identifier: str
+    timeline: int
+    slot: str
+    start_lsn: Lsn
+    staged_lsn: Lsn
+    confirmed_lsn: Lsn | None
+    flush_lsn: Lsn | None
+    heartbeat_lsn: Lsn | None
+    heartbeat_at: datetime | None
+    opened_at: datetime
+    opened_by: str
+    reason: str
+
+
+def current(connection: psycopg.Connection[Any], pipeline: str) -> Generation | None:
+    """The open generation; None before the pipeline's first run."""
+    with connection.cursor(row_factory=class_row(Generation)) as cursor:
+        return cursor.execute(
+            f"SELECT {_COLUMNS} FROM tidemark.generations WHERE pipeline = %s ORDER BY number DESC LIMIT 1".encode(), (pipeline,)
+        ).fetchone()
+
+
+def required(connection: psycopg.Connection[Any], pipeline: str) -> Generation:
+    """The open generation. Raises `GenerationMissing` before the pipeline's first run."""
+    found = current(connection, pipeline)
+    if found is None:
+        raise GenerationMissing(pipeline=pipeline)
+    return found
+
+
+def open_generation(
+    connection: psycopg.Connection[Any],
+    lease: Lease,
+    *,
+    number: int,
+    system_identifier: str,
+    timeline: int,
+    slot: str,
+    start_lsn: Lsn,
+    reason: str,
+    backfill_kind: str | None = None,
+    error: TidemarkError | None = None,
+) -> Generation:
+    """Open generation `number`, which must be above every other one of the pipeline, at `start_lsn`.
+
+    With `backfill_kind` every captured table is marked as needing a backfill for `reason`. `error` is kept until
+    `take_error` hands it out, once. Needs the lease `slot`.
+    """
+    with connection.transaction():
+        lease.check(connection, SLOT)
+        connection.execute("INSERT INTO tidemark.pipelines (pipeline) VALUES (%s) ON CONFLICT DO NOTHING", (lease.pipeline,))
+        newest = current(connection, lease.pipeline)
+        if newest is not None and newest.number >= number:
+            raise ValueError(f"generation {number} is not above the open one, {newest.number}")
+        kept = None if error is None else Jsonb({"kind": type(error).__name__, "facts": {k: str(v) for k, v in error.facts.items()}})
+        connection.execute(
+            """
+            INSERT INTO tidemark.generations
+                   (pipeline, number, system_identifier, timeline, slot, start_lsn, staged_lsn, opened_by, reason, error)
+            VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+            """,
+            (
+                lease.pipeline,
+                number,
+                system_identifier,
+                timeline,
+                slot,
+                start_lsn,
+                start_lsn,
+                lease.holder,
+                reason,
+                kept,
+            ),
+        )
+        if backfill_kind is not None:
+            connection.execute(
+                """
+                UPDATE tidemark.tables
+                   SET needs_backfill = true, backfill_kind = %s, backfill_reason = %s, backfill_since = clock_timestamp()
+                 WHERE pipeline = %s
+                """,
+                (backfill_kind, reason, lease.pipeline),
+            )
+        return required(connection, lease.pipeline)
+
+
+def take_error(connection: psycopg.Connection[Any], lease: Lease) -> TidemarkError | None:
+    """The error with which the open generation was opened, if nobody was given it yet. Recorded as given before it returns,
+    so it is raised by one run and the next goes on. Needs the lease `slot`."""
+    with connection.transaction():
+        lease.check(connection, SLOT)
+        row = connection.execute(
+            """
+            UPDATE tidemark.generations SET error_raised_at = clock_timestamp()
+             WHERE pipeline = %s AND error IS NOT NULL AND error_raised_at IS NULL
+               AND number = (SELECT max(number) FROM tidemark.generations WHERE pipeline = %s)
+            RETURNING error
+            """,
+            (lease.pipeline, lease.pipeline),
+        ).fetchone()
+    if row is None:
+        return None
+    kinds = {leaf.__name__: leaf for leaf in leaves()}
+    return kinds[row[0]["kind"]](**row[0]["facts"])
+
+
+def note_source(
+    connection: psycopg.Connection[Any],
+    lease: Lease,
+    generation: int,
+    *,
+    flush_lsn: Lsn | None = None,
+    timeline: int | None = None,
+    slot: str | None = None,
+    confirmed_lsn: Lsn | None = None,
+) -> None:
+    """Record what was seen at the source: the highest flush LSN, the slot's confirmed LSN as read back, a followed timeline
+    (failover slot) or slot name. Needs the lease `slot`."""
+    with connection.transaction():
+        lease.check(connection, SLOT)
+        connection.execute(
+            """
+            UPDATE tidemark.generations
+               SET flush_lsn = greatest(flush_lsn, %s::pg_lsn), confirmed_lsn = coalesce(%s::pg_lsn, confirmed_lsn),
+                   timeline = coalesce(%s, timeline), slot = coalesce(%s, slot)
+             WHERE pipeline = %s AND number = %s
+            """,
+            (flush_lsn, confirmed_lsn, timeline, slot, lease.pipeline, generation),
+        )

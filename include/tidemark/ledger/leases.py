@@ -1,0 +1,184 @@
+"""The right to write: name -> `Lease`, a row of the ledger renewed by a thread while a task works.
+
+    free ──hold──► held ──leave the `with`──► free
+                    │ ▲
+     expires, or ───┘ └── renewed every third of lease_s
+     the same holder holds it again: another attempt owns it, and every check of the first raises LeaseLost
+
+The fence is the attempt, not the time: a task that slept past its lease and that nobody replaced still owns it. `check` locks the
+row inside the caller's transaction, so a takeover waits for that transaction and never falls into its middle. Names are `slot`,
+`table:<id>`, `range:<id>`; several are taken together, in name order, or none is.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+
+from tidemark.errors import LeaseLost, LeaseTaken, TidemarkError
+from tidemark.ledger.connection import connect
+
+SLOT = "slot"
+
+
+def of_table(table: str) -> str:
+    """The name of a table's lease, from the table's id."""
+    return f"table:{table}"
+
+
+class Lease:
+    """Held leases of one attempt; made by `hold`. `attempt` (uuid text) also names what the attempt writes."""
+
+    def __init__(self, pipeline: str, names: tuple[str, ...], holder: str, attempt: str) -> None:
+        self.pipeline = pipeline
+        self.names = names
+        self.holder = holder
+        self.attempt = attempt
+        self._lost = threading.Event()
+
+    @property
+    def lost(self) -> bool:
+        """Whether the renewing thread saw that another attempt took it; a cheap look for long loops, never the fence."""
+        return self._lost.is_set()
+
+    def mark_lost(self) -> None:
+        self._lost.set()
+
+    def check(self, connection: psycopg.Connection[Any], *names: str) -> None:
+        """Raise `LeaseLost` unless this attempt still owns `names` (default: all of its leases).
+
+        Call it inside the transaction that writes: the rows stay locked until that transaction ends.
+        """
+        wanted = sorted(names or self.names)
+        rows = connection.execute(
+            "SELECT name, holder, attempt::text FROM tidemark.leases WHERE pipeline = %s AND name = ANY(%s) "
+            "ORDER BY name FOR UPDATE",
+            (self.pipeline, wanted),
+        ).fetchall()
+        owners = {name: (holder, attempt) for name, holder, attempt in rows}
+        for name in wanted:
+            holder, attempt = owners.get(name, ("nobody: it ended", ""))
+            if attempt != self.attempt or name not in self.names:
+                self.mark_lost()
+                raise LeaseLost(lease=name, pipeline=self.pipeline, holder=holder)
+
+
+@contextmanager
+def hold(
+    conninfo: str, pipeline: str, name: str | Iterable[str], holder: str, lease_s: float = 60.0, wait_s: float = 0.0
+) -> Iterator[Lease]:
+    """Take the lease, renew it while the block runs, give it back at its end.
+
+    `name` may be several names, which are taken all or none. `holder` names a task instance: another try of it takes its lease
+    over at once. Raises `LeaseTaken` where another holder's lease has not expired within `wait_s`.
+    """
+    names = tuple(sorted({name} if isinstance(name, str) else set(name)))
+    lease = Lease(pipeline, names, holder, str(uuid4()))
+    stop = threading.Event()
+    with connect(conninfo) as connection:
+        _take(connection, lease, lease_s, wait_s)
+    renewer = threading.Thread(target=_renew, args=(conninfo, lease, lease_s, stop), name=f"lease of {holder}", daemon=True)
+    renewer.start()
+    try:
+        yield lease
+    finally:
+        stop.set()
+        renewer.join()
+        _give_back(conninfo, lease)
+
+
+def _give_back(conninfo: str, lease: Lease) -> None:
+    with suppress(psycopg.Error, TidemarkError), connect(conninfo) as connection:
+        # Where the ledger is away the lease expires by itself; that must not hide how the block ended.
+        connection.execute(
+            "DELETE FROM tidemark.leases WHERE pipeline = %s AND name = ANY(%s) AND attempt = %s::uuid",
+            (lease.pipeline, list(lease.names), lease.attempt),
+        )
+
+
+def ended(connection: psycopg.Connection[Any], pipeline: str, attempt: str) -> bool:
+    """Whether no unexpired lease belongs to this attempt: a condition for what it left unregistered to be garbage (R4)."""
+    row = connection.execute(
+        "SELECT 1 FROM tidemark.leases WHERE pipeline = %s AND attempt::text = %s AND expires_at >= clock_timestamp()",
+        (pipeline, attempt),
+    ).fetchone()
+    return row is None
+
+
+def _take(connection: psycopg.Connection[Any], lease: Lease, lease_s: float, wait_s: float) -> None:
+    deadline = time.monotonic() + wait_s
+    while True:
+        taken = _try_to_take(connection, lease, lease_s)
+        if taken is None:
+            return
+        if time.monotonic() >= deadline:
+            raise taken
+        time.sleep(min(0.5, max(0.0, deadline - time.monotonic())))
+
+
+def _try_to_take(connection: psycopg.Connection[Any], lease: Lease, lease_s: float) -> LeaseTaken | None:
+    """Take all names or none: the error says who holds the first one that could not be had."""
+    try:
+        with connection.transaction():
+            for name in lease.names:
+                row = connection.execute(
+                    """
+                    INSERT INTO tidemark.leases AS held (pipeline, name, holder, attempt, taken_at, expires_at)
+                    VALUES (%(pipeline)s, %(name)s, %(holder)s, %(attempt)s, clock_timestamp(), clock_timestamp() + %(lease)s)
+                    ON CONFLICT (pipeline, name) DO UPDATE
+                       SET holder = excluded.holder, attempt = excluded.attempt,
+                           taken_at = excluded.taken_at, expires_at = excluded.expires_at
+                     WHERE held.expires_at < clock_timestamp() OR held.holder = excluded.holder
+                    RETURNING 1
+                    """,
+                    {
+                        "pipeline": lease.pipeline,
+                        "name": name,
+                        "holder": lease.holder,
+                        "attempt": lease.attempt,
+                        "lease": timedelta(seconds=lease_s),
+                    },
+                ).fetchone()
+                if row is None:
+                    raise _taken(connection, lease.pipeline, name)
+    except LeaseTaken as taken:
+        return taken
+    return None
+
+
+def _taken(connection: psycopg.Connection[Any], pipeline: str, name: str) -> LeaseTaken:
+    row = connection.execute(
+        "SELECT holder, expires_at FROM tidemark.leases WHERE pipeline = %s AND name = %s", (pipeline, name)
+    ).fetchone()
+    holder, until = row if row is not None else ("a task that ended just now", "now")
+    return LeaseTaken(lease=name, pipeline=pipeline, holder=holder, until=until)
+
+
+def _renew(conninfo: str, lease: Lease, lease_s: float, stop: threading.Event) -> None:
+    """Push the expiry ahead until told to stop. An unreachable ledger is tried again: the lease may outlive the outage."""
+    connection: psycopg.Connection[Any] | None = None
+    while not stop.wait(lease_s / 3):
+        try:
+            if connection is None:
+                connection = connect(conninfo)
+            renewed = connection.execute(
+                "UPDATE tidemark.leases SET expires_at = clock_timestamp() + %s "
+                "WHERE pipeline = %s AND name = ANY(%s) AND attempt = %s::uuid",
+                (timedelta(seconds=lease_s), lease.pipeline, list(lease.names), lease.attempt),
+            ).rowcount
+            if renewed < len(lease.names):
+                lease.mark_lost()
+                break
+        except (psycopg.Error, TidemarkError):
+            if connection is not None:
+                connection.close()
+            connection = None
+    if connection is not None:
+        connection.close()
