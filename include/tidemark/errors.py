@@ -280,3 +280,14 @@ class ReplicationFailed(RetryError):
 class DrainStalled(RetryError):
     happened = "No message came from the source for {seconds} s while draining up to {target_lsn}: {cause}"
     remedy = "Look at pg_stat_replication and at long transactions on the source; the retry resumes at the last staged position."
+
+
+# --- the Spark application ---------------------------------------------------------------------------------------------
+
+
+class SparkApplicationFailed(RetryError):
+    happened = "The Spark application of plan {plan} left no result: {detail}"
+    remedy = (
+        "No table was parked for it. Its own lines stand above in the task's log; what it committed before it ended counts, "
+        "and the next run applies the rest. If it stays, look at the Spark connection, the cluster and the lake."
+    )

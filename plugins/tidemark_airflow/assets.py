@@ -1,0 +1,23 @@
+"""A source table <-> the Airflow asset that stands for its two Delta tables.
+
+One asset per table, `tidemark://<pipeline>/<schema>/<table>` (names percent-encoded as in the lake). Which tables a pipeline
+captures is known only when it runs, so its merge task declares one alias, `tidemark:<pipeline>`, and adds an event to a
+table's asset when that table's position moved. A DAG is scheduled by `Asset("tidemark://shop/public/orders")`.
+
+Events tell people and downstream DAGs that a table is newer. They arrive late and out of order, and a task that dies at the
+wrong moment sends none: read the table, or the ledger, for what is there.
+"""
+
+from __future__ import annotations
+
+from airflow.sdk import Asset, AssetAlias
+from tidemark.names import TableName, encode
+
+
+def pipeline_alias(pipeline: str) -> AssetAlias:
+    """What the merge task of a pipeline declares as its outlet."""
+    return AssetAlias(f"tidemark:{pipeline}")
+
+
+def table_asset(pipeline: str, table: TableName) -> Asset:
+    return Asset(f"tidemark://{encode(pipeline)}/{table.path}")

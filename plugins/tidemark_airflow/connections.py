@@ -1,0 +1,69 @@
+"""Airflow connection id -> what the library takes: a libpq connection string, a salt, the Spark master.
+
+Airflow finds the connection (environment, secrets backend or its database), `tidemark.connections` reads it, so that tasks and
+command line understand one connection in one way. The Spark master alone is asked of SparkSubmitHook: the hook turns a missing
+connection into "yarn" without an error, and preflight has to see what it will do.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException
+from tidemark.errors import ConnectionMissing
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
+    from tidemark.connections import Connection as TidemarkConnection
+
+
+def conninfo(connection_id: str) -> str:
+    """The libpq connection string. Raises ConnectionMissing or ConnectionInvalid."""
+    return _find(connection_id).conninfo()
+
+
+async def conninfo_in_triggerer(connection_id: str) -> str:
+    """The same for a trigger, whose event loop must not block."""
+    try:
+        return _read(await BaseHook.aget_connection(connection_id)).conninfo()
+    except AirflowNotFoundException as missing:
+        raise _missing(connection_id) from missing
+
+
+def salt(connection_id: str | None) -> bytes | None:
+    """The salt of `sha256` masks, where the pipeline names a connection for it."""
+    return None if connection_id is None else _find(connection_id).salt()
+
+
+def spark_master(connection_id: str) -> str:
+    """The master that SparkSubmitHook resolves; "yarn" where it found no connection."""
+    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+
+    return str(SparkSubmitHook(conn_id=connection_id)._connection["master"])
+
+
+def _find(connection_id: str) -> TidemarkConnection:
+    try:
+        return _read(BaseHook.get_connection(connection_id))
+    except AirflowNotFoundException as missing:
+        raise _missing(connection_id) from missing
+
+
+def _read(found: Connection) -> TidemarkConnection:
+    from tidemark.connections import Connection as TidemarkConnection
+
+    return TidemarkConnection(
+        id=found.conn_id,
+        conn_type=found.conn_type or "",
+        host=found.host,
+        login=found.login,
+        password=found.password,
+        port=found.port,
+        schema=found.schema,
+        extra=found.extra_dejson,
+    )
+
+
+def _missing(connection_id: str) -> ConnectionMissing:
+    return ConnectionMissing(connection=connection_id, variable=f"AIRFLOW_CONN_{connection_id.upper()}")

@@ -1,0 +1,16 @@
+"""A table was parked -> the pipeline's notifier, once (R6).
+
+`notifier` of the pipeline file is the dotted path of something that takes `message=` and returns an Airflow notifier: a class,
+or a function of three lines where the notifier calls its text otherwise (`SlackNotifier(text=message)`). Without one the message
+stands in the log and the run that announces it ends red, once.
+"""
+
+from __future__ import annotations
+
+from airflow.sdk import Context
+from airflow.sdk.module_loading import import_string
+
+
+def notify(path: str, message: str, context: Context) -> None:
+    """Build the notifier and call it. Raises what it raises."""
+    import_string(path)(message=message)(context)

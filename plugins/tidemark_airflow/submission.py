@@ -1,0 +1,58 @@
+"""A merge plan -> what spark-submit needs to run it: application, Python, the library, Delta's jars.
+
+On a local master the application runs in this machine's Python, with `include/` on its path. On a cluster the library travels
+as a zip file (`--py-files`), and Python and jars are the cluster's business: `spark.pyspark.python`, `spark.jars.packages` or a
+Spark that has Delta, set in the pipeline file's `spark.conf`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import zipfile
+from pathlib import Path
+
+import tidemark
+
+JARS_VARIABLE = "TIDEMARK_SPARK_JARS"  # a folder of jars, or a comma-separated list of them
+APPLICATIONS_VARIABLE = "TIDEMARK_SPARK_APPS"  # the folder spark_apps, where it does not stand beside include/
+
+_LIBRARY = Path(tidemark.__file__).resolve().parent
+
+
+def application(name: str) -> str:
+    """The file of a Spark application."""
+    folder = os.environ.get(APPLICATIONS_VARIABLE)
+    return str((Path(folder) if folder else _LIBRARY.parents[1] / "spark_apps") / f"{name}.py")
+
+
+def is_local(master: str) -> bool:
+    return master.partition("[")[0] == "local"
+
+
+def jars() -> str | None:
+    """What `--jars` gets: Delta's jars, where they are known to this machine."""
+    given = os.environ.get(JARS_VARIABLE)
+    if not given:
+        return None
+    folder = Path(given)
+    return ",".join(str(jar) for jar in sorted(folder.glob("*.jar"))) or None if folder.is_dir() else given
+
+
+def local_environment() -> dict[str, str]:
+    """Variables for spark-submit on a local master: the driver runs in the Python, and with the Spark, of this very process."""
+    return {
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(_LIBRARY.parent), os.environ.get("PYTHONPATH")])),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+    }
+
+
+def library_zip(folder: str) -> str:
+    """Pack the library's Python files into `folder` and return the path of the zip file."""
+    packed = Path(folder) / "tidemark.zip"
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for module in sorted(_LIBRARY.rglob("*.py")):
+            archive.write(module, module.relative_to(_LIBRARY.parent))
+    return str(packed)
