@@ -115,6 +115,26 @@ class ConnectionInvalid(ConfigError):
     remedy = "Correct it in Airflow (Admin, Connections) or in the environment."
 
 
+class PreflightFailed(ConfigError):
+    happened = "Preflight of pipeline {pipeline} found what must be put right first ({count}):\n{findings}\n"
+    remedy = "Each line says what to do; then run the DAG again, or `python -m tidemark preflight {path}` to look again."
+
+
+class PreflightWaits(RetryError):
+    happened = "Preflight of pipeline {pipeline} could not be finished now ({count}):\n{findings}\n"
+    remedy = "The retry looks again; nothing was changed that it would not find."
+
+
+class SourceLocked(RetryError):
+    happened = "No lock on {what} was to be had within {seconds} s: {blockers}"
+    remedy = "Wait until that transaction ends, or end it; the retry asks again. bounds.lock_timeout_s is the longest wait."
+
+
+class SlotCreationBlocked(RetryError):
+    happened = 'The slot "{slot}" could not be created within {seconds} s, since transactions were open all that time: {blockers}'
+    remedy = "PostgreSQL begins a slot only when they have ended. Commit, roll back or end them; the retry asks again."
+
+
 # --- protocol (pgoutput) ---------------------------------------------------------------------------------------------
 
 

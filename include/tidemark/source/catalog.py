@@ -8,9 +8,8 @@ primary key under FULL. Everything here is a SELECT on catalogue tables (R9). So
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any, Final
 
 import psycopg
@@ -68,18 +67,6 @@ class CapturedTable:
         )
 
 
-def rule_for(rules: Sequence[TableRule], table: TableName) -> TableRule | None:
-    """The rule that holds for a table: the one that names it exactly, else the first pattern that fits."""
-    fitting = [rule for rule in rules if _fits(rule.pattern, table)]
-    exact = [rule for rule in fitting if rule.pattern == f"{table.schema}.{table.name}"]
-    return next(iter(exact or fitting), None)
-
-
-def _fits(pattern: str, table: TableName) -> bool:
-    schema, _, name = pattern.partition(".")
-    return fnmatchcase(table.schema, schema) and fnmatchcase(table.name, name)
-
-
 def read_types(conn: psycopg.Connection[Any]) -> dict[int, PgType]:
     """Every type by OID. An array is one only where its element type says so: int2vector has elements, and another
     text.
@@ -118,7 +105,7 @@ def captured_tables(conn: psycopg.Connection[Any], config: PipelineConfig) -> li
         """
     ):
         table = TableName(schema, name)
-        rule = rule_for(config.tables, table)
+        rule = config.rule(table)
         if rule is not None:
             found[oid] = (table, kind, replident, rule)
     oids = list(found)

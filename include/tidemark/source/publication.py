@@ -1,0 +1,439 @@
+"""The tables that a pipeline file names, and the publication that carries them: catalogue -> `SourceTable`, `Publication`.
+
+    tables of the file ──► matching() ──► which relations, with what identity
+                                │
+    no publication ─ create() ─►│◄─ add(), drop() ─ publication that Tidemark manages
+
+R9: only creating or changing the publication takes more than a SELECT's lock (SHARE UPDATE EXCLUSIVE on the tables), with a
+`lock_timeout`; a replica identity is never changed. A table whose own application could no longer update it, once published
+without an identity, is not added because a pattern matched it: see `SourceTable.breaks_updates`.
+Source: PostgreSQL documentation, "CREATE PUBLICATION", "ALTER PUBLICATION", 29.1.1 "Replica Identity", 53.40 "pg_publication".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import psycopg
+from psycopg import sql
+
+from tidemark.config import PipelineConfig, TableRule
+from tidemark.errors import SourceLocked
+from tidemark.names import TableName
+from tidemark.schema.table import Identity
+
+OPERATIONS: Final = ("insert", "update", "delete", "truncate")
+KINDS: Final = {
+    "r": "table",
+    "p": "partitioned table",
+    "v": "view",
+    "m": "materialized view",
+    "f": "foreign table",
+}
+_IDENTITIES: Final[dict[str, Identity]] = {"d": "default", "f": "full", "i": "index", "n": "nothing"}
+
+
+@dataclass(frozen=True, slots=True)
+class SourceColumn:
+    """`generated` is "" for an ordinary column, "s" for a stored generated one, "v" for a virtual one."""
+
+    name: str
+    type: str
+    generated: str
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A relation with its replica identity as PostgreSQL resolves it.
+
+    `key` holds the columns of the identity's index in index order; under FULL those of the primary key. A deferrable primary
+    key is no identity: then `key` is empty and `deferrable` true.
+    """
+
+    oid: int
+    table: TableName
+    kind: str
+    identity: Identity
+    key: tuple[str, ...]
+    deferrable: bool
+
+    @property
+    def identified(self) -> bool:
+        """Whether an old row can be named, so that PostgreSQL accepts UPDATE and DELETE once the table is published."""
+        return self.identity == "full" or (self.identity != "nothing" and bool(self.key))
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTable:
+    """A table of the source that the file names, with what decides whether it can be captured. `exact`: named, not by pattern."""
+
+    relation: Relation
+    rule: TableRule
+    exact: bool
+    unlogged: bool
+    owned: bool
+    owner: str
+    readable: bool
+    row_security: bool
+    columns: tuple[SourceColumn, ...]
+    leaves: tuple[Relation, ...]
+
+    @property
+    def table(self) -> TableName:
+        return self.relation.table
+
+    @property
+    def partitioned(self) -> bool:
+        return self.relation.kind == "p"
+
+    @property
+    def captured_columns(self) -> tuple[SourceColumn, ...]:
+        return tuple(column for column in self.columns if column.name not in self.rule.leave_out)
+
+    def generated(self, kind: str) -> tuple[str, ...]:
+        return tuple(column.name for column in self.columns if column.generated == kind)
+
+    def breaks_updates(self, generated_published: bool) -> str | None:
+        """Why PostgreSQL would refuse the application's own UPDATE and DELETE once this table is published, or None."""
+        relations = self.leaves if self.partitioned else (self.relation,)
+        for relation in relations:
+            if not relation.identified:
+                return (
+                    "it has no replica identity"
+                    if relation is self.relation
+                    else f"{relation.table} has no replica identity"
+                )
+            if relation.identity == "full" and self.generated("v"):
+                return f"REPLICA IDENTITY FULL covers the virtual generated column {self.generated('v')[0]!r}"
+            if relation.identity == "full" and self.generated("s") and not generated_published:
+                return f"REPLICA IDENTITY FULL covers the unpublished generated column {self.generated('s')[0]!r}"
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Matching:
+    """What the entries of `tables` find at the source; `refused` maps what cannot be captured to the reason."""
+
+    tables: tuple[SourceTable, ...]
+    refused: tuple[tuple[TableName, bool, str], ...]
+    unmatched: tuple[TableRule, ...]
+    names: tuple[TableName, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A table as the publication lists it; `columns` and `row_filter` are None where everything is published."""
+
+    table: TableName
+    columns: tuple[str, ...] | None
+    row_filter: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """`direct` are the tables added one by one; `covered` is what a subscriber sees, schemas and FOR ALL TABLES included."""
+
+    name: str
+    owner: str
+    owned: bool
+    all_tables: bool
+    schemas: tuple[str, ...]
+    operations: frozenset[str]
+    via_root: bool
+    generated_columns: bool
+    direct: tuple[Member, ...]
+    covered: frozenset[TableName]
+
+
+# --- reading -----------------------------------------------------------------------------------------------------------
+
+
+def matching(connection: psycopg.Connection[Any], config: PipelineConfig) -> Matching:
+    """Look up what the file's entries name. Two statements whatever the number of tables, plus one for partitions."""
+    candidates: dict[int, tuple[TableName, str]] = {}
+    refused: list[tuple[TableName, bool, str]] = []
+    names: list[TableName] = []
+    matched: set[int] = set()
+    rules: dict[int, tuple[TableRule, bool]] = {}
+    for oid, schema, name, kind, partition_of, system in connection.execute(_RELATIONS):
+        table = TableName(schema, name)
+        if kind in ("r", "p") and not partition_of and not system:
+            names.append(table)
+        rule = config.rule(table)
+        exact = any(r.exact and r.matches(table) for r in config.tables)
+        if rule is None or (system and not exact):
+            continue
+        matched.update(i for i, r in enumerate(config.tables) if r.matches(table))
+        if system:
+            refused.append((table, exact, "it belongs to PostgreSQL itself"))
+        elif partition_of:
+            refused.append((table, exact, f"it is a partition; name its root {partition_of}"))
+        elif kind not in ("r", "p"):
+            refused.append((table, exact, f"it is a {KINDS[kind]}, whose changes are not in the write-ahead log"))
+        else:
+            candidates[oid] = (table, kind)
+            rules[oid] = (rule, exact)
+    return Matching(
+        tables=tuple(sorted(_details(connection, candidates, rules), key=lambda t: t.table)),
+        refused=tuple(sorted(refused)),
+        unmatched=tuple(rule for i, rule in enumerate(config.tables) if i not in matched),
+        names=tuple(sorted(names)),
+    )
+
+
+def _details(
+    connection: psycopg.Connection[Any],
+    candidates: dict[int, tuple[TableName, str]],
+    rules: dict[int, tuple[TableRule, bool]],
+) -> Iterator[SourceTable]:
+    if not candidates:
+        return
+    roots = [oid for oid, (_, kind) in candidates.items() if kind == "p"]
+    leaves: dict[int, list[int]] = {root: [] for root in roots}
+    if roots:
+        for root, leaf in connection.execute(_LEAVES, (roots,)):
+            leaves[root].append(leaf)
+    relations: dict[int, Relation] = {}
+    facts: dict[int, Any] = {}
+    wanted = [*candidates, *(leaf for found in leaves.values() for leaf in found)]
+    for row in connection.execute(_IDENTITY, (wanted,)):
+        oid, schema, name, kind, identity, index_key, primary_key, deferrable = row[:8]
+        resolved = _IDENTITIES[identity]
+        relations[oid] = Relation(
+            oid=oid,
+            table=TableName(schema, name),
+            kind=kind,
+            identity=resolved,
+            key=tuple((index_key if resolved == "index" else primary_key) or ()),
+            deferrable=deferrable,
+        )
+        facts[oid] = row[8:]
+    columns: dict[int, list[SourceColumn]] = {oid: [] for oid in candidates}
+    for oid, column, type_name, generated in connection.execute(_COLUMNS, (list(candidates),)):
+        columns[oid].append(SourceColumn(column, type_name, generated))
+    for oid in candidates:
+        if oid not in relations:  # dropped between two statements
+            continue
+        unlogged, owned, owner, readable, row_security = facts[oid]
+        rule, exact = rules[oid]
+        yield SourceTable(
+            relation=relations[oid],
+            rule=rule,
+            exact=exact,
+            unlogged=unlogged,
+            owned=owned,
+            owner=owner,
+            readable=readable,
+            row_security=row_security,
+            columns=tuple(columns[oid]),
+            leaves=tuple(relations[leaf] for leaf in leaves.get(oid, ()) if leaf in relations),
+        )
+
+
+_RELATIONS: Final = """
+    SELECT c.oid, n.nspname, c.relname, c.relkind::text,
+           CASE WHEN c.relispartition THEN pg_partition_root(c.oid)::regclass::text END,
+           n.nspname IN ('pg_catalog', 'information_schema', 'pg_toast') OR c.relpersistence = 't'
+      FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+     WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f')
+"""
+
+_LEAVES: Final = """
+    SELECT root, tree.relid::oid FROM unnest(%s::oid[]) AS root, pg_partition_tree(root) AS tree
+     WHERE tree.isleaf AND tree.relid <> root
+"""
+
+# An index counts as replica identity only while it is valid and immediate: RelationGetIndexList() in PostgreSQL's relcache.c.
+_IDENTITY: Final = """
+    SELECT c.oid, n.nspname, c.relname, c.relkind::text, c.relreplident::text, ident.key, prim.key,
+           coalesce(prim.deferrable, false),
+           c.relpersistence = 'u', pg_has_role(c.relowner, 'USAGE'), pg_get_userbyid(c.relowner),
+           has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT'), row_security_active(c.oid)
+      FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+      LEFT JOIN LATERAL (
+           SELECT array_agg(a.attname::text ORDER BY k.n) AS key
+             FROM pg_index i, unnest(i.indkey) WITH ORDINALITY AS k (attnum, n), pg_attribute a
+            WHERE i.indrelid = c.oid AND i.indisreplident AND i.indisvalid AND k.n <= i.indnkeyatts
+              AND a.attrelid = c.oid AND a.attnum = k.attnum) ident ON true
+      LEFT JOIN LATERAL (
+           SELECT array_agg(a.attname::text ORDER BY k.n) FILTER (WHERE i.indimmediate) AS key,
+                  bool_or(NOT i.indimmediate) AS deferrable
+             FROM pg_index i, unnest(i.indkey) WITH ORDINALITY AS k (attnum, n), pg_attribute a
+            WHERE i.indrelid = c.oid AND i.indisprimary AND i.indisvalid AND k.n <= i.indnkeyatts
+              AND a.attrelid = c.oid AND a.attnum = k.attnum) prim ON true
+     WHERE c.oid = ANY (%s::oid[])
+"""
+
+_COLUMNS: Final = """
+    SELECT attrelid, attname, format_type(atttypid, atttypmod), attgenerated::text FROM pg_attribute
+     WHERE attrelid = ANY (%s::oid[]) AND attnum > 0 AND NOT attisdropped ORDER BY attrelid, attnum
+"""
+
+
+def read(connection: psycopg.Connection[Any], name: str) -> Publication | None:
+    """The publication as it is now, None where there is none of this name."""
+    generated = "p.pubgencols = 's'" if connection.info.server_version >= 180000 else "false"
+    row = connection.execute(
+        f"SELECT p.oid, pg_get_userbyid(p.pubowner), pg_has_role(p.pubowner, 'USAGE'), p.puballtables, p.pubinsert,"
+        f" p.pubupdate, p.pubdelete, p.pubtruncate, p.pubviaroot, {generated},"
+        f" array(SELECT n.nspname::text FROM pg_publication_namespace s JOIN pg_namespace n ON n.oid = s.pnnspid"
+        f" WHERE s.pnpubid = p.oid ORDER BY 1),"
+        f" array(SELECT schemaname || E'\\t' || tablename FROM pg_publication_tables WHERE pubname = p.pubname)"
+        f" FROM pg_publication p WHERE p.pubname = %s".encode(),
+        (name,),
+    ).fetchone()
+    if row is None:
+        return None
+    oid, owner, owned, all_tables, *operations, via_root, generated_columns, schemas, covered = row
+    members = connection.execute(_MEMBERS, (oid,)).fetchall()
+    return Publication(
+        name=name,
+        owner=owner,
+        owned=owned,
+        all_tables=all_tables,
+        schemas=tuple(schemas),
+        operations=frozenset(name for name, published in zip(OPERATIONS, operations, strict=True) if published),
+        via_root=via_root,
+        generated_columns=generated_columns,
+        direct=tuple(
+            Member(TableName(schema, table), None if columns is None else tuple(columns), row_filter)
+            for schema, table, columns, row_filter in members
+        ),
+        covered=frozenset(TableName(*entry.split("\t", 1)) for entry in covered),
+    )
+
+
+_MEMBERS: Final = """
+    SELECT n.nspname, c.relname,
+           CASE WHEN r.prattrs IS NOT NULL THEN array(
+                SELECT a.attname::text FROM pg_attribute a
+                 WHERE a.attrelid = r.prrelid AND a.attnum = ANY (r.prattrs::int2[]) ORDER BY a.attnum) END,
+           pg_get_expr(r.prqual, r.prrelid)
+      FROM pg_publication_rel r JOIN pg_class c ON c.oid = r.prrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+     WHERE r.prpubid = %s ORDER BY 1, 2
+"""
+
+
+# --- changing ----------------------------------------------------------------------------------------------------------
+
+
+def create_statement(name: str, tables: Sequence[TableName], *, server_version: int, generated: bool) -> sql.Composed:
+    """CREATE PUBLICATION with everything that Tidemark relies on.
+
+    `generated` publishes stored generated columns (PostgreSQL 18 on): without them, the application's UPDATE of a table under
+    REPLICA IDENTITY FULL fails.
+    """
+    options = "publish = 'insert, update, delete, truncate', publish_via_partition_root = true"
+    if generated and server_version >= 180000:
+        options += ", publish_generated_columns = stored"
+    return sql.SQL("CREATE PUBLICATION {} FOR TABLE {} WITH ({})").format(
+        sql.Identifier(name), _table_list(tables), sql.SQL(options)
+    )
+
+
+def add_statement(name: str, tables: Sequence[TableName]) -> sql.Composed:
+    return sql.SQL("ALTER PUBLICATION {} ADD TABLE {}").format(sql.Identifier(name), _table_list(tables))
+
+
+def drop_statement(name: str, tables: Sequence[TableName]) -> sql.Composed:
+    return sql.SQL("ALTER PUBLICATION {} DROP TABLE {}").format(sql.Identifier(name), _table_list(tables))
+
+
+def change(connection: psycopg.Connection[Any], statements: Sequence[sql.Composed], *, lock_timeout_s: float) -> None:
+    """Run statements on the publication in one transaction. Raises SourceLocked where a table's lock is not to be had."""
+    with lock_bounded(connection, lock_timeout_s, "the publication's tables"), connection.transaction():
+        connection.execute("SELECT set_config('lock_timeout', %s, true)", (f"{int(lock_timeout_s * 1000)}ms",))
+        for statement in statements:
+            connection.execute(statement)
+
+
+@contextmanager
+def lock_bounded(connection: psycopg.Connection[Any], seconds: float, what: str) -> Iterator[None]:
+    try:
+        yield
+    except psycopg.errors.LockNotAvailable as taken:
+        raise SourceLocked(what=what, seconds=seconds, blockers=_locks_on_tables(connection)) from taken
+
+
+def _table_list(tables: Sequence[TableName]) -> sql.Composed:
+    # ONLY: a plain table's inheritance children are tables of their own and are named by themselves.
+    return sql.SQL(", ").join(sql.SQL("ONLY {}").format(sql.Identifier(t.schema, t.name)) for t in tables)
+
+
+def _locks_on_tables(connection: psycopg.Connection[Any]) -> str:
+    rows = connection.execute(
+        "SELECT DISTINCT l.pid, l.relation::regclass::text, l.mode FROM pg_locks l"
+        " WHERE l.locktype = 'relation' AND l.granted AND l.pid <> pg_backend_pid() AND l.relation >= 16384"
+        " AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+        " AND l.mode IN ('ShareUpdateExclusiveLock', 'ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock',"
+        " 'AccessExclusiveLock') ORDER BY 1, 2 LIMIT 5"
+    ).fetchall()
+    return "; ".join(f"process {pid} holds {mode} on {relation}" for pid, relation, mode in rows) or "nobody any more"
+
+
+# --- joining -----------------------------------------------------------------------------------------------------------
+
+
+def join_horizon(connection: psycopg.Connection[Any]) -> int:
+    """The xid below which everything must have ended before a snapshot saw all that the stream will not bring.
+
+    Taken in a transaction of its own, after the join (of table, publication or slot) was seen. The connection must be in
+    autocommit mode and outside of a transaction.
+    """
+    return _one(connection.execute("SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint").fetchone())
+
+
+def snapshot_xmin(connection: psycopg.Connection[Any]) -> int:
+    return _one(connection.execute("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint").fetchone())
+
+
+def seen_empty(
+    connection: psycopg.Connection[Any], table: TableName, horizon: int, *, partitioned: bool
+) -> bool | None:
+    """Whether the table is empty in a snapshot whose xmin is at or above the join horizon; None: no such snapshot yet.
+
+    Snapshot and look are one statement, so they are the same snapshot. RLS would hide rows: it raises instead.
+    """
+    query = sql.SQL(
+        "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint, NOT EXISTS (SELECT 1 FROM {} {})"
+    ).format(sql.SQL("" if partitioned else "ONLY"), sql.Identifier(table.schema, table.name))
+    with connection.transaction():
+        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        connection.execute("SET LOCAL row_security = off")
+        connection.execute(
+            sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(sql.Identifier(table.schema, table.name))
+        )
+        row = connection.execute(query).fetchone()
+    assert row is not None
+    xmin, empty = row
+    return bool(empty) if xmin >= horizon else None
+
+
+def transactions_in_flight(connection: psycopg.Connection[Any]) -> list[str]:
+    """Who holds a transaction id, oldest first, in words; for messages.
+
+    From pg_locks, which every role may read in full, unlike the columns of pg_stat_activity.
+    """
+    rows = connection.execute(
+        "SELECT l.pid, a.application_name, date_trunc('second', clock_timestamp() - a.xact_start)::text,"
+        " (SELECT p.gid FROM pg_prepared_xacts p WHERE p.transaction = l.transactionid)"
+        " FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid"
+        " WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted"
+        " AND l.pid IS DISTINCT FROM pg_backend_pid() ORDER BY age(l.transactionid) DESC LIMIT 5"
+    ).fetchall()
+    words = []
+    for pid, application, age, gid in rows:
+        if gid is not None:
+            words.append(f"prepared transaction {gid!r}")
+        else:
+            words.append(
+                f"process {pid}" + (f" ({application})" if application else "") + (f", open for {age}" if age else "")
+            )
+    return words
+
+
+def _one(row: Any) -> int:
+    return int(row[0])
