@@ -1,0 +1,292 @@
+"""A replication slot -> raw XLogData messages in stream order, over psycopg's libpq layer.
+
+Grammar of what travels inside CopyData once START_REPLICATION runs (PostgreSQL documentation, 54.4 "Streaming
+Replication Protocol"); all integers are big-endian:
+
+    server  XLogData   'w' int64 start LSN, int64 end LSN, int64 clock, message     (header: 25 bytes)
+            Keepalive  'k' int64 end LSN, int64 clock, int8 reply requested
+    client  Status     'r' int64 written, int64 flushed, int64 applied, int64 clock, int8 reply requested
+
+What is confirmed is decided by the ledger and by nobody else (R3): every status reply carries the position that the
+ledger had confirmed when the stream was opened, whatever was received since. So the slot never moves while a drain
+runs.
+
+The walsender sends every message by itself, and a client that wakes for each of them halves its speed. While messages
+flow, SO_RCVLOWAT lets the kernel wake the reader only for a large piece; as soon as nothing came for a moment the
+limit is 1 again, so that the tail of the stream is never held back. A thread answers the server while the caller
+decodes or writes: the server ends a connection that has been silent for `wal_sender_timeout`.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Final, Self
+
+import psycopg
+from psycopg import pq
+
+from tidemark.errors import ReplicationFailed
+from tidemark.lsn import Lsn
+from tidemark.source.connection import replication_conninfo, unreachable
+
+XLOG_HEADER_BYTES: Final = 25
+
+_XLOG_DATA: Final = ord("w")
+_KEEPALIVE: Final = ord("k")
+_KEEPALIVE_BODY: Final = struct.Struct(">cQqB")
+_STATUS: Final = struct.Struct(">cQQQqB")
+_XLOG_STARTS: Final = struct.Struct(">cQQ")
+
+_POSTGRES_EPOCH_S: Final = 946_684_800
+_OBJECT_IN_USE: Final = "55006"
+
+LOW_WATER_BYTES: Final = 512 * 1024
+# How long a flowing stream may pause before what lies in the kernel is fetched, however little it is.
+_PAUSE_S: Final = 0.02
+# The server asks for a sign of life after half of wal_sender_timeout (default 60 s) and ends the connection after all
+# of it.
+REPLY_S: Final = 10.0
+
+
+class SlotInUse(Exception):
+    """START_REPLICATION found the slot active. Internal: the drain waits for it, or says whose it is."""
+
+
+class ReplicationStream:
+    """One START_REPLICATION from `start` on; a context manager. Only one thread may call `read`."""
+
+    def __init__(
+        self,
+        conninfo: str,
+        *,
+        application_name: str,
+        slot: str,
+        publication: str,
+        start: Lsn,
+        confirmed: Lsn | None,
+        reply_s: float = REPLY_S,
+        low_water_bytes: int = LOW_WATER_BYTES,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`confirmed` is what status replies carry; None says "nothing", which the server takes as it is meant.
+
+        Raises SlotInUse, DatabaseUnreachable, DatabaseRefused or ReplicationFailed.
+        """
+        self._clock = clock
+        self._confirmed = int(confirmed or 0)
+        self._low_water_bytes = low_water_bytes
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._low_water = 1
+        self.sent_lsn = Lsn(0)
+        self.keepalives = 0
+        self.replies = 0
+        self.progress_at = clock()
+        try:
+            self._connection = psycopg.connect(replication_conninfo(conninfo, application_name), autocommit=True)
+        except psycopg.OperationalError as failed:
+            raise unreachable(failed, "source") from failed
+        self._pgconn = self._connection.pgconn
+        self.pid = self._pgconn.backend_pid
+        try:
+            self._start(slot, publication, start)
+        except BaseException:
+            self._connection.close()
+            raise
+        self._socket = socket.socket(fileno=socket.dup(self._pgconn.socket))
+        self._poll = select.poll()
+        self._poll.register(self._pgconn.socket, select.POLLIN)
+        self._set_low_water(low_water_bytes)
+        self._replier = threading.Thread(
+            target=self._keep_replying, args=(reply_s,), name=f"tidemark replies to {slot}", daemon=True
+        )
+        self._replier.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def read(self, max_bytes: int, wait_s: float) -> list[memoryview]:
+        """Raw XLogData messages, header included, until `max_bytes` are passed, the stream pauses, or `wait_s` is over.
+
+        Empty if nothing came. A single message may be larger than `max_bytes`. Raises ReplicationFailed.
+        """
+        payloads: list[memoryview] = []
+        size = 0
+        deadline = self._clock() + wait_s
+        try:
+            while True:
+                with self._lock:
+                    size += self._take(payloads, max_bytes - size)
+                if size >= max_bytes:
+                    self._set_low_water(self._low_water_bytes)
+                    break
+                remaining = deadline - self._clock()
+                if remaining <= 0:
+                    break
+                pause = _PAUSE_S if payloads or self._low_water > 1 else remaining
+                if not self._readable(min(pause, remaining)):
+                    self._set_low_water(1)
+                    if not self._readable(0):
+                        if payloads:
+                            break
+                        continue
+                with self._lock:
+                    self._pgconn.consume_input()
+        except psycopg.Error as failed:
+            raise ReplicationFailed(detail=_first_line(failed)) from failed
+        if payloads:
+            self.progress_at = self._clock()
+            self._note_sent(_XLOG_STARTS.unpack_from(payloads[-1])[1])
+        return payloads
+
+    def silent_s(self) -> float:
+        """Seconds since the last message, or the last keepalive that told of progress."""
+        return self._clock() - self.progress_at
+
+    def expect_end(self) -> None:
+        """From here on only the tail is missing: wake for every byte."""
+        self._set_low_water(1)
+
+    def close(self) -> None:
+        """End the connection; the server frees the slot as soon as it notices."""
+        if self._ended.is_set():
+            return
+        self._ended.set()
+        self._replier.join()
+        self._socket.close()
+        self._connection.close()
+
+    # --- the protocol ---------------------------------------------------------------------------------------------
+
+    def _start(self, slot: str, publication: str, start: Lsn) -> None:
+        quoted = '"' + slot.replace('"', '""') + '"'
+        names = '"' + publication.replace('"', '""') + '"'
+        names = names.replace("'", "''")
+        command = (
+            f"START_REPLICATION SLOT {quoted} LOGICAL {start} "
+            f"(proto_version '1', publication_names '{names}', messages 'true')"
+        )
+        result = self._pgconn.exec_(command.encode())
+        if result.status == pq.ExecStatus.COPY_BOTH:
+            return
+        sqlstate = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
+        message = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode(errors="replace")
+        if sqlstate == _OBJECT_IN_USE:
+            raise SlotInUse(message)
+        raise ReplicationFailed(detail=message or "the server did not start to stream")
+
+    def _take(self, payloads: list[memoryview], wanted: int) -> int:
+        """Move what libpq has buffered to `payloads`, about `wanted` bytes at most; answer keepalives on the way."""
+        get = self._pgconn.get_copy_data
+        append = payloads.append
+        size = 0
+        while size < wanted:
+            length, data = get(1)
+            if length > 0:
+                kind = data[0]
+                if kind == _XLOG_DATA:
+                    append(data)
+                    size += length
+                elif kind == _KEEPALIVE:
+                    self._keepalive(data)
+                else:
+                    raise ReplicationFailed(detail=f"unknown message {bytes(data[:1])!r} in the replication stream")
+            elif length == 0:
+                break
+            else:
+                raise ReplicationFailed(detail=self._end_of_copy())
+        return size
+
+    def _end_of_copy(self) -> str:
+        """Why the server left copy mode: its own error, or a shutdown."""
+        result = self._pgconn.get_result()
+        message = b"" if result is None else result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b""
+        return message.decode(errors="replace") or "the server ended the stream"
+
+    def _keepalive(self, data: memoryview) -> None:
+        if len(data) != _KEEPALIVE_BODY.size:
+            raise ReplicationFailed(detail=f"a keepalive of {len(data)} bytes")
+        _, end_lsn, _, reply_requested = _KEEPALIVE_BODY.unpack(data)
+        self.keepalives += 1
+        self._note_sent(end_lsn)
+        if reply_requested:
+            self._reply()
+
+    def _note_sent(self, lsn: int) -> None:
+        if lsn > self.sent_lsn:
+            self.sent_lsn = Lsn(lsn)
+            self.progress_at = self._clock()
+
+    def _reply(self) -> None:
+        """Say that the client lives; the caller holds the lock."""
+        clock_us = int((time.time() - _POSTGRES_EPOCH_S) * 1_000_000)
+        self._pgconn.put_copy_data(_STATUS.pack(b"r", self._confirmed, self._confirmed, self._confirmed, clock_us, 0))
+        self._pgconn.flush()
+        self.replies += 1
+
+    def _keep_replying(self, reply_s: float) -> None:
+        while not self._ended.wait(reply_s):
+            # A connection that broke shows itself to the reader, with the server's own words.
+            with suppress(psycopg.Error), self._lock:
+                self._reply()
+
+    # --- the socket -----------------------------------------------------------------------------------------------
+
+    def _readable(self, timeout_s: float) -> bool:
+        return bool(self._poll.poll(max(0, round(timeout_s * 1000))))
+
+    def _set_low_water(self, size: int) -> None:
+        if size != self._low_water:
+            with suppress(OSError):  # a kernel without it only loses speed
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
+            self._low_water = size
+
+
+def _first_line(failed: psycopg.Error) -> str:
+    """The error's own sentence; DETAIL and CONTEXT, which may quote values, stay out."""
+    primary = failed.diag.message_primary
+    lines = str(failed).strip().splitlines()
+    return primary or (lines[0] if lines else type(failed).__name__)
+
+
+def why_silent(conn: psycopg.Connection[Any], slot: str, pid: int, sent: Lsn) -> str:
+    """What at the source keeps the walsender `pid` from sending, as far as its views tell; for DrainStalled."""
+    sender = conn.execute(
+        "SELECT coalesce(state, ''), coalesce(wait_event_type || '/' || wait_event, 'running') FROM pg_stat_activity "
+        "WHERE pid = %s",
+        (pid,),
+    ).fetchone()
+    if sender is None:
+        return f"the walsender (pid {pid}) is gone"
+    holder = conn.execute(
+        "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s AND active_pid IS DISTINCT FROM %s",
+        (slot, pid),
+    ).fetchone()
+    if holder is not None:
+        return f"the slot is not in use by our walsender (pid {pid}) but by {holder[0] or 'nobody'}"
+    transaction = conn.execute(
+        """
+        SELECT 'pid ' || pid, extract(epoch FROM clock_timestamp() - xact_start)::bigint FROM pg_stat_activity
+        WHERE xact_start IS NOT NULL AND backend_xid IS NOT NULL AND pid <> pg_backend_pid()
+        UNION ALL
+        SELECT 'prepared transaction ' || transaction, extract(epoch FROM clock_timestamp() - prepared)::bigint
+        FROM pg_prepared_xacts
+        ORDER BY 2 DESC LIMIT 1
+        """
+    ).fetchone()
+    about = f"the walsender (pid {pid}) has sent up to {sent} and is {sender[1]}"
+    if transaction is not None:
+        about += f"; the longest open transaction is that of {transaction[0]}, {transaction[1]} s old"
+    return about
