@@ -1,0 +1,14 @@
+-- Table and column names with dots, blanks, quotes, capitals and letters of every alphabet stay what they are.
+
+CREATE TABLE "Order.Line" ("Id" int PRIMARY KEY, "a b" text, "c.d" int, "straße" text, "say ""hi""" text, "tick`s" text, "select" int);
+CREATE TABLE "наименование" ("ключ" text PRIMARY KEY, "значение" int);
+CREATE TABLE "with space/slash%" (id int PRIMARY KEY);
+-- step: run
+INSERT INTO "Order.Line" VALUES (1, 'x', 2, 'y', 'z', 't', 3), (2, NULL, NULL, NULL, NULL, NULL, NULL);
+INSERT INTO "наименование" VALUES ('ä', 1), ('日本', 2);
+INSERT INTO "with space/slash%" VALUES (1);
+-- step: run
+UPDATE "Order.Line" SET "c.d" = 5 WHERE "Id" = 1;
+UPDATE "наименование" SET "ключ" = 'ö' WHERE "ключ" = 'ä';
+DELETE FROM "with space/slash%";
+-- step: run

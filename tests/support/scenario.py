@@ -1,0 +1,217 @@
+"""tests/scenarios/*.sql -> `Scenario`: what happens at the source, which steps the pipeline takes, what is expected.
+
+A scenario file is SQL with directives in comments, and reads as a specification:
+
+    -- The first lines say which behaviour this is.
+    -- capture: note, other_*          tables of the scenario's schema; without it all of them
+    -- leave out: note.secret          options of the pipeline file for one table
+    -- mask: note.email sha256
+    -- target: note.price decimal(20,4)
+    -- bound: batch_rows = 10          options of its `bounds:`
+    -- alone                           has a pipeline of its own; others share one, each in a schema named as its file
+    CREATE TABLE …;                    runs at the source, one transaction per statement unless it says BEGIN
+    -- session: a                      what follows runs in another session, until the next line of this kind
+    -- step: run                       preflight, changes_waiting, drain, merge, confirm
+    -- step: run, refused (…)          preflight refuses, with a finding that matches
+    -- step: drain | merge | confirm   one of them alone
+    -- expect: …                       what holds after the step; rows follow as comment lines, cells between "|"
+
+In rows "∅" is NULL and "*" anything. After each run, beyond what is expected explicitly, the judge holds `current` against the
+source and history against `current` (tests/support/judge.py). Any other comment is for the reader.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+STEPS = ("run", "drain", "merge", "confirm")
+EXPECTATIONS = (
+    "history",
+    "current",
+    "no current",
+    "columns",
+    "tables",
+    "parked",
+    "needs backfill",
+    "marked",
+    "merging",
+    "converted",
+    "batches at least",
+    "batches",
+    "spark not started",
+    "confirmed everything",
+    "confirmed less than staged",
+    "confirmed up to the batch before",
+    "nowhere in the lake",
+)
+
+_DIRECTIVE = re.compile(r"-- (capture|leave out|mask|target|bound|session|step|expect): (.*)")
+_ROW = re.compile(r"--   (.*)")
+_DETAIL = re.compile(r"(?P<subject>[^(]*?)\s*(?:\((?P<detail>.*)\))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    line: int
+    session: str
+    sql: str
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """`refused` is the pattern of the finding with which preflight shall refuse the run."""
+
+    line: int
+    name: str
+    refused: str | None = None
+
+
+@dataclass(slots=True)
+class Expectation:
+    """For example "history", table "note", detail "_op, id", rows [["insert", "1"]]; rows is None where none may follow."""
+
+    line: int
+    kind: str
+    table: str
+    detail: str
+    rows: list[list[str]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Scenario:
+    name: str
+    description: str = ""
+    capture: tuple[str, ...] = ("*",)
+    leave_out: dict[str, list[str]] = field(default_factory=dict)
+    mask: dict[str, dict[str, Literal["null", "sha256"]]] = field(default_factory=dict)
+    target: dict[str, dict[str, str]] = field(default_factory=dict)
+    bounds: dict[str, int] = field(default_factory=dict)
+    alone: bool = False
+    acts: list[Statement | Step | Expectation] = field(default_factory=list)
+
+    @property
+    def needs_its_own_pipeline(self) -> bool:
+        steps = [act for act in self.acts if isinstance(act, Step)]
+        return self.alone or bool(self.bounds) or any(s.refused or s.name not in ("run", "drain") for s in steps)
+
+
+class NotAScenario(Exception):
+    """The file says something that the format does not know; the message begins with file and line."""
+
+
+def read(path: Path) -> Scenario:
+    """Raises `NotAScenario` for a directive, step or expectation that is none: a typing error must not pass as a comment."""
+    reader = _Reader(path, Scenario(path.stem))
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        reader.take(number, line.rstrip())
+    return reader.close()
+
+
+@dataclass(slots=True)
+class _Reader:
+    path: Path
+    scenario: Scenario
+    session: str = "main"
+    statement: list[str] = field(default_factory=list)
+    began: int = 0
+
+    def take(self, number: int, line: str) -> None:
+        acts = self.scenario.acts
+        if self.statement:
+            self.sql(number, line)
+        elif not line:
+            return
+        elif not line.startswith("--"):
+            self.began = number
+            self.sql(number, line)
+        elif row := _ROW.fullmatch(line):
+            if not acts or not isinstance(acts[-1], Expectation):
+                raise self.wrong(number, "a row without an expectation")
+            acts[-1].rows.append([cell.strip() for cell in row[1].split("|")])
+        elif line == "-- alone":
+            self.scenario.alone = True
+        elif directive := _DIRECTIVE.fullmatch(line):
+            self.directive(number, directive[1], directive[2])
+        elif re.match(r"-- ?(step|expect|session|capture|mask|bound|target|leave)", line):
+            raise self.wrong(number, f"neither a comment nor a directive: {line}")
+        elif not acts:
+            self.scenario.description += line.removeprefix("--").strip() + " "
+
+    def sql(self, number: int, line: str) -> None:
+        self.statement.append(line)
+        whole = "\n".join(self.statement)
+        if line.endswith(";") and whole.count("$$") % 2 == 0:
+            self.scenario.acts.append(Statement(self.began, self.session, whole))
+            self.statement = []
+
+    def directive(self, number: int, name: str, text: str) -> None:
+        scenario = self.scenario
+        match name:
+            case "capture":
+                scenario.capture = tuple(part.strip() for part in text.split(","))
+            case "leave out":
+                table, column = text.split(".")
+                scenario.leave_out.setdefault(table, []).append(column)
+            case "mask":
+                table, column, mask = re.split(r"[. ]", text)
+                scenario.mask.setdefault(table, {})[column] = "sha256" if mask == "sha256" else "null"
+            case "target":
+                table, column, wanted = re.split(r"[. ]", text, maxsplit=2)
+                scenario.target.setdefault(table, {})[column] = wanted
+            case "bound":
+                option, value = text.split("=")
+                scenario.bounds[option.strip()] = int(value)
+            case "session":
+                self.session = text
+            case "step":
+                scenario.acts.append(self.step(number, text))
+            case "expect":
+                scenario.acts.append(self.expectation(number, text))
+
+    def step(self, number: int, text: str) -> Step:
+        refused = re.fullmatch(r"run, refused \((.*)\)", text)
+        if refused is None and text not in STEPS:
+            raise self.wrong(number, f"unknown step {text!r}; known are {', '.join(STEPS)}")
+        return Step(number, "run", refused[1]) if refused else Step(number, text)
+
+    def expectation(self, number: int, text: str) -> Expectation:
+        for kind in EXPECTATIONS:
+            if text == kind or text.startswith(kind + " "):
+                found = _DETAIL.fullmatch(text.removeprefix(kind).strip())
+                assert found is not None
+                return Expectation(number, kind, found["subject"] or "", found["detail"] or "")
+        raise self.wrong(number, f"unknown expectation {text!r}; known are {', '.join(EXPECTATIONS)}")
+
+    def wrong(self, number: int, what: str) -> NotAScenario:
+        return NotAScenario(f"{self.path.name}:{number}: {what}")
+
+    def close(self) -> Scenario:
+        if self.statement:
+            raise self.wrong(self.began, "this statement does not end")
+        if not any(isinstance(act, Step) for act in self.scenario.acts):
+            raise self.wrong(1, "a scenario without a step")
+        if not self.scenario.description:
+            raise self.wrong(1, "a scenario without a first line that says what it is")
+        return self.scenario
+
+
+def split_columns(text: str) -> list[str]:
+    """'a, left(b, 2), _text['x']' -> the expressions between the commas that stand outside brackets and quotes."""
+    parts, depth, quote = [""], 0, ""
+    for c in text:
+        if quote:
+            quote = "" if c == quote else quote
+        elif c in "'`\"":
+            quote = c
+        elif c in "([":
+            depth += 1
+        elif c in ")]":
+            depth -= 1
+        elif c == "," and depth == 0:
+            parts.append("")
+            continue
+        parts[-1] += c
+    return [part.strip() for part in parts if part.strip()]
