@@ -27,9 +27,7 @@ ACTIONS: dict[Move, RetryAction] = {
 class MovePolicy(RetryPolicy):
     """Decides by whose move it is. The reason that Airflow logs and keeps is the error's own sentence, remedy included."""
 
-    def evaluate(
-        self, exception: BaseException, try_number: int, max_tries: int, context: Any = None
-    ) -> RetryDecision:
+    def evaluate(self, exception: BaseException, try_number: int, max_tries: int, context: Any = None) -> RetryDecision:
         if isinstance(exception, TidemarkError):
             return RetryDecision(action=ACTIONS[exception.move], reason=str(exception))
         return RetryDecision.default()

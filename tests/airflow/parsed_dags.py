@@ -1,0 +1,71 @@
+"""Run in a process of its own: parse dags/ with the network blocked and print what came of it as JSON.
+
+`seconds` counts the parsing alone, not the import of Airflow, which a DAG processor has done before.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+
+def _blocked(*arguments: object, **options: object) -> None:
+    raise AssertionError("a DAG file opened a network connection while it was parsed")
+
+
+def main() -> None:
+    from airflow.dag_processing.dagbag import DagBag
+    from airflow.serialization.serialized_objects import DagSerialization
+
+    socket.socket.connect = _blocked  # type: ignore[method-assign, assignment]
+    socket.socket.connect_ex = _blocked  # type: ignore[method-assign, assignment]
+    socket.getaddrinfo = _blocked  # type: ignore[assignment]
+    before = set(sys.modules)
+    started = time.monotonic()
+    folder = Path(os.environ["AIRFLOW__CORE__DAGS_FOLDER"])
+    bag = DagBag(folder, bundle_path=folder, bundle_name="test")
+    seconds = time.monotonic() - started
+    facts: dict[str, Any] = {
+        "seconds": seconds,
+        "import_errors": bag.import_errors,
+        "modules": sorted(set(sys.modules)),
+        "imported_by_dags": sorted(set(sys.modules) - before),
+        "dags": {dag_id: _dag(dag) for dag_id, dag in bag.dags.items()},
+        "serialized": {dag_id: bool(DagSerialization.to_dict(dag)) for dag_id, dag in bag.dags.items()},
+    }
+    print("FACTS " + json.dumps(facts, default=str))
+
+
+def _dag(dag: Any) -> dict[str, Any]:
+    return {
+        "schedule": dag.schedule if isinstance(dag.schedule, str) else str(dag.schedule),
+        "catchup": dag.catchup,
+        "max_active_runs": dag.max_active_runs,
+        "allowed_run_types": sorted(kind.value for kind in dag.allowed_run_types or ()),
+        "dagrun_timeout_s": dag.dagrun_timeout.total_seconds() if dag.dagrun_timeout else None,
+        "is_paused_upon_creation": dag.is_paused_upon_creation,
+        "doc_md": dag.doc_md,
+        "tags": sorted(dag.tags),
+        "tasks": {
+            task.task_id: {
+                "class": type(task).__name__,
+                "trigger_rule": str(task.trigger_rule.value),
+                "retries": task.retries,
+                "retry_policy": type(task.retry_policy).__name__,
+                "execution_timeout_s": task.execution_timeout.total_seconds() if task.execution_timeout else None,
+                "max_active_tis_per_dag": task.max_active_tis_per_dag,
+                "pool": task.pool,
+                "upstream": sorted(task.upstream_task_ids),
+            }
+            for task in dag.tasks
+        },
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+"""A throw-away Airflow: folder + metadata database + connections -> commands, and a scheduler where a test wants one.
+
+Everything goes by environment variables, so nothing of the machine's own Airflow is read or written. The metadata lives in a
+database of the test's PostgreSQL server: SQLite loses triggers and answers 503 now and then.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from psycopg.conninfo import conninfo_to_dict
+from standalone.postgres import free_port, wait_for
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+AIRFLOW = Path(sys.executable).with_name("airflow")
+
+
+def postgres_connection(conninfo: str, **extra: Any) -> str:
+    """An Airflow connection as JSON, for AIRFLOW_CONN_<ID>."""
+    given = conninfo_to_dict(conninfo)
+    return json.dumps(
+        {
+            "conn_type": "postgres",
+            "host": given["host"],
+            "port": int(str(given["port"])),
+            "schema": given["dbname"],
+            "login": given["user"],
+            "extra": extra,
+        }
+    )
+
+
+def spark_connection(master: str = "local[2]") -> str:
+    return json.dumps({"conn_type": "spark", "host": master, "extra": {"deploy-mode": "client"}})
+
+
+def delta_jars() -> str:
+    """The folder of Delta's jars, as the set-up left it."""
+    return os.environ.get("TIDEMARK_SPARK_JARS") or str(REPOSITORY / ".tidemark" / "jars")
+
+
+@dataclass
+class AirflowHome:
+    """`folder` becomes AIRFLOW_HOME; `metadata` is the conninfo of an empty database; `connections` maps ids to JSON."""
+
+    folder: Path
+    metadata: str
+    pipelines: Path
+    connections: Mapping[str, str]
+    settings: Mapping[str, str] = field(default_factory=dict)
+    port: int = field(default_factory=free_port)
+
+    def environment(self) -> dict[str, str]:
+        database = conninfo_to_dict(self.metadata)
+        url = f"postgresql+psycopg2://{database['user']}@{database['host']}:{database['port']}/{database['dbname']}"
+        return {
+            **{name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW_")},
+            "AIRFLOW_HOME": str(self.folder),
+            "AIRFLOW__CORE__DAGS_FOLDER": str(REPOSITORY / "dags"),
+            "AIRFLOW__CORE__PLUGINS_FOLDER": str(REPOSITORY / "plugins"),
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
+            "AIRFLOW__CORE__PARALLELISM": "4",
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
+            "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{self.port}/execution/",
+            "AIRFLOW__API__HOST": "127.0.0.1",
+            "AIRFLOW__API__PORT": str(self.port),
+            "AIRFLOW__API__BASE_URL": f"http://127.0.0.1:{self.port}",
+            "AIRFLOW__API__WORKERS": "1",
+            "AIRFLOW__API_AUTH__JWT_SECRET": "a secret of this test's Airflow alone, long enough for HS512 to like it",
+            "AIRFLOW__CORE__FERNET_KEY": "dGlkZW1hcmstdGVzdHMtZmVybmV0LWtleS0wMDAwMDA=",
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": url,
+            "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "5",
+            "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(self.folder / "logs"),
+            "PYTHONPATH": str(REPOSITORY / "include"),
+            "TIDEMARK_PIPELINES": str(self.pipelines),
+            "TIDEMARK_SPARK_JARS": delta_jars(),
+            **{f"AIRFLOW_CONN_{name.upper()}": value for name, value in self.connections.items()},
+            **self.settings,
+        }
+
+    def run(self, *arguments: str, timeout_s: float = 300, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Run `airflow <arguments>` to its end; stdout holds both streams. Killed, with its children, after `timeout_s`."""
+        process = self.start(*arguments, stdout=subprocess.PIPE, **variables)
+        try:
+            output, _ = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            output, _ = process.communicate()
+            raise AssertionError(f"airflow {' '.join(arguments)} ran for {timeout_s} s:\n{output[-6000:]}") from None
+        return subprocess.CompletedProcess(process.args, process.returncode, output)
+
+    def start(self, *arguments: str, stdout: Any, **variables: str) -> subprocess.Popen[str]:
+        """Start `airflow <arguments>` as the leader of a process group of its own."""
+        return subprocess.Popen(
+            [str(AIRFLOW), *arguments],
+            env=self.environment() | variables,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+            cwd=self.folder,
+        )
+
+    def migrate(self) -> None:
+        """Create folder and metadata tables."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        done = self.run("db", "migrate")
+        assert done.returncode == 0, done.stdout[-4000:]
+
+    @contextmanager
+    def services(self, *names: str) -> Iterator[None]:
+        """Run api-server, scheduler, dag-processor, … for the length of a `with` block; their output lies in AIRFLOW_HOME."""
+        started: list[subprocess.Popen[str]] = []
+        try:
+            for name in names:
+                with (self.folder / f"{name}.log").open("w") as output:
+                    started.append(self.start(name, stdout=output))
+            yield
+        finally:
+            for signum in (signal.SIGTERM, signal.SIGKILL):
+                for process in started:
+                    _signal_group(process, signum)
+                for process in started:
+                    try:
+                        process.wait(timeout=15)
+                    except subprocess.TimeoutExpired:
+                        continue
+
+    def get(self, path: str) -> Any:
+        """GET of the REST API, as JSON."""
+        return self._call(urllib.request.Request(f"http://127.0.0.1:{self.port}{path}"))
+
+    def send(self, method: str, path: str, body: Any) -> Any:
+        return self._call(
+            urllib.request.Request(
+                f"http://127.0.0.1:{self.port}{path}",
+                method=method,
+                data=json.dumps(body).encode(),
+                headers={"Content-Type": "application/json"},
+            )
+        )
+
+    def wait_until_healthy(self, *components: str, seconds: float = 120) -> None:
+        """`airflow standalone` prints "ready" too early; the monitor tells."""
+
+        def healthy() -> bool:
+            try:
+                health = self.get("/api/v2/monitor/health")
+            except OSError:
+                return False
+            return all((health.get(component) or {}).get("status") == "healthy" for component in components)
+
+        wait_for(f"Airflow's {', '.join(components)} are healthy", healthy, seconds)
+
+    def _call(self, request: urllib.request.Request) -> Any:
+        token = self._token()
+        if token:
+            request.add_header("Authorization", f"Bearer {token}")
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.load(answer)
+
+    def _token(self) -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/auth/token", timeout=30) as answer:
+            return str(json.load(answer)["access_token"])
+
+
+def _signal_group(process: subprocess.Popen[str], signum: int) -> None:
+    try:
+        os.killpg(process.pid, signum)
+    except ProcessLookupError:
+        return

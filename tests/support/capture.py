@@ -1,0 +1,201 @@
+"""A pipeline under test, whole and without Airflow: `Environment` runs the stages of include/tidemark/capture in this process.
+
+`run()` is what a DAG run is: preflight → changes_waiting → drain → merge → confirm, the last also after a skip. The merge uses
+the session's one Spark; `crash` runs a stage in a process of its own (tests/support/stage.py) that kills itself at a failpoint.
+Time does not pass by itself: where a test needs a lease to have ended, `let_leases_end` says so.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from pyspark.sql import SparkSession
+
+from tests.support import stages
+from tidemark import failpoints
+from tidemark.config import Bounds, PipelineConfig, TableRule
+from tidemark.ledger import connection as ledger_connection
+from tidemark.ledger import generations
+from tidemark.lsn import Lsn
+from tidemark.source import slot as slots
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SALT = b"the salt of the tests"
+
+
+@dataclass(slots=True)
+class RunReport:
+    """What one run did; `drained` is None where `changes_waiting` said no, `spark_started` False where no plan was needed."""
+
+    run_id: str
+    waiting: bool = True
+    drained: Any = None
+    spark_started: bool = False
+    confirmed: Any = None
+
+
+@dataclass(slots=True)
+class Environment:
+    """One pipeline with a source database, a ledger database and a lake of its own.
+
+    `sessions` are the source's sessions by name; each is autocommit, so a scenario's own BEGIN is what opens a transaction.
+    """
+
+    config: PipelineConfig
+    source: str
+    ledger: str
+    folder: Path
+    spark: Callable[[], SparkSession]
+    sessions: dict[str, psycopg.Connection[Any]] = field(default_factory=dict)
+    numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    report: RunReport = field(default_factory=lambda: RunReport("none yet"))
+
+    # --- the source ----------------------------------------------------------------------------------------------
+
+    def execute(self, statement: str, session: str = "main", search_path: str | None = None) -> None:
+        """Run SQL at the source in a named session; one call is one message, so a DO block may commit."""
+        connection = self.sessions.get(session)
+        if connection is None or connection.closed:
+            connection = psycopg.connect(self.source, autocommit=True)
+            self.sessions[session] = connection
+            if search_path is not None:
+                connection.execute(psycopg.sql.SQL("SET search_path = {}").format(psycopg.sql.Identifier(search_path)))
+        connection.execute(statement.encode())
+
+    def close(self) -> None:
+        for connection in self.sessions.values():
+            connection.close()
+        self.sessions.clear()
+
+    # --- the stages ----------------------------------------------------------------------------------------------
+
+    def run(self, run_id: str | None = None) -> RunReport:
+        """One DAG run; an error of a stage is raised and ends it, as a failed task would. The same `run_id` is a cleared run."""
+        self.report = RunReport(run_id or f"run-{next(self.numbers)}")
+        self.preflight()
+        self.report.waiting = self.changes_waiting()
+        if self.report.waiting:
+            self.drain()
+            self.merge()
+        self.confirm()
+        return self.report
+
+    def step(self, name: str) -> RunReport:
+        """One stage alone, as another run's task; "run" is all of them."""
+        if name == "run":
+            return self.run()
+        self.report = RunReport(f"run-{next(self.numbers)}")
+        getattr(self, name)()
+        return self.report
+
+    def preflight(self) -> None:
+        stages.preflight(self.stage_input())
+
+    def changes_waiting(self) -> bool:
+        return stages.changes_waiting(self.stage_input())
+
+    def drain(self) -> Any:
+        self.report.drained = stages.drain(self.stage_input())
+        return self.report.drained
+
+    def merge(self) -> None:
+        def apply(uri: str) -> None:
+            self.report.spark_started = True
+            stages.apply(self.spark(), uri)
+
+        stages.merge(self.stage_input(), apply)
+
+    def confirm(self) -> Any:
+        self.report.confirmed = stages.confirm(self.stage_input())
+        return self.report.confirmed
+
+    def stage_input(self) -> stages.StageInput:
+        return stages.StageInput(self.config, self.source, self.ledger, self.report.run_id, SALT)
+
+    # --- faults --------------------------------------------------------------------------------------------------
+
+    def crash(self, at: str) -> None:
+        """Run the stage of failpoint `at` in a process of its own and see it killed there. The run's id stays, so that the next
+        call of the stage is the task's retry."""
+        stage = at.partition(".")[0]
+        if stage == "drain":
+            self.report = RunReport(f"run-{next(self.numbers)}")
+        process = self.start(stage, at)
+        output, _ = process.communicate(timeout=120)
+        if process.returncode != -signal.SIGKILL:
+            raise AssertionError(
+                f"{stage} was not killed at {at} but ended with {process.returncode}:\n{output[-3000:]}"
+            )
+
+    def start(self, stage: str, failpoint: str = "") -> subprocess.Popen[str]:
+        """Start one stage in a process of its own, with a failpoint ("name" kills it there, "name:stop" halts it there)."""
+        given = self.folder / f"stage-{next(self.numbers)}.pickle"
+        given.write_bytes(pickle.dumps(self.stage_input()))
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "include")])}
+        environment.pop(failpoints.VARIABLE, None)
+        if failpoint:
+            environment[failpoints.VARIABLE] = failpoint
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.support.stages", stage, str(given)],
+            cwd=self.folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def let_leases_end(self) -> None:
+        """As if more time had passed than any lease lasts."""
+        with self.ledger_connection() as connection:
+            connection.execute("UPDATE tidemark.leases SET expires_at = clock_timestamp() - interval '1 second'")
+
+    # --- positions -----------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def ledger_connection(self) -> Iterator[psycopg.Connection[Any]]:
+        with ledger_connection.connect(self.ledger) as connection:
+            yield connection
+
+    def confirmed_lsn(self) -> Lsn | None:
+        with psycopg.connect(self.source, autocommit=True) as connection:
+            found = slots.read_slot(connection, self.config.slot)
+            return None if found is None else found.confirmed_lsn
+
+    def staged_lsn(self) -> Lsn:
+        with self.ledger_connection() as connection:
+            return generations.required(connection, self.config.pipeline).staged_lsn
+
+    def with_bounds(self, **bounds: int) -> None:
+        self.config = dataclasses.replace(self.config, bounds=dataclasses.replace(self.config.bounds, **bounds))
+
+
+def pipeline_config(
+    name: str, lake: Path, tables: tuple[TableRule, ...], bounds: dict[str, int] | None = None
+) -> PipelineConfig:
+    """What a pipeline file would say, with bounds that let a test fail soon rather than wait."""
+    return PipelineConfig(
+        pipeline=name,
+        source_connection="source",
+        slot=f"tidemark_{name.lower()}",
+        publication=f"tidemark_{name.lower()}",
+        manage_publication=True,
+        tables=tables,
+        lake=str(lake),
+        ledger_connection="ledger",
+        mask_salt_connection="salt",
+        bounds=dataclasses.replace(Bounds(drain_stall_s=30), **(bounds or {})),
+    )
