@@ -44,12 +44,13 @@ class PartitionPrint:
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
     """`membership` names the catalogue rows that put the table into the publication, by OID: a table that was removed
-    and added again has others. `key` is the key of `TableSchema`. `published_columns` are those of the publication,
-    in order.
+    and added again has others. `key` is the key of `TableSchema`; `last_attnum` the highest number of any column,
+    dropped ones included. `published_columns` are those of the publication, in order.
     """
 
     relation_oid: int
     relfilenode: int
+    last_attnum: int
     identity: Identity
     key: tuple[str, ...]
     columns: tuple[ColumnPrint, ...]
@@ -74,6 +75,7 @@ class Fingerprint:
         return cls(
             relation_oid=raw["relation_oid"],
             relfilenode=raw["relfilenode"],
+            last_attnum=raw["last_attnum"],
             identity=cast(Identity, raw["identity"]),
             key=tuple(raw["key"]),
             columns=tuple(ColumnPrint(**c) for c in raw["columns"]),

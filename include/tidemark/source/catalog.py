@@ -138,17 +138,20 @@ def fingerprint(
     """Table id -> what the catalogue says of it now (R11)."""
     by_oid = {table.relation_oid: table for table in tables}
     oids = list(by_oid)
-    filenodes = dict(
-        conn.execute(
-            "SELECT oid, coalesce(pg_relation_filenode(oid), 0) FROM pg_class WHERE oid = ANY(%s::oid[])", (oids,)
-        ).fetchall()
-    )
+    storage = {
+        oid: (filenode, last_attnum)
+        for oid, filenode, last_attnum in conn.execute(
+            "SELECT oid, coalesce(pg_relation_filenode(oid), 0), relnatts FROM pg_class WHERE oid = ANY(%s::oid[])",
+            (oids,),
+        )
+    }
     leaves = _leaves(conn, oids)
     membership = _membership(conn, publication, oids)
     return {
         str(table.table): Fingerprint(
             relation_oid=oid,
-            relfilenode=filenodes.get(oid, 0),
+            relfilenode=storage.get(oid, (0, 0))[0],
+            last_attnum=storage.get(oid, (0, 0))[1],
             identity=table.identity,
             key=table.key,
             columns=tuple(

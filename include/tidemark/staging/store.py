@@ -58,7 +58,7 @@ class Store:
         target = self.uri(path)
         if self.is_local:
             Path(target).parent.mkdir(parents=True, exist_ok=True)
-            return Path(target).open("xb", buffering=0)
+            return Path(target).open("xb")
         if self._remote.exists(target):
             raise FileExistsError(target)
         self._make_parent(target)

@@ -1,0 +1,181 @@
+"""Two schemas, or two fingerprints, of one table -> what differs, and whether the target can follow (R8, R11).
+
+    FOLLOWED         nothing of the older rows changes: the merge goes on, adding a column where one came
+    NEEDS_BACKFILL   older rows hold something else now and no change of the stream says so: the merge goes on, the
+                     table is marked
+    PARK             the target's table cannot take the new shape: nothing newer is applied until a person acts
+
+The two comparisons see different things. The stream's shape (`compare_schemas`) is exact for the changes that follow
+it, but shows neither a default nor a rewrite. The catalogue (`compare_fingerprints`) shows those, but says "now", and
+the stream may be older: so it never parks. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tidemark.schema.fingerprint import ColumnPrint, Fingerprint
+from tidemark.schema.table import Column, TableSchema
+
+
+class Verdict(StrEnum):
+    """What a difference means for the target, from the mildest to the hardest."""
+
+    FOLLOWED = "followed"
+    NEEDS_BACKFILL = "needs backfill"
+    PARK = "park"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """`reason` is half a sentence with names, never values: "column \\"a\\" was renamed to \\"b\\""."""
+
+    verdict: Verdict
+    reason: str
+
+
+def reasons(differences: Iterable[Difference], verdict: Verdict) -> str:
+    """The reasons of all differences with this verdict, joined; "" if there are none."""
+    return "; ".join(d.reason for d in differences if d.verdict is verdict)
+
+
+# --- the stream's shape ----------------------------------------------------------------------------------------------
+
+
+def compare_schemas(old: TableSchema, new: TableSchema) -> list[Difference]:
+    """What the stream's RELATION message changed. Whether an added column brings values for older rows is not seen
+    here.
+    """
+    before = {column.name: column for column in old.columns}
+    after = {column.name: column for column in new.columns}
+    differences = [Difference(Verdict.FOLLOWED, f'column "{name}" was added') for name in after if name not in before]
+    differences += [
+        Difference(Verdict.PARK, f'column "{name}" was dropped, renamed or left out')
+        for name in before
+        if name not in after
+    ]
+    for name, column in after.items():
+        if name in before:
+            differences += _compare_columns(before[name], column)
+    if old.key != new.key:
+        differences.append(Difference(Verdict.PARK, f"the key changed from {_names(old.key)} to {_names(new.key)}"))
+    elif old.identity != new.identity:
+        differences.append(_identity(old, new))
+    return differences
+
+
+def _compare_columns(old: Column, new: Column) -> list[Difference]:
+    differences = []
+    about = f'column "{new.name}" changed from {old.type}'
+    if old.target != new.target:
+        differences.append(Difference(Verdict.PARK, f"{about} ({old.target}) to {new.type} ({new.target})"))
+    elif (old.type_oid, old.typmod) != (new.type_oid, new.typmod):
+        differences.append(Difference(Verdict.FOLLOWED, f"{about} to {new.type}"))
+    if old.mask != new.mask:
+        reason = f'the mask of column "{new.name}" changed from {old.mask} to {new.mask} in the pipeline file'
+        differences.append(Difference(Verdict.NEEDS_BACKFILL, reason))
+    return differences
+
+
+def _identity(old: TableSchema, new: TableSchema) -> Difference:
+    """The key is the same. Without one, FULL is a multiset and everything else history alone: another target."""
+    about = f"the replica identity changed from {old.identity} to {new.identity}"
+    changes_kind = not new.key and "full" in (old.identity, new.identity)
+    return Difference(Verdict.PARK if changes_kind else Verdict.FOLLOWED, about)
+
+
+# --- the catalogue ---------------------------------------------------------------------------------------------------
+
+
+def compare_fingerprints(old: Fingerprint, new: Fingerprint) -> list[Difference]:
+    """What changed at the source between two looks at its catalogue, as far as older rows are concerned."""
+    if old.relation_oid != new.relation_oid:
+        return [Difference(Verdict.NEEDS_BACKFILL, "the table was dropped and created again")]
+    return [
+        *_columns(old, new),
+        *_rewrite(old, new),
+        *_partitions(old, new),
+        *_publication(old, new),
+    ]
+
+
+def _columns(old: Fingerprint, new: Fingerprint) -> list[Difference]:
+    before = {column.attnum: column for column in old.columns}
+    after = {column.attnum: column for column in new.columns}
+    differences = [
+        Difference(Verdict.NEEDS_BACKFILL, f'column "{column.name}" was dropped or left out')
+        for attnum, column in before.items()
+        if attnum not in after
+    ]
+    for attnum, column in after.items():
+        known = before.get(attnum)
+        if known is None:
+            differences.append(_added(column, old.last_attnum))
+        elif known.name != column.name:
+            differences.append(
+                Difference(Verdict.NEEDS_BACKFILL, f'column "{known.name}" was renamed to "{column.name}"')
+            )
+    return differences
+
+
+def _added(column: ColumnPrint, last_attnum: int) -> Difference:
+    about = f'column "{column.name}"'
+    if column.attnum <= last_attnum:
+        return Difference(Verdict.NEEDS_BACKFILL, f"{about} was there before and is captured only now")
+    if column.missing is not None:
+        return Difference(Verdict.NEEDS_BACKFILL, f"{about} was added with a default, which older rows have too")
+    if column.generated:
+        return Difference(Verdict.NEEDS_BACKFILL, f"{about} was added as a generated one, which older rows have too")
+    return Difference(Verdict.FOLLOWED, f"{about} was added")
+
+
+def _rewrite(old: Fingerprint, new: Fingerprint) -> list[Difference]:
+    """New storage alone is VACUUM FULL, CLUSTER or TRUNCATE; together with a new row in pg_attribute, ALTER TABLE
+    rewrote it.
+    """
+    nodes = {leaf.oid: leaf.relfilenode for leaf in old.partitions}
+    rewritten = old.relfilenode != new.relfilenode or any(
+        nodes.get(leaf.oid, leaf.relfilenode) != leaf.relfilenode for leaf in new.partitions
+    )
+    if not rewritten:
+        return []
+    xmins = {column.attnum: column.xmin for column in old.columns}
+    altered = [column.name for column in new.columns if xmins.get(column.attnum) != column.xmin]
+    if not altered:
+        return [Difference(Verdict.FOLLOWED, "the table got new storage, its columns are the same")]
+    return [Difference(Verdict.NEEDS_BACKFILL, f"the table was rewritten and {_names(altered)} altered")]
+
+
+def _partitions(old: Fingerprint, new: Fingerprint) -> list[Difference]:
+    before = {leaf.oid for leaf in old.partitions}
+    after = {leaf.oid: leaf for leaf in new.partitions}
+    attached = [leaf for oid, leaf in after.items() if oid not in before and not leaf.born_empty]
+    created = [leaf for oid, leaf in after.items() if oid not in before and leaf.born_empty]
+    gone = before - set(after)
+    differences = []
+    if attached:
+        reason = f"{len(attached)} partition(s) were attached with what they held"
+        differences.append(Difference(Verdict.NEEDS_BACKFILL, reason))
+    if gone:
+        differences.append(Difference(Verdict.NEEDS_BACKFILL, f"{len(gone)} partition(s) were detached or dropped"))
+    if created:
+        differences.append(Difference(Verdict.FOLLOWED, f"{len(created)} empty partition(s) were created"))
+    return differences
+
+
+def _publication(old: Fingerprint, new: Fingerprint) -> list[Difference]:
+    differences = []
+    if not new.membership and old.membership:
+        differences.append(Difference(Verdict.NEEDS_BACKFILL, "the table was taken out of the publication"))
+    elif new.membership and not set(old.membership) & set(new.membership):
+        how = "was taken out of the publication and added again" if old.membership else "was added to the publication"
+        differences.append(Difference(Verdict.NEEDS_BACKFILL, f"the table {how}"))
+    if old.row_filter != new.row_filter:
+        differences.append(Difference(Verdict.NEEDS_BACKFILL, "the publication's row filter changed"))
+    return differences
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(f'"{name}"' for name in names) or "none"
