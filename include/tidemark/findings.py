@@ -1,0 +1,89 @@
+"""What a preflight found: `Finding`s, all of them at once, each with its remedy -> one `Report`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tidemark.errors import Move, PreflightFailed, PreflightWaits, TidemarkError
+
+Severity = Literal["error", "warning", "note"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`check` names what was looked at. An error stops the run; a note says what was done, or what should be known.
+
+    `move` says whose move an error is; `cause` is the error of the library that it came from, if any.
+    """
+
+    severity: Severity
+    check: str
+    message: str
+    remedy: str = ""
+    move: Move = Move.FIX_SOURCE
+    cause: TidemarkError | None = field(default=None, compare=False, repr=False)
+
+    @classmethod
+    def of(cls, check: str, cause: TidemarkError, severity: Severity = "error") -> Finding:
+        """The finding that an error of the library is."""
+        happened, remedy = cause.happened.format(**cause.facts), cause.remedy.format(**cause.facts)
+        return cls(severity, check, happened, remedy, cause.move, cause)
+
+    def __str__(self) -> str:
+        text = f"{self.severity:7}  {self.check}: {_sentence(self.message)}"
+        return f"{text}\n         -> {_sentence(self.remedy)}" if self.remedy else text
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All findings of one preflight, errors first. `str()` is for logs and terminals."""
+
+    pipeline: str
+    path: str
+    findings: tuple[Finding, ...]
+    seconds: float
+
+    @classmethod
+    def of(cls, pipeline: str, path: str, findings: Iterable[Finding], seconds: float) -> Report:
+        order: dict[Severity, int] = {"error": 0, "warning": 1, "note": 2}
+        return cls(pipeline, path, tuple(sorted(findings, key=lambda f: order[f.severity])), seconds)
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        return tuple(f for f in self.findings if f.severity == "error")
+
+    def raise_for_errors(self) -> None:
+        """Raise what the errors come to: the one error of the library itself where it is the only one, PreflightWaits where
+        a retry may succeed, else PreflightFailed."""
+        errors = self.errors
+        if not errors:
+            return
+        if len(errors) == 1 and errors[0].cause is not None:
+            raise errors[0].cause
+        facts = {
+            "pipeline": self.pipeline,
+            "count": f"{len(errors)} error{'s' if len(errors) > 1 else ''}",
+            "findings": "\n".join(str(f) for f in errors),
+        }
+        if all(f.move is Move.RETRY for f in errors):
+            raise PreflightWaits(**facts)
+        raise PreflightFailed(**facts, path=self.path)
+
+    def __str__(self) -> str:
+        counts = [(kind, sum(f.severity == kind for f in self.findings)) for kind in ("error", "warning", "note")]
+        said = ", ".join(f"{count} {kind}{'s' if count > 1 else ''}" for kind, count in counts if count) or "nothing to report"
+        head = f"preflight of pipeline {self.pipeline}: {said} ({self.seconds:.2f} s)"
+        return "\n".join([head, *(str(f) for f in self.findings)])
+
+
+def _sentence(text: str) -> str:
+    return text.strip() if text.strip().endswith((".", ";", "!", "?")) else f"{text.strip()}."
+
+
+def listed(names: Iterable[object], limit: int = 10) -> str:
+    """Names for a message: all of a few, else the first ones and how many more there are."""
+    texts = [str(name) for name in names]
+    rest = len(texts) - limit
+    return ", ".join(texts if rest <= 0 else [*texts[:limit], f"and {rest} more"])

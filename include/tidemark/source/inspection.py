@@ -1,0 +1,673 @@
+"""Facts of the source -> findings: server, role, tables, publication, slot, each judged by a pure function.
+
+`read_server_facts` is one statement; tables and publication come from `source.publication`, the slot from `source.slot`. Every
+finding says what is so, with the facts, and what to do, with the SQL. Nothing here changes anything: R9.
+Source: PostgreSQL documentation, 47.2 "Logical Decoding Concepts", 29.12 "Configuration Settings" (of logical replication).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, Final
+
+import psycopg
+from psycopg import sql
+
+from tidemark.config import PipelineConfig
+from tidemark.errors import Move
+from tidemark.findings import Finding, listed
+from tidemark.names import METADATA_COLUMNS, TableName
+from tidemark.schedule import longest_gap_s
+from tidemark.source.publication import (
+    OPERATIONS,
+    Matching,
+    Publication,
+    SourceTable,
+    add_statement,
+    create_statement,
+)
+from tidemark.source.slot import SlotState
+
+OLDEST_VERSION: Final = 15
+NEWEST_VERSION: Final = 18
+_MIB: Final = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    """`slot_wal_keep_bytes` and `idle_slot_timeout_s` are None where the server sets no limit."""
+
+    version: int
+    database: str
+    standby: bool
+    wal_level: str
+    slots: int
+    max_slots: int
+    senders: int
+    max_senders: int
+    role: str
+    replication: bool
+    may_create: bool
+    synchronous_standby_names: str
+    slot_wal_keep_bytes: int | None
+    idle_slot_timeout_s: int | None
+
+    @property
+    def major(self) -> int:
+        return self.version // 10000
+
+
+def read_server_facts(connection: psycopg.Connection[Any]) -> ServerFacts:
+    row = connection.execute(
+        """
+        SELECT current_setting('server_version_num')::int, current_database()::text, pg_is_in_recovery(),
+               current_setting('wal_level'),
+               (SELECT count(*)::int FROM pg_replication_slots), current_setting('max_replication_slots')::int,
+               (SELECT count(*)::int FROM pg_stat_replication), current_setting('max_wal_senders')::int,
+               current_user::text,
+               (SELECT r.rolsuper OR r.rolreplication FROM pg_roles r WHERE r.rolname = current_user)
+               OR EXISTS (SELECT FROM pg_roles r WHERE r.rolname IN ('rds_replication', 'cloudsqlsuperuser')
+                          AND pg_has_role(r.oid, 'USAGE')),
+               has_database_privilege(current_database(), 'CREATE'),
+               current_setting('synchronous_standby_names'),
+               (SELECT s.setting::bigint FROM pg_settings s WHERE s.name = 'max_slot_wal_keep_size'),
+               (SELECT s.setting::bigint * CASE s.unit WHEN 'min' THEN 60 WHEN 'ms' THEN 0.001 ELSE 1 END
+                  FROM pg_settings s WHERE s.name = 'idle_replication_slot_timeout')::bigint
+        """
+    ).fetchone()
+    assert row is not None
+    *facts, keep_mib, idle_s = row
+    return ServerFacts(*facts, None if keep_mib is None or keep_mib < 0 else keep_mib * _MIB, idle_s or None)
+
+
+# --- server and role ---------------------------------------------------------------------------------------------------
+
+
+def server_findings(facts: ServerFacts, config: PipelineConfig, *, slot: SlotState | None) -> Iterator[Finding]:
+    """Version, wal_level, room for a slot and a sender, synchronous replication, the limits that end slots."""
+    if facts.major < OLDEST_VERSION:
+        yield Finding(
+            "error",
+            "version",
+            f"The source is PostgreSQL {facts.major}; Tidemark reads {OLDEST_VERSION} to {NEWEST_VERSION}",
+            f"Upgrade the source to PostgreSQL {OLDEST_VERSION} or newer",
+        )
+    elif facts.major > NEWEST_VERSION:
+        yield Finding(
+            "warning",
+            "version",
+            f"The source is PostgreSQL {facts.major}; Tidemark was tried on {OLDEST_VERSION} to {NEWEST_VERSION}",
+            "Look for a newer Tidemark",
+        )
+    if facts.standby:
+        yield Finding(
+            "error",
+            "standby",
+            "The source is a standby (pg_is_in_recovery); chunks and heartbeats need the primary",
+            f"Point connection {config.source_connection} at the primary",
+            Move.FIX_CONFIG,
+        )
+    if facts.wal_level != "logical":
+        yield Finding(
+            "error",
+            "wal_level",
+            f"wal_level is {facts.wal_level}; changes are only decoded from wal_level logical",
+            "ALTER SYSTEM SET wal_level = logical; then restart the server (managed services have a parameter for it: "
+            "rds.logical_replication, cloudsql.logical_decoding)",
+        )
+    if slot is None and facts.slots >= facts.max_slots:
+        yield Finding(
+            "error",
+            "slots",
+            f"All {facts.max_slots} replication slots of the server are in use",
+            "Drop one that nobody uses (SELECT * FROM pg_replication_slots), or raise max_replication_slots and restart",
+        )
+    if facts.senders >= facts.max_senders and (slot is None or slot.active_pid is None):
+        yield Finding(
+            "error",
+            "senders",
+            f"All {facts.max_senders} WAL senders of the server are in use",
+            "Raise max_wal_senders and restart, or end a connection of pg_stat_replication that nobody needs",
+        )
+    if not facts.replication:
+        yield Finding(
+            "error",
+            "role",
+            f"Role {facts.role} may not use replication",
+            f"ALTER ROLE {_quoted(facts.role)} REPLICATION (on Amazon RDS: GRANT rds_replication TO {_quoted(facts.role)})",
+        )
+    trapped = _synchronous_name(facts.synchronous_standby_names, config.application_name)
+    if trapped is not None:
+        yield Finding(
+            "error",
+            "synchronous_standby_names",
+            f"synchronous_standby_names ({facts.synchronous_standby_names}) has {trapped}, which takes the drain's connection "
+            f"({config.application_name}) for a synchronous standby: the application's commits would wait for it",
+            "Name the real standbys in synchronous_standby_names, so that it leaves out every application_name that begins "
+            "with tidemark_",
+        )
+    yield from _limit_findings(facts, config)
+
+
+def _limit_findings(facts: ServerFacts, config: PipelineConfig) -> Iterator[Finding]:
+    """max_slot_wal_keep_size against the valve, idle_replication_slot_timeout against the schedule."""
+    keep, valve = facts.slot_wal_keep_bytes, config.bounds.wal_valve_bytes
+    if keep is None:
+        yield Finding(
+            "note",
+            "max_slot_wal_keep_size",
+            f"The server sets no limit to the WAL that a slot keeps; the drain confirms early from {_size(valve)} on, but while "
+            "no DAG runs the source's disk fills",
+            "Set max_slot_wal_keep_size above wal_valve_bytes if an idle Airflow must not endanger the source",
+        )
+    elif keep <= valve:
+        yield Finding(
+            "warning",
+            "max_slot_wal_keep_size",
+            f"max_slot_wal_keep_size ({_size(keep)}) is not above wal_valve_bytes ({_size(valve)}): PostgreSQL invalidates the slot "
+            "before the drain's valve opens",
+            f"Set bounds.wal_valve_bytes to {keep // 2} or less, or raise max_slot_wal_keep_size",
+            Move.FIX_CONFIG,
+        )
+    idle, gap = facts.idle_slot_timeout_s, longest_gap_s(config.schedule)
+    if idle is None:
+        return
+    if gap is None:
+        yield Finding(
+            "warning",
+            "idle_replication_slot_timeout",
+            f"PostgreSQL invalidates a slot that is idle for {idle} s, and the schedule does not say how often the DAG runs",
+            "Run the DAG more often than that, or set idle_replication_slot_timeout = 0",
+        )
+    elif gap * 2 > idle:
+        yield Finding(
+            "error" if gap >= idle else "warning",
+            "idle_replication_slot_timeout",
+            f"PostgreSQL invalidates a slot that is idle for {idle} s (idle_replication_slot_timeout), and by the schedule up to "
+            f"{gap:.0f} s pass between two runs" + ("" if gap >= idle else ": one failed run is enough"),
+            f"Raise idle_replication_slot_timeout above {gap * 3:.0f} s (0 switches it off), or schedule the DAG more often",
+        )
+
+
+def _synchronous_name(setting: str, application_name: str) -> str | None:
+    """What in the list fits our own connections: "*", or the name itself; None where nothing does."""
+    inner = re.sub(r"^\s*(?:(?:FIRST|ANY)\s+)?\d+\s*\(|\)\s*$", "", setting, flags=re.IGNORECASE)
+    for part in re.findall(r'"(?:[^"]|"")*"|[^,\s]+', inner):
+        name = part[1:-1].replace('""', '"') if part.startswith('"') else part
+        if name == "*" or name.lower() == application_name.lower():
+            return f'"{name}"'
+    return None
+
+
+# --- tables ------------------------------------------------------------------------------------------------------------
+
+
+def table_findings(found: Matching, config: PipelineConfig, facts: ServerFacts) -> Iterator[Finding]:
+    """What the file names against what there is: missing and unfit tables, columns, keys, rights to read."""
+    yield from _selection_findings(found)
+    for table in found.tables:
+        yield from _column_findings(table, config)
+        yield from _partition_findings(table)
+    for group in _same_but_for_case(table.table for table in found.tables):
+        yield Finding(
+            "warning",
+            "names",
+            f"The names of {listed(group)} differ only in case; a catalogue or file system that ignores case mixes them up",
+            "Rename one of them, or leave it out of the file",
+        )
+    unreadable = [table.table for table in found.tables if not table.readable]
+    if unreadable:
+        schemas = sorted({table.schema for table in unreadable})
+        tables = ", ".join(_qualified(table) for table in unreadable)
+        yield Finding(
+            "error",
+            "rights",
+            f"Role {facts.role} may not read {listed(unreadable)}",
+            f"GRANT USAGE ON SCHEMA {', '.join(map(_quoted, schemas))} TO {_quoted(facts.role)}; "
+            f"GRANT SELECT ON {tables} TO {_quoted(facts.role)}",
+        )
+    secured = [table.table for table in found.tables if table.row_security]
+    if secured:
+        yield Finding(
+            "warning",
+            "row_security",
+            f"Row-level security hides rows of {listed(secured)} from role {facts.role}: changes are captured all the same, but a "
+            "backfill cannot read them",
+            f"ALTER ROLE {_quoted(facts.role)} BYPASSRLS",
+        )
+
+
+def _selection_findings(found: Matching) -> Iterator[Finding]:
+    names = {f"{name.schema}.{name.name}": name for name in found.names}
+    for rule in found.unmatched:
+        if rule.exact:
+            close = get_close_matches(rule.pattern, names, n=1, cutoff=0.6)
+            yield Finding(
+                "error",
+                "tables",
+                f"Table {rule.pattern} (line {rule.line} of the file) does not exist at the source",
+                f"Did you mean {close[0]}?" if close else "Correct the name, or create the table",
+                Move.FIX_CONFIG,
+            )
+        else:
+            yield Finding(
+                "warning",
+                "tables",
+                f"No table fits the pattern {rule.pattern} (line {rule.line} of the file)",
+                "Correct the pattern, or take it out",
+                Move.FIX_CONFIG,
+            )
+    if not found.tables:
+        yield Finding("error", "tables", "The file names no table that can be captured", "Correct `tables`", Move.FIX_CONFIG)
+    for table, exact, reason in found.refused:
+        if exact:
+            yield Finding("error", "tables", f"{table} cannot be captured: {reason}", "Correct `tables`", Move.FIX_CONFIG)
+    for source_table in found.tables:
+        if source_table.unlogged:
+            yield Finding(
+                "error" if source_table.exact else "warning",
+                "tables",
+                f"{source_table.table} is unlogged: its changes are not in the write-ahead log"
+                + ("" if source_table.exact else "; it is not captured"),
+                f"ALTER TABLE {_qualified(source_table.table)} SET LOGGED",
+            )
+
+
+def _column_findings(table: SourceTable, config: PipelineConfig) -> Iterator[Finding]:
+    name, rule, types = table.table, table.rule, {column.name: column.type for column in table.columns}
+    for conflict in config.conflicts(name):
+        yield Finding("error", "tables", f"The file contradicts itself: {conflict}", "Say one of them", Move.FIX_CONFIG)
+    for entry in config.tables:
+        if not (entry.exact and entry.matches(name)):
+            continue
+        for column in (*entry.leave_out, *entry.mask, *entry.target):
+            if column not in types:
+                close = get_close_matches(column, types, n=1, cutoff=0.6)
+                yield Finding(
+                    "error",
+                    "columns",
+                    f"{name} has no column {column!r} (line {entry.line} of the file)",
+                    f"Did you mean {close[0]!r}?" if close else "Correct the name",
+                    Move.FIX_CONFIG,
+                )
+    key = set(table.relation.key)
+    for column in sorted(key & {*rule.mask, *rule.leave_out}):
+        yield Finding(
+            "error",
+            "columns",
+            f"{column!r} belongs to the key of {name} and is {'masked' if column in rule.mask else 'left out'}: two rows could "
+            "become one",
+            "Capture the key as it is",
+            Move.FIX_CONFIG,
+        )
+    for column, wanted in rule.target.items():
+        if wanted.startswith("decimal") and not types.get(column, "numeric").startswith("numeric"):
+            yield Finding(
+                "error",
+                "columns",
+                f"{column!r} of {name} is {types[column]}; only numeric can become {wanted}",
+                "Take the target out, or set it to text",
+                Move.FIX_CONFIG,
+            )
+    captured = [column.name for column in table.captured_columns]
+    for group in _same_but_for_case(captured):
+        yield Finding(
+            "error",
+            "columns",
+            f"The columns {listed(group)} of {name} differ only in case, which Delta does not tell apart",
+            "Leave all but one of them out (leave_out), or rename them",
+        )
+    for column in captured:
+        if column.lower() in METADATA_COLUMNS:
+            yield Finding(
+                "error",
+                "columns",
+                f"{column!r} of {name} has the name of a column that Tidemark adds",
+                "Leave it out (leave_out), or rename it",
+            )
+
+
+def _partition_findings(table: SourceTable) -> Iterator[Finding]:
+    if not table.partitioned:
+        return
+    root = table.relation
+    for leaf in table.leaves:
+        if leaf.kind == "f":
+            yield Finding(
+                "error",
+                "partitions",
+                f"Partition {leaf.table} of {root.table} is a foreign table: its changes are in no write-ahead log here",
+                f"ALTER TABLE {_qualified(root.table)} DETACH PARTITION {_qualified(leaf.table)}",
+            )
+    differing = [leaf for leaf in table.leaves if leaf.kind != "f" and not _same_identity(leaf.identity, leaf.key, root)]
+    if differing:
+        yield Finding(
+            "error",
+            "replica_identity",
+            f"The replica identity of {listed(leaf.table for leaf in differing)} differs from that of the root {root.table} "
+            f"({root.identity}{' on ' + ', '.join(root.key) if root.key else ''})",
+            "; ".join(
+                f"ALTER TABLE {_qualified(leaf.table)} REPLICA IDENTITY "
+                + {"full": "FULL", "default": "DEFAULT", "nothing": "NOTHING", "index": "USING INDEX <its index of that key>"}[
+                    root.identity
+                ]
+                for leaf in differing
+            ),
+        )
+    yield Finding(
+        "note",
+        "partitions",
+        f"A TRUNCATE of one partition of {root.table} is not replicated; a TRUNCATE of {root.table} itself is",
+        "Use DELETE, or detach and drop the partition and run a backfill",
+    )
+
+
+def _same_identity(identity: str, key: tuple[str, ...], root: Any) -> bool:
+    return bool(identity == root.identity and key == root.key)
+
+
+# --- publication -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PublicationWork:
+    """What preflight has to do so that the publication is what the file says; all empty where it is."""
+
+    create: tuple[TableName, ...] = ()
+    add: tuple[TableName, ...] = ()
+    drop: tuple[TableName, ...] = ()
+
+
+def eligible(table: SourceTable, facts: ServerFacts, publication: Publication | None) -> bool:
+    """Whether the table may be added to a publication without harm to its own application (R9), or because it was named."""
+    if table.unlogged:
+        return False
+    reason = table.breaks_updates(_generated_published(facts, publication))
+    return reason is None or (table.exact and "generated column" not in reason)
+
+
+def publication_work(
+    config: PipelineConfig, found: Matching, publication: Publication | None, facts: ServerFacts
+) -> PublicationWork:
+    wanted = [table.table for table in found.tables if eligible(table, facts, publication)]
+    if publication is None:
+        return PublicationWork(create=tuple(wanted))
+    if publication.all_tables:
+        return PublicationWork()
+    add = tuple(table for table in wanted if table not in publication.covered)
+    drop = tuple(member.table for member in publication.direct if config.rule(member.table) is None)
+    return PublicationWork(add=add, drop=drop)
+
+
+def publication_findings(
+    config: PipelineConfig,
+    found: Matching,
+    publication: Publication | None,
+    work: PublicationWork,
+    facts: ServerFacts,
+    *,
+    slot: SlotState | None,
+) -> Iterator[Finding]:
+    """The publication against the file, replica identities, and the rights that it takes to change it."""
+    name = config.publication
+    if publication is None:
+        yield from _missing_publication(config, found, work, facts, slot)
+    else:
+        yield from _option_findings(config, found, publication)
+        if work.add and not config.manage_publication:
+            yield Finding(
+                "error",
+                "publication",
+                f'Publication "{name}" lacks {listed(work.add)}',
+                f"As owner of publication and tables ({publication.owner}): {_text(add_statement(name, work.add))}",
+            )
+        if work.drop and not config.manage_publication:
+            yield Finding(
+                "note",
+                "publication",
+                f'Publication "{name}" also has {listed(work.drop)}, which the file does not name: they are skipped',
+            )
+        if config.manage_publication and (work.add or work.drop) and not publication.owned:
+            yield Finding(
+                "error",
+                "rights",
+                f'Role {facts.role} does not own publication "{name}" and cannot change its tables',
+                f"ALTER PUBLICATION {_quoted(name)} OWNER TO {_quoted(facts.role)}, or set manage_publication: false",
+            )
+        if publication.all_tables:
+            yield Finding(
+                "warning",
+                "publication",
+                f'Publication "{name}" is FOR ALL TABLES: each new table without a replica identity refuses UPDATE and DELETE',
+                "Publish the tables one by one; with manage_publication: true preflight does it",
+            )
+    yield from _ownership_findings(config, found, work, facts)
+    yield from _identity_findings(config, found, publication, facts)
+
+
+def _missing_publication(
+    config: PipelineConfig, found: Matching, work: PublicationWork, facts: ServerFacts, slot: SlotState | None
+) -> Iterator[Finding]:
+    name = config.publication
+    statement = create_statement(name, work.create, server_version=facts.version, generated=True) if work.create else None
+    if slot is not None:
+        yield Finding(
+            "error",
+            "publication",
+            f'Slot "{slot.name}" exists, but publication "{name}" does not: a slot older than its publication cannot be decoded',
+            f"SELECT pg_drop_replication_slot('{slot.name}'); the next preflight creates the publication, then the slot. What "
+            "changed meanwhile is gone: start a backfill of the pipeline's tables",
+            Move.BACKFILL,
+        )
+    elif not config.manage_publication and statement is not None:
+        yield Finding(
+            "error",
+            "publication",
+            f'Publication "{name}" does not exist, and the file says manage_publication: false',
+            f"As owner of the tables: {_text(statement)}",
+        )
+    if config.manage_publication and not facts.may_create:
+        yield Finding(
+            "error",
+            "rights",
+            f"Role {facts.role} may not create a publication in database {facts.database}",
+            f"GRANT CREATE ON DATABASE {_quoted(facts.database)} TO {_quoted(facts.role)}, or set manage_publication: false and "
+            f"as owner of the tables run: {_text(statement) if statement else 'the statement that preflight then prints'}",
+        )
+
+
+def _option_findings(config: PipelineConfig, found: Matching, publication: Publication) -> Iterator[Finding]:
+    name = publication.name
+    missing = [operation for operation in OPERATIONS if operation not in publication.operations]
+    if missing:
+        yield Finding(
+            "error",
+            "publication",
+            f'Publication "{name}" does not publish {listed(missing)}: these changes are lost',
+            f"ALTER PUBLICATION {_quoted(name)} SET (publish = '{', '.join(OPERATIONS)}'), then start a backfill of the tables",
+        )
+    partitioned = [table.table for table in found.tables if table.partitioned]
+    if partitioned and not publication.via_root:
+        yield Finding(
+            "error",
+            "publication",
+            f'Publication "{name}" publishes the partitions of {listed(partitioned)} as tables of their own',
+            f"ALTER PUBLICATION {_quoted(name)} SET (publish_via_partition_root = true)",
+        )
+    tables = {table.table: table for table in found.tables}
+    for member in publication.direct:
+        table = tables.get(member.table)
+        if table is None:
+            continue
+        if member.row_filter is not None:
+            yield Finding(
+                "note",
+                "publication",
+                f"{member.table} is published with a row filter: the target has only the rows that pass it",
+            )
+        if member.columns is None:
+            continue
+        uncovered = (
+            [column.name for column in table.columns if column.name not in member.columns]
+            if table.relation.identity == "full"
+            else [column for column in table.relation.key if column not in member.columns]
+        )
+        if uncovered:
+            yield Finding(
+                "error",
+                "publication",
+                f"The column list of {member.table} lacks {listed(uncovered)} of its replica identity: PostgreSQL refuses the "
+                "application's own UPDATE and DELETE",
+                f"ALTER PUBLICATION {_quoted(name)} with a column list that has them, or without one",
+            )
+        else:
+            yield Finding(
+                "note",
+                "publication",
+                f"{member.table} is published with a column list: a column added later is not captured until the list has it",
+            )
+
+
+def _ownership_findings(
+    config: PipelineConfig, found: Matching, work: PublicationWork, facts: ServerFacts
+) -> Iterator[Finding]:
+    if not config.manage_publication:
+        return
+    wanted = {*work.create, *work.add}
+    foreign = [table for table in found.tables if table.table in wanted and not table.owned]
+    if foreign:
+        owners = sorted({table.owner for table in foreign})
+        statement = (
+            add_statement(config.publication, work.add)
+            if work.add
+            else create_statement(config.publication, work.create, server_version=facts.version, generated=True)
+        )
+        yield Finding(
+            "error",
+            "rights",
+            f"Role {facts.role} does not own {listed(table.table for table in foreign)}; only an owner adds a table to a publication",
+            f"GRANT {', '.join(map(_quoted, owners))} TO {_quoted(facts.role)}; or set manage_publication: false and as owner run: "
+            f"{_text(statement)}",
+        )
+
+
+def _identity_findings(
+    config: PipelineConfig, found: Matching, publication: Publication | None, facts: ServerFacts
+) -> Iterator[Finding]:
+    """Replica identity: what cannot be captured, what is captured as history only, what already harms its application."""
+    for table in found.tables:
+        if table.unlogged:
+            continue
+        name = _qualified(table.table)
+        published = publication is not None and table.table in publication.covered
+        reason = table.breaks_updates(_generated_published(facts, publication))
+        if reason is None:
+            if table.relation.identity == "full" and not table.relation.key:
+                yield Finding(
+                    "note",
+                    "replica_identity",
+                    f"{table.table} has no usable primary key; under REPLICA IDENTITY FULL its current table is kept as a multiset, "
+                    "which costs more",
+                )
+            continue
+        if "generated column" in reason:
+            # Updates fail in the application from the moment of publication: never by us, and said loudly where it is so.
+            yield Finding(
+                "error" if published or table.exact else "warning",
+                "replica_identity",
+                f"{reason.replace('it ', f'{table.table} ', 1) if reason.startswith('it ') else f'{table.table}: {reason}'}: "
+                "PostgreSQL refuses the application's own UPDATE and DELETE "
+                + ("now" if published else "once it is published, so it is not captured"),
+                f"ALTER TABLE {name} REPLICA IDENTITY DEFAULT (with a primary key), or drop the generated column"
+                + (
+                    f"; for a stored one ALTER PUBLICATION {_quoted(config.publication)} SET (publish_generated_columns = stored)"
+                    if table.generated("s")
+                    else ""
+                ),
+            )
+            continue
+        because = "its primary key is deferrable, which is no replica identity" if table.relation.deferrable else reason
+        remedy = (
+            f"Add a primary key (not deferrable), or as its owner: ALTER TABLE {name} REPLICA IDENTITY USING INDEX <a unique, not "
+            f"deferrable index on NOT NULL columns>, or ALTER TABLE {name} REPLICA IDENTITY FULL"
+        )
+        if published or table.exact:
+            yield Finding(
+                "warning",
+                "replica_identity",
+                f"{table.table} is captured as history only: {because}. While it is published PostgreSQL refuses UPDATE and DELETE "
+                "on it; inserts and truncates are captured",
+                remedy,
+            )
+        else:
+            yield Finding(
+                "warning",
+                "replica_identity",
+                f"{table.table} fits a pattern but is not captured: {because}, so once published its application's UPDATE and "
+                "DELETE would be refused",
+                f"{remedy}. If it only grows, name it in the file without a pattern: it is then captured as history only",
+            )
+
+
+def _generated_published(facts: ServerFacts, publication: Publication | None) -> bool:
+    """Whether stored generated columns are published, or do no harm: before 18 PostgreSQL does not check for them."""
+    return facts.major < 18 or publication is None or publication.generated_columns
+
+
+# --- slot --------------------------------------------------------------------------------------------------------------
+
+
+def slot_findings(slot: SlotState, application_name: str) -> Iterator[Finding]:
+    """A usable slot that is about to be lost. `source.slot.usable` judges plugin, state and kind before this."""
+    if slot.wal_status == "unreserved":
+        left = "" if slot.safe_wal_size is None else f" ({_size(max(slot.safe_wal_size, 0))} of WAL are left)"
+        yield Finding(
+            "warning",
+            "slot",
+            f'Slot "{slot.name}" has fallen behind max_slot_wal_keep_size and is about to be lost{left}',
+            "Let the drain run now; raise max_slot_wal_keep_size, or run the DAG more often",
+        )
+    elif slot.wal_status == "extended" and slot.safe_wal_size is not None and slot.safe_wal_size < slot.retained_bytes // 4:
+        yield Finding(
+            "warning",
+            "slot",
+            f'Slot "{slot.name}" keeps {_size(slot.retained_bytes)} of WAL; {_size(slot.safe_wal_size)} more and it is lost',
+            "Raise max_slot_wal_keep_size, or run the DAG more often",
+        )
+
+
+# --- words -------------------------------------------------------------------------------------------------------------
+
+
+def _same_but_for_case(names: Iterable[Any]) -> list[list[Any]]:
+    groups: dict[str, list[Any]] = {}
+    for name in names:
+        groups.setdefault(str(name).lower(), []).append(name)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _quoted(name: str) -> str:
+    return _text(sql.Composed([sql.Identifier(name)]))
+
+
+def _qualified(table: TableName) -> str:
+    return _text(sql.Composed([sql.Identifier(table.schema, table.name)]))
+
+
+def _text(statement: sql.Composed) -> str:
+    """A statement as text for people, without quotes where a name needs none."""
+    return re.sub(r'"([a-z_][a-z0-9_]*)"', r"\1", statement.as_string(None))
+
+
+def _size(number: int) -> str:
+    value = float(number)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if value < 1024 or unit == "GiB":
+            return f"{value:.0f} {unit}" if value >= 10 or unit == "bytes" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{number} bytes"
+
+
