@@ -146,6 +146,16 @@ class MalformedMessage(BugError):
     )
 
 
+class SchemaDisagrees(BugError):
+    happened = "The definition of table {table} does not follow the stream's RELATION message in: {columns}"
+    remedy = "Nothing of the batch was registered. Report it with the table's definition and its replica identity."
+
+
+class MaskWithoutSalt(ConfigError):
+    happened = "Columns of table {table} are masked with sha256, and no salt was given: {columns}"
+    remedy = "Set mask_salt_connection in the pipeline file to a connection whose password is the salt."
+
+
 # --- connections -----------------------------------------------------------------------------------------------------
 
 

@@ -1,7 +1,7 @@
 """The rare messages of pgoutput, one at a time: bytes -> records. The frequent ones are decoded by column in `decoder`.
 
-Grammar of one transaction (protocol 1, text format, logical messages on; PostgreSQL documentation, 54.9 "Logical Replication
-Message Formats"); all integers are big-endian, all strings end with a zero byte:
+Grammar of one transaction (protocol 1, text format, logical messages on; PostgreSQL documentation, 54.9 "Logical
+Replication Message Formats"); all integers are big-endian, all strings end with a zero byte:
 
     transaction = Begin [Origin] { Type | Relation | Insert | Update | Delete | Truncate | Message } Commit
     Begin    'B' int64 commit LSN, int64 commit time, int32 xid
@@ -17,8 +17,8 @@ Message Formats"); all integers are big-endian, all strings end with a zero byte
     Message  'M' int8 flags (1 = transactional), int64 LSN, string prefix, int32 n, n bytes
     tuple    = int16 n, n x ( 'n' | 'u' | 't' int32 length, bytes )
 
-A non-transactional Message may stand anywhere, also between transactions. Every parser consumes its message exactly or raises
-MalformedMessage.
+A non-transactional Message may stand anywhere, also between transactions. Every parser consumes its message exactly or
+raises MalformedMessage.
 """
 
 from __future__ import annotations
@@ -72,7 +72,119 @@ class LogicalMessage:
     commit_lsn: Lsn | None
 
 
+@dataclass(frozen=True, slots=True)
+class TruncateMessage:
+    """The relations truncated by one statement; each is one change, in this order."""
+
+    relation_oids: tuple[int, ...]
+
+
 def widen_xids(xid32: NDArray[np.uint32], next_xid: int) -> NDArray[np.int64]:
     """BEGIN's 32-bit transaction ids -> the 64-bit ids nearest to `next_xid`, with a difference in [-2^31, 2^31)."""
     difference = (xid32.astype(np.int64) - next_xid + 2**31) % 2**32 - 2**31
     return next_xid + difference
+
+
+def parse_relation(message: bytes) -> RelationMessage:
+    """A schema name is empty for pg_catalog."""
+    reader = _Reader(message, "RELATION")
+    oid = reader.uint32()
+    schema, name = reader.string() or "pg_catalog", reader.string()
+    identity = _IDENTITIES.get(reader.take(1))
+    if identity is None:
+        raise MalformedMessage(detail=f"RELATION {oid} has an unknown replica identity")
+    columns = []
+    for _ in range(reader.uint16()):
+        flags = reader.uint8()
+        if flags > 1:
+            raise MalformedMessage(detail=f"RELATION {oid} has a column with flags {flags}")
+        columns.append(RelationColumn(reader.string(), reader.uint32(), reader.int32(), bool(flags)))
+    reader.end()
+    return RelationMessage(oid, TableName(schema, name), identity, tuple(columns))
+
+
+def parse_truncate(message: bytes) -> TruncateMessage:
+    reader = _Reader(message, "TRUNCATE")
+    count, options = reader.uint32(), reader.uint8()
+    if options > 3:
+        raise MalformedMessage(detail=f"TRUNCATE with options {options}")
+    oids = struct.unpack(f">{count}I", reader.take(4 * count))
+    reader.end()
+    return TruncateMessage(oids)
+
+
+def parse_logical(message: bytes, commit_lsn: Lsn | None) -> LogicalMessage:
+    """`commit_lsn` is that of the transaction in which the message stands, if it stands in one."""
+    reader = _Reader(message, "MESSAGE")
+    flags = reader.uint8()
+    if flags > 1 or (flags == 1 and commit_lsn is None):
+        raise MalformedMessage(detail=f"a MESSAGE with flags {flags} stands in the wrong place")
+    lsn, prefix = Lsn(reader.uint64()), reader.string()
+    content = reader.take(reader.uint32())
+    reader.end()
+    return LogicalMessage(prefix, content, flags == 1, lsn, commit_lsn if flags == 1 else None)
+
+
+def check_type(message: bytes) -> None:
+    """TYPE names a type's OID; the catalogue is read instead, so the message is only checked."""
+    reader = _Reader(message, "TYPE")
+    reader.uint32()
+    reader.string()
+    reader.string()
+    reader.end()
+
+
+def check_origin(message: bytes) -> None:
+    """ORIGIN tells of a transaction that was replicated to the source; it changes nothing here."""
+    reader = _Reader(message, "ORIGIN")
+    reader.uint64()
+    reader.string()
+    reader.end()
+
+
+class _Reader:
+    """Consumes one message behind its kind byte; every method raises MalformedMessage where the bytes run out."""
+
+    __slots__ = ("_at", "_kind", "_message")
+
+    def __init__(self, message: bytes, kind: str) -> None:
+        self._message = message
+        self._kind = kind
+        self._at = 1
+
+    def take(self, count: int) -> bytes:
+        piece = self._message[self._at : self._at + count]
+        if len(piece) < count:
+            raise MalformedMessage(detail=f"{self._kind} ends early, after {len(self._message)} bytes")
+        self._at += count
+        return piece
+
+    def uint8(self) -> int:
+        return self.take(1)[0]
+
+    def uint16(self) -> int:
+        return int.from_bytes(self.take(2), "big")
+
+    def uint32(self) -> int:
+        return int.from_bytes(self.take(4), "big")
+
+    def int32(self) -> int:
+        return int.from_bytes(self.take(4), "big", signed=True)
+
+    def uint64(self) -> int:
+        return int.from_bytes(self.take(8), "big")
+
+    def string(self) -> str:
+        end = self._message.find(b"\0", self._at)
+        if end < 0:
+            raise MalformedMessage(detail=f"{self._kind} holds a string without an end")
+        text = self._message[self._at : end]
+        self._at = end + 1
+        try:
+            return text.decode()
+        except UnicodeDecodeError as broken:
+            raise MalformedMessage(detail=f"{self._kind} holds a name that is not UTF-8") from broken
+
+    def end(self) -> None:
+        if self._at != len(self._message):
+            raise MalformedMessage(detail=f"{self._kind} has {len(self._message) - self._at} bytes too many")

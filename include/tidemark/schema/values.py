@@ -1,21 +1,402 @@
-"""PostgreSQL's text of values -> Arrow arrays of the target type: the one codec of stream and chunks (R8)."""
+"""PostgreSQL's text of values -> Arrow arrays of the target type: the one codec of stream and chunks (R8).
+
+Text is what the types' output functions give in a session with TimeZone=UTC, DateStyle=ISO, IntervalStyle=iso_8601,
+bytea_output=hex, extra_float_digits=1, UTF-8. A column is converted as a whole, by one Arrow kernel; only where that
+kernel refuses are the values looked for that do not fit. Such a value never fails: it is NULL (dates and timestamps:
+the nearest end of 0001-01-01 .. 9999-12-31T23:59:59.999999), `kept` marks it, and `kept_text` gives PostgreSQL's text
+of it.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from tidemark.schema.mapping import arrow_type
+
+Bytes: TypeAlias = NDArray[np.uint8]
+Positions: TypeAlias = NDArray[np.int64]
+Mask: TypeAlias = NDArray[np.bool_]
+
+# Offsets of Arrow's string arrays have 32 bits.
+_MAX_OFFSET: Final = 2**31 - 1
+
+_DAY_US: Final = 86_400_000_000
+_FIRST_DAY: Final = -719_162  # 0001-01-01
+_LAST_DAY: Final = 2_932_896  # 9999-12-31
+
+_COMMA, _QUOTE, _BACKSLASH = ord(","), ord('"'), ord("\\")
 
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """`kept` is None where every value fits, else a boolean array: true where `values` is NULL or clamped instead."""
+    """`kept` is None where every value fits, else true where `values` holds NULL or the end of the range instead."""
 
     values: pa.Array
-    kept: pa.Array | None
-    count: int
+    kept: Mask | None
+
+    @property
+    def count(self) -> int:
+        """How many values do not fit."""
+        return 0 if self.kept is None else int(np.count_nonzero(self.kept))
 
 
 def convert(text: pa.Array, target: str, *, clamp: bool = True) -> Converted:
-    """`text` is a string or binary array; with `clamp` false (keys) a value that does not fit becomes NULL."""
-    raise NotImplementedError
+    """`text` is a string or binary array, NULL where the value is. With `clamp` false, for keys, nothing is converted
+    with loss: every value that does not fit is NULL.
+    """
+    if target == "string":
+        return _convert_string(text)
+    text = _as_string(text)
+    if target.startswith("array<"):
+        converted = _convert_array(text, target[len("array<") : -1])
+    elif target.startswith("map<"):
+        converted = _convert_hstore(text)
+    elif target == "boolean":
+        converted = _convert_boolean(text)
+    elif target == "binary":
+        converted = _convert_bytea(text)
+    else:
+        converted = _convert_by_cast(text, target)
+    if converted.kept is None or clamp:
+        return converted
+    return Converted(_null_where(converted.values, converted.kept), converted.kept)
+
+
+def mask(text: pa.Array, how: Literal["null", "sha256"], target: str, salt: bytes) -> pa.Array:
+    """A masked column: NULLs of the target's type, or in lower-case hex the SHA-256 of the salt followed by the text's
+    bytes.
+
+    NULL stays NULL under both. Equal values of one pipeline have equal digests, whichever path brought them.
+    """
+    if how == "null":
+        return pa.nulls(len(text), arrow_type(target))
+    distinct = _as_binary(text).dictionary_encode()
+    digests = [None if v is None else hashlib.sha256(salt + v).hexdigest() for v in distinct.dictionary.to_pylist()]
+    return pa.array(digests, pa.string()).take(distinct.indices)
+
+
+def kept_text(text: pa.Array, rows: NDArray[np.intp]) -> pa.Array:
+    """PostgreSQL's text of some rows as strings; bytes that are no UTF-8 (from an SQL_ASCII database) as \\xNN."""
+    some = _as_binary(text).take(pa.array(rows))
+    try:
+        return some.cast(pa.string())
+    except pa.ArrowInvalid:
+        escaped = [None if v is None else v.decode("utf-8", "backslashreplace") for v in some.to_pylist()]
+        return pa.array(escaped, pa.string())
+
+
+def gather(data: Bytes, start: Positions, length: Positions, valid: Mask | None = None) -> pa.Array:
+    """Ranges of a buffer -> a binary array, copied by one Arrow kernel. Ranges must ascend without overlap; where
+    `valid` is false the length must be 0.
+    """
+    count = len(start)
+    if count == 0:
+        return pa.array([], pa.binary())
+    wide = len(data) > _MAX_OFFSET
+    # The offsets of an array whose even slots are the ranges and whose odd slots are what lies between them.
+    offsets = np.empty(2 * count, np.int64 if wide else np.int32)
+    offsets[0::2] = start
+    np.add(start, length, out=offsets[1::2], casting="unsafe")
+    between = pa.Array.from_buffers(
+        pa.large_binary() if wide else pa.binary(), 2 * count - 1, [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    )
+    values = between.take(pa.array(np.arange(0, 2 * count, 2)))
+    if wide:
+        values = values.cast(pa.binary())
+    if valid is None:
+        return values
+    _, ends, bytes_ = values.buffers()
+    return pa.Array.from_buffers(pa.binary(), count, [_bitmap(valid), ends, bytes_])
+
+
+def _bitmap(valid: Mask) -> pa.Buffer:
+    return pa.py_buffer(np.packbits(valid, bitorder="little"))
+
+
+def _as_string(text: pa.Array) -> pa.Array:
+    """The same buffers as a string array, without a look at whether they are UTF-8."""
+    return text if pa.types.is_string(text.type) else text.view(pa.string())
+
+
+def _as_binary(text: pa.Array) -> pa.Array:
+    return text if pa.types.is_binary(text.type) else text.view(pa.binary())
+
+
+def _null_where(values: pa.Array, where: Mask) -> pa.Array:
+    return pc.if_else(pa.array(where), pa.scalar(None, values.type), values)
+
+
+def _flag(flags: pa.Array) -> Mask:
+    """A boolean array as numpy, false where it is NULL."""
+    return np.asarray(pc.fill_null(flags, False).to_numpy(zero_copy_only=False), np.bool_)
+
+
+def _converted(values: pa.Array, kept: Mask) -> Converted:
+    return Converted(values, kept if kept.any() else None)
+
+
+# --- scalars ----------------------------------------------------------------------------------------------------------
+
+
+def _convert_string(text: pa.Array) -> Converted:
+    if pa.types.is_string(text.type):
+        return Converted(text, None)
+    try:
+        return Converted(text.cast(pa.string()), None)
+    except pa.ArrowInvalid:
+        broken = np.fromiter((v is not None and not _is_utf8(v) for v in text.to_pylist()), np.bool_, len(text))
+        return Converted(_null_where(text, broken).cast(pa.string()), broken)
+
+
+def _is_utf8(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _convert_boolean(text: pa.Array) -> Converted:
+    true = pc.equal(text, "t")
+    neither = _flag(pc.and_not(pc.invert(true), pc.equal(text, "f")))
+    if not neither.any():
+        return Converted(true, None)
+    return Converted(_null_where(true, neither), neither)
+
+
+def _convert_by_cast(text: pa.Array, target: str) -> Converted:
+    type_ = arrow_type(target)
+    try:
+        return Converted(pc.cast(text, type_), None)
+    except pa.ArrowInvalid:
+        pass
+    above = below = np.zeros(len(text), np.bool_)
+    if pa.types.is_date(type_) or pa.types.is_timestamp(type_):
+        below = _flag(pc.or_(pc.equal(text, "-infinity"), pc.ends_with(text, " BC")))
+        above = _flag(pc.match_substring_regex(text, r"^(infinity$|[0-9]{5})")) & ~below
+        unfit = above | below
+    elif pa.types.is_decimal(type_):
+        # Exactly the texts whose value the type holds: digits beyond the scale must be zeros.
+        whole, scale = type_.precision - type_.scale, type_.scale
+        unfit = ~_flag(pc.match_substring_regex(text, rf"^-?0*[0-9]{{0,{whole}}}(\.[0-9]{{0,{scale}}}0*)?$"))
+        unfit &= _flag(pc.is_valid(text))
+    else:
+        unfit = above
+    rest = _null_where(text, unfit)
+    try:
+        values = pc.cast(rest, type_)
+    except pa.ArrowInvalid:
+        unread = _refused(rest, type_)
+        unfit = unfit | unread
+        values = pc.cast(_null_where(rest, unread), type_)
+    if above.any() or below.any():
+        first, last = _ends(type_)
+        values = pc.if_else(pa.array(above), last, pc.if_else(pa.array(below), first, values))
+    return Converted(values, unfit)
+
+
+def _refused(text: pa.Array, type_: pa.DataType) -> Mask:
+    """Which values Arrow's cast refuses, found by halving."""
+    refused = np.zeros(len(text), np.bool_)
+    pending = [(0, len(text))]
+    while pending:
+        start, stop = pending.pop()
+        try:
+            pc.cast(text.slice(start, stop - start), type_)
+        except pa.ArrowInvalid:
+            if stop - start == 1:
+                refused[start] = True
+            else:
+                middle = (start + stop) // 2
+                pending += [(start, middle), (middle, stop)]
+    return refused
+
+
+def _ends(type_: pa.DataType) -> tuple[pa.Scalar, pa.Scalar]:
+    if pa.types.is_date(type_):
+        return pa.scalar(_FIRST_DAY, pa.int32()).cast(type_), pa.scalar(_LAST_DAY, pa.int32()).cast(type_)
+    first, last = _FIRST_DAY * _DAY_US, (_LAST_DAY + 1) * _DAY_US - 1
+    return pa.scalar(first, pa.int64()).cast(type_), pa.scalar(last, pa.int64()).cast(type_)
+
+
+def _nibbles() -> Bytes:
+    values = np.full(256, 255, np.uint8)
+    for digits in (b"0123456789abcdef", b"0123456789ABCDEF"):
+        values[list(digits)] = np.arange(16)
+    return values
+
+
+_NIBBLES: Final = _nibbles()
+
+
+def _convert_bytea(text: pa.Array) -> Converted:
+    """ "\\x0aff" -> the bytes. Two characters are one byte throughout; the byte that "\\x" gives is dropped."""
+    data, offsets, valid = _parts(text)
+    low, high = offsets[:-1][valid], offsets[1:][valid]
+    broken = np.zeros(len(text), np.bool_)
+    broken[valid] = (high - low < 2) | ((high - low) % 2 != 0)
+    if not broken.any():
+        nibbles = _NIBBLES[data]
+        nibbles[low + 1] = np.where((data[low] == _BACKSLASH) & (data[low + 1] == ord("x")), 0, 255)
+        nibbles[low] = 0
+        wrong = np.flatnonzero(nibbles == 255)
+        broken[np.searchsorted(offsets, wrong, side="right") - 1] = True
+    if broken.any():
+        return Converted(_convert_bytea(_null_where(text, broken)).values, broken)
+    pairs = nibbles.reshape(-1, 2)
+    keep = np.ones(len(pairs), np.bool_)
+    keep[low // 2] = False
+    values = (pairs[:, 0] << 4 | pairs[:, 1])[keep]
+    ends = (offsets // 2 - np.concatenate(([0], np.cumsum(valid)))).astype(np.int32)
+    buffers = [_bitmap(valid), pa.py_buffer(ends), pa.py_buffer(values)]
+    return Converted(pa.Array.from_buffers(pa.binary(), len(text), buffers), None)
+
+
+# --- arrays, vectors and hstore --------------------------------------------------------------------------------------
+
+
+def _parts(text: pa.Array) -> tuple[Bytes, Positions, Mask]:
+    """The bytes of all values one after another, where each value begins and ends, and which are not NULL.
+
+    Bytes that a NULL covers are left out.
+    """
+    valid = np.asarray(pc.is_valid(text).to_numpy(zero_copy_only=False), np.bool_)
+    _, offset_buffer, data_buffer = text.buffers()
+    offsets = np.frombuffer(offset_buffer, np.int32)[text.offset : text.offset + len(text) + 1].astype(np.int64)
+    data = np.frombuffer(data_buffer, np.uint8) if data_buffer is not None else np.empty(0, np.uint8)
+    data, offsets = data[offsets[0] : offsets[-1]], offsets - offsets[0]
+    lengths = offsets[1:] - offsets[:-1]
+    if (lengths[~valid] != 0).any():
+        data = data[np.repeat(valid, lengths)]
+        offsets = _offsets(np.where(valid, lengths, 0))
+    return data, offsets, valid
+
+
+def _offsets(lengths: Positions | Mask) -> Positions:
+    return np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Tokens:
+    """Values with their backslash escapes resolved. `quotes` marks the quotes that delimit, `inside` what is quoted:
+    from an opening quote up to just before the closing one. `broken` marks rows whose quotes do not pair; their bytes
+    are left out.
+    """
+
+    data: Bytes
+    offsets: Positions
+    valid: Mask
+    quotes: Mask
+    inside: Mask
+    broken: Mask
+
+
+def _tokens(text: pa.Array) -> _Tokens:
+    data, offsets, valid = _parts(text)
+    quotes = data == _QUOTE
+    backslash = data == _BACKSLASH
+    if backslash.any():
+        # A character is escaped if an odd number of backslashes stands before it.
+        at = np.arange(len(data))
+        last_other = np.maximum.accumulate(np.where(backslash, -1, at))
+        run = at - last_other
+        escaped = np.zeros(len(data), np.bool_)
+        escaped[1:] = run[:-1] % 2 == 1
+        stays = ~backslash | escaped
+        quotes = (quotes & ~escaped)[stays]
+        data = data[stays]
+        offsets = _offsets(stays)[offsets]
+    quotes_before = _offsets(quotes)
+    odd = np.diff(quotes_before[offsets]) % 2 == 1
+    if odd.any():
+        rest = _tokens(_null_where(text, odd))
+        return _Tokens(rest.data, rest.offsets, rest.valid, rest.quotes, rest.inside, rest.broken | odd)
+    return _Tokens(data, offsets, valid, quotes, quotes_before[1:] % 2 == 1, odd)
+
+
+def _convert_array(text: pa.Array, element: str) -> Converted:
+    """One-dimensional arrays with lower bound 1, "{a,NULL,\\"b c\\"}", and pgvector's "[1,2]"; another shape does not
+    fit.
+    """
+    tokens = _tokens(text)
+    data, offsets, valid = tokens.data, tokens.offsets, tokens.valid
+    low, high = offsets[:-1], offsets[1:]
+    brackets = ~tokens.inside & np.isin(data, np.frombuffer(b"{}[]", np.uint8))
+    bracket_count = np.diff(_offsets(brackets)[offsets])
+    first, last = _at(data, low), _at(data, high - 1)
+    curly = (first == ord("{")) & (last == ord("}"))
+    square = (first == ord("[")) & (last == ord("]"))
+    shaped = valid & (high - low >= 2) & (curly | square) & (bracket_count == 2)
+    kept = tokens.broken | (valid & ~shaped)
+
+    full = shaped & (high - low > 2)
+    commas = np.flatnonzero(~tokens.inside & (data == _COMMA) & np.repeat(full, high - low))
+    counts = np.where(full, np.searchsorted(commas, high) - np.searchsorted(commas, low) + 1, 0)
+    begin = np.sort(np.concatenate((low[full] + 1, commas + 1)), kind="stable")
+    end = np.sort(np.concatenate((commas, high[full] - 1)), kind="stable")
+    quoted = tokens.quotes[begin] & (end - begin >= 2) & tokens.quotes[end - 1]
+    begin, end = begin + quoted, end - quoted
+    values = gather(data, begin, end - begin)
+    null = _flag(pc.equal(values, b"NULL")) & ~quoted
+    elements = convert(_null_where(values, null), element)
+    if elements.kept is not None:
+        rows = np.repeat(np.arange(len(text)), counts)
+        kept[rows[elements.kept]] = True
+    ends = pa.array(_offsets(counts).astype(np.int32))
+    lists = pa.ListArray.from_arrays(ends, elements.values, mask=pa.array(~shaped))
+    return _converted(lists.cast(arrow_type(f"array<{element}>")), kept)
+
+
+def _at(data: Bytes, positions: Positions) -> Bytes:
+    """The bytes at some positions; 0 for those outside."""
+    if len(data) == 0:
+        return np.zeros(len(positions), np.uint8)
+    inside = (positions >= 0) & (positions < len(data))
+    return np.where(inside, data[np.where(inside, positions, 0)], 0).astype(np.uint8)
+
+
+def _convert_hstore(text: pa.Array) -> Converted:
+    """'"a"=>"1", "b"=>NULL' -> map. A text of any other form does not fit."""
+    foreign = _convert_string(_as_binary(text)).kept
+    if foreign is not None:
+        rest = _convert_hstore(_null_where(text, foreign))
+        return Converted(rest.values, foreign if rest.kept is None else foreign | rest.kept)
+    tokens = _tokens(text)
+    data, offsets = tokens.data, tokens.offsets
+    quotes = np.flatnonzero(tokens.quotes)
+    begin, end = quotes[0::2] + 1, quotes[1::2]
+    is_value = (_at(data, begin - 3) == ord("=")) & (_at(data, begin - 2) == ord(">"))
+    is_value &= ~_follows_start(begin, offsets)
+    key = np.flatnonzero(~is_value)
+    has_value = np.append(is_value, False)[key + 1] if len(key) else np.zeros(0, np.bool_)
+    value = np.where(has_value, key + 1, key)
+
+    # What well-formed rows would measure: "key"=> and "value" or NULL, and ", " between pairs.
+    pair = (end - begin)[key] + 4 + np.where(has_value, (end - begin)[value] + 2, 4)
+    pairs_before = np.searchsorted(begin[key], offsets)
+    counts = np.diff(pairs_before)
+    expected = np.diff(_offsets(pair)[pairs_before]) + 2 * np.maximum(counts - 1, 0)
+    strays = len(is_value) - len(key) - int(has_value.sum())
+    unfit = tokens.broken | (tokens.valid & (expected != np.diff(offsets)))
+    if strays or unfit.any():
+        unfit = unfit if unfit.any() else tokens.valid
+        return Converted(_convert_hstore(_null_where(text, unfit)).values, unfit)
+
+    names = convert(gather(data, begin[key], (end - begin)[key]), "string")
+    values = convert(gather(data, begin[value], np.where(has_value, (end - begin)[value], 0), has_value), "string")
+    maps = pa.MapArray.from_arrays(
+        pa.array(_offsets(counts).astype(np.int32)), names.values, values.values, mask=pa.array(~tokens.valid)
+    )
+    return Converted(maps, None)
+
+
+def _follows_start(begin: Positions, offsets: Positions) -> Mask:
+    """Whether a quoted piece opens its row, so that what stands before it belongs to another one."""
+    return np.isin(begin - 1, offsets)

@@ -1,4 +1,5 @@
-"""The Arrow schema of staged files: `TableSchema` -> `pa.Schema`. The one place that says which columns a staged file has.
+"""The Arrow schema of staged files: `TableSchema` -> `pa.Schema`. The one place that says which columns a staged file
+has.
 
 Metadata first, then the source's columns, then what only some tables have:
 
@@ -19,12 +20,17 @@ Metadata first, then the source's columns, then what only some tables have:
 
 from __future__ import annotations
 
+from typing import Final
+
 import pyarrow as pa
 
 from tidemark.schema.mapping import arrow_type
 from tidemark.schema.table import TableSchema
 
-OPERATIONS = ("insert", "update", "delete", "truncate")
+OPERATIONS: Final = ("insert", "update", "delete", "truncate")
+
+# In `_text`, what stands before the column of a key value that was in `_old_key` and does not fit.
+OLD_KEY_PREFIX: Final = "_old_key."
 
 
 def carries_old_row(schema: TableSchema) -> bool:
