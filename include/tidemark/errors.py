@@ -321,3 +321,88 @@ class SparkApplicationFailed(RetryError):
         "No table was parked for it. Its own lines stand above in the task's log; what it committed before it ended counts, "
         "and the next run applies the rest. If it stays, look at the Spark connection, the cluster and the lake."
     )
+
+
+# --- merge (Spark and Delta) -------------------------------------------------------------------------------------------
+
+
+class PositionBelowPlan(TargetError):
+    happened = (
+        "The Delta table {step} of {table} is at {position}, but the plan begins behind {after}: somebody restored an older "
+        "version of it, or replaced or removed it. Nothing was written"
+    )
+    remedy = (
+        "Bring its newest version back (RESTORE TABLE ... TO VERSION AS OF ...) and unpark the table; if that is gone, remove "
+        "both Delta tables, history and current, and start a backfill of the table."
+    )
+
+
+class PositionInsideBatch(TargetError):
+    happened = (
+        "The Delta table {step} of {table} is at {position}, which lies within the staged batch from {start_lsn} to {end_lsn}: "
+        "it was not written from this staging. Nothing was written"
+    )
+    remedy = (
+        "Make sure that no other pipeline or installation writes to this lake root; then remove both Delta tables, history "
+        "and current, and start a backfill of the table."
+    )
+
+
+class HistoryBehindCurrent(TargetError):
+    happened = (
+        "Of {table}, history is at {history_lsn} and current already at {current_lsn}: somebody restored an older version of "
+        "history, or replaced or removed it. Nothing was written"
+    )
+    remedy = (
+        "Bring history's newest version back (RESTORE TABLE ... TO VERSION AS OF ...) and unpark the table; if that is gone, "
+        "remove both Delta tables and start a backfill of the table."
+    )
+
+
+class TargetDiffers(TargetError):
+    happened = "The Delta table {step} of {table} does not have the columns it was given; differing: {columns}. Nothing was written"
+    remedy = (
+        "Undo what was done to the Delta table's columns by hand (RESTORE TABLE ... TO VERSION AS OF ...) and unpark the table, "
+        "or remove both Delta tables and start a backfill of the table."
+    )
+
+
+class SchemaVersionsDiffer(BackfillError):
+    happened = (
+        "Changes of {table} are staged under its schema versions {older} and {newer}, which differ by more than added columns: "
+        "{columns}. Nothing was written"
+    )
+    remedy = "Remove both Delta tables, history and current, and start a backfill of the table."
+
+
+class StagedFileGone(BackfillError):
+    happened = "A staged file that the plan of {table} names does not exist (any more). Nothing was written"
+    remedy = (
+        "Bring the staging folder back (an object store keeps older versions) and unpark the table; if the file is gone for "
+        "good, start a backfill of the table."
+    )
+
+
+class MergeContested(RetryError):
+    happened = "Another Spark application commits to {table}; after {rounds} rounds this one gave up. Nothing was written twice"
+    remedy = "Look for a driver that outlived its task and end it; the retry goes on from the tables' positions."
+
+
+class MergeFailed(RetryError):
+    happened = "Spark could not merge {table}: {condition}"
+    remedy = "The driver's log has the details. The next run tries again; after `park_after` runs the table is parked."
+
+
+class LakeFailed(RetryError):
+    happened = "The lake or the Spark cluster failed while {table} was merged: {condition}"
+    remedy = "Mend storage, network or cluster; the next run goes on from the tables' positions. No table is parked for this."
+
+
+class MergeBroken(BugError):
+    happened = "Delta refused the merge of {table}: {condition}. Nothing was written"
+    remedy = "Report it, with the plan's folder; the table's changes stay in staging until it is unparked."
+
+
+class MovesNotResolved(BugError):
+    happened = "The chain of key changes of a plan was not resolved in {rounds} rounds"
+    remedy = "Report it, with the plan's folder; the table's changes stay in staging until it is unparked."
