@@ -1,0 +1,147 @@
+"""Who may import whom, read from the source: dags -> plugins -> include/tidemark <- spark_apps."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+LIBRARY = REPOSITORY / "include" / "tidemark"
+APPLICATIONS = sorted((REPOSITORY / "spark_apps").glob("*.py"))
+
+# Folder or module -> what nothing in it may import, at module level or inside a function.
+FORBIDDEN = {
+    "dags": {"pyspark", "psycopg", "delta", "standalone", "tests"},
+    "plugins": {"pyspark", "delta", "standalone", "tests", "tidemark.target.delta_tables", "tidemark.target.session"},
+    "spark_apps": {"airflow", "tidemark_airflow", "psycopg", "tidemark.source", "tidemark.ledger", "tidemark.capture"},
+    "include/tidemark": {"airflow", "tidemark_airflow", "standalone", "tests"},
+    "include/tidemark/source": {"pyspark", "delta", "tidemark.target"},
+    "include/tidemark/ledger": {"pyspark", "delta"},
+    "include/tidemark/target": {"psycopg", "tidemark.source", "tidemark.ledger", "tidemark.capture"},
+    # No I/O in what is pure.
+    "include/tidemark/pgoutput": {"psycopg", "pyspark", "fsspec", "os", "socket", "subprocess", "pathlib", "logging"},
+    "include/tidemark/schema": {"psycopg", "pyspark", "fsspec", "os", "socket", "subprocess", "pathlib", "logging"},
+    "include/tidemark/staging/manifest.py": {"psycopg", "pyspark", "fsspec", "os", "socket", "subprocess", "pathlib"},
+    "include/tidemark/target/plan.py": {"psycopg", "pyspark", "fsspec", "os", "socket", "subprocess", "pathlib"},
+    "include/tidemark/target/fold.py": {"psycopg", "delta", "fsspec", "os", "socket", "subprocess", "pathlib"},
+}
+
+# What an Airflow process pays for at every parse: only inside functions, or for types.
+AT_PARSE = {"psycopg", "pyarrow", "numpy", "pandas", "pyspark", "fsspec"}
+
+
+def modules_below(place: str) -> list[Path]:
+    path = REPOSITORY / place
+    return [path] if path.suffix == ".py" else sorted(path.rglob("*.py"))
+
+
+def imports(tree: ast.AST) -> Iterator[str]:
+    """Every module that the code names in an import, wherever it stands."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "a relative import hides what is imported"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def within(name: str, forbidden: set[str]) -> bool:
+    return any(name == one or name.startswith(f"{one}.") for one in forbidden)
+
+
+@pytest.mark.parametrize("place", FORBIDDEN)
+def test_nobody_imports_what_lies_behind_a_border(place: str) -> None:
+    found = modules_below(place)
+    assert found, f"{place} is empty: the rule says nothing"
+    wrong = [
+        f"{module.relative_to(REPOSITORY)} imports {name}"
+        for module in found
+        for name in imports(ast.parse(module.read_text()))
+        if within(name, FORBIDDEN[place])
+    ]
+    assert wrong == []
+
+
+def test_only_one_module_calls_delta() -> None:
+    callers = {
+        module.relative_to(LIBRARY).as_posix()
+        for module in LIBRARY.rglob("*.py")
+        if any(within(name, {"delta"}) for name in imports(ast.parse(module.read_text())))
+    }
+    assert callers <= {"target/delta_tables.py"}
+
+
+def test_the_plugin_is_small_and_alone_beside_its_package() -> None:
+    plugins = REPOSITORY / "plugins"
+    assert sorted(path.name for path in plugins.glob("*.py")) == ["tidemark_plugin.py"]
+    assert (plugins / ".airflowignore").read_text().splitlines() == ["tidemark_airflow/"]
+    assert len((plugins / "tidemark_plugin.py").read_text().splitlines()) < 50
+
+
+def test_modules_of_the_plugin_import_nothing_heavy_outside_of_functions() -> None:
+    wrong = [
+        f"{module.relative_to(REPOSITORY)} imports {name}"
+        for module in modules_below("plugins") + modules_below("dags")
+        for node in ast.parse(module.read_text()).body
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in imports(node)
+        if within(name, AT_PARSE)
+    ]
+    assert wrong == []
+
+
+def test_execute_is_short_in_every_operator_and_sensor() -> None:
+    lengths = {
+        f"{module.stem}.{cls.name}": 1 + function.end_lineno - function.lineno
+        for module in modules_below("plugins")
+        for cls in ast.walk(ast.parse(module.read_text()))
+        if isinstance(cls, ast.ClassDef)
+        for function in cls.body
+        if isinstance(function, ast.FunctionDef) and function.name == "execute"
+    }
+    assert len(lengths) >= 5
+    assert {name: lines for name, lines in lengths.items() if lines >= 30} == {}
+
+
+@pytest.mark.parametrize("application", APPLICATIONS, ids=lambda path: path.stem)
+def test_every_application_imports_with_airflow_blocked(application: Path) -> None:
+    program = (
+        "import importlib.util, sys\n"
+        "class Blocked:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.partition('.')[0] in ('airflow', 'tidemark_airflow', 'psycopg'):\n"
+        "            raise ImportError(f'{name} is blocked')\n"
+        "sys.meta_path.insert(0, Blocked())\n"
+        f"spec = importlib.util.spec_from_file_location('application', {str(application)!r})\n"
+        "module = importlib.util.module_from_spec(spec)\n"
+        "spec.loader.exec_module(module)\n"
+        "assert callable(module.main)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY / "include")},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_there_is_an_application() -> None:
+    assert [path.stem for path in APPLICATIONS] == ["merge_batch"]
+
+
+def test_no_file_has_a_name_that_says_nothing() -> None:
+    nothing = {"utils", "util", "helpers", "helper", "common", "base", "core", "types", "misc"}
+    named = [
+        str(path.relative_to(REPOSITORY))
+        for place in ("dags", "plugins", "include", "spark_apps", "tests", "benchmarks")
+        for path in modules_below(place)
+        if path.stem in nothing
+    ]
+    assert named == []
