@@ -125,6 +125,11 @@ class PreflightWaits(RetryError):
     remedy = "The retry looks again; nothing was changed that it would not find."
 
 
+class LakeUnusable(TargetError):
+    happened = "The lake root {lake} cannot be written: {detail}"
+    remedy = "Correct `lake` in the pipeline file, or the rights and the credentials of the Airflow workers there."
+
+
 class SourceLocked(RetryError):
     happened = "No lock on {what} was to be had within {seconds} s: {blockers}"
     remedy = "Wait until that transaction ends, or end it; the retry asks again. bounds.lock_timeout_s is the longest wait."

@@ -22,8 +22,8 @@ _PRESETS: Final = {
     "@annually": "0 0 1 1 *",
 }
 _FIELDS: Final = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))
-_MONTHS: Final = "jan feb mar apr may jun jul aug sep oct nov dec".split()
-_WEEKDAYS: Final = "sun mon tue wed thu fri sat".split()
+_MONTHS: Final = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
+_WEEKDAYS: Final = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"]
 _ITEM: Final = re.compile(r"(?:(\*)|(\d+)(?:-(\d+))?)(?:/(\d+))?")
 _DAYS_OF_MONTHS: Final = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 

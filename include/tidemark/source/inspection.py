@@ -69,7 +69,7 @@ def read_server_facts(connection: psycopg.Connection[Any]) -> ServerFacts:
                (SELECT count(*)::int FROM pg_stat_replication), current_setting('max_wal_senders')::int,
                current_user::text,
                (SELECT r.rolsuper OR r.rolreplication FROM pg_roles r WHERE r.rolname = current_user)
-               OR EXISTS (SELECT FROM pg_roles r WHERE r.rolname IN ('rds_replication', 'cloudsqlsuperuser')
+               OR EXISTS (SELECT FROM pg_roles r WHERE r.rolname = 'rds_replication'
                           AND pg_has_role(r.oid, 'USAGE')),
                has_database_privilege(current_database(), 'CREATE'),
                current_setting('synchronous_standby_names'),
@@ -79,7 +79,7 @@ def read_server_facts(connection: psycopg.Connection[Any]) -> ServerFacts:
         """
     ).fetchone()
     assert row is not None
-    *facts, keep_mib, idle_s = row
+    facts, (keep_mib, idle_s) = row[:-2], row[-2:]
     return ServerFacts(*facts, None if keep_mib is None or keep_mib < 0 else keep_mib * _MIB, idle_s or None)
 
 

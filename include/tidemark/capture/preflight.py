@@ -1,0 +1,445 @@
+"""Everything that must hold before a run, looked at in one go: config, source, ledger, lake, Spark -> `Report`.
+
+    look    ledger schema (migrated) · lake · Spark · pools · server · role · tables · publication · slot
+    act     only where nothing is wrong, and in this order, each step found done by the next preflight:
+            publication ──► slot ──► generation ──► tables joined
+
+A slot older than its publication cannot be decoded, hence the order. A table that joined is judged once: its rows from before
+the join are in no stream, so it needs a backfill unless it was seen empty by a snapshot whose xmin is at or above its join
+horizon (mechanics, "Generations" and "Backfill"). Preflight runs every few minutes: once all is in place it reads a few catalogue
+tables, writes one small file, and changes nothing. R9: it takes no lock that it does not wait for in a bounded way.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import psycopg
+
+from tidemark.capture.generation import settle
+from tidemark.config import PipelineConfig
+from tidemark.errors import LakeUnusable, Move, SlotCreationBlocked, TidemarkError
+from tidemark.findings import Finding, Report, listed
+from tidemark.ledger import connection as ledger_sessions
+from tidemark.ledger import generations, joins, migrations
+from tidemark.ledger import tables as ledger_tables
+from tidemark.ledger.leases import SLOT, hold
+from tidemark.names import TableName
+from tidemark.source import connection as source_sessions
+from tidemark.source import inspection, publication
+from tidemark.source.inspection import PublicationWork, ServerFacts
+from tidemark.source.publication import Matching, Publication
+from tidemark.source.slot import PLUGIN, SlotState, read_slot, usable
+from tidemark.staging import layout
+from tidemark.staging.store import Store
+
+STATEMENT_TIMEOUT_S: Final = 30
+LEASE_WAIT_S: Final = 10
+_DYNAMODB_LOG_STORE: Final = "io.delta.storage.S3DynamoDBLogStore"
+_MASTER: Final = re.compile(r"local(\[[^\]]+\])?|yarn|k8s://.+|spark://[^\[\]/]+:\d+(,[^\[\]/]+:\d+)*")
+
+
+def preflight(
+    config: PipelineConfig,
+    *,
+    source: str,
+    ledger: str,
+    spark_master: str | None = None,
+    pools: Mapping[str, int | None] | None = None,
+    act: bool = True,
+    holder: str | None = None,
+) -> Report:
+    """Look at everything, then do what the first run or a changed file needs. Errors are in the report, not raised.
+
+    `spark_master` is what the Spark hook resolved, None where nobody looked; `pools` maps the pools that the DAG uses to
+    their slots, None for one that does not exist. With `act` false nothing is created, changed or recorded, but the ledger's
+    schema is brought up to date all the same.
+    """
+    started = time.monotonic()
+    look = _Look(config, source, ledger, act, holder or f"preflight/{socket.gethostname()}/{os.getpid()}")
+    look.findings += spark_findings(config, spark_master, os.environ)
+    look.findings += pool_findings(pools or {})
+    look.run("lake", look.lake)
+    look.run("ledger", look.ledger_schema)
+    look.run("source", look.source)
+    return Report.of(config.pipeline, config.path, look.findings, time.monotonic() - started)
+
+
+@dataclass(slots=True)
+class _Look:
+    """One preflight under way. A step that fails leaves a finding and the other steps go on."""
+
+    config: PipelineConfig
+    source_conninfo: str
+    ledger_conninfo: str
+    act: bool
+    holder: str
+    findings: list[Finding] = field(default_factory=list)
+    ledger_ready: bool = False
+
+    def run(self, check: str, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except TidemarkError as known:
+            self.findings.append(Finding.of(check, known))
+        except psycopg.errors.InsufficientPrivilege as denied:
+            message = denied.diag.message_primary or "a right is missing"
+            self.findings.append(
+                Finding("error", "rights", f"The {check} refused: {message}", "Grant it: docs/operations.md, Least privilege")
+            )
+        except psycopg.OperationalError as lost:
+            self.findings.append(Finding.of(check, source_sessions.unreachable(lost, check)))
+
+    def failed(self) -> bool:
+        return any(f.severity == "error" for f in self.findings)
+
+    def note(self, check: str, message: str) -> None:
+        self.findings.append(Finding("note", check, message))
+
+    # --- looking -------------------------------------------------------------------------------------------------
+
+    def lake(self) -> None:
+        self.findings += log_store_findings(self.config)
+        probe(Store(self.config.lake), self.config)
+
+    def ledger_schema(self) -> None:
+        migrations.migrate(self.ledger_conninfo)
+        self.ledger_ready = True
+
+    def source(self) -> None:
+        with source_sessions.connect(
+            self.source_conninfo,
+            application_name=self.config.application_name,
+            lock_timeout_s=self.config.bounds.lock_timeout_s,
+            statement_timeout_s=STATEMENT_TIMEOUT_S,
+        ) as source:
+            facts = inspection.read_server_facts(source)
+            slot = read_slot(source, self.config.slot)
+            self.findings += inspection.server_findings(facts, self.config, slot=slot)
+            if facts.major < inspection.OLDEST_VERSION:
+                return
+            found = publication.matching(source, self.config)
+            self.findings += inspection.table_findings(found, self.config, facts)
+            published = publication.read(source, self.config.publication)
+            work = inspection.publication_work(self.config, found, published, facts)
+            self.findings += inspection.publication_findings(self.config, found, published, work, facts, slot=slot)
+            if slot is not None:
+                self.run("slot", lambda: self.slot_state(source, slot))
+            if not self.ledger_ready:
+                return
+            with ledger_sessions.connect(self.ledger_conninfo) as ledger:
+                self.same_database(source, ledger)
+                if self.act and not self.failed():
+                    self.bring_about(source, ledger, facts, found, published, work, slot)
+                elif not self.act:
+                    self.findings += _intentions(self.config, published, work, slot)
+                self.findings += _backfill_findings(ledger, self.config)
+
+    def slot_state(self, source: psycopg.Connection[Any], slot: SlotState) -> None:
+        usable(source, slot.name)
+        self.findings += inspection.slot_findings(slot, self.config.application_name)
+
+    def same_database(self, source: psycopg.Connection[Any], ledger: psycopg.Connection[Any]) -> None:
+        identity = (
+            "SELECT system_identifier::text, current_database()::text FROM pg_control_system()"  # one server's life, one database
+        )
+        if source.execute(identity).fetchone() == ledger.execute(identity).fetchone():
+            self.findings.append(
+                Finding(
+                    "warning",
+                    "ledger",
+                    "The ledger lies in the source database: its own changes pass through the slot's stream",
+                    f"Point connection {self.config.ledger_connection} at another database",
+                    Move.FIX_CONFIG,
+                )
+            )
+
+    # --- acting --------------------------------------------------------------------------------------------------
+
+    def bring_about(
+        self,
+        source: psycopg.Connection[Any],
+        ledger: psycopg.Connection[Any],
+        facts: ServerFacts,
+        found: Matching,
+        published: Publication | None,
+        work: PublicationWork,
+        slot: SlotState | None,
+    ) -> None:
+        """Publication, slot, generation, tables: whatever of it is missing."""
+        config = self.config
+        covered = published.covered if published is not None else frozenset()
+        captured = {table.table for table in found.tables} & covered
+        # A table that left is recorded before it can come back, so that coming back is seen as a join.
+        for row in ledger_tables.all_of(ledger, config.pipeline):
+            if row.captured and TableName.parse(row.table) not in captured:
+                joins.leave(ledger, config.pipeline, row.table)
+        changed = self.publication(source, facts, work) if config.manage_publication else False
+        opened = generations.current(ledger, config.pipeline) is not None
+        if slot is None or not opened:
+            self.slot_and_generation(source, ledger, slot)
+        if changed:
+            published = publication.read(source, config.publication)
+        self.tables(source, ledger, found, published)
+
+    def publication(self, source: psycopg.Connection[Any], facts: ServerFacts, work: PublicationWork) -> bool:
+        name, statements = self.config.publication, []
+        if work.create:
+            statements.append(
+                publication.create_statement(name, work.create, server_version=facts.version, generated=True)
+            )
+            self.note("publication", f'Created publication "{name}" for {listed(work.create)}')
+        if work.add:
+            statements.append(publication.add_statement(name, work.add))
+            self.note("publication", f'Added {listed(work.add)} to publication "{name}"')
+        if work.drop:
+            statements.append(publication.drop_statement(name, work.drop))
+            self.note("publication", f'Took {listed(work.drop)} out of publication "{name}", since the file no longer names it')
+        if statements:
+            said = self.findings[-len(statements) :]
+            try:
+                publication.change(source, statements, lock_timeout_s=self.config.bounds.lock_timeout_s)
+            except BaseException:
+                for note in said:
+                    self.findings.remove(note)
+                raise
+        return bool(statements)
+
+    def slot_and_generation(
+        self, source: psycopg.Connection[Any], ledger: psycopg.Connection[Any], slot: SlotState | None
+    ) -> None:
+        """Under the lease `slot`, as a drain would; `settle` decides what the slot means for the ledger."""
+        with hold(self.ledger_conninfo, self.config.pipeline, SLOT, self.holder, wait_s=LEASE_WAIT_S) as lease:
+            if slot is None and create_slot(source, self.config):
+                self.note("slot", f'Created slot "{self.config.slot}"')
+            generation = settle(self.config, source, ledger, Store(self.config.lake), lease)
+        self.note("generation", f"Generation {generation.number} is open from {generation.start_lsn} on")
+
+    def tables(
+        self,
+        source: psycopg.Connection[Any],
+        ledger: psycopg.Connection[Any],
+        found: Matching,
+        published: Publication | None,
+    ) -> None:
+        """Judge the tables that joined, and those marked for their older rows that turned out to be empty."""
+        if published is None:
+            return
+        known = {row.table: row for row in ledger_tables.all_of(ledger, self.config.pipeline)}
+        captured = [table for table in found.tables if table.table in published.covered]
+        joining = []
+        for table in captured:
+            row = known.get(str(table.table))
+            if row is None or not row.captured or row.join_horizon is None:
+                joining.append(table)
+            elif row.needs_backfill and row.backfill_kind == joins.EXISTING_ROWS:
+                seen = _seen_empty(source, table.table, row.join_horizon, table.partitioned)
+                if seen is True and not self.in_lake(table.table):
+                    ledger_tables.clear_needs_backfill(ledger, self.config.pipeline, row.table)
+                    self.note("tables", f"{table.table} was seen empty: it needs no backfill")
+        if not joining:
+            return
+        horizon = publication.join_horizon(source)
+        blockers = _await_horizon(source, horizon, self.config.bounds.lock_timeout_s)
+        for table in joining:
+            row = known.get(str(table.table))
+            backfill: tuple[str, str] | None = None
+            if row is not None and not row.captured:
+                backfill = (joins.REJOINED, "it was out of the publication for a while; what changed meanwhile is in no stream")
+            elif self.in_lake(table.table):
+                backfill = (joins.REJOINED, "its Delta table is older than the ledger's knowledge of it")
+            elif blockers:
+                backfill = (joins.EXISTING_ROWS, f"transactions older than its capture are still open: {listed(blockers)}")
+            elif _seen_empty(source, table.table, horizon, table.partitioned) is not True:
+                backfill = (joins.EXISTING_ROWS, "it had rows before it was captured")
+            joins.join(ledger, self.config.pipeline, str(table.table), horizon, backfill=backfill)
+        self.note("tables", f"Capturing {listed(table.table for table in joining)}")
+
+    def in_lake(self, table: TableName) -> bool:
+        path = f"{layout.current_table(self.config.pipeline, table)}/_delta_log"
+        return bool(Store(self.config.lake).list(path))
+
+
+# --- the slot ----------------------------------------------------------------------------------------------------------
+
+
+def create_slot(source: psycopg.Connection[Any], config: PipelineConfig) -> bool:
+    """Create the slot; False where somebody else just did. Raises SlotCreationBlocked, naming the open transactions.
+
+    PostgreSQL waits until all transactions that were open have ended; `drain_stall_s` bounds it. A cancelled creation leaves no
+    slot behind.
+    """
+    bound_s = config.bounds.drain_stall_s
+    source.execute("SELECT set_config('statement_timeout', %s, false)", (f"{bound_s}s",))
+    # The wait is one for the transactions' locks, so the lock timeout would end it first.
+    source.execute("SELECT set_config('lock_timeout', '0', false)")
+    try:
+        source.execute("SELECT pg_create_logical_replication_slot(%s, %s)", (config.slot, PLUGIN))
+    except psycopg.errors.QueryCanceled as waited:
+        blockers = listed(publication.transactions_in_flight(source)) or "they have ended by now"
+        raise SlotCreationBlocked(slot=config.slot, seconds=bound_s, blockers=blockers) from waited
+    except psycopg.errors.DuplicateObject:
+        return False
+    finally:
+        source.execute("SELECT set_config('statement_timeout', %s, false)", (f"{STATEMENT_TIMEOUT_S}s",))
+        source.execute("SELECT set_config('lock_timeout', %s, false)", (f"{config.bounds.lock_timeout_s}s",))
+    return True
+
+
+# --- tables that join --------------------------------------------------------------------------------------------------
+
+
+def _await_horizon(source: psycopg.Connection[Any], horizon: int, seconds: float) -> list[str]:
+    """Wait until a new snapshot's xmin reaches the horizon; empty, or who is in the way after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while publication.snapshot_xmin(source) < horizon:
+        if time.monotonic() >= deadline:
+            return publication.transactions_in_flight(source) or ["they have just ended"]
+        time.sleep(0.05)
+    return []
+
+
+def _seen_empty(source: psycopg.Connection[Any], table: TableName, horizon: int, partitioned: bool) -> bool | None:
+    """As `publication.seen_empty`; None too where the look was refused: locked, slow, hidden by a policy, or gone."""
+    try:
+        return publication.seen_empty(source, table, horizon, partitioned=partitioned)
+    except (
+        psycopg.errors.LockNotAvailable,
+        psycopg.errors.QueryCanceled,
+        psycopg.errors.InsufficientPrivilege,
+        psycopg.errors.UndefinedTable,
+    ):
+        return None
+
+
+def _backfill_findings(ledger: psycopg.Connection[Any], config: PipelineConfig) -> Iterator[Finding]:
+    reasons: dict[str, list[str]] = {}
+    for row in ledger_tables.all_of(ledger, config.pipeline):
+        if row.captured and row.needs_backfill:
+            reasons.setdefault(row.backfill_reason or "", []).append(row.table)
+    for reason, names in reasons.items():
+        yield Finding(
+            "warning",
+            "backfill",
+            f"{listed(names)} {'needs' if len(names) == 1 else 'need'} a backfill: {reason}",
+            "Until then current lacks those rows; start a backfill of the table",
+            Move.BACKFILL,
+        )
+
+
+def _intentions(
+    config: PipelineConfig, published: Publication | None, work: PublicationWork, slot: SlotState | None
+) -> Iterator[Finding]:
+    if config.manage_publication and published is None:
+        yield Finding("note", "publication", f'Would create publication "{config.publication}" for {listed(work.create)}')
+    if config.manage_publication and work.add:
+        yield Finding("note", "publication", f'Would add {listed(work.add)} to publication "{config.publication}"')
+    if config.manage_publication and work.drop:
+        yield Finding("note", "publication", f'Would take {listed(work.drop)} out of publication "{config.publication}"')
+    if slot is None:
+        yield Finding("note", "slot", f'Would create slot "{config.slot}"')
+
+
+# --- lake and Spark ----------------------------------------------------------------------------------------------------
+
+
+def probe(store: Store, config: PipelineConfig) -> None:
+    """Write a small file below the lake root, read it back, delete it. Raises LakeUnusable."""
+    path, content = f"{config.pipeline}/.preflight-{uuid4().hex}", b"tidemark"
+    try:
+        store.write_atomic(path, content)
+        read = store.read(path)
+        store.delete(path)
+    except Exception as failed:  # each object store has its own exceptions; all of them mean the same here
+        raise LakeUnusable(lake=config.lake, detail=f"{type(failed).__name__}: {failed}") from failed
+    if read != content:
+        raise LakeUnusable(lake=config.lake, detail="a file read back differs from what was written")
+
+
+def log_store_findings(config: PipelineConfig) -> Iterator[Finding]:
+    """Whether Delta's log store for this scheme can put if absent; without it two drivers would overwrite each other (R5)."""
+    scheme = urlsplit(config.lake).scheme
+    if scheme in ("s3", "s3a", "s3n"):
+        option = f"spark.delta.logStore.{scheme}.impl"
+        if config.spark_conf.get(option) != _DYNAMODB_LOG_STORE:
+            yield Finding(
+                "error",
+                "log_store",
+                f"Delta's log store for {scheme}:// cannot put a file only if it is absent: a second Spark driver would overwrite the "
+                "commits of the first",
+                f"Set spark.conf {option}: {_DYNAMODB_LOG_STORE} in the pipeline file, with its jar (delta-storage-s3-dynamodb) and a "
+                "DynamoDB table",
+                Move.FIX_CONFIG,
+            )
+        if scheme == "s3":
+            yield Finding(
+                "warning",
+                "log_store",
+                "Hadoop knows s3:// only on Amazon EMR",
+                "Write the lake root with s3a://, which fsspec and Hadoop both know",
+                Move.FIX_CONFIG,
+            )
+    elif scheme not in ("", "file", "gs", "abfs", "abfss", "hdfs", "oss"):
+        yield Finding(
+            "warning",
+            "log_store",
+            f"Nobody tried a lake on {scheme}://; Delta needs a log store that puts a file only if it is absent",
+            "Use a local path, hdfs://, gs://, abfss:// or s3a:// with the DynamoDB log store",
+            Move.FIX_CONFIG,
+        )
+
+
+def spark_findings(config: PipelineConfig, master: str | None, environment: Mapping[str, str]) -> Iterator[Finding]:
+    """The master as the Spark hook resolved it. A missing or badly written connection silently resolves to "yarn"."""
+    connection = config.spark_connection
+    remedy = (
+        f'Write connection {connection} as JSON, for example {{"conn_type": "spark", "host": "local[*]", '
+        '"extra": {"deploy-mode": "client"}}'
+    )
+    if master is None:
+        return
+    if master == "yarn" and not (environment.get("HADOOP_CONF_DIR") or environment.get("YARN_CONF_DIR")):
+        yield Finding(
+            "error",
+            "spark",
+            f'Connection {connection} resolves to --master yarn, as a missing or unreadable connection does, and neither '
+            "HADOOP_CONF_DIR nor YARN_CONF_DIR is set",
+            remedy,
+            Move.FIX_CONFIG,
+        )
+    elif _MASTER.fullmatch(master) is None:
+        yield Finding(
+            "error", "spark", f"Connection {connection} resolves to --master {master}, which Spark does not know", remedy, Move.FIX_CONFIG
+        )
+    elif not master.startswith("local") and urlsplit(config.lake).scheme in ("", "file"):
+        yield Finding(
+            "warning",
+            "spark",
+            f"The lake {config.lake} is a local path, and Spark runs on {master}: every executor must see the same folder",
+            "Use an object store, or a file system that all of them mount",
+            Move.FIX_CONFIG,
+        )
+
+
+def pool_findings(pools: Mapping[str, int | None]) -> Iterator[Finding]:
+    for name, slots in sorted(pools.items()):
+        if slots is None:
+            yield Finding(
+                "error",
+                "pools",
+                f'The pool "{name}" does not exist: its tasks would wait for ever',
+                f"airflow pools set {name} 1 'tasks of Tidemark'",
+                Move.FIX_CONFIG,
+            )
+        elif slots < 1:
+            yield Finding(
+                "error", "pools", f'The pool "{name}" has no slot', f"airflow pools set {name} 1 'tasks of Tidemark'", Move.FIX_CONFIG
+            )
