@@ -161,6 +161,25 @@ class MaskWithoutSalt(ConfigError):
     remedy = "Set mask_salt_connection in the pipeline file to a connection whose password is the salt."
 
 
+# --- what a table became at the source -------------------------------------------------------------------------------
+
+
+class SchemaNotFollowed(BackfillError):
+    happened = "Table {table} changed at the source in a way that is not followed: {difference}"
+    remedy = (
+        "Its changes stay in staging and the other tables go on. Bring the target's two tables to the new shape, or remove "
+        "them from the lake, then unpark the table and start a backfill of it."
+    )
+
+
+class KeyValueUnfit(BackfillError):
+    happened = "Table {table} holds a key value that the target type of its column cannot hold: {columns}"
+    remedy = (
+        "A key is never converted with loss. Set the column to text (`target: {{column: text}}` in the pipeline file), "
+        "remove the table's two tables from the lake, then unpark the table and start a backfill of it."
+    )
+
+
 # --- connections -----------------------------------------------------------------------------------------------------
 
 

@@ -21,7 +21,7 @@ from tidemark.schema.evolution import Difference, Verdict, compare_fingerprints,
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.mapping import PgType, target_type, type_name
 from tidemark.schema.table import Column, TableSchema
-from tidemark.source.catalog import CapturedTable, rule_for
+from tidemark.source.catalog import CapturedTable
 from tidemark.staging.manifest import TableMark
 
 # The kind of `needs_backfill` that stands for a difference found in stream or catalogue.
@@ -41,12 +41,14 @@ class Schemas:
 
     def __init__(
         self,
-        rules: tuple[TableRule, ...],
+        rule_for: Callable[[TableName], TableRule | None],
         look: Callable[[], Catalog],
         versions: Callable[[str], list[TableSchema]],
     ) -> None:
-        """`look` reads the catalogue, `versions` a table's versions in the ledger, oldest first."""
-        self._rules = rules
+        """`rule_for` is `PipelineConfig.rule`; `look` reads the catalogue, `versions` a table's versions in the
+        ledger, oldest first.
+        """
+        self._rule_for = rule_for
         self._look = look
         self._versions = versions
         self._catalog = look()
@@ -59,7 +61,7 @@ class Schemas:
 
     def schema_for(self, relation: RelationMessage) -> TableSchema | None:
         """The definition that the changes behind this message follow; None where no rule names the table."""
-        rule = rule_for(self._rules, relation.table)
+        rule = self._rule_for(relation.table)
         if rule is None:
             return None
         if relation.relation_oid not in self._catalog.tables or any(
