@@ -1,8 +1,9 @@
 """The lives of a pipeline's slot: rows of `generations`, of which the one with the highest number is open.
 
-A generation is opened by `capture.generation`, which judges the slot; here it is only written down. `staged_lsn` is the end of
-its chain of batches and moves by `batches.register` alone (R4). Opening one marks the pipeline's tables as needing a backfill
-where changes may lie between it and the one before, in the same transaction, together with the error to be raised once.
+A generation is opened by `capture.generation`, which judges the slot; here it is only written down. `staged_lsn` is
+the end of its chain of batches and moves by `batches.register` alone (R4). Opening one marks the pipeline's tables as
+needing a backfill where changes may lie between it and the one before, in the same transaction, together with the
+error to be raised once.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from tidemark.ledger.leases import SLOT, Lease
 from tidemark.lsn import Lsn
 
 _COLUMNS = (
-    "number, system_identifier, timeline, slot, start_lsn, staged_lsn, confirmed_lsn, flush_lsn, heartbeat_lsn, heartbeat_at, "
+    "number, system_identifier, timeline, slot, start_lsn, staged_lsn, confirmed_lsn, heartbeat_lsn, heartbeat_at, "
     "opened_at, opened_by, reason"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """One life of the slot; `confirmed_lsn` and `flush_lsn` are what was last seen at the source, not truths about it now."""
+    """One life of the slot; `confirmed_lsn` is what was last read back from the source, no truth about it now."""
 
     number: int
     system_identifier: str
@@ -36,7 +37,6 @@ class Generation:
     start_lsn: Lsn
     staged_lsn: Lsn
     confirmed_lsn: Lsn | None
-    flush_lsn: Lsn | None
     heartbeat_lsn: Lsn | None
     heartbeat_at: datetime | None
     opened_at: datetime
@@ -47,9 +47,8 @@ class Generation:
 def current(connection: psycopg.Connection[Any], pipeline: str) -> Generation | None:
     """The open generation; None before the pipeline's first run."""
     with connection.cursor(row_factory=class_row(Generation)) as cursor:
-        return cursor.execute(
-            f"SELECT {_COLUMNS} FROM tidemark.generations WHERE pipeline = %s ORDER BY number DESC LIMIT 1".encode(), (pipeline,)
-        ).fetchone()
+        query = f"SELECT {_COLUMNS} FROM tidemark.generations WHERE pipeline = %s ORDER BY number DESC LIMIT 1"
+        return cursor.execute(query.encode(), (pipeline,)).fetchone()
 
 
 def required(connection: psycopg.Connection[Any], pipeline: str) -> Generation:
@@ -80,15 +79,18 @@ def open_generation(
     """
     with connection.transaction():
         lease.check(connection, SLOT)
-        connection.execute("INSERT INTO tidemark.pipelines (pipeline) VALUES (%s) ON CONFLICT DO NOTHING", (lease.pipeline,))
+        connection.execute(
+            "INSERT INTO tidemark.pipelines (pipeline) VALUES (%s) ON CONFLICT DO NOTHING", (lease.pipeline,)
+        )
         newest = current(connection, lease.pipeline)
         if newest is not None and newest.number >= number:
             raise ValueError(f"generation {number} is not above the open one, {newest.number}")
-        kept = None if error is None else Jsonb({"kind": type(error).__name__, "facts": {k: str(v) for k, v in error.facts.items()}})
+        kept = None if error is None else Jsonb(_as_json(error))
         connection.execute(
             """
             INSERT INTO tidemark.generations
-                   (pipeline, number, system_identifier, timeline, slot, start_lsn, staged_lsn, opened_by, reason, error)
+                   (pipeline, number, system_identifier, timeline, slot, start_lsn, staged_lsn, opened_by, reason,
+                    error)
             VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
             """,
             (
@@ -108,7 +110,8 @@ def open_generation(
             connection.execute(
                 """
                 UPDATE tidemark.tables
-                   SET needs_backfill = true, backfill_kind = %s, backfill_reason = %s, backfill_since = clock_timestamp()
+                   SET needs_backfill = true, backfill_kind = %s, backfill_reason = %s,
+                       backfill_since = clock_timestamp()
                  WHERE pipeline = %s
                 """,
                 (backfill_kind, reason, lease.pipeline),
@@ -117,8 +120,8 @@ def open_generation(
 
 
 def take_error(connection: psycopg.Connection[Any], lease: Lease) -> TidemarkError | None:
-    """The error with which the open generation was opened, if nobody was given it yet. Recorded as given before it returns,
-    so it is raised by one run and the next goes on. Needs the lease `slot`."""
+    """The error with which the open generation was opened, if nobody was given it yet. Recorded as given before it
+    returns, so it is raised by one run and the next goes on. Needs the lease `slot`."""
     with connection.transaction():
         lease.check(connection, SLOT)
         row = connection.execute(
@@ -136,26 +139,29 @@ def take_error(connection: psycopg.Connection[Any], lease: Lease) -> TidemarkErr
     return kinds[row[0]["kind"]](**row[0]["facts"])
 
 
+def _as_json(error: TidemarkError) -> dict[str, Any]:
+    return {"kind": type(error).__name__, "facts": {name: str(fact) for name, fact in error.facts.items()}}
+
+
 def note_source(
     connection: psycopg.Connection[Any],
     lease: Lease,
     generation: int,
     *,
-    flush_lsn: Lsn | None = None,
     timeline: int | None = None,
     slot: str | None = None,
     confirmed_lsn: Lsn | None = None,
 ) -> None:
-    """Record what was seen at the source: the highest flush LSN, the slot's confirmed LSN as read back, a followed timeline
-    (failover slot) or slot name. Needs the lease `slot`."""
+    """Record what was seen at the source: the slot's confirmed LSN as read back, a followed timeline (failover slot)
+    or slot name. Needs the lease `slot`."""
     with connection.transaction():
         lease.check(connection, SLOT)
         connection.execute(
             """
             UPDATE tidemark.generations
-               SET flush_lsn = greatest(flush_lsn, %s::pg_lsn), confirmed_lsn = coalesce(%s::pg_lsn, confirmed_lsn),
-                   timeline = coalesce(%s, timeline), slot = coalesce(%s, slot)
+               SET confirmed_lsn = coalesce(%s::pg_lsn, confirmed_lsn), timeline = coalesce(%s, timeline),
+                   slot = coalesce(%s, slot)
              WHERE pipeline = %s AND number = %s
             """,
-            (flush_lsn, confirmed_lsn, timeline, slot, lease.pipeline, generation),
+            (confirmed_lsn, timeline, slot, lease.pipeline, generation),
         )

@@ -5,9 +5,9 @@
      expires, or ───┘ └── renewed every third of lease_s
      the same holder holds it again: another attempt owns it, and every check of the first raises LeaseLost
 
-The fence is the attempt, not the time: a task that slept past its lease and that nobody replaced still owns it. `check` locks the
-row inside the caller's transaction, so a takeover waits for that transaction and never falls into its middle. Names are `slot`,
-`table:<id>`, `range:<id>`; several are taken together, in name order, or none is.
+The fence is the attempt, not the time: a task that slept past its lease and that nobody replaced still owns it.
+`check` locks the row inside the caller's transaction, so a takeover waits for that transaction and never falls into
+its middle. Names are `slot`, `table:<id>`, `range:<id>`; several are taken together, in name order, or none is.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class Lease:
 
     @property
     def lost(self) -> bool:
-        """Whether the renewing thread saw that another attempt took it; a cheap look for long loops, never the fence."""
+        """Whether the renewing thread saw that another attempt took it; a cheap look for long loops, never the
+        fence."""
         return self._lost.is_set()
 
     def mark_lost(self) -> None:
@@ -76,15 +77,17 @@ def hold(
 ) -> Iterator[Lease]:
     """Take the lease, renew it while the block runs, give it back at its end.
 
-    `name` may be several names, which are taken all or none. `holder` names a task instance: another try of it takes its lease
-    over at once. Raises `LeaseTaken` where another holder's lease has not expired within `wait_s`.
+    `name` may be several names, which are taken all or none. `holder` names a task instance: another try of it takes
+    its lease over at once. Raises `LeaseTaken` where another holder's lease has not expired within `wait_s`.
     """
     names = tuple(sorted({name} if isinstance(name, str) else set(name)))
     lease = Lease(pipeline, names, holder, str(uuid4()))
     stop = threading.Event()
     with connect(conninfo) as connection:
         _take(connection, lease, lease_s, wait_s)
-    renewer = threading.Thread(target=_renew, args=(conninfo, lease, lease_s, stop), name=f"lease of {holder}", daemon=True)
+    renewer = threading.Thread(
+        target=_renew, args=(conninfo, lease, lease_s, stop), name=f"lease of {holder}", daemon=True
+    )
     renewer.start()
     try:
         yield lease
@@ -104,7 +107,8 @@ def _give_back(conninfo: str, lease: Lease) -> None:
 
 
 def ended(connection: psycopg.Connection[Any], pipeline: str, attempt: str) -> bool:
-    """Whether no unexpired lease belongs to this attempt: a condition for what it left unregistered to be garbage (R4)."""
+    """Whether no unexpired lease belongs to this attempt: a condition for what it left unregistered to be garbage
+    (R4)."""
     row = connection.execute(
         "SELECT 1 FROM tidemark.leases WHERE pipeline = %s AND attempt::text = %s AND expires_at >= clock_timestamp()",
         (pipeline, attempt),
@@ -131,8 +135,8 @@ def _try_to_take(connection: psycopg.Connection[Any], lease: Lease, lease_s: flo
                 row = connection.execute(
                     """
                     INSERT INTO tidemark.leases AS held (pipeline, name, holder, attempt, taken_at, expires_at)
-                    VALUES (%(pipeline)s, %(name)s, %(holder)s, %(attempt)s, clock_timestamp(), clock_timestamp() + %(lease)s)
-                    ON CONFLICT (pipeline, name) DO UPDATE
+                    VALUES (%(pipeline)s, %(name)s, %(holder)s, %(attempt)s, clock_timestamp(), clock_timestamp() +
+                    %(lease)s) ON CONFLICT (pipeline, name) DO UPDATE
                        SET holder = excluded.holder, attempt = excluded.attempt,
                            taken_at = excluded.taken_at, expires_at = excluded.expires_at
                      WHERE held.expires_at < clock_timestamp() OR held.holder = excluded.holder
@@ -162,7 +166,8 @@ def _taken(connection: psycopg.Connection[Any], pipeline: str, name: str) -> Lea
 
 
 def _renew(conninfo: str, lease: Lease, lease_s: float, stop: threading.Event) -> None:
-    """Push the expiry ahead until told to stop. An unreachable ledger is tried again: the lease may outlive the outage."""
+    """Push the expiry ahead until told to stop. An unreachable ledger is tried again: the lease may outlive the
+    outage."""
     connection: psycopg.Connection[Any] | None = None
     while not stop.wait(lease_s / 3):
         try:

@@ -1,21 +1,21 @@
 """Plans that were written and results that were ingested.
 
-A plan's row exists before its Spark application starts; the application knows nothing of it (R10). Whoever comes next (this
-task, or the one of the next run) ingests every result that lies beside an open plan. `ingest` is a compare-and-set on the
-plan's row, so of two tasks that find one result exactly one counts it.
+A plan's row exists before its Spark application starts; the application knows nothing of it (R10). Whoever comes next
+(this task, or the one of the next run) ingests every result that lies beside an open plan. `ingest` is a
+compare-and-set on the plan's row, so of two tasks that find one result exactly one counts it.
 """
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 import psycopg
-from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
-from tidemark.ledger.leases import Lease
+from tidemark.ledger.leases import SLOT, Lease, of_table
 from tidemark.lsn import Lsn
 from tidemark.target.plan import MergePlan, PlanResult
 
@@ -35,20 +35,75 @@ class RecordedPlan:
 
 def record(connection: psycopg.Connection[Any], lease: Lease, plan: MergePlan, *, run_id: str, path: str) -> None:
     """Write the plan's row. Needs the leases `table:<id>` of all its tables."""
-    ...
+    with connection.transaction():
+        lease.check(connection, *(of_table(t.table) for t in plan.tables))
+        _insert(connection, plan, run_id=run_id, holder=lease.holder, path=path)
+
+
+def record_found(connection: psycopg.Connection[Any], lease: Lease, plan: MergePlan, *, path: str) -> None:
+    """Write the row of a plan that lies in the lake but not in the ledger, which was restored from an older copy: its
+    result is then ingested like any other. Needs the lease `slot`, as registering a batch again does."""
+    with connection.transaction():
+        lease.check(connection, SLOT)
+        _insert(connection, plan, run_id="", holder=lease.holder, path=path)
+
+
+def _insert(connection: psycopg.Connection[Any], plan: MergePlan, *, run_id: str, holder: str, path: str) -> None:
+    connection.execute(
+        """
+        INSERT INTO tidemark.plans (pipeline, plan, generation, run_id, holder, path, tables)
+        VALUES (%s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING
+        """,
+        (
+            plan.pipeline,
+            plan.plan,
+            plan.generation,
+            run_id,
+            holder,
+            path,
+            Jsonb({t.table: str(t.end_lsn) for t in plan.tables}),
+        ),
+    )
 
 
 def not_ingested(connection: psycopg.Connection[Any], pipeline: str) -> list[RecordedPlan]:
     """The plans whose result was neither ingested nor given up, oldest first."""
-    ...
+    rows = connection.execute(
+        """
+        SELECT plan, generation, run_id, holder, path, tables, created_at FROM tidemark.plans
+         WHERE pipeline = %s AND ingested_at IS NULL AND abandoned_at IS NULL ORDER BY created_at, plan
+        """,
+        (pipeline,),
+    ).fetchall()
+    return [
+        RecordedPlan(
+            plan, generation, run_id, holder, path, {t: Lsn.parse(end) for t, end in tables.items()}, created_at
+        )
+        for plan, generation, run_id, holder, path, tables, created_at in rows
+    ]
 
 
 def ingest(connection: psycopg.Connection[Any], pipeline: str, result: PlanResult) -> bool:
-    """Keep the result with its plan; True exactly once per plan. Call it first in the transaction that raises the positions."""
-    ...
+    """Keep the result with its plan; True exactly once per plan. Call it first in the transaction that raises the
+    positions."""
+    return (
+        connection.execute(
+            """
+            UPDATE tidemark.plans SET result = %s, ingested_at = clock_timestamp()
+             WHERE pipeline = %s AND plan = %s AND ingested_at IS NULL
+            """,
+            (Jsonb(json.loads(result.to_json())), pipeline, result.plan),
+        ).rowcount
+        == 1
+    )
 
 
 def abandon(connection: psycopg.Connection[Any], pipeline: str, plan: str) -> None:
-    """Stop looking for a result: every table of the plan is applied past it, or another plan covers it and a driver that still
-    runs loses by its fence. Its positions, if it commits after all, are found by the next plan's driver."""
-    ...
+    """Stop looking for a result: every table of the plan is applied past it, or another plan covers it and a driver
+    that still runs loses by its fence. Its positions, if it commits after all, are found by the next plan's
+    driver."""
+    connection.execute(
+        "UPDATE tidemark.plans SET abandoned_at = clock_timestamp() "
+        "WHERE pipeline = %s AND plan = %s AND ingested_at IS NULL AND abandoned_at IS NULL",
+        (pipeline, plan),
+    )

@@ -1,8 +1,9 @@
 """How far each table is applied, as Delta's commits said, and from that how far the slot may be confirmed (R3).
 
-Positions are end LSNs read back from Delta (`txnVersion`), per generation; here they only rise, so an old result that is
-ingested late changes nothing. A batch makes no commit on a table it does not touch: a table therefore counts as applied up to
-just before its next untreated batch, which is that batch's `start_lsn`, and up to staged where it has none.
+Positions are end LSNs read back from Delta (`txnVersion`), per generation; here they only rise, so an old result that
+is ingested late changes nothing. A batch makes no commit on a table it does not touch: a table therefore counts as
+applied up to just before its next untreated batch, which is that batch's `start_lsn`, and up to staged where it has
+none.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ from typing import Any
 
 import psycopg
 
+from tidemark.ledger import generations
 from tidemark.lsn import Lsn
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """`applied_lsn` is the lower of the two, None until both tables exist. A table without identity has no `current`: its
-    history's position stands for both."""
+    """`applied_lsn` is the lower of the two, None until both tables exist. A table without identity has no `current`:
+    its history's position stands for both."""
 
     table: str
     history_lsn: Lsn | None
@@ -36,24 +38,86 @@ def rise(
     current_lsn: Lsn | None,
 ) -> bool:
     """Raise the table's positions to these where they are higher. True if the applied position moved."""
-    ...
+    with connection.transaction():
+        connection.execute(
+            'INSERT INTO tidemark.positions (pipeline, generation, "table") VALUES (%s, %s, %s) ON CONFLICT DO NOTHING',
+            (pipeline, generation, table),
+        )
+        before = _one(connection, pipeline, generation, table)
+        after = connection.execute(
+            """
+            UPDATE tidemark.positions
+               SET history_lsn = greatest(history_lsn, %(history)s::pg_lsn),
+                   current_lsn = greatest(current_lsn, %(current)s::pg_lsn),
+                   risen_at = CASE WHEN %(history)s::pg_lsn > history_lsn OR %(current)s::pg_lsn > current_lsn
+                                   THEN clock_timestamp() ELSE risen_at END
+             WHERE pipeline = %(pipeline)s AND generation = %(generation)s AND "table" = %(table)s
+            RETURNING applied_lsn
+            """,
+            {
+                "history": history_lsn,
+                "current": current_lsn,
+                "pipeline": pipeline,
+                "generation": generation,
+                "table": table,
+            },
+        ).fetchone()
+        return after is not None and after[0] != before
+
+
+def _one(connection: psycopg.Connection[Any], pipeline: str, generation: int, table: str) -> Lsn | None:
+    row = connection.execute(
+        "SELECT applied_lsn FROM tidemark.positions "
+        'WHERE pipeline = %s AND generation = %s AND "table" = %s FOR UPDATE',
+        (pipeline, generation, table),
+    ).fetchone()
+    return None if row is None else row[0]
 
 
 def all_of(connection: psycopg.Connection[Any], pipeline: str, generation: int) -> dict[str, Position]:
     """The positions of the tables that have one in this generation."""
-    ...
+    rows = connection.execute(
+        'SELECT "table", history_lsn, current_lsn, applied_lsn FROM tidemark.positions '
+        "WHERE pipeline = %s AND generation = %s",
+        (pipeline, generation),
+    ).fetchall()
+    return {row[0]: Position(*row) for row in rows}
 
 
 def applied(connection: psycopg.Connection[Any], pipeline: str) -> dict[str, Lsn]:
-    """Per captured table, whatever its state, how far it counts as applied in the open generation."""
-    ...
+    """Per table, whatever its state, how far it counts as applied in the open generation: the start of its next
+    untreated batch, staged where it has none."""
+    return {table: lsn for table, _, lsn, _ in _progress(connection, pipeline)}
 
 
 def confirmable(connection: psycopg.Connection[Any], pipeline: str) -> Lsn:
-    """R3's minimum in the open generation: over the tables, applied, or staged where parked or deferred; staged without any."""
-    ...
+    """R3's minimum in the open generation: over the tables, applied, or staged where parked or deferred; staged
+    without any."""
+    staged = generations.required(connection, pipeline).staged_lsn
+    return min([staged, *held_back_by(connection, pipeline).values()])
 
 
 def held_back_by(connection: psycopg.Connection[Any], pipeline: str) -> dict[str, Lsn]:
     """The merging tables whose next untreated batch keeps `confirmable` below staged, with that batch's start."""
-    ...
+    return {
+        table: lsn
+        for table, state, lsn, staged in _progress(connection, pipeline)
+        if state == "merging" and lsn < staged
+    }
+
+
+def _progress(connection: psycopg.Connection[Any], pipeline: str) -> list[tuple[str, str, Lsn, Lsn]]:
+    """Table, state, applied, staged; one statement, so that all four are of one moment."""
+    return connection.execute(
+        """
+        SELECT t."table", t.state, coalesce(min(u.start_lsn), g.staged_lsn), g.staged_lsn
+          FROM tidemark.generations g
+          JOIN tidemark.tables t USING (pipeline)
+          LEFT JOIN tidemark.unapplied u ON u.pipeline = g.pipeline AND u.generation = g.number AND u."table" =
+          t."table"
+         WHERE g.pipeline = %s AND g.number = (SELECT max(number) FROM tidemark.generations WHERE pipeline = %s)
+         GROUP BY t."table", t.state, g.staged_lsn
+         ORDER BY t."table"
+        """,
+        (pipeline, pipeline),
+    ).fetchall()

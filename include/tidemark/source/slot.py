@@ -1,10 +1,10 @@
 """The pipeline's replication slot and the server it lives on: one query -> `SlotState`, judged by `usable`.
 
-`confirmed_lsn` is confirmed_flush_lsn: transactions whose commit lies below it are never sent again. It is kept on disk at
-checkpoints only, so after a crash it can stand lower than it was read before; that is normal, it loses nothing.
-Server facts come from functions that every role may call. The timeline is the one that WAL is written to now
-(`pg_walfile_name`): the control file still shows the old one for a moment after a promotion.
-Source: PostgreSQL documentation, 53.20 "pg_replication_slots", 9.28.3 "Recovery Control Functions".
+`confirmed_lsn` is confirmed_flush_lsn: transactions whose commit lies below it are never sent again. It is kept on
+disk at checkpoints only, so after a crash it can stand lower than it was read before; that is normal, it loses
+nothing. Server facts come from functions that every role may call. The timeline is the one that WAL is written to now
+(`pg_walfile_name`): the control file still shows the old one for a moment after a promotion. Source: PostgreSQL
+documentation, 53.20 "pg_replication_slots", 9.28.3 "Recovery Control Functions".
 """
 
 from __future__ import annotations
@@ -85,8 +85,9 @@ def read_slot(connection: psycopg.Connection[Any], name: str) -> SlotState | Non
     """The slot as it stands now; None where there is none of this name."""
     row = connection.execute(
         """
-        SELECT to_jsonb(s), coalesce(pg_wal_lsn_diff(
-                   CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END, s.restart_lsn), 0)
+        SELECT to_jsonb(s),
+               coalesce(pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
+                                             ELSE pg_current_wal_lsn() END, s.restart_lsn), 0)
           FROM pg_replication_slots s WHERE slot_name = %s
         """,
         (name,),
@@ -160,7 +161,8 @@ def _open_transactions(connection: psycopg.Connection[Any]) -> str:
             SELECT 'process ' || pid || ' of ' || coalesce(usename, '?') AS who, xact_start AS since
               FROM pg_stat_activity WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid()
             UNION ALL
-            SELECT 'prepared transaction ' || quote_ident(gid) || ' of ' || owner, prepared FROM pg_prepared_xacts) AS open
+            SELECT 'prepared transaction ' || quote_ident(gid) || ' of ' || owner, prepared
+              FROM pg_prepared_xacts) AS open
         ORDER BY since LIMIT 3
         """
     ).fetchall()

@@ -1,12 +1,14 @@
 -- What was staged, what was applied of it, and who may write: the ledger of change capture.
--- Every LSN is a pg_lsn, every time a timestamptz. Tables of the source are named by their id ("schema.table", percent-encoded).
+-- Every LSN is a pg_lsn, every time a timestamptz. Tables of the source are named by their id ("schema.table",
+-- percent-encoded).
 
 CREATE TABLE tidemark.pipelines (
     pipeline    text PRIMARY KEY,
     created_at  timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
--- One row per right to write, while somebody holds it. `attempt` is the fence: a write that does not find its own is lost.
+-- One row per right to write, while somebody holds it. `attempt` is the fence: a write that does not find its own is
+-- lost.
 CREATE TABLE tidemark.leases (
     pipeline    text NOT NULL,
     name        text NOT NULL,
@@ -27,7 +29,6 @@ CREATE TABLE tidemark.generations (
     start_lsn          pg_lsn NOT NULL,
     staged_lsn         pg_lsn NOT NULL,
     confirmed_lsn      pg_lsn,                -- the slot's position as last read back after a confirmation
-    flush_lsn          pg_lsn,                -- the highest WAL position of the source that was ever seen
     heartbeat_lsn      pg_lsn,                -- end of the last heartbeat that a registered batch holds
     heartbeat_at       timestamptz,
     opened_at          timestamptz NOT NULL DEFAULT clock_timestamp(),
@@ -131,6 +132,13 @@ CREATE TABLE tidemark.positions (
     risen_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (pipeline, generation, "table")
 );
+
+-- What a plan may still have to apply: per table, the batches that end above its position.
+CREATE VIEW tidemark.unapplied AS
+SELECT b.*
+  FROM tidemark.batch_tables b
+  LEFT JOIN tidemark.positions p USING (pipeline, generation, "table")
+ WHERE p.applied_lsn IS NULL OR b.end_lsn > p.applied_lsn;
 
 -- One row per plan written; `result` is NULL until it is ingested.
 CREATE TABLE tidemark.plans (

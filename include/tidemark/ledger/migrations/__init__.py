@@ -1,6 +1,7 @@
 """Numbered SQL files of this folder -> the ledger's schema `tidemark`, each applied once, in order, in one transaction.
 
-`schema_migrations` holds the numbers that were applied. An applied file never changes; a change of the schema is a new file.
+`schema_migrations` holds the numbers that were applied. An applied file never changes; a change of the schema is a
+new file.
 """
 
 from __future__ import annotations

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.ledger.conftest import open_at
+from tidemark.errors import ChangesGone, GenerationMissing, LeaseLost
+from tidemark.ledger import generations, leases, tables
+from tidemark.ledger.generations import Generation
+from tidemark.ledger.leases import SLOT, Lease
+from tidemark.lsn import Lsn
+
+Book = psycopg.Connection[Any]
+GONE = ChangesGone(slot="shop", confirmed_lsn=Lsn(500), staged_lsn=Lsn(100), generation=1)
+
+
+def test_before_the_first_run_there_is_none(book: Book) -> None:
+    assert generations.current(book, "shop") is None
+    with pytest.raises(GenerationMissing, match="shop"):
+        generations.required(book, "shop")
+
+
+def test_a_gap_marks_every_table_and_its_error_is_handed_out_once(
+    book: Book, lease: Lease, generation: Generation
+) -> None:
+    tables.add(book, "shop", "s.a")
+    open_at(book, lease, 2, Lsn(500), backfill_kind=tables.GAP, error=GONE)
+    (marked,) = tables.all_of(book, "shop")
+    assert (marked.needs_backfill, marked.backfill_kind) == (True, tables.GAP)
+    raised = generations.take_error(book, lease)
+    assert isinstance(raised, ChangesGone)
+    assert str(raised) == str(GONE)
+    assert generations.take_error(book, lease) is None
+
+
+def test_a_generation_is_never_opened_below_another(book: Book, lease: Lease, generation: Generation) -> None:
+    with pytest.raises(ValueError, match="not above"):
+        open_at(book, lease, 1, Lsn(500))
+
+
+def test_opening_one_needs_the_lease(ledger: str, book: Book, lease: Lease) -> None:
+    with leases.hold(ledger, "shop", SLOT, "drain/1"), pytest.raises(LeaseLost):
+        open_at(book, lease, 1, Lsn(100))
+    assert generations.current(book, "shop") is None

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import psycopg
+import pytest
+
+from standalone.postgres import PostgresServer, wait_for
+from tidemark.errors import LeaseLost, LeaseTaken
+from tidemark.ledger import leases
+from tidemark.ledger.connection import connect
+from tidemark.ledger.leases import SLOT, hold
+
+
+def test_another_holder_is_refused_with_the_holders_name(ledger: str) -> None:
+    with (
+        hold(ledger, "shop", SLOT, "drain/1"),
+        pytest.raises(LeaseTaken, match="drain/1"),
+        hold(ledger, "shop", SLOT, "confirm/2"),
+    ):
+        pass
+
+
+def test_a_lease_is_free_again_when_its_block_ends(ledger: str) -> None:
+    with hold(ledger, "shop", SLOT, "drain/1") as first:
+        pass
+    with hold(ledger, "shop", SLOT, "confirm/2") as second:
+        assert second.attempt != first.attempt
+
+
+def test_a_later_try_of_the_same_task_takes_over_at_once_and_the_first_one_loses(
+    ledger: str, book: psycopg.Connection[Any]
+) -> None:
+    with hold(ledger, "shop", SLOT, "drain/1") as first:
+        first.check(book)
+        with hold(ledger, "shop", SLOT, "drain/1") as second:
+            second.check(book)
+            with pytest.raises(LeaseLost, match="slot"):
+                first.check(book)
+            assert first.lost
+        # What the second one gave back was its own.
+        with pytest.raises(LeaseLost):
+            first.check(book)
+
+
+def test_the_end_of_a_replaced_attempt_leaves_the_lease_of_its_successor(
+    ledger: str, book: psycopg.Connection[Any]
+) -> None:
+    first = hold(ledger, "shop", SLOT, "drain/1")
+    first.__enter__()
+    with hold(ledger, "shop", SLOT, "drain/1") as second:
+        first.__exit__(None, None, None)
+        second.check(book)
+
+
+def test_a_lease_outlives_its_length_while_its_task_runs(ledger: str, book: psycopg.Connection[Any]) -> None:
+    with hold(ledger, "shop", SLOT, "drain/1", lease_s=0.6) as held:
+        (first,) = book.execute("SELECT expires_at FROM tidemark.leases").fetchone() or (None,)
+        wait_for(
+            "the lease was renewed beyond its first end",
+            lambda: book.execute(
+                "SELECT 1 FROM tidemark.leases WHERE expires_at > %s AND clock_timestamp() > %s", (first, first)
+            ).fetchone(),
+        )
+        held.check(book)
+        with pytest.raises(LeaseTaken), hold(ledger, "shop", SLOT, "confirm/2"):
+            pass
+
+
+def test_the_lease_of_a_killed_process_ends_by_itself(ledger: str, book: psycopg.Connection[Any]) -> None:
+    code = (
+        "import sys, signal; from tidemark.ledger.leases import hold\n"
+        "with hold(sys.argv[1], 'shop', 'slot', 'drain/1', lease_s=1):\n"
+        "    print('held', flush=True); signal.pause()\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen([sys.executable, "-c", code, ledger], env=environment, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"held\n"
+        row = book.execute("SELECT attempt::text FROM tidemark.leases").fetchone()
+        assert row is not None
+        assert not leases.ended(book, "shop", row[0])
+        process.send_signal(signal.SIGKILL)
+    with hold(ledger, "shop", SLOT, "confirm/2", wait_s=20) as held:
+        held.check(book)
+    assert leases.ended(book, "shop", row[0])
+
+
+def test_several_leases_are_taken_all_or_none(ledger: str, book: psycopg.Connection[Any]) -> None:
+    with hold(ledger, "shop", "table:b", "merge/1"):
+        with (
+            pytest.raises(LeaseTaken, match="table:b"),
+            hold(ledger, "shop", ["table:c", "table:b", "table:a"], "merge/2"),
+        ):
+            pass
+        assert book.execute("SELECT name FROM tidemark.leases").fetchall() == [("table:b",)]
+
+
+def test_a_lease_says_nothing_about_names_it_does_not_hold(ledger: str, book: psycopg.Connection[Any]) -> None:
+    with hold(ledger, "shop", "table:a", "merge/1") as held, pytest.raises(LeaseLost, match="table:b"):
+        held.check(book, "table:a", "table:b")
+
+
+def test_a_takeover_waits_for_the_transaction_that_checked(ledger: str, book: psycopg.Connection[Any]) -> None:
+    taken = threading.Event()
+
+    def take_over() -> None:
+        with hold(ledger, "shop", SLOT, "drain/1"):
+            taken.set()
+
+    with hold(ledger, "shop", SLOT, "drain/1") as first:
+        second = threading.Thread(target=take_over)
+        with book.transaction(), connect(ledger) as witness:
+            first.check(book)
+            second.start()
+            wait_for(
+                "the takeover waits for a lock",
+                lambda: witness.execute(
+                    "SELECT 1 FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'"
+                ).fetchone(),
+            )
+            assert not taken.is_set()
+        second.join()
+        assert taken.is_set()
+
+
+def test_a_lease_survives_a_restart_of_the_ledgers_server(tmp_path: Any) -> None:
+    from tidemark.ledger.migrations import migrate
+
+    server = PostgresServer(tmp_path / "ledger", settings={"fsync": "off"}).start()
+    try:
+        migrate(server.conninfo())
+        with hold(server.conninfo(), "shop", SLOT, "drain/1", lease_s=3) as held:
+            server.restart("immediate")
+            with connect(server.conninfo()) as book:
+                (seen,) = book.execute("SELECT expires_at FROM tidemark.leases").fetchone() or (None,)
+                wait_for(
+                    "the lease is renewed over a new connection",
+                    lambda: book.execute("SELECT 1 FROM tidemark.leases WHERE expires_at > %s", (seen,)).fetchone(),
+                )
+                held.check(book)
+    finally:
+        server.remove()

@@ -1,0 +1,105 @@
+"""Manifests and plans as small as a test needs them; no file behind them unless the test writes one."""
+
+from __future__ import annotations
+
+from tidemark.lsn import Lsn
+from tidemark.names import TableName
+from tidemark.schema.table import Column, TableSchema
+from tidemark.staging.manifest import BatchManifest, SourceIdentity, StagedFile, TableChanges, TableMark
+from tidemark.target.plan import MergePlan, PlannedBatch, PlannedFile, PlannedTable
+
+SOURCE = SourceIdentity(system_identifier="7000000000000000001", timeline=1, slot="shop", server_version=180000)
+
+
+def schema_of(table: str, version: int = 1, columns: tuple[str, ...] = ("id",)) -> TableSchema:
+    """A table of integer columns, the first of which is its key."""
+    return TableSchema(
+        table=TableName.parse(table),
+        version=version,
+        relation_oid=16384,
+        identity="default",
+        key=columns[:1],
+        columns=tuple(Column(name, "integer", 23, -1, "int") for name in columns),
+    )
+
+
+def manifest_of(
+    start: int,
+    end: int,
+    *tables: str,
+    pipeline: str = "shop",
+    generation: int = 1,
+    attempt: str = "a1",
+    run_id: str = "run1",
+    source: SourceIdentity = SOURCE,
+    heartbeat: bool = False,
+    marks: tuple[TableMark, ...] = (),
+    schemas: tuple[TableSchema, ...] | None = None,
+    fingerprints: dict[str, dict[str, object]] | None = None,
+) -> BatchManifest:
+    """One batch with ten inserts in one file for each of `tables`."""
+    folder = f"{pipeline}/staging/g{generation}/{Lsn(start).hex16}-{attempt}"
+    return BatchManifest(
+        pipeline=pipeline,
+        generation=generation,
+        start_lsn=Lsn(start),
+        end_lsn=Lsn(end),
+        attempt=attempt,
+        run_id=run_id,
+        created_at="2026-01-02T03:04:05+00:00",
+        source=source,
+        tables=tuple(
+            TableChanges(
+                table=table,
+                files=(StagedFile(f"{folder}/{table}/v1-0.parquet", rows=10, bytes=4, sha256="00", schema_version=1),),
+                counts={"insert": 10},
+            )
+            for table in tables
+        ),
+        schemas=tuple(schema_of(table) for table in tables) if schemas is None else schemas,
+        transactions=None,
+        transaction_count=1,
+        heartbeat_lsn=Lsn(end) if heartbeat else None,
+        last_committed_at="2026-01-02T03:04:00+00:00",
+        marks=marks,
+        fingerprints=fingerprints or {},
+    )
+
+
+def path_of(manifest: BatchManifest) -> str:
+    """Where the manifest lies below the lake root."""
+    folder = f"{manifest.pipeline}/staging/g{manifest.generation}/{manifest.start_lsn.hex16}-{manifest.attempt}"
+    return f"{folder}/manifest.json"
+
+
+def plan_of(name: str, *manifests: BatchManifest) -> MergePlan:
+    """The plan that applies every table of these batches, in order."""
+    tables = sorted({t.table for m in manifests for t in m.tables})
+    return MergePlan(
+        plan=name,
+        pipeline=manifests[0].pipeline,
+        generation=manifests[0].generation,
+        lake="/lake",
+        threads=1,
+        tables=tuple(
+            PlannedTable(
+                table=table,
+                after=None,
+                schemas=(schema_of(table),),
+                batches=tuple(
+                    PlannedBatch(
+                        start_lsn=m.start_lsn,
+                        end_lsn=m.end_lsn,
+                        files=tuple(PlannedFile(f.path, f.rows, f.bytes, f.schema_version) for f in t.files),
+                        unchanged=0,
+                        moved=0,
+                        truncates=0,
+                    )
+                    for m in manifests
+                    for t in m.tables
+                    if t.table == table
+                ),
+            )
+            for table in tables
+        ),
+    )
