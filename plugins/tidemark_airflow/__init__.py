@@ -1,5 +1,5 @@
 """Airflow's side of Tidemark: pipeline files -> DAGs, tasks that each call one function of the library `tidemark`.
 
-Nothing in here decides what is staged, applied or confirmed; the ledger and the tables do (R3-R5). A module imported while a
-DAG file is parsed imports neither psycopg nor pyarrow nor pyspark: `execute` does.
+Nothing in here decides what is staged, applied or confirmed; the ledger and the tables do (R3-R5). A module imported
+while a DAG file is parsed imports neither psycopg nor pyarrow nor pyspark: `execute` does.
 """

@@ -1,16 +1,18 @@
 """A source table <-> the Airflow asset that stands for its two Delta tables.
 
-One asset per table, `tidemark://<pipeline>/<schema>/<table>` (names percent-encoded as in the lake). Which tables a pipeline
-captures is known only when it runs, so its merge task declares one alias, `tidemark:<pipeline>`, and adds an event to a
-table's asset when that table's position moved. A DAG is scheduled by `Asset("tidemark://shop/public/orders")`.
+One asset per table, `tidemark://<pipeline>/<schema>/<table>` (names percent-encoded as in the lake). Which tables a
+pipeline captures is known only when it runs, so its merge task declares one alias, `tidemark:<pipeline>`, and adds an
+event to a table's asset when that table's position moved. A DAG is scheduled by
+`Asset("tidemark://shop/public/orders")`.
 
-Events tell people and downstream DAGs that a table is newer. They arrive late and out of order, and a task that dies at the
-wrong moment sends none: read the table, or the ledger, for what is there.
+Events tell people and downstream DAGs that a table is newer. They arrive late and out of order, and a task that dies at
+the wrong moment sends none: read the table, or the ledger, for what is there.
 """
 
 from __future__ import annotations
 
 from airflow.sdk import Asset, AssetAlias
+
 from tidemark.names import TableName, encode
 
 

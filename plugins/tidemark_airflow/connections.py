@@ -1,8 +1,8 @@
 """Airflow connection id -> what the library takes: a libpq connection string, a salt, the Spark master.
 
-Airflow finds the connection (environment, secrets backend or its database), `tidemark.connections` reads it, so that tasks and
-command line understand one connection in one way. The Spark master alone is asked of SparkSubmitHook: the hook turns a missing
-connection into "yarn" without an error, and preflight has to see what it will do.
+Airflow finds the connection (environment, secrets backend or its database), `tidemark.connections` reads it, so that
+tasks and command line understand one connection in one way. The Spark master alone is asked of SparkSubmitHook: the
+hook turns a missing connection into "yarn" without an error, and preflight has to see what it will do.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
+
 from tidemark.errors import ConnectionMissing
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
+
     from tidemark.connections import Connection as TidemarkConnection
 
 

@@ -2,16 +2,18 @@
 
     preflight ─► changes_waiting ─► drain ─► merge ─► confirm
 
-Edge by edge. A failure anywhere leaves the rest undone and the run red; the next run catches up. Where nothing waits the sensor
-is skipped, and with it drain and merge (all_success); confirm has none_failed, so it runs after a skip, not after a failure.
+Edge by edge. A failure anywhere leaves the rest undone and the run red; the next run catches up. Where nothing waits
+the sensor is skipped, and with it drain and merge (all_success); confirm has none_failed, so it runs after a skip, not
+after a failure.
 
 Runs of a DAG do not overlap: `max_active_runs` holds back scheduled and manual runs, `allowed_run_types` forbids native
-backfills, which it does not hold back, and `max_active_tis_per_dag` keeps a cleared task of an old run from running beside the
-same task of the newest. That is what 1-slot pools would do, with nothing to create first; a task whose pool does not exist is
-never scheduled. All of it is courtesy: the ledger's leases keep the order.
+backfills, which it does not hold back, and `max_active_tis_per_dag` keeps a cleared task of an old run from running
+beside the same task of the newest. That is what 1-slot pools would do, with nothing to create first; a task whose pool
+does not exist is never scheduled. All of it is courtesy: the ledger's leases keep the order.
 
-A file that is broken becomes a DAG with one task that fails with its problems, under the name its capture DAG has. An import
-error would be seen too, but Airflow keeps it for the whole Python file and then schedules none of the file's DAGs.
+A file that is broken becomes a DAG with one task that fails with its problems, under the name its capture DAG has. An
+import error would be seen too, but Airflow keeps it for the whole Python file and then schedules none of the file's
+DAGs.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow.sdk import DAG, TriggerRule, chain
+
 from tidemark.config import PipelineConfig
 from tidemark.config_file import Problem, read_all
 from tidemark_airflow.failures import MovePolicy
@@ -95,7 +98,7 @@ def capture_dag(config: PipelineConfig) -> DAG:
 
 
 def run_timeout_s(config: PipelineConfig) -> int:
-    """The longest that a sound run can take: every try of every task, and an hour for a transaction that ends no batch."""
+    """The longest that a sound run can take: every try of every task, and an hour for one huge transaction."""
     bounds = config.bounds
     drains = (RETRIES + 1) * (bounds.run_s + bounds.drain_stall_s)
     merges = (MERGE_RETRIES + 1) * bounds.merge_timeout_s
@@ -103,7 +106,7 @@ def run_timeout_s(config: PipelineConfig) -> int:
 
 
 def broken_dag(dag_id: str, problems: list[str]) -> DAG:
-    """A DAG that shows, and fails with, what is wrong with a pipeline file; unpaused, because nobody would look otherwise."""
+    """A DAG that shows, and fails with, what is wrong with a pipeline file; unpaused, as nobody would look otherwise."""
     dag = DAG(
         dag_id=dag_id,
         description="The pipeline file is broken: " + problems[0],
@@ -131,7 +134,7 @@ def _defaults() -> dict[str, Any]:
 def _document(config: PipelineConfig) -> str:
     tables = "\n".join(f"- `{rule.pattern}`" for rule in config.tables)
     return (
-        f"Captures slot `{config.slot}` (publication `{config.publication}`) of connection `{config.source_connection}` into "
-        f"`{config.lake}/{config.pipeline}`.\n\nTables:\n\n{tables}\n\nEach change is in `history`, the newest row in `current`. "
-        "A red run is caught up by the next one; its error says whose move it is."
+        f"Captures slot `{config.slot}` (publication `{config.publication}`) of connection `{config.source_connection}` "
+        f"into `{config.lake}/{config.pipeline}`.\n\nTables:\n\n{tables}\n\nEach change is in `history`, the newest row in "
+        "`current`. A red run is caught up by the next one; its error says whose move it is."
     )

@@ -1,10 +1,9 @@
 """`tidemark.errors` -> what Airflow does with a failed task: the one table from `Move` to Airflow.
 
-A retry is worth its wait only where the same task, run again, is expected to succeed. Every other error of the tree fails the
-task at once, under its own name: a retry policy sees the exception itself, so nothing has to be wrapped in
+A retry is worth its wait only where the same task, run again, is expected to succeed. Every other error of the tree
+fails the task at once, under its own name: a retry policy sees the exception itself, so nothing has to be wrapped in
 AirflowFailException. Errors outside of the tree (a lost connection of psycopg, spark-submit's exit code) keep Airflow's
-ordinary retries.
-Source: Airflow 3.3, airflow/sdk/definitions/retry_policy.py.
+ordinary retries. Source: Airflow 3.3, airflow/sdk/definitions/retry_policy.py.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from airflow.sdk import RetryAction, RetryDecision, RetryPolicy
+
 from tidemark.errors import Move, TidemarkError
 
 ACTIONS: dict[Move, RetryAction] = {
@@ -25,7 +25,7 @@ ACTIONS: dict[Move, RetryAction] = {
 
 
 class MovePolicy(RetryPolicy):
-    """Decides by whose move it is. The reason that Airflow logs and keeps is the error's own sentence, remedy included."""
+    """Decides by whose move it is. The reason that Airflow logs and keeps is the error's own text, remedy included."""
 
     def evaluate(self, exception: BaseException, try_number: int, max_tries: int, context: Any = None) -> RetryDecision:
         if isinstance(exception, TidemarkError):

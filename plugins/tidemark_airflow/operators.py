@@ -2,8 +2,8 @@
 
     preflight ─► changes_waiting ─► drain ─► merge ─► confirm
 
-A task hands nothing to the next one: what is staged, planned, applied and confirmed is read from the ledger each time (R3-R5),
-so any task may be retried, cleared, or marked by hand. What goes to XCom is for people.
+A task hands nothing to the next one: what is staged, planned, applied and confirmed is read from the ledger each time
+(R3-R5), so any task may be retried, cleared, or marked by hand. What goes to XCom is for people.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
 from tidemark.config import PipelineConfig
-from tidemark.errors import PipelineFileInvalid, SparkApplicationFailed
+from tidemark.errors import PipelineFileInvalid
 from tidemark_airflow import submission
-from tidemark_airflow.assets import pipeline_alias, table_asset
+from tidemark_airflow.assets import pipeline_alias
 from tidemark_airflow.connections import conninfo, salt, spark_master
 from tidemark_airflow.notifiers import notify
 
@@ -32,7 +33,7 @@ def run_id(context: Context) -> str:
 
 
 def holder(context: Context) -> str:
-    """Names the task instance in the ledger, without its try: a later try takes over an earlier one's leases at once."""
+    """Names the task instance in the ledger, not its try: a later try takes over an earlier one's leases at once."""
     ti = context["ti"]
     return f"{ti.dag_id}/{ti.run_id}/{ti.task_id}/{ti.map_index}"
 
@@ -52,10 +53,11 @@ class PreflightOperator(BaseOperator):
             source=conninfo(self.config.source_connection),
             ledger=conninfo(self.config.ledger_connection),
             spark_master=spark_master(self.config.spark_connection),
+            holder=holder(context),
         )
         self.log.info("%s", report)
         report.raise_for_errors()
-        return {"findings": len(report.findings)}
+        return {"warnings": sum(finding.severity == "warning" for finding in report.findings)}
 
 
 class DrainOperator(BaseOperator):
@@ -94,8 +96,8 @@ class DrainOperator(BaseOperator):
 class MergeOperator(SparkSubmitOperator):
     """Brings what is staged and not applied into Delta, by one Spark application for all tables.
 
-    Each try writes a plan of its own, so nothing is resumed: `durable` is off. Marking the task failed, or its time running out,
-    kills spark-submit (`on_kill` of the hook); a driver that survives all the same loses by the fence (R5).
+    Each try writes a plan of its own, so nothing is resumed: `durable` is off. Marking the task failed, or its time
+    running out, kills spark-submit (`on_kill` of the hook); a driver that survives all the same loses by the fence (R5).
     """
 
     def __init__(self, *, config: PipelineConfig, **kwargs: Any) -> None:
@@ -120,7 +122,6 @@ class MergeOperator(SparkSubmitOperator):
             except AirflowException as failed:
                 self.log.warning("The Spark application ended with an error: %s", failed)
             ingested.append(ingest(self.config, ledger=ledger))
-        ...
         return {}
 
     def submit(self, plan: MergePlan, context: Context) -> None:
@@ -168,7 +169,7 @@ class ConfirmOperator(BaseOperator):
 
 
 class BrokenPipelineFile(BaseOperator):
-    """Stands in for the tasks of a pipeline whose file cannot be read, and fails with everything that is wrong with it."""
+    """Stands in for the tasks of a pipeline whose file is broken, and fails with everything that is wrong with it."""
 
     def __init__(self, *, problems: list[str], **kwargs: Any) -> None:
         super().__init__(**kwargs)

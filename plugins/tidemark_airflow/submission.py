@@ -1,8 +1,8 @@
 """A merge plan -> what spark-submit needs to run it: application, Python, the library, Delta's jars.
 
-On a local master the application runs in this machine's Python, with `include/` on its path. On a cluster the library travels
-as a zip file (`--py-files`), and Python and jars are the cluster's business: `spark.pyspark.python`, `spark.jars.packages` or a
-Spark that has Delta, set in the pipeline file's `spark.conf`.
+On a local master the application runs in this machine's Python, with `include/` on its path. On a cluster the library
+travels as a zip file (`--py-files`), and Python and jars are the cluster's business: `spark.pyspark.python`,
+`spark.jars.packages` or a Spark that has Delta, set in the pipeline file's `spark.conf`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def jars() -> str | None:
 
 
 def local_environment() -> dict[str, str]:
-    """Variables for spark-submit on a local master: the driver runs in the Python, and with the Spark, of this very process."""
+    """Variables for spark-submit on a local master: the driver runs in this process's Python, with its Spark."""
     return {
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
         "PYTHONPATH": os.pathsep.join(filter(None, [str(_LIBRARY.parent), os.environ.get("PYTHONPATH")])),

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
+
 from tidemark_airflow.connections import conninfo_in_triggerer
 
 LOOK_EVERY_S = 5.0

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,11 @@ from typing import Any
 import pytest
 
 from tests.support.airflow_home import REPOSITORY
+
+# Airflow reads its home when it is first imported, and some tests here import it into their own process.
+os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="tidemark-airflow-")
+os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
+os.environ["AIRFLOW__CORE__PLUGINS_FOLDER"] = str(REPOSITORY / "plugins")
 
 SHOP = """\
 source: {connection: shop_source}

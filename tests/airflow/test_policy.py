@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -15,9 +16,8 @@ def capture(shop: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_the_tasks_stand_in_one_chain(capture: dict[str, Any]) -> None:
-    assert {name: task["upstream"] for name, task in capture["tasks"].items()} == {
-        name: before for name, before in zip(TASKS, [[], *([name] for name in TASKS)], strict=False)
-    }
+    upstream = {name: task["upstream"] for name, task in capture["tasks"].items()}
+    assert upstream == {"preflight": [], **{after: [before] for before, after in pairwise(TASKS)}}
 
 
 def test_confirm_runs_after_a_skip_and_not_after_a_failure(capture: dict[str, Any]) -> None:

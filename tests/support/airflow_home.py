@@ -1,7 +1,7 @@
 """A throw-away Airflow: folder + metadata database + connections -> commands, and a scheduler where a test wants one.
 
-Everything goes by environment variables, so nothing of the machine's own Airflow is read or written. The metadata lives in a
-database of the test's PostgreSQL server: SQLite loses triggers and answers 503 now and then.
+Everything goes by environment variables, so nothing of the machine's own Airflow is read or written. The metadata lives
+in a database of the test's PostgreSQL server: SQLite loses triggers and answers 503 now and then.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from psycopg.conninfo import conninfo_to_dict
+
 from standalone.postgres import free_port, wait_for
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -51,7 +52,7 @@ def delta_jars() -> str:
 
 @dataclass
 class AirflowHome:
-    """`folder` becomes AIRFLOW_HOME; `metadata` is the conninfo of an empty database; `connections` maps ids to JSON."""
+    """`folder` becomes AIRFLOW_HOME; `metadata` is the conninfo of an empty database; `connections` maps id to JSON."""
 
     folder: Path
     metadata: str
@@ -90,7 +91,7 @@ class AirflowHome:
         }
 
     def run(self, *arguments: str, timeout_s: float = 300, **variables: str) -> subprocess.CompletedProcess[str]:
-        """Run `airflow <arguments>` to its end; stdout holds both streams. Killed, with its children, after `timeout_s`."""
+        """Run `airflow <arguments>` to its end; stdout holds both streams. Killed with its children after `timeout_s`."""
         process = self.start(*arguments, stdout=subprocess.PIPE, **variables)
         try:
             output, _ = process.communicate(timeout=timeout_s)
@@ -121,7 +122,7 @@ class AirflowHome:
 
     @contextmanager
     def services(self, *names: str) -> Iterator[None]:
-        """Run api-server, scheduler, dag-processor, … for the length of a `with` block; their output lies in AIRFLOW_HOME."""
+        """Run api-server, scheduler, … for the length of a `with` block; their output lies in AIRFLOW_HOME."""
         started: list[subprocess.Popen[str]] = []
         try:
             for name in names:

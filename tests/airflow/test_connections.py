@@ -1,0 +1,78 @@
+"""What Airflow's connections become, in both forms in which the environment may hold them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from tidemark.errors import ConnectionInvalid, ConnectionMissing
+from tidemark_airflow import connections
+
+EXPECTED = {
+    "host": "db.example",
+    "port": "5433",
+    "dbname": "shop",
+    "user": "capture",
+    "password": "p@ss word/1",
+    "sslmode": "require",
+}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "postgres://capture:p%40ss%20word%2F1@db.example:5433/shop?sslmode=require&cursor=dictcursor",
+        json.dumps(
+            {
+                "conn_type": "postgres",
+                "host": "db.example",
+                "port": 5433,
+                "schema": "shop",
+                "login": "capture",
+                "password": "p@ss word/1",
+                "extra": {"sslmode": "require", "cursor": "dictcursor"},
+            }
+        ),
+    ],
+    ids=["uri", "json"],
+)
+def test_a_postgres_connection_becomes_a_connection_string(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_SHOP_SOURCE", value)
+    assert conninfo_to_dict(connections.conninfo("shop_source")) == EXPECTED
+
+
+def test_a_missing_connection_is_an_error_with_its_name() -> None:
+    with pytest.raises(ConnectionMissing, match="AIRFLOW_CONN_NOWHERE"):
+        connections.conninfo("nowhere")
+
+
+def test_a_connection_of_another_type_is_refused_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_SHOP_SOURCE", "mysql://capture:hidden-secret@db.example/shop")
+    with pytest.raises(ConnectionInvalid, match="mysql") as refused:
+        connections.conninfo("shop_source")
+    assert "hidden-secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "master"),
+    [
+        ('{"conn_type": "spark", "host": "local[*]", "extra": {"deploy-mode": "client"}}', "local[*]"),
+        ("spark://local[*]", "yarn"),
+        ("spark://spark.example:7077", "spark://spark.example:7077"),
+        (None, "yarn"),
+    ],
+)
+def test_preflight_is_told_the_master_that_the_hook_resolves(
+    monkeypatch: pytest.MonkeyPatch, value: str | None, master: str
+) -> None:
+    if value is not None:
+        monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", value)
+    assert connections.spark_master("spark_default") == master
+
+
+def test_a_salt_is_the_password_of_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_SALT", '{"conn_type": "generic", "password": "grains"}')
+    assert connections.salt("salt") == b"grains"
+    assert connections.salt(None) is None

@@ -1,0 +1,114 @@
+"""The sensor looks once, defers only if the file asks for it, and believes no event that it does not know."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
+from airflow.sdk.module_loading import import_string
+
+from tests.airflow.conftest import SHOP
+from tests.support.airflow_home import postgres_connection
+from tidemark.capture import waiting
+from tidemark.capture.waiting import Waiting
+from tidemark.config import PipelineConfig
+from tidemark.config_file import load
+from tidemark_airflow import triggers
+from tidemark_airflow.sensors import ChangesWaitingSensor
+
+Answers = Callable[..., list[Any]]
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PipelineConfig:
+    for name in ("SHOP_SOURCE", "TIDEMARK_LEDGER"):
+        monkeypatch.setenv(f"AIRFLOW_CONN_{name}", postgres_connection(f"host=h port=1 user=u dbname={name.lower()}"))
+    file = tmp_path / "shop.yaml"
+    file.write_text(SHOP)
+    return load(file)
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
+    """Let `changes_waiting` give these answers, in turn; returns the list of its calls."""
+
+    def give(*said: bool) -> list[Any]:
+        calls: list[Any] = []
+
+        def changes_waiting(config: PipelineConfig, *, source: str, ledger: str) -> Waiting:
+            calls.append(SimpleNamespace(pipeline=config.pipeline, source=source, ledger=ledger))
+            return Waiting(said[len(calls) - 1], f"look {len(calls)}")
+
+        monkeypatch.setattr(waiting, "changes_waiting", changes_waiting)
+        return calls
+
+    return give
+
+
+def sensor(config: PipelineConfig, wait_s: int = 0) -> ChangesWaitingSensor:
+    bounds = dataclasses.replace(config.bounds, wait_s=wait_s)
+    return ChangesWaitingSensor(task_id="changes_waiting", config=dataclasses.replace(config, bounds=bounds))
+
+
+def test_it_succeeds_when_something_waits(config: PipelineConfig, answers: Answers) -> None:
+    calls = answers(True)
+    assert sensor(config, wait_s=60).execute({}) == "look 1"
+    assert [call.source for call in calls] == ["host=h port=1 user=u dbname=shop_source"]
+
+
+def test_it_looks_once_and_skips_when_nothing_waits(config: PipelineConfig, answers: Answers) -> None:
+    calls = answers(False)
+    with pytest.raises(AirflowSkipException, match="look 1"):
+        sensor(config).execute({})
+    assert len(calls) == 1
+
+
+def test_it_defers_only_when_the_file_asks_for_it(config: PipelineConfig, answers: Answers) -> None:
+    answers(False)
+    with pytest.raises(TaskDeferred) as deferred:
+        sensor(config, wait_s=60).execute({})
+    classpath, arguments = deferred.value.trigger.serialize()
+    assert import_string(classpath)(**arguments).serialize() == (classpath, {"path": config.path, "wait_s": 60})
+    assert deferred.value.timeout.total_seconds() > 60
+
+
+def test_after_the_wait_it_skips_or_succeeds(config: PipelineConfig) -> None:
+    task = sensor(config, wait_s=60)
+    assert task.execute_complete({}, {"waiting": True, "reason": "changes"}) == "changes"
+    with pytest.raises(AirflowSkipException, match="idle"):
+        task.execute_complete({}, {"waiting": False, "reason": "idle"})
+
+
+@pytest.mark.parametrize("event", [None, {}, "done", {"waiting": "yes", "reason": "x"}, {"waiting": True}])
+def test_an_event_it_does_not_know_is_an_error(config: PipelineConfig, event: Any) -> None:
+    with pytest.raises(TypeError, match="ChangesTrigger sent"):
+        sensor(config, wait_s=60).execute_complete({}, event)
+
+
+def fire(config: PipelineConfig, wait_s: float) -> Any:
+    async def first() -> Any:
+        async for event in triggers.ChangesTrigger(path=config.path, wait_s=wait_s).run():
+            return event.payload
+        return None
+
+    return asyncio.run(first())
+
+
+def test_the_trigger_fires_as_soon_as_something_waits(
+    config: PipelineConfig, answers: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(triggers, "LOOK_EVERY_S", 0.01)
+    calls = answers(False, False, True)
+    assert fire(config, wait_s=30) == {"waiting": True, "reason": "look 3"}
+    assert calls[-1].ledger.endswith("dbname=tidemark_ledger")
+
+
+def test_the_trigger_says_that_nothing_came(config: PipelineConfig, answers: Answers) -> None:
+    answers(False, False)
+    assert fire(config, wait_s=0) == {"waiting": False, "reason": "look 1"}
