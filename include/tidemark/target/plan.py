@@ -1,7 +1,8 @@
-"""What one Spark application shall apply, and what it says it did: `MergePlan` <-> plan.json, `PlanResult` <-> result.json.
+"""What one Spark application shall apply, and what it says it did: `MergePlan` <-> plan.json, `PlanResult` <->
+result.json.
 
-A plan carries no secret and no Airflow (R10): only paths relative to the lake root, table definitions and LSNs. Every attempt
-writes a plan of its own, so a driver that outlives its task never reads another's. Pure: no Spark in here.
+A plan carries no secret and no Airflow (R10): only paths relative to the lake root, table definitions and LSNs. Every
+attempt writes a plan of its own, so a driver that outlives its task never reads another's. Pure: no Spark in here.
 """
 
 from __future__ import annotations
@@ -145,9 +146,9 @@ class MergePlan:
 class TableResult:
     """What the application found or did to one table.
 
-    Positions are `txnVersion`s read back from Delta after the last step, None where the table has none. `rows` counts what was
-    appended to history and inserted, updated, deleted in current; `holes` maps a column to the unchanged values whose base is
-    known nowhere. `error` is None, or {"kind", "move", "message"}.
+    Positions are `txnVersion`s read back from Delta after the last step, None where the table has none. `rows` counts
+    what was appended to history and inserted, updated, deleted in current; `holes` maps a column to the unchanged
+    values whose base is known nowhere. `error` is None, or {"kind", "move", "message"}.
     """
 
     table: str
@@ -183,7 +184,13 @@ class PlanResult:
             for t in self.tables
         ]
         return json.dumps(
-            {"format": FORMAT, "plan": self.plan, "pipeline": self.pipeline, "generation": self.generation, "tables": tables},
+            {
+                "format": FORMAT,
+                "plan": self.plan,
+                "pipeline": self.pipeline,
+                "generation": self.generation,
+                "tables": tables,
+            },
             indent=1,
         )
 

@@ -1,0 +1,206 @@
+"""The changes of some batches of one table, and the two commits they become: history's append, current's MERGE.
+
+Everything that depends on the target is taken from one pinned version of current: the values that unchanged columns
+keep, and how many copies of a row a multiset holds. That version carries the position just before these changes, so
+both commits are functions of it and of the staged files alone, and a second attempt computes the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from tidemark import failpoints
+from tidemark.lsn import Lsn
+from tidemark.schema.table import TableSchema
+from tidemark.target import delta_tables, fold
+from tidemark.target.delta_tables import PinnedTable
+from tidemark.target.plan import PlannedBatch
+from tidemark.target.staged_changes import is_multiset, read_changes
+
+# Staged bytes per appended file; staged and written Parquet are of about one size.
+FILE_BYTES: Final = 64 * 2**20
+
+ROW_METADATA: Final = ("_commit_lsn", "_committed_at")
+
+
+class Changes:
+    """`batches` are the next ones behind `current`, the pinned version (None: the table has no current)."""
+
+    def __init__(
+        self,
+        session: SparkSession,
+        lake: str,
+        schemas: Sequence[TableSchema],
+        batches: Sequence[PlannedBatch],
+        current: PinnedTable | None,
+    ) -> None:
+        self.session = session
+        self.lake = lake
+        self.schemas = schemas
+        self.schema = schemas[-1]
+        self.names = [c.name for c in self.schema.columns]
+        self.batches = batches
+        self.current = current
+        self.end: Lsn = batches[-1].end_lsn
+        self.multiset = is_multiset(self.schema)
+        self.moved = any(b.moved for b in batches)
+        self.unchanged = any(b.unchanged for b in batches)
+        self.truncated = any(b.truncates for b in batches)
+        self.holes: dict[str, int] = {}
+        self._cached: list[DataFrame] = []
+
+    def release(self) -> None:
+        for frame in self._cached:
+            frame.unpersist()
+
+    # --- frames ---------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def staged(self) -> DataFrame:
+        """All changes as staged, truncates included."""
+        return read_changes(self.session, self.lake, self.schemas, self.batches)
+
+    @cached_property
+    def last_truncate(self) -> tuple[int, int] | None:
+        """The order key of the last truncate: one row, whatever their number."""
+        if not self.truncated:
+            return None
+        truncates = self.staged.where(F.col("_op") == "truncate")
+        newest = truncates.agg(F.max(F.struct("_commit_lsn", "_ordinal")).alias("newest")).first()
+        if newest is None or newest["newest"] is None:
+            return None
+        return newest["newest"]["_commit_lsn"], newest["newest"]["_ordinal"]
+
+    @cached_property
+    def rows(self) -> DataFrame:
+        """All changes but truncates, one key each, unchanged values filled in.
+
+        Filled rows are kept for the second commit: they cost windows and joins over the target, and a MERGE that
+        reads them again must see the same.
+        """
+        staged = self.staged.where(F.col("_op") != "truncate") if self.truncated else self.staged
+        identity = self.names if self.multiset else self.schema.key
+        single = staged.transform(
+            fold.split_identity(identity, self.names, moved=self.moved, multiset=self.multiset)
+        ).transform(fold.mark_above(self.last_truncate))
+        names = self._unchanged_names()
+        if not names:
+            return single.transform(fold.without_holes)
+        there = None if self.current is None or self.current.is_empty else delta_tables.rows(self.session, self.current)
+        filled = single.transform(
+            fold.fill_unchanged(self.schema.key, names, moved=self.moved, truncated=self.truncated, target=there)
+        ).persist()
+        self._cached.append(filled)
+        return filled
+
+    def _unchanged_names(self) -> list[str]:
+        """The columns that occur in the mask: at most all of the table's, and mostly one or two."""
+        if not self.unchanged:
+            return []
+        found = self.staged.select(F.explode("_unchanged").alias("name")).distinct().collect()
+        return sorted(row["name"] for row in found)
+
+    # --- history --------------------------------------------------------------------------------------------------
+
+    def move_history(self, history: PinnedTable, application: str) -> int:
+        """Append every change, truncates as rows without a key. Returns the rows appended."""
+        shape = history.schema()
+        frame = _closing_select(self.rows, shape)
+        if self.truncated:
+            truncates = self.staged.where(F.col("_op") == "truncate")
+            frame = frame.unionByName(_closing_select(truncates, shape))
+        staged_bytes = sum(f.bytes for b in self.batches for f in b.files)
+        frame = frame.coalesce(max(1, -(-staged_bytes // FILE_BYTES)))
+        failpoints.reach("merge.before_history")
+        count = delta_tables.append(self.session, history, frame, application, self.end)
+        failpoints.reach("merge.after_history")
+        return count
+
+    # --- current --------------------------------------------------------------------------------------------------
+
+    def move_current(self, application: str) -> dict[str, int]:
+        """One commit that brings current to the end of the batches. Returns the rows inserted, updated, deleted."""
+        failpoints.reach("merge.before_current")
+        counted = self._multiset(application) if self.multiset else self._keyed(application)
+        failpoints.reach("merge.after_current")
+        return counted
+
+    def _keyed(self, application: str) -> dict[str, int]:
+        assert self.current is not None
+        newest = self.rows.where(F.col(fold.ABOVE)).transform(fold.newest_per_key(self.schema.key))
+        holes = self._count_holes(newest)
+        if self.truncated or self.current.is_empty:
+            counted = self._load(newest.where(F.col("_op") != "delete"), application)
+        else:
+            columns = [*self.names, *ROW_METADATA]
+            values = {name: fold.column(name, "s") for name in columns}
+            source = newest.select(*[fold.column(name) for name in columns], "_op")
+            same_key = fold.all_of([fold.column(k, "t") == fold.column(k, "s") for k in self.schema.key])
+            counted = delta_tables.merge(
+                self.session,
+                self.current,
+                source,
+                on=same_key,
+                delete=F.col("s._op") == "delete",
+                update=values,
+                insert=F.col("s._op") != "delete",
+                insert_values=values,
+                application=application,
+                end=self.end,
+            )
+        self.holes = holes
+        return counted
+
+    def _multiset(self, application: str) -> dict[str, int]:
+        assert self.current is not None
+        columns = [*self.names, *ROW_METADATA]
+        net = self.rows.where(F.col(fold.ABOVE)).transform(fold.net_copies(self.names))
+        if self.truncated or self.current.is_empty:
+            copies = net.transform(fold.copies_after(self.names, None))
+            return self._load(copies.where(F.col(fold.COPY) > 0), application)
+        there = delta_tables.rows(self.session, self.current)
+        copies = net.transform(fold.copies_after(self.names, there))
+        types = {f.name: f.dataType for f in self.rows.schema.fields}
+        matches: Column = (F.col(f"s.{fold.COPY}") == 0) & fold.same_row(self.names, types, "t", "s")
+        return delta_tables.merge(
+            self.session,
+            self.current,
+            copies.select(*[fold.column(name) for name in columns], fold.COPY),
+            on=matches,
+            delete=F.lit(True),
+            update=None,
+            insert=F.col(f"s.{fold.COPY}") > 0,
+            insert_values={name: fold.column(name, "s") for name in columns},
+            application=application,
+            end=self.end,
+        )
+
+    def _load(self, rows: DataFrame, application: str) -> dict[str, int]:
+        """Into an empty table, or in place of everything before a truncate: no join with what is there."""
+        assert self.current is not None
+        frame = _closing_select(rows, self.current.schema())
+        if self.truncated:
+            delta_tables.replace(self.session, self.current, frame, application, self.end)
+            return {"truncated": 1}
+        return {"inserted": delta_tables.append(self.session, self.current, frame, application, self.end)}
+
+    def _count_holes(self, newest: DataFrame) -> dict[str, int]:
+        """Values of the rows that stay whose base is known nowhere, by column."""
+        if not self.unchanged:
+            return {}
+        holes = newest.where(F.col("_op") != "delete").select(F.explode(fold.HOLES).alias("name"))
+        return {row["name"]: row["count"] for row in holes.groupBy("name").count().collect()}
+
+
+def _closing_select(frame: DataFrame, shape: StructType) -> DataFrame:
+    """The table's own columns in its own order; what the changes do not have (a column added since) is NULL."""
+    there = set(frame.columns)
+    return frame.select(
+        *[fold.column(f.name) if f.name in there else F.lit(None).cast(f.dataType).alias(f.name) for f in shape.fields]
+    )

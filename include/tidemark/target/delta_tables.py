@@ -1,0 +1,211 @@
+"""Every call to Delta: a path, pinned at one version -> its position, its rows, the commit that moves it on (R5).
+
+Positions are Delta's own application transactions (Delta protocol, "Transaction Identifiers"): `txnAppId` names
+pipeline, generation, table and step, `txnVersion` is the end LSN of the last batch applied. They are read from the
+log and tested before anything is written. Two fences stand behind that test, for a driver that outlives its task:
+
+- `append` commits on the very version whose position was tested: it opens Delta's transaction on the pinned snapshot,
+  so any commit of the same application id in between is a conflict. Appending twice would double rows, so here
+  nothing less will do.
+- `merge` and `replace` start from the newest version, and are right from there whatever it is: what they write is the
+  newest value per key, computed from one pinned version, so doing it again, or over a part of it, changes nothing.
+  One that is behind is skipped by Delta itself (`txnVersion`), one that runs into another's commit fails.
+
+Never used: autoMerge, WHEN NOT MATCHED BY SOURCE (it disables file pruning), change data feed, CHECK constraints.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from delta.exceptions import DeltaConcurrentModificationException
+from delta.tables import DeltaTable
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql.types import StructField, StructType
+
+from tidemark.lsn import Lsn
+from tidemark.names import spark_identifier
+
+TXN_APP_ID: Final = "spark.databricks.delta.write.txnAppId"
+TXN_VERSION: Final = "spark.databricks.delta.write.txnVersion"
+
+# What Delta cannot put into a plain Parquet column name; such a table is created with column mapping.
+UNMAPPED_CHARACTERS: Final = frozenset(" ,;{}()\n\t=")
+
+# Conditions by which Delta says that the table changed under a command that had been planned on an older version.
+_CONTESTED_CONDITIONS: Final = frozenset(
+    {
+        "DELTA_SCHEMA_CHANGE_SINCE_ANALYSIS",
+        "DELTA_TABLE_ALREADY_EXISTS",
+        "DELTA_CREATE_TABLE_WITH_DIFFERENT_PROPERTY",
+        "FIELD_ALREADY_EXISTS",
+        "DELTA_ADD_COLUMN_AT_INDEX_LESS_THAN_ZERO",
+        "DELTA_DUPLICATE_COLUMNS_FOUND",
+    }
+)
+
+
+def is_contested(error: BaseException) -> bool:
+    """Whether another writer's commit came in between, so that the positions have to be read again."""
+    if isinstance(error, DeltaConcurrentModificationException):
+        return True
+    if isinstance(error, PySparkException):
+        condition = error.getCondition() or ""
+        return condition.partition(".")[0] in _CONTESTED_CONDITIONS or condition.startswith("DELTA_CONCURRENT")
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedTable:
+    """One version of one Delta table; `version` is -1 where there is none yet."""
+
+    path: str
+    version: int
+    log: Any
+    snapshot: Any
+
+    @property
+    def exists(self) -> bool:
+        return self.version >= 0
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.exists or int(self.snapshot.numOfFiles()) == 0
+
+    def position(self, application: str) -> Lsn | None:
+        """The end LSN of the last batch applied under this application id, None where there is none."""
+        if not self.exists:
+            return None
+        found = self.snapshot.transactions().get(application)
+        return Lsn(int(found.get())) if found.isDefined() else None
+
+    def schema(self) -> StructType:
+        return StructType() if not self.exists else StructType.fromJson(json.loads(self.snapshot.schema().json()))
+
+
+def pin(spark: SparkSession, path: str) -> PinnedTable:
+    """The newest version of the table, read from its log now."""
+    jvm: Any = spark.sparkContext._jvm
+    log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)
+    nothing = jvm.scala.Option.apply(None)
+    snapshot = log.update(False, nothing, nothing)
+    return PinnedTable(path, int(snapshot.version()), log, snapshot)
+
+
+def rows(spark: SparkSession, table: PinnedTable) -> DataFrame:
+    """The rows of the pinned version, whatever is committed meanwhile."""
+    jvm: Any = spark.sparkContext._jvm
+    relation = table.log.createRelation(
+        jvm.org.apache.spark.api.python.PythonUtils.toSeq(jvm.java.util.ArrayList()),
+        jvm.scala.Option.apply(table.snapshot),
+        jvm.scala.Option.apply(None),
+        True,
+    )
+    return DataFrame(spark._jsparkSession.baseRelationToDataFrame(relation), spark)
+
+
+def create(spark: SparkSession, path: str, schema: StructType, properties: Mapping[str, str]) -> None:
+    """An empty table, in a commit of its own that carries no position; nothing happens where there is one already."""
+    builder = DeltaTable.createIfNotExists(spark).location(path).addColumns(schema)
+    for key, value in {**properties, **_column_mapping(schema.names)}.items():
+        builder = builder.property(key, value)
+    builder.execute()
+
+
+def add_columns(spark: SparkSession, table: PinnedTable, fields: Sequence[StructField]) -> None:
+    """Nullable columns behind the others, as a metadata commit of its own that carries no position."""
+    quoted = f"delta.{spark_identifier(table.path)}"
+    mapping = _column_mapping([f.name for f in fields])
+    if mapping:
+        listed = ", ".join(f"'{key}' = '{value}'" for key, value in mapping.items())
+        spark.sql(f"ALTER TABLE {quoted} SET TBLPROPERTIES ({listed})")
+    columns = ", ".join(f"{spark_identifier(f.name)} {f.dataType.simpleString()}" for f in fields)
+    spark.sql(f"ALTER TABLE {quoted} ADD COLUMNS ({columns})")
+
+
+def append(spark: SparkSession, table: PinnedTable, frame: DataFrame, application: str, end: Lsn) -> int:
+    """One commit that adds the rows and sets the position, on the pinned version. Returns the number of rows.
+
+    Raises what `is_contested` recognises where another commit touched the position or the schema since it was pinned.
+    """
+    jvm: Any = spark.sparkContext._jvm
+    nothing = jvm.scala.Option.apply(None)
+    transaction = table.log.startTransaction(nothing, jvm.scala.Option.apply(table.snapshot))
+    transaction.txnVersion(application)  # enters the id into the transaction's read set: what makes a rival a conflict
+    files = transaction.writeFiles(frame._jdf)
+    moved = jvm.org.apache.spark.sql.delta.actions.SetTransaction(
+        application, int(end), jvm.scala.Option.apply(jvm.java.lang.System.currentTimeMillis())
+    )
+    actions = jvm.java.util.ArrayList()
+    actions.add(moved)
+    write = getattr(jvm.org.apache.spark.sql.delta, "DeltaOperations$Write")
+    operation = write(jvm.org.apache.spark.sql.SaveMode.Append, *[nothing] * 8)
+    transaction.commit(jvm.org.apache.spark.api.python.PythonUtils.toSeq(actions).appendedAll(files), operation)
+    counted = (files.apply(n).numLogicalRecords() for n in range(files.size()))
+    return sum(int(records.get()) for records in counted if records.isDefined())
+
+
+def replace(spark: SparkSession, table: PinnedTable, frame: DataFrame, application: str, end: Lsn) -> None:
+    """One commit after which the table holds these rows only; its properties stay."""
+    with _transaction(spark, application, end):
+        frame.write.format("delta").mode("overwrite").save(table.path)
+
+
+def merge(
+    spark: SparkSession,
+    table: PinnedTable,
+    source: DataFrame,
+    *,
+    on: Column,
+    delete: Column,
+    update: Mapping[str, Column] | None,
+    insert: Column,
+    insert_values: Mapping[str, Column],
+    application: str,
+    end: Lsn,
+) -> dict[str, int]:
+    """One MERGE of `source` (alias s) into the table (alias t). Returns the rows inserted, updated, deleted.
+
+    Nothing is counted where Delta skipped it since the position is there already. The handle is built anew for each
+    merge: it would otherwise keep the schema of its first use.
+    """
+    with _transaction(spark, application, end):
+        builder = DeltaTable.forPath(spark, table.path).alias("t").merge(source.alias("s"), on)
+        builder = builder.whenMatchedDelete(delete)
+        if update is not None:
+            builder = builder.whenMatchedUpdate(set=_quoted(update))
+        result: Any = builder.whenNotMatchedInsert(insert, values=_quoted(insert_values)).execute()
+        counted = result.collect()
+    if not counted:
+        return {}
+    row = counted[0]
+    return {
+        "inserted": row["num_inserted_rows"],
+        "updated": row["num_updated_rows"],
+        "deleted": row["num_deleted_rows"],
+    }
+
+
+@contextmanager
+def _transaction(spark: SparkSession, application: str, end: Lsn) -> Iterator[None]:
+    """The position that the one command within sets; unset afterwards even where it failed."""
+    spark.conf.set(TXN_APP_ID, application)
+    spark.conf.set(TXN_VERSION, str(int(end)))
+    try:
+        yield
+    finally:
+        spark.conf.unset(TXN_VERSION)
+        spark.conf.unset(TXN_APP_ID)
+
+
+def _quoted(values: Mapping[str, Column]) -> dict[str, str | Column]:
+    return {spark_identifier(name): value for name, value in values.items()}
+
+
+def _column_mapping(names: Sequence[str]) -> dict[str, str]:
+    return {"delta.columnMapping.mode": "name"} if any(set(n) & UNMAPPED_CHARACTERS for n in names) else {}

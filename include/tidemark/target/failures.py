@@ -1,0 +1,72 @@
+"""What Spark, Delta or Python raised while one table was merged -> an error of the tree, by whose move it is.
+
+Spark's messages quote values of rows, so nothing of them is passed on but the error condition ("DELTA_...") and the
+class names of the causes; the driver's own log has the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
+
+from tidemark.errors import LakeFailed, MergeBroken, MergeFailed, StagedFileGone, TidemarkError
+
+MAX_CAUSES: Final = 20
+
+_FILE_GONE: Final = frozenset({"PATH_NOT_FOUND", "FAILED_READ_FILE.FILE_NOT_EXIST"})
+
+# Delta's own checks of what a fold promises: one row per key, no key without a value.
+_PROMISE_BROKEN: Final = frozenset(
+    {"DELTA_MULTIPLE_SOURCE_ROW_MATCHING_TARGET_ROW_IN_MERGE", "DELTA_NOT_NULL_CONSTRAINT_VIOLATED"}
+)
+
+# Causes that are of storage, network or cluster, and of no table.
+_OF_THE_LAKE: Final = (
+    "java.net.",
+    "java.io.IOException",
+    "java.io.InterruptedIOException",
+    "java.nio.file.FileSystemException",
+    "java.nio.file.AccessDeniedException",
+    "java.util.concurrent.TimeoutException",
+    "java.lang.OutOfMemoryError",
+    "org.apache.hadoop.net.",
+    "org.apache.hadoop.fs.s3a.",
+    "org.apache.hadoop.security.",
+    "com.amazonaws.",
+    "software.amazon.",
+)
+
+
+def as_error(failed: BaseException, table: str) -> TidemarkError:
+    """The leaf for what was raised; the table is named, its rows are not."""
+    condition = condition_of(failed)
+    if condition in _FILE_GONE:
+        return StagedFileGone(table=table)
+    if condition in _PROMISE_BROKEN:
+        return MergeBroken(table=table, condition=condition)
+    if isinstance(failed, PySparkException | Py4JError):
+        causes = list(_cause_classes(failed))
+        if not isinstance(failed, PySparkException | Py4JJavaError) or any(c.startswith(_OF_THE_LAKE) for c in causes):
+            return LakeFailed(table=table, condition=causes[-1] if causes else condition)
+        return MergeFailed(table=table, condition=condition)
+    return MergeBroken(table=table, condition=condition)
+
+
+def condition_of(failed: BaseException) -> str:
+    """Spark's error condition, else the class of the innermost cause; no message."""
+    if isinstance(failed, PySparkException) and failed.getCondition():
+        return str(failed.getCondition())
+    causes = list(_cause_classes(failed))
+    return causes[-1] if causes else type(failed).__name__
+
+
+def _cause_classes(failed: BaseException) -> Iterator[str]:
+    cause: Any = getattr(failed, "_origin", None) or getattr(failed, "java_exception", None)
+    for _ in range(MAX_CAUSES):
+        if cause is None:
+            return
+        yield str(cause.getClass().getName())
+        cause = cause.getCause()

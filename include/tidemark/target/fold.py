@@ -1,0 +1,404 @@
+"""Changes -> what history and current get of them. DataFrame to DataFrame, no I/O.
+
+    changes ── split_identity ── fill_unchanged ──┬── history: every change, one row each
+                                                  └── newest_per_key ── current: one row per key (net_copies: multiset)
+
+Changes are ordered by `(_commit_lsn, _ordinal)` within a generation (R1). `split_identity` turns a change of the key
+into two rows, the delete of the old and the insert of the new one, ordered by HALF within their change; so after it
+every row has one key, and a key has one life after the other: a life begins with an insert or in the target, and ends
+with a delete.
+
+**Unchanged values** (a TOASTed value that an update did not touch is not sent) are a mask, `_unchanged`, never a
+value. The newest value present since the life's insert stands for it; a life that began in the target takes the
+target's; a life that began with a change of the key takes what the old key's life had just then, and so on along the
+chain of moves, whatever keys it swaps or uses again. A value whose base is nowhere is a hole: NULL in its column, and
+its column named in HOLES.
+
+Each rule's value is wrapped into a struct of one field, so that "present, and NULL" differs from "not present".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, MapType
+
+from tidemark.errors import MovesNotResolved
+from tidemark.names import spark_identifier
+
+# Columns that exist within an application only; no source column is called like that.
+HALF = "__tidemark_half"  # 0: the delete of a change of identity, 1: everything else
+MOVED = "__tidemark_moved"  # the insert of a change of identity
+ABOVE = "__tidemark_above"  # the change lies above the plan's last truncate
+HOLES = "__tidemark_holes"  # the row's columns whose unchanged value is known nowhere
+NET = "__tidemark_net"  # multiset: copies to add, negative: to remove
+INHERITS = (
+    "__tidemark_inherits"  # the unchanged columns of a change of the key, on its delete: what has to be handed over
+)
+
+ORDER = ("_commit_lsn", "_ordinal", HALF)
+
+Transform = Callable[[DataFrame], DataFrame]
+
+# A chain of moves is halved by every round; no plan holds more than 2^40 changes.
+MAX_ROUNDS = 40
+
+
+def column(name: str, of: str | None = None) -> Column:
+    quoted = spark_identifier(name)
+    return F.col(quoted if of is None else f"{of}.{quoted}")
+
+
+def _is_unchanged(name: str) -> Column:
+    return F.coalesce(F.array_contains("_unchanged", F.lit(name)), F.lit(False))
+
+
+def split_identity(identity: Sequence[str], columns: Sequence[str], *, moved: bool, multiset: bool) -> Transform:
+    """A change of the identity -> delete of the old (HALF 0) and insert of the new (HALF 1).
+
+    `identity` are the key's columns, or all columns of a multiset, where every update is a change of identity and a
+    delete takes its values from the old row. Takes `_before` away. With `moved` false nothing is split: the manifest
+    says that no key changed.
+    """
+
+    def transform(changes: DataFrame) -> DataFrame:
+        metadata = ("_generation", "_commit_lsn", "_ordinal", "_xid", "_committed_at")
+        splits = (F.col("_op") == "update") & F.col("_before").isNotNull() if moved or multiset else F.lit(False)
+        if moved or multiset:
+            halves = F.explode(F.when(splits, F.array(F.lit(0), F.lit(1))).otherwise(F.array(F.lit(1))))
+        else:
+            halves = F.lit(1)
+        numbered = changes.withColumn(HALF, halves).withColumn(MOVED, splits)
+        is_old = F.col(MOVED) & (F.col(HALF) == 0)
+        takes_before = (is_old | (F.col("_op") == "delete")) if multiset else is_old
+        values = []
+        for name in columns:
+            before = column(name, "_before") if name in identity else F.lit(None)
+            kept = column(name)
+            values.append((F.when(takes_before, before).otherwise(kept) if moved or multiset else kept).alias(name))
+        op = F.when(is_old, "delete").when(F.col(MOVED), "insert").otherwise(F.col("_op"))
+        return numbered.select(
+            *metadata,
+            op.alias("_op"),
+            *values,
+            F.when(~is_old, F.col("_unchanged")).alias("_unchanged"),
+            F.when(~is_old, F.col("_text")).alias("_text"),
+            HALF,
+            MOVED,
+            F.when(is_old, F.col("_unchanged")).alias(INHERITS),
+        )
+
+    return transform
+
+
+def mark_above(last_truncate: tuple[int, int] | None) -> Transform:
+    """Sets ABOVE: whether a change is above the last truncate, `(commit_lsn, ordinal)`; all are where there is none."""
+
+    def transform(changes: DataFrame) -> DataFrame:
+        if last_truncate is None:
+            return changes.withColumn(ABOVE, F.lit(True))
+        commit_lsn, ordinal = last_truncate
+        above = (F.col("_commit_lsn") > commit_lsn) | (
+            (F.col("_commit_lsn") == commit_lsn) & (F.col("_ordinal") > ordinal)
+        )
+        return changes.withColumn(ABOVE, above)
+
+    return transform
+
+
+def without_holes(changes: DataFrame) -> DataFrame:
+    """What `fill_unchanged` gives where no change has an unchanged value."""
+    return changes.withColumn(HOLES, F.lit(None).cast("array<string>"))
+
+
+def fill_unchanged(
+    key: Sequence[str], unchanged: Sequence[str], *, moved: bool, truncated: bool, target: DataFrame | None
+) -> Transform:
+    """Put a value where `_unchanged` says that none was sent; the mark stays. Sets HOLES.
+
+    `unchanged` are the columns that occur in the mask; `target` is the pinned version of current, None where there is
+    none. `moved` says that a change of the key has unchanged values too, `truncated` that the plan holds a truncate:
+    a life above it that no insert began has no base in the target.
+    """
+
+    def transform(changes: DataFrame) -> DataFrame:
+        if not unchanged:
+            return without_holes(changes)
+        frame = changes.transform(_know(key, unchanged))
+        if moved:
+            frame = frame.transform(_inherit(key, unchanged, target, truncated))
+        else:
+            frame = frame.select("*", *[_absent(changes, name).alias(_handed(name)) for name in unchanged])
+            frame = frame.withColumn(_ROOT, _own_root(key, truncated))
+        if target is not None:
+            frame = frame.transform(_take_from_target(key, unchanged, target))
+        else:
+            frame = frame.select("*", *[_absent(changes, name).alias(_base(name)) for name in unchanged])
+        filled = {name: _found(name) for name in unchanged}
+        values = [
+            F.when(_is_unchanged(name), filled[name]["value"]).otherwise(column(name)).alias(name)
+            if name in filled
+            else column(name)
+            for name in changes.columns
+        ]
+        holes = F.array_compact(F.array(*[F.when(_is_unchanged(n) & filled[n].isNull(), F.lit(n)) for n in unchanged]))
+        return frame.select(*values, holes.alias(HOLES))
+
+    return transform
+
+
+# --- where an unchanged value comes from: within the life, from the old key's life, from the target
+# -----------------------
+
+_ROOT = "__tidemark_root"  # key of the target's row that a life goes back to
+_BORN = "__tidemark_born"  # the insert that began the life: its order key, and whether it was a change of the key
+
+
+def _known(name: str) -> str:
+    return f"__tidemark_known_{name}"
+
+
+def _handed(name: str) -> str:
+    return f"__tidemark_handed_{name}"
+
+
+def _base(name: str) -> str:
+    return f"__tidemark_base_{name}"
+
+
+def _found(name: str) -> Column:
+    own = column(_known(name))
+    return F.coalesce(
+        F.when(own["known"], F.struct(own["value"].alias("value"))), column(_handed(name)), column(_base(name))
+    )
+
+
+def _absent(changes: DataFrame, name: str) -> Column:
+    return F.lit(None).cast(f"struct<value: {changes.schema[name].dataType.simpleString()}>")
+
+
+def _know(key: Sequence[str], unchanged: Sequence[str]) -> Transform:
+    """Adds, per column, the newest value since the life's insert (`known` false where that insert itself did not have
+    it; NULL where the life began in the target), and the insert that began the life."""
+    life = (
+        Window.partitionBy(*[column(k) for k in key], column(ABOVE))
+        .orderBy(*ORDER)
+        .rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    )
+    is_insert = F.col("_op") == "insert"
+
+    def transform(changes: DataFrame) -> DataFrame:
+        known = []
+        for name in unchanged:
+            present = ~_is_unchanged(name)
+            says = F.when(
+                (F.col("_op") != "delete") & (is_insert | present),
+                F.struct(present.alias("known"), column(name).alias("value")),
+            )
+            known.append(F.last(says, ignorenulls=True).over(life).alias(_known(name)))
+        born = F.when(is_insert, F.struct("_commit_lsn", "_ordinal", F.col(MOVED).alias("moved")))
+        return changes.select("*", *known, F.last(born, ignorenulls=True).over(life).alias(_BORN))
+
+    return transform
+
+
+def _own_root(key: Sequence[str], truncated: bool) -> Column:
+    """The key itself where the life began in the target. Nothing above a truncate did."""
+    begins_there = column(_BORN).isNull()
+    if truncated:
+        begins_there &= ~column(ABOVE)
+    return F.when(begins_there, F.struct(*[column(k) for k in key]))
+
+
+def _inherit(key: Sequence[str], unchanged: Sequence[str], target: DataFrame | None, truncated: bool) -> Transform:
+    """Adds what a life that began with a change of the key was handed over by the old key's life, and where that goes
+    back to.
+
+    One hand-over per move: known values, or the move by which the old life itself began, or the target's row. Every
+    round replaces a reference to a move by what that move has, which doubles the distance: the rounds are the
+    logarithm of the longest chain of moves whose value nobody has touched.
+    """
+
+    def transform(frame: DataFrame) -> DataFrame:
+        born = column(_BORN)
+        own = {name: column(_known(name)) for name in unchanged}
+        moves = (
+            frame.where(column(INHERITS).isNotNull())
+            .select(
+                F.struct("_commit_lsn", "_ordinal").alias("move"),
+                F.when(born["moved"], F.struct(born["_commit_lsn"], born["_ordinal"])).alias("from"),
+                _own_root(key, truncated).alias("root"),
+                *[
+                    F.when(value["known"], F.struct(value["value"].alias("value"))).alias(_handed(name))
+                    for name, value in own.items()
+                ],
+            )
+            .localCheckpoint()
+        )
+        for _ in range(MAX_ROUNDS):
+            if moves.where(F.col("from").isNotNull()).isEmpty():
+                break
+            moves = moves.transform(_one_round(unchanged)).localCheckpoint()
+        else:
+            raise MovesNotResolved(rounds=MAX_ROUNDS)
+        handed = moves.select(
+            column("move").alias("__tidemark_move"),
+            F.col("root").alias("__tidemark_old_root"),
+            *[column(_handed(name)) for name in unchanged],
+        )
+        began_by_move = F.when(born["moved"], F.struct(born["_commit_lsn"], born["_ordinal"]))
+        joined = frame.join(handed, on=began_by_move == F.col("__tidemark_move"), how="left")
+        root = F.coalesce(_own_root(key, truncated), F.col("__tidemark_old_root"))
+        return joined.withColumn(_ROOT, root).drop("__tidemark_move", "__tidemark_old_root")
+
+    return transform
+
+
+def _one_round(unchanged: Sequence[str]) -> Transform:
+    def transform(moves: DataFrame) -> DataFrame:
+        child, parent = moves.alias("child"), moves.alias("parent")
+        joined = child.join(parent, on=F.col("child.from") == F.col("parent.move"), how="left")
+        follows = F.col("child.from").isNotNull()
+        return joined.select(
+            F.col("child.move").alias("move"),
+            F.col("parent.from").alias("from"),
+            F.when(follows, F.col("parent.root")).otherwise(F.col("child.root")).alias("root"),
+            *[
+                F.coalesce(column(_handed(name), "child"), column(_handed(name), "parent")).alias(_handed(name))
+                for name in unchanged
+            ],
+        )
+
+    return transform
+
+
+def _take_from_target(key: Sequence[str], unchanged: Sequence[str], target: DataFrame) -> Transform:
+    """Adds the target's values of the row that a life goes back to.
+
+    Only the rows of keys that occur with an unchanged value are taken out of the target first, so that its long
+    values are never shuffled for the others.
+    """
+
+    def transform(frame: DataFrame) -> DataFrame:
+        names = [f"__tidemark_key_{n}" for n in range(len(key))]
+        needed = (
+            frame.where(column("_unchanged").isNotNull() | column(INHERITS).isNotNull())
+            .select(*[column(k).alias(n) for k, n in zip(key, names, strict=True)])
+            .distinct()
+        )
+        same = [column(k) == F.col(n) for k, n in zip(key, names, strict=True)]
+        base = target.join(needed, on=all_of(same), how="left_semi").select(
+            F.struct(*[column(k) for k in key]).alias("__tidemark_target"),
+            *[F.struct(column(name).alias("value")).alias(_base(name)) for name in unchanged],
+        )
+        return frame.join(base, on=F.col(_ROOT) == F.col("__tidemark_target"), how="left").drop("__tidemark_target")
+
+    return transform
+
+
+def all_of(conditions: Sequence[Column]) -> Column:
+    result = conditions[0]
+    for condition in conditions[1:]:
+        result &= condition
+    return result
+
+
+# --- what current gets
+# ---------------------------------------------------------------------------------------------------
+
+
+def newest_per_key(key: Sequence[str]) -> Transform:
+    """The newest change of every key: exactly one row per key, by construction."""
+    newest_first = Window.partitionBy(*[column(k) for k in key]).orderBy(*[F.col(name).desc() for name in ORDER])
+
+    def transform(changes: DataFrame) -> DataFrame:
+        numbered = changes.withColumn("__tidemark_row", F.row_number().over(newest_first))
+        return numbered.where(F.col("__tidemark_row") == 1).drop("__tidemark_row")
+
+    return transform
+
+
+def net_copies(columns: Sequence[str]) -> Transform:
+    """Multiset: one row per distinct row value, with NET copies to add or remove and the newest change that touched it.
+
+    Values are told apart by their stored form, so -0.0 and 0.0 stay two, as do rows that differ in nothing but a NULL.
+    """
+
+    def transform(changes: DataFrame) -> DataFrame:
+        types = {name: changes.schema[name].dataType for name in columns}
+        forms = [stored_form(column(name), types[name]).alias(f"__tidemark_form_{n}") for n, name in enumerate(columns)]
+        newest = F.struct(*[F.col(name) for name in ORDER], "_committed_at")
+        grouped = changes.groupBy(*forms).agg(
+            F.sum(F.when(F.col("_op") == "delete", -1).otherwise(1)).alias(NET),
+            F.first(F.struct(*[column(name) for name in columns])).alias("__tidemark_row"),
+            F.max(newest).alias("__tidemark_newest"),
+        )
+        return grouped.where(F.col(NET) != 0).select(
+            *[column(name, "__tidemark_row") for name in columns],
+            F.col("__tidemark_newest._commit_lsn").alias("_commit_lsn"),
+            F.col("__tidemark_newest._committed_at").alias("_committed_at"),
+            NET,
+        )
+
+    return transform
+
+
+def copies_after(columns: Sequence[str], target: DataFrame | None) -> Transform:
+    """Multiset: net changes -> the rows that shall be there afterwards, each copy a row, and one row with COPY 0 per
+    value.
+
+    COPY 0 matches the copies in the target, which go; the others never match and come in. So what is written is
+    absolute: the same again changes nothing. More removals than copies (rows from before capture) leave none.
+    """
+
+    def transform(net: DataFrame) -> DataFrame:
+        if target is None:
+            counted = net.withColumn("__tidemark_there", F.lit(0))
+        else:
+            types = {name: net.schema[name].dataType for name in columns}
+            there = target.alias("target").join(
+                net.alias("net"), on=same_row(columns, types, "target", "net"), how="left_semi"
+            )
+            forms = [
+                stored_form(column(name), types[name]).alias(f"__tidemark_form_{n}") for n, name in enumerate(columns)
+            ]
+            counts = there.groupBy(*forms).agg(F.count(F.lit(1)).alias("__tidemark_there"))
+            same = [
+                stored_form(column(name, "net"), types[name]).eqNullSafe(F.col(f"there.__tidemark_form_{n}"))
+                for n, name in enumerate(columns)
+            ]
+            counted = (
+                net.alias("net")
+                .join(counts.alias("there"), on=all_of(same), how="left")
+                .select("net.*", F.coalesce(F.col("there.__tidemark_there"), F.lit(0)).alias("__tidemark_there"))
+            )
+        after = F.greatest(F.lit(0), F.col("__tidemark_there") + F.col(NET)).cast("int")
+        return counted.withColumn(COPY, F.explode(F.sequence(F.lit(0), after))).drop("__tidemark_there", NET)
+
+    return transform
+
+
+COPY = "__tidemark_copy"
+
+
+def same_row(columns: Sequence[str], types: dict[str, DataType], left: str, right: str) -> Column:
+    return all_of(
+        [
+            stored_form(column(name, left), types[name]).eqNullSafe(stored_form(column(name, right), types[name]))
+            for name in columns
+        ]
+    )
+
+
+def stored_form(value: Column, of: DataType) -> Column:
+    """An expression that is equal exactly where two values are stored alike, for types whose own equality is looser
+    (floating point: 0.0 = -0.0) or missing (maps)."""
+    if isinstance(of, FloatType | DoubleType):
+        return value.cast("string")
+    if isinstance(of, ArrayType) and isinstance(of.elementType, FloatType | DoubleType):
+        return value.cast("array<string>")
+    if isinstance(of, MapType):
+        return F.array_sort(F.map_entries(value))
+    return value

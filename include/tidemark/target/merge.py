@@ -1,0 +1,270 @@
+"""A plan -> history and current moved on to its end, table by table: `MergePlan` -> `PlanResult` (R5, R6).
+
+Per table, from the positions that its two Delta tables carry, to the end of the plan:
+
+    read positions ── both at or above the end ──► done ("already at" if nothing was written)
+      ▲  │  below the plan's start, or within a batch ──► an error, nothing is written
+      │  ▼
+      │  history ahead of current? ──► current takes the batches in between, from the same files
+      │  │ no
+      │  ▼
+      │  history takes the batches behind its position      one commit
+      │  current takes the same ones                        one commit
+      └──┘
+
+Both steps see one pinned version of current. A rival's commit in between (a driver that outlived its task) only means
+that the positions are read again, a bounded number of times. Tables are merged at the same time, largest first; an
+error of one is that table's result and stops no other. Results name an error's kind and move, never a row's value:
+Spark's messages may quote one, so only its error conditions are passed on.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import traceback
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Final
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from tidemark.errors import (
+    HistoryBehindCurrent,
+    MergeContested,
+    MergeFailed,
+    PositionBelowPlan,
+    PositionInsideBatch,
+    TargetDiffers,
+    TidemarkError,
+)
+from tidemark.lsn import Lsn
+from tidemark.names import spark_identifier
+from tidemark.schema.table import TableSchema
+from tidemark.staging import layout
+from tidemark.target import delta_tables
+from tidemark.target.changes import Changes
+from tidemark.target.delta_tables import PinnedTable
+from tidemark.target.failures import as_error
+from tidemark.target.plan import MergePlan, PlannedBatch, PlannedTable, PlanResult, TableResult
+from tidemark.target.session import table_session
+from tidemark.target.staged_changes import check_versions, has_current, struct_of
+
+log = logging.getLogger(__name__)
+
+# How often a table's positions are read. Two readings see a plan through, three where current had to be brought
+# level; each of the others means that a rival committed, and so made progress itself.
+MAX_ROUNDS: Final = 8
+
+HISTORY_METADATA: Final = (
+    "_generation INT, _commit_lsn BIGINT, _ordinal BIGINT, _xid BIGINT, _committed_at TIMESTAMP, _op STRING"
+)
+HISTORY_MARKS: Final = "_unchanged ARRAY<STRING>, _text MAP<STRING, STRING>"
+CURRENT_METADATA: Final = "_commit_lsn BIGINT, _committed_at TIMESTAMP"
+
+TABLE_PROPERTIES: Final = {"delta.checkpointInterval": "50", "delta.enableDeletionVectors": "true"}
+
+
+def apply_plan(spark: SparkSession, plan: MergePlan) -> PlanResult:
+    """Apply the plan to all its tables, `plan.threads` at a time. Raises only what concerns no single table."""
+
+    def one(table: PlannedTable) -> TableResult:
+        return TableMerge(table_session(spark, pool=table.table), plan, table).run()
+
+    largest_first = sorted(plan.tables, key=lambda t: -t.rows)
+    with ThreadPoolExecutor(max_workers=max(1, plan.threads), thread_name_prefix="merge") as pool:
+        results = {r.table: r for r in pool.map(one, largest_first)}
+    in_order = _lake_or_table([results[t.table] for t in plan.tables])
+    return PlanResult(plan.plan, plan.pipeline, plan.generation, tuple(in_order))
+
+
+def application_id(plan: MergePlan, table: str, step: str) -> str:
+    """Delta's `txnAppId`: it and `txnVersion`, the end LSN, come from the source and outlive any ledger."""
+    return f"tidemark:{plan.pipeline}:{plan.generation}:{table}:{step}"
+
+
+def _lake_or_table(results: Sequence[TableResult]) -> list[TableResult]:
+    """A lake that failed one table while it served another: that table's own error, counted towards parking it (R6)."""
+    if all(r.error is not None for r in results):
+        return list(results)
+    return [
+        replace(r, error={**r.error, "kind": MergeFailed.__name__})
+        if r.error is not None and r.error["kind"] == "LakeFailed"
+        else r
+        for r in results
+    ]
+
+
+def _as_json(error: TidemarkError) -> dict[str, str]:
+    return {"kind": type(error).__name__, "move": error.move.value, "message": str(error)}
+
+
+def _is_below(position: Lsn | None, other: Lsn | None) -> bool:
+    """Whether a position lies below another one; no position lies below all."""
+    return other is not None and (position is None or position < other)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Both tables as they were when they were pinned, and the positions they carry."""
+
+    history: PinnedTable
+    current: PinnedTable | None
+    history_lsn: Lsn | None
+    current_lsn: Lsn | None
+
+
+class TableMerge:
+    """One table of one plan; made and run on one thread, whose session it has to itself."""
+
+    def __init__(self, session: SparkSession, plan: MergePlan, planned: PlannedTable) -> None:
+        self.session = session
+        self.plan = plan
+        self.planned = planned
+        self.schema: TableSchema = planned.schemas[-1]
+        self.history_path = f"{plan.lake}/{layout.history_table(plan.pipeline, self.schema.table)}"
+        self.current_path = f"{plan.lake}/{layout.current_table(plan.pipeline, self.schema.table)}"
+        self.history_id = application_id(plan, planned.table, "history")
+        self.current_id = application_id(plan, planned.table, "current")
+        self.rows: dict[str, int] = {}
+        self.holes: dict[str, int] = {}
+
+    def run(self) -> TableResult:
+        """Move the table on; what goes wrong is in the result, with the positions that were reached."""
+        begun = time.monotonic()
+        error: TidemarkError | None = None
+        reached: State | None = None
+        try:
+            reached = self._until_at_end()
+        except Exception as failed:
+            error = failed if isinstance(failed, TidemarkError) else as_error(failed, self.planned.table)
+            if not isinstance(failed, TidemarkError | PySparkException):
+                log.error("%s", "".join(traceback.format_tb(failed.__traceback__)))
+            log.error("%s: %s", self.planned.table, error)
+            reached = self._if_readable()
+        return TableResult(
+            table=self.planned.table,
+            history_lsn=None if reached is None else reached.history_lsn,
+            current_lsn=None if reached is None else reached.current_lsn,
+            rows=self.rows,
+            holes=self.holes,
+            seconds=round(time.monotonic() - begun, 3),
+            error=None if error is None else _as_json(error),
+        )
+
+    def _until_at_end(self) -> State:
+        check_versions(self.planned.schemas)
+        for _ in range(MAX_ROUNDS):
+            state = self._read()
+            missing = self._behind("history", state.history_lsn)
+            lagging = self._behind("current", state.current_lsn)
+            if not missing and not lagging:
+                log.info("%s: at %s%s", self.planned.table, state.history_lsn, "" if self.rows else " already")
+                return state
+            if _is_below(state.history_lsn, state.current_lsn):
+                raise HistoryBehindCurrent(
+                    table=self.planned.table,
+                    history_lsn=state.history_lsn or "no position",
+                    current_lsn=state.current_lsn,
+                )
+            try:
+                self._move(state, missing, lagging)
+            except Exception as failed:
+                if not delta_tables.is_contested(failed):
+                    raise
+                log.warning("%s: another writer's commit came in between; reading again", self.planned.table)
+        raise MergeContested(table=self.planned.table, rounds=MAX_ROUNDS)
+
+    def _if_readable(self) -> State | None:
+        try:
+            return self._read()
+        except Exception:  # the error that led here is the one to report
+            return None
+
+    # --- positions ------------------------------------------------------------------------------------------------
+
+    def _read(self) -> State:
+        """A table without `current` counts as applied where its history is."""
+        history = delta_tables.pin(self.session, self.history_path)
+        at = history.position(self.history_id)
+        if not has_current(self.schema):
+            return State(history, None, at, at)
+        current = delta_tables.pin(self.session, self.current_path)
+        return State(history, current, at, current.position(self.current_id))
+
+    def _behind(self, step: str, at: Lsn | None) -> list[PlannedBatch]:
+        """The plan's batches that lie above the position. Raises where it is none that this plan can start from."""
+        after = self.planned.after
+        if _is_below(at, after):
+            raise PositionBelowPlan(step=step, table=self.planned.table, position=at or "no position", after=after)
+        behind = []
+        for batch in self.planned.batches:
+            if at is None or at <= batch.start_lsn:
+                behind.append(batch)
+            elif at < batch.end_lsn:
+                raise PositionInsideBatch(
+                    step=step, table=self.planned.table, position=at, start_lsn=batch.start_lsn, end_lsn=batch.end_lsn
+                )
+        return behind
+
+    # --- one round ------------------------------------------------------------------------------------------------
+
+    def _move(self, state: State, missing: list[PlannedBatch], lagging: list[PlannedBatch]) -> None:
+        """Towards the end of the plan. Where history is ahead, current alone, up to where history is."""
+        history = self._with_columns("history", state.history, self._history_type(), {})
+        current = state.current
+        if current is not None:
+            # File statistics of the key prune MERGE's first pass; those of other columns only cost every write.
+            key = ",".join(spark_identifier(k) for k in self.schema.key)
+            properties = {"delta.dataSkippingStatsColumns": key} if key else {}
+            current = self._with_columns("current", current, self._current_type(), properties)
+        ahead = [b for b in lagging if b not in missing]
+        changes = Changes(self.session, self.plan.lake, self.planned.schemas, ahead or missing, current)
+        try:
+            if not ahead:
+                self._add("history", changes.move_history(history, self.history_id))
+            if current is not None:
+                for what, count in changes.move_current(self.current_id).items():
+                    self._add(what, count)
+                for name, count in changes.holes.items():
+                    self.holes[name] = self.holes.get(name, 0) + count
+        finally:
+            changes.release()
+
+    def _add(self, what: str, count: int) -> None:
+        self.rows[what] = self.rows.get(what, 0) + count
+
+    # --- the tables exist and have the columns ----------------------------------------------------------------------
+
+    def _with_columns(
+        self, step: str, table: PinnedTable, wanted: StructType, properties: dict[str, str]
+    ) -> PinnedTable:
+        """Create the table, or add the columns that are new: a metadata commit that carries no position."""
+        if not table.exists:
+            delta_tables.create(self.session, table.path, wanted, {**TABLE_PROPERTIES, **properties})
+            return delta_tables.pin(self.session, table.path)
+        found = {f.name: f.dataType for f in table.schema().fields}
+        missing = [f for f in wanted.fields if f.name not in found]
+        followed = {c.name for c in self.schema.columns if c.name not in self.schema.key}
+        differing = [f.name for f in missing if f.name not in followed]
+        differing += [f.name for f in wanted.fields if f.name in found and found[f.name] != f.dataType]
+        if differing:
+            raise TargetDiffers(step=step, table=self.planned.table, columns=", ".join(differing))
+        if not missing:
+            return table
+        delta_tables.add_columns(self.session, table, missing)
+        return delta_tables.pin(self.session, table.path)
+
+    def _history_type(self) -> StructType:
+        columns = ", ".join(f"{spark_identifier(c.name)} {c.target}" for c in self.schema.columns)
+        return struct_of(f"{HISTORY_METADATA}, {columns}, {HISTORY_MARKS}")
+
+    def _current_type(self) -> StructType:
+        key = self.schema.key
+        columns = ", ".join(
+            f"{spark_identifier(c.name)} {c.target}{' NOT NULL' if c.name in key else ''}" for c in self.schema.columns
+        )
+        return struct_of(f"{columns}, {CURRENT_METADATA}")

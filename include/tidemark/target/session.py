@@ -1,0 +1,121 @@
+"""How Tidemark's Spark applications are set up: settings -> SparkSession, and one session per table below it.
+
+A table gets a session of its own because Delta takes `txnAppId` and `txnVersion` from the session's configuration
+(R5) and tables are merged at the same time; `newSession()` forgets what was set at run time, so every session is
+configured here. The settings' reasons stand beside them. Spark: "Configuration"; Delta: "Delta table properties",
+"Idempotent writes".
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
+
+# Taken when the application starts; whatever spark-submit or the pipeline file sets explicitly wins.
+APPLICATION_SETTINGS: Final[Mapping[str, str]] = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    # Tables are merged at the same time; without it a large one's tasks stand in line before all others.
+    "spark.scheduler.mode": "FAIR",
+    "spark.ui.enabled": "false",
+    "spark.sql.catalogImplementation": "in-memory",
+}
+
+# Set on every table's session, unless the application was started with a value of its own.
+TABLE_SETTINGS: Final[Mapping[str, str]] = {
+    "spark.sql.session.timeZone": "UTC",
+    # Dates and times are PostgreSQL's: proleptic Gregorian calendar, microseconds, files that any reader takes.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    # A cast that loses something is an error, never a NULL.
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
+    # A table's log is small: 50 tasks to read it would be most of a small merge.
+    "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.databricks.delta.schema.autoMerge.enabled": "false",
+    # The version is used up by the commit it was set for; a later one without its own must not inherit it.
+    "spark.databricks.delta.write.txnVersion.autoReset.enabled": "true",
+}
+
+DEFAULT_SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
+
+
+def start(name: str, settings: Mapping[str, str] | None = None) -> SparkSession:
+    """The application's session. What spark-submit was given wins over the defaults here, `settings` over both."""
+    # Executors and driver run the same interpreter; without this Spark takes whatever `python3` is on the path.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(name)
+    submitted = _submitted()
+    for key, value in {**APPLICATION_SETTINGS, **(settings or {})}.items():
+        if key not in submitted or key in (settings or {}):
+            builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def table_session(spark: SparkSession, pool: str) -> SparkSession:
+    """A session for one table, to be called on the thread that works on it: it becomes that thread's active session.
+
+    `pool` names the FAIR pool of the thread's jobs.
+    """
+    session = spark.newSession()
+    given = spark.sparkContext.getConf()
+    for key, value in TABLE_SETTINGS.items():
+        explicit = given.get(key)
+        session.conf.set(key, value if explicit is None else explicit)
+    if given.get(DEFAULT_SHUFFLE_PARTITIONS) is None:
+        # 200 is Spark's guess for a cluster; adaptive execution joins partitions, but planning them costs.
+        session.conf.set(DEFAULT_SHUFFLE_PARTITIONS, str(max(2, 2 * spark.sparkContext.defaultParallelism)))
+    spark.sparkContext.setLocalProperty("spark.scheduler.pool", pool)
+    activate(session)
+    return session
+
+
+def activate(session: SparkSession) -> None:
+    """Delta's transactions look up the thread's active session on the JVM side."""
+    jvm: Any = session.sparkContext._jvm
+    jvm.org.apache.spark.sql.SparkSession.setActiveSession(session._jsparkSession)
+
+
+def _submitted() -> set[str]:
+    """Keys that spark-submit put into the JVM's properties before Python started."""
+    from pyspark import SparkConf, SparkContext
+
+    if SparkContext._jvm is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return set()
+    SparkContext._ensure_initialized()
+    return {key for key, _ in SparkConf().getAll()}
+
+
+def read_text(spark: SparkSession, uri: str) -> str:
+    """A small file, through Hadoop's file systems: the driver needs no other client of the object store (R10)."""
+    jvm: Any = spark.sparkContext._jvm
+    path = jvm.org.apache.hadoop.fs.Path(uri)
+    files = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    stream = files.open(path)
+    try:
+        return bytes(stream.readAllBytes()).decode()
+    finally:
+        stream.close()
+
+
+def write_text(spark: SparkSession, uri: str, text: str) -> None:
+    """A small file, seen whole or not at all: written aside and renamed, which an object store does by closing it."""
+    jvm: Any = spark.sparkContext._jvm
+    final = jvm.org.apache.hadoop.fs.Path(uri)
+    aside = jvm.org.apache.hadoop.fs.Path(final.getParent(), f".{final.getName()}.{os.getpid()}")
+    files = final.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    stream = files.create(aside, True)
+    try:
+        stream.write(bytearray(text.encode()))
+        if stream.hasCapability("hsync"):
+            stream.hsync()
+    finally:
+        stream.close()
+    files.delete(final, False)
+    if not files.rename(aside, final):
+        raise OSError(f"could not rename {aside} to {final}")

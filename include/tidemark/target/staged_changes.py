@@ -1,0 +1,127 @@
+"""Staged Parquet files of one table -> one DataFrame of changes in the newest schema version's shape.
+
+Files are read by explicit list and explicit schema, one read per schema version: nothing is listed, inferred or
+merged. A version lacks the columns that were added after it; they are NULL there, as they were at the source.
+Anything else that differs between two versions of a plan is an error, since the drain parks such a table before it
+gets here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import cast
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from tidemark.errors import SchemaVersionsDiffer
+from tidemark.names import spark_identifier
+from tidemark.schema.table import Column, TableSchema
+from tidemark.target.plan import PlannedBatch
+
+METADATA_DDL = (
+    "_generation INT, _commit_lsn BIGINT, _ordinal BIGINT, _xid BIGINT, _committed_at TIMESTAMP, _op STRING",
+    "_unchanged ARRAY<STRING>, _text MAP<STRING, STRING>",
+)
+
+
+def is_multiset(schema: TableSchema) -> bool:
+    """No key, but whole old rows: `current` holds as many copies of a row as the source does."""
+    return not schema.key and schema.identity == "full"
+
+
+def has_current(schema: TableSchema) -> bool:
+    """Without any identity no row can be told from another, and the source can only insert: history only."""
+    return bool(schema.key) or is_multiset(schema)
+
+
+def check_versions(schemas: Sequence[TableSchema]) -> None:
+    """Raises SchemaVersionsDiffer unless every version equals the newest one but for columns it lacks."""
+    newest = schemas[-1]
+    types = {c.name: c.target for c in newest.columns}
+    for schema in schemas[:-1]:
+        differing = sorted(c.name for c in schema.columns if types.get(c.name) != c.target)
+        if schema.key != newest.key or is_multiset(schema) != is_multiset(newest):
+            differing = ["the key", *differing]
+        if differing:
+            raise SchemaVersionsDiffer(
+                table=str(newest.table), older=schema.version, newer=newest.version, columns=", ".join(differing)
+            )
+
+
+def read_changes(
+    session: SparkSession, lake: str, schemas: Sequence[TableSchema], batches: Sequence[PlannedBatch]
+) -> DataFrame:
+    """All changes of the batches: metadata, the newest version's columns, `_unchanged`, `_text`, and `_before`.
+
+    `_before` is a struct of the identity's columns as they were before the change: `_old_key` of a keyed table,
+    `_old` of a multiset, left out where the table has neither.
+    """
+    newest = schemas[-1]
+    parts = []
+    for schema in schemas:
+        paths = [f"{lake}/{f.path}" for b in batches for f in b.files if f.schema_version == schema.version]
+        if paths:
+            frame = session.read.schema(staged_type(schema)).parquet(*paths)
+            parts.append(_aligned(frame, schema, newest))
+    return reduce(DataFrame.unionByName, parts)
+
+
+def staged_type(schema: TableSchema) -> StructType:
+    """The Spark type of a staged file: `staging.columns.staged_schema` in Spark's terms."""
+    before, after = METADATA_DDL
+    parts = [before, *(_ddl(c) for c in schema.columns), after]
+    if schema.key:
+        parts.append(f"_old_key STRUCT<{_fields(_identity(schema))}>")
+    if is_multiset(schema):
+        parts.append(f"_old STRUCT<{_fields(schema.columns)}>")
+    return struct_of(", ".join(parts))
+
+
+def struct_of(ddl: str) -> StructType:
+    """Columns as DDL -> their type."""
+    return cast(StructType, StructType.fromDDL(ddl))
+
+
+def _identity(schema: TableSchema) -> list[Column]:
+    by_name = {c.name: c for c in schema.columns}
+    return [by_name[name] for name in schema.key]
+
+
+def _ddl(column: Column) -> str:
+    return f"{spark_identifier(column.name)} {column.target}"
+
+
+def _fields(columns: Sequence[Column]) -> str:
+    return ", ".join(f"{spark_identifier(c.name)}: {c.target}" for c in columns)
+
+
+def _aligned(frame: DataFrame, schema: TableSchema, newest: TableSchema) -> DataFrame:
+    known = {c.name for c in schema.columns}
+    values = [
+        F.col(spark_identifier(c.name)) if c.name in known else F.lit(None).cast(c.target).alias(c.name)
+        for c in newest.columns
+    ]
+    before = []
+    if newest.key:
+        before = [F.col("_old_key").alias("_before")]
+    elif is_multiset(newest):
+        old = [
+            (F.col(f"_old.{spark_identifier(c.name)}") if c.name in known else F.lit(None).cast(c.target)).alias(c.name)
+            for c in newest.columns
+        ]
+        before = [F.when(F.col("_old").isNotNull(), F.struct(*old)).alias("_before")]
+    return frame.select(
+        "_generation",
+        "_commit_lsn",
+        "_ordinal",
+        "_xid",
+        "_committed_at",
+        "_op",
+        *values,
+        "_unchanged",
+        "_text",
+        *before,
+    )

@@ -1,0 +1,47 @@
+"""Apply one merge plan: `merge_batch.py --manifest URI-of-plan.json` -> history and current moved on, result.json
+beside the plan.
+
+The application knows neither Airflow nor ledger nor source (R10): the plan says what to apply, the positions in Delta
+say what is applied already, and the result says what was reached. It ends with 0 also where a table failed: that is
+in the result. Any other end means that the driver itself could not work, and then nothing is said of any table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from pathlib import Path
+
+try:
+    import tidemark  # noqa: F401
+except ImportError:  # run from a checkout; on a cluster the package comes with --py-files
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "include"))
+
+from tidemark import failpoints
+from tidemark.target.merge import apply_plan
+from tidemark.target.plan import MergePlan
+from tidemark.target.session import read_text, start, write_text
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Apply one merge plan of Tidemark.")
+    parser.add_argument("--manifest", required=True, help="URI of plan.json")
+    uri: str = parser.parse_args(arguments).manifest
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+
+    spark = start("tidemark_merge")
+    try:
+        plan = MergePlan.from_json(read_text(spark, uri))
+        result = apply_plan(spark, plan)
+        failpoints.reach("merge.before_result")
+        write_text(spark, f"{uri.rpartition('/')[0]}/result.json", result.to_json())
+        failpoints.reach("merge.after_result")
+    finally:
+        spark.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
