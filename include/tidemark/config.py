@@ -1,8 +1,8 @@
 """The options of one pipeline, as the rest of the library sees them: checked, typed, defaults filled in.
 
 `config_file` turns include/pipelines/<name>.yaml into these records. Every field of `Bounds` is an option of the file's
-`bounds:` section under its own name; the unit stands last in the name, the default beside it, the meaning in `help`, and
-docs/configuration.md is generated from all three.
+`bounds:` section under its own name; the unit stands last in the name, the default beside it, the meaning in `help`,
+and docs/configuration.md is generated from all three.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class TableRule:
-    """One entry of `tables:`, a name or a pattern ("schema.*", "schema.order_*"), with what holds for the tables it names."""
+    """One entry of `tables:`, a name or a pattern ("schema.*", "schema.order_*"), with what holds for the tables it
+    names."""
 
     pattern: str
     leave_out: tuple[str, ...] = ()
@@ -67,8 +68,9 @@ class TableRule:
 def split_pattern(pattern: str) -> tuple[tuple[str, bool], tuple[str, bool]]:
     """`schema.table` as the file has it -> (schema, whether it was quoted), (table, whether it was quoted).
 
-    Names are those of the catalogue, letter by letter; "*", "?" and "[...]" stand for characters as in file names. A part in
-    double quotes holds no pattern and may hold anything, a dot or a "*" too. Raises ValueError on anything else.
+    Names are those of the catalogue, letter by letter; "*", "?" and "[...]" stand for characters as in file names. A
+    part in double quotes holds no pattern and may hold anything, a dot or a "*" too. Raises ValueError on anything
+    else.
     """
     schema = _NAME_PART.match(pattern)
     if schema is not None and pattern[schema.end() : schema.end() + 1] == ".":
@@ -107,8 +109,8 @@ class PipelineConfig:
     def rule(self, table: TableName) -> TableRule | None:
         """What the file says of one table: all entries that match it, merged; None where none does.
 
-        No entry wins over another. Where two of them say different things of one column, `conflicts` has it, and preflight
-        refuses the file; the merged rule then has what the later entry says.
+        No entry wins over another. Where two of them say different things of one column, `conflicts` has it, and
+        preflight refuses the file; the merged rule then has what the later entry says.
         """
         entries = [rule for rule in self.tables if rule.matches(table)]
         if not entries:
@@ -135,7 +137,8 @@ class PipelineConfig:
                 earlier, line = said.setdefault((about, column), (word, rule.line))
                 if earlier != word:
                     found.append(
-                        f"column {column!r} of {table}: line {line} says {earlier}, the entry in line {rule.line} says {word}"
+                        f"column {column!r} of {table}: line {line} says {earlier}, the entry in line {rule.line} says "
+                        f"{word}"
                     )
         return found
 

@@ -14,10 +14,10 @@
     schedule: "*/5 * * * *"
     bounds: {batch_rows: 100000}
 
-The file is read as YAML nodes rather than as values, because nodes know their lines: every problem reads `file:line: what`,
-and an unknown key comes with the known one that it resembles. Nothing is looked up here, neither tables nor connections; what
-needs the source is preflight's. All entries of `tables` that match a table hold for it together; two that say different
-things of one column are a problem, here where both can be compared by name, else in preflight.
+The file is read as YAML nodes rather than as values, because nodes know their lines: every problem reads `file:line:
+what`, and an unknown key comes with the known one that it resembles. Nothing is looked up here, neither tables nor
+connections; what needs the source is preflight's. All entries of `tables` that match a table hold for it together; two
+that say different things of one column are a problem, here where both can be compared by name, else in preflight.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ OPTIONS: Final[dict[str, dict[str, str]]] = {
     "tables[]": {
         "name": "a table (`schema.table`) or a pattern (`schema.*`, `schema.order_*`)",
         "leave_out": "columns that never reach staging",
-        "mask": "column: `null` or `sha256`, applied before the value reaches staging; never on a key column",
-        "target": "column: `text` or `decimal(p,s)`, in place of the type that docs/formats.md gives it",
+        "mask": "column → `null` or `sha256`, applied before the value reaches staging; never on a key column",
+        "target": "column → `text` or `decimal(p,s)`, in place of the type that docs/formats.md gives it",
     },
     "ledger": {"connection": "Airflow connection of the ledger's database"},
     "spark": {
@@ -118,7 +118,8 @@ def load(path: Path | str) -> PipelineConfig:
 
 
 def load_all(folder: Path | str) -> list[PipelineConfig]:
-    """Read every file of a folder. Raises PipelineFileInvalid with the problems of all files, and those between them."""
+    """Read every file of a folder. Raises PipelineFileInvalid with the problems of all files, and those between
+    them."""
     configs, problems = read_all(folder)
     if problems:
         raise _invalid(problems)
@@ -126,7 +127,8 @@ def load_all(folder: Path | str) -> list[PipelineConfig]:
 
 
 def read_all(folder: Path | str) -> tuple[list[PipelineConfig], list[Problem]]:
-    """The sound files of a folder, and the problems of the others: so that one broken file does not stop the other pipelines.
+    """The sound files of a folder, and the problems of the others: so that one broken file does not stop the other
+    pipelines.
 
     Of two files that contradict each other (one name, one slot, one managed publication) the first by file name counts.
     """
@@ -181,7 +183,8 @@ def _clashes(config: PipelineConfig, others: Iterable[PipelineConfig]) -> list[s
             found.append(f"{other.path} also reads slot {config.slot!r}; each pipeline needs a slot of its own")
         if config.publication == other.publication and (config.manage_publication or other.manage_publication):
             found.append(
-                f"{other.path} also uses publication {config.publication!r}; a managed publication belongs to one pipeline, "
+                f"{other.path} also uses publication {config.publication!r}; a managed publication belongs to one "
+                "pipeline, "
                 "since each would remove the other's tables from it"
             )
     return found
@@ -189,7 +192,8 @@ def _clashes(config: PipelineConfig, others: Iterable[PipelineConfig]) -> list[s
 
 @dataclass(slots=True)
 class _Reader:
-    """Walks the nodes of one file and collects problems; what is missing or wrong is replaced so that the walk goes on."""
+    """Walks the nodes of one file and collects problems; what is missing or wrong is replaced so that the walk goes
+    on."""
 
     path: Path
     problems: list[Problem] = field(default_factory=list)
@@ -288,7 +292,8 @@ class _Reader:
                 hint = _did_you_mean(wanted, ("text", "decimal(p,s)"))
                 self.problem(
                     entry["target"],
-                    f"target of column {column!r} is {wanted!r}; it can be text or decimal(p,s) with p up to 38 and s up to p{hint}",
+                    f"target of column {column!r} is {wanted!r}; it can be text or decimal(p,s) with p up to 38 and s "
+                    f"up to p{hint}",
                 )
         return TableRule(pattern, leave_out, cast(dict[str, Literal["null", "sha256"]], mask), target, line)
 
@@ -346,7 +351,8 @@ class _Reader:
         self.problems.append(Problem(str(self.path), line, message))
 
     def section(self, node: Node | None, name: str) -> dict[str, Node]:
-        """A mapping with known keys only. `name` is its key in OPTIONS; required options that are missing are problems."""
+        """A mapping with known keys only. `name` is its key in OPTIONS; required options that are missing are
+        problems."""
         known, prefix = OPTIONS[name], f"{name}." if name else ""
         if node is None:
             found: dict[str, Node] = {}
@@ -442,7 +448,8 @@ class _Reader:
             if text is not None and allowed and text not in allowed:
                 self.problem(
                     value,
-                    f"{what} of column {column!r} is {text!r}; it can be {' or '.join(allowed)}{_did_you_mean(text, allowed)}",
+                    f"{what} of column {column!r} is {text!r}; it can be "
+                    f"{' or '.join(allowed)}{_did_you_mean(text, allowed)}",
                 )
             elif text is not None:
                 found[column] = text

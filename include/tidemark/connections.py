@@ -1,9 +1,9 @@
 """An Airflow connection id -> the record, the libpq conninfo and the Spark master that Airflow's own hooks make of it.
 
-The command line works without importing Airflow: an id is looked up in the environment first (AIRFLOW_CONN_<ID>, as JSON or
-as URI, as Airflow does), else `airflow connections get` is asked as a subprocess. Inside Airflow the hooks resolve ids. No
-password is ever part of a message.
-Source: Airflow documentation, "Managing Connections"; PostgreSQL documentation, 34.1.2 "Parameter Key Words".
+The command line works without importing Airflow: an id is looked up in the environment first (AIRFLOW_CONN_<ID>, as
+JSON or as URI, as Airflow does), else `airflow connections get` is asked as a subprocess. Inside Airflow the hooks
+resolve ids. No password is ever part of a message. Source: Airflow documentation, "Managing Connections"; PostgreSQL
+documentation, 34.1.2 "Parameter Key Words".
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ class Connection:
     def salt(self) -> bytes:
         """The password, as the salt of `sha256` masks."""
         if not self.password:
-            raise ConnectionInvalid(connection=self.id, reason="it has no password, which is to be the salt of sha256 masks")
+            raise ConnectionInvalid(
+                connection=self.id, reason="it has no password, which is to be the salt of sha256 masks"
+            )
         return self.password.encode()
 
 

@@ -55,8 +55,8 @@ class Report:
         return tuple(f for f in self.findings if f.severity == "error")
 
     def raise_for_errors(self) -> None:
-        """Raise what the errors come to: the one error of the library itself where it is the only one, PreflightWaits where
-        a retry may succeed, else PreflightFailed."""
+        """Raise what the errors come to: the one error of the library itself where it is the only one, PreflightWaits
+        where a retry may succeed, else PreflightFailed."""
         errors = self.errors
         if not errors:
             return
@@ -73,7 +73,10 @@ class Report:
 
     def __str__(self) -> str:
         counts = [(kind, sum(f.severity == kind for f in self.findings)) for kind in ("error", "warning", "note")]
-        said = ", ".join(f"{count} {kind}{'s' if count > 1 else ''}" for kind, count in counts if count) or "nothing to report"
+        said = (
+            ", ".join(f"{count} {kind}{'s' if count > 1 else ''}" for kind, count in counts if count)
+            or "nothing to report"
+        )
         head = f"preflight of pipeline {self.pipeline}: {said} ({self.seconds:.2f} s)"
         return "\n".join([head, *(str(f) for f in self.findings)])
 

@@ -1,7 +1,7 @@
 """A DAG's schedule -> the longest time between two runs, in seconds.
 
-Preflight compares it with what the source tolerates (`idle_replication_slot_timeout`). Only the five-field cron form and
-Airflow's presets are understood; anything else gives None, and is Airflow's to judge.
+Preflight compares it with what the source tolerates (`idle_replication_slot_timeout`). Only the five-field cron form
+and Airflow's presets are understood; anything else gives None, and is Airflow's to judge.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ def longest_gap_s(schedule: str | None) -> float | None:
     fields = _PRESETS.get(schedule or "", schedule or "").lower().split()
     if len(fields) != len(_FIELDS):
         return None
-    values = [_values(field, *limits, number) for number, (field, limits) in enumerate(zip(fields, _FIELDS, strict=True))]
+    values = [
+        _values(field, *limits, number) for number, (field, limits) in enumerate(zip(fields, _FIELDS, strict=True))
+    ]
     if not all(values):
         return None
     minutes, hours, days, months, weekdays = (value or set() for value in values)
@@ -58,7 +60,9 @@ def longest_gap_s(schedule: str | None) -> float | None:
 
 
 def _values(field: str, low: int, high: int, number: int) -> set[int] | None:
-    names = {3: dict(zip(_MONTHS, range(1, 13), strict=True)), 4: dict(zip(_WEEKDAYS, range(7), strict=True))}.get(number, {})
+    names = {3: dict(zip(_MONTHS, range(1, 13), strict=True)), 4: dict(zip(_WEEKDAYS, range(7), strict=True))}.get(
+        number, {}
+    )
     found: set[int] = set()
     for item in field.split(","):
         text = re.sub("[a-z]+", lambda match: str(names.get(match[0], match[0])), item)

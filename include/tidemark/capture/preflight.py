@@ -4,10 +4,11 @@
     act     only where nothing is wrong, and in this order, each step found done by the next preflight:
             publication ──► slot ──► generation ──► tables joined
 
-A slot older than its publication cannot be decoded, hence the order. A table that joined is judged once: its rows from before
-the join are in no stream, so it needs a backfill unless it was seen empty by a snapshot whose xmin is at or above its join
-horizon (mechanics, "Generations" and "Backfill"). Preflight runs every few minutes: once all is in place it reads a few catalogue
-tables, writes one small file, and changes nothing. R9: it takes no lock that it does not wait for in a bounded way.
+A slot older than its publication cannot be decoded, hence the order. A table that joined is judged once: its rows from
+before the join are in no stream, so it needs a backfill unless it was seen empty by a snapshot whose xmin is at or
+above its join horizon (mechanics, "Generations" and "Backfill"). Preflight runs every few minutes: once all is in place
+it reads a few catalogue tables, writes one small file, and changes nothing. R9: it takes no lock that it does not wait
+for in a bounded way.
 """
 
 from __future__ import annotations
@@ -59,9 +60,9 @@ def preflight(
 ) -> Report:
     """Look at everything, then do what the first run or a changed file needs. Errors are in the report, not raised.
 
-    `spark_master` is what the Spark hook resolved, None where nobody looked; `pools` maps the pools that the DAG uses to
-    their slots, None for one that does not exist. With `act` false nothing is created, changed or recorded, but the ledger's
-    schema is brought up to date all the same.
+    `spark_master` is what the Spark hook resolved, None where nobody looked; `pools` maps the pools that the DAG uses
+    to their slots, None for one that does not exist. With `act` false nothing is created, changed or recorded, but the
+    ledger's schema is brought up to date all the same.
     """
     started = time.monotonic()
     look = _Look(config, source, ledger, act, holder or f"preflight/{socket.gethostname()}/{os.getpid()}")
@@ -93,7 +94,12 @@ class _Look:
         except psycopg.errors.InsufficientPrivilege as denied:
             message = denied.diag.message_primary or "a right is missing"
             self.findings.append(
-                Finding("error", "rights", f"The {check} refused: {message}", "Grant it: docs/operations.md, Least privilege")
+                Finding(
+                    "error",
+                    "rights",
+                    f"The {check} refused: {message}",
+                    "Grant it: docs/operations.md, Least privilege",
+                )
             )
         except psycopg.OperationalError as lost:
             self.findings.append(Finding.of(check, source_sessions.unreachable(lost, check)))
@@ -148,9 +154,7 @@ class _Look:
         self.findings += inspection.slot_findings(slot, self.config.application_name)
 
     def same_database(self, source: psycopg.Connection[Any], ledger: psycopg.Connection[Any]) -> None:
-        identity = (
-            "SELECT system_identifier::text, current_database()::text FROM pg_control_system()"  # one server's life, one database
-        )
+        identity = "SELECT system_identifier::text, current_database()::text FROM pg_control_system()"
         if source.execute(identity).fetchone() == ledger.execute(identity).fetchone():
             self.findings.append(
                 Finding(
@@ -202,7 +206,10 @@ class _Look:
             self.note("publication", f'Added {listed(work.add)} to publication "{name}"')
         if work.drop:
             statements.append(publication.drop_statement(name, work.drop))
-            self.note("publication", f'Took {listed(work.drop)} out of publication "{name}", since the file no longer names it')
+            self.note(
+                "publication",
+                f'Took {listed(work.drop)} out of publication "{name}", since the file no longer names it',
+            )
         if statements:
             said = self.findings[-len(statements) :]
             try:
@@ -253,11 +260,17 @@ class _Look:
             row = known.get(str(table.table))
             backfill: tuple[str, str] | None = None
             if row is not None and not row.captured:
-                backfill = (joins.REJOINED, "it was out of the publication for a while; what changed meanwhile is in no stream")
+                backfill = (
+                    joins.REJOINED,
+                    "it was out of the publication for a while; what changed meanwhile is in no stream",
+                )
             elif self.in_lake(table.table):
                 backfill = (joins.REJOINED, "its Delta table is older than the ledger's knowledge of it")
             elif blockers:
-                backfill = (joins.EXISTING_ROWS, f"transactions older than its capture are still open: {listed(blockers)}")
+                backfill = (
+                    joins.EXISTING_ROWS,
+                    f"transactions older than its capture are still open: {listed(blockers)}",
+                )
             elif _seen_empty(source, table.table, horizon, table.partitioned) is not True:
                 backfill = (joins.EXISTING_ROWS, "it had rows before it was captured")
             joins.join(ledger, self.config.pipeline, str(table.table), horizon, backfill=backfill)
@@ -268,14 +281,15 @@ class _Look:
         return bool(Store(self.config.lake).list(path))
 
 
-# --- the slot ----------------------------------------------------------------------------------------------------------
+# --- the slot
+# ----------------------------------------------------------------------------------------------------------
 
 
 def create_slot(source: psycopg.Connection[Any], config: PipelineConfig) -> bool:
     """Create the slot; False where somebody else just did. Raises SlotCreationBlocked, naming the open transactions.
 
-    PostgreSQL waits until all transactions that were open have ended; `drain_stall_s` bounds it. A cancelled creation leaves no
-    slot behind.
+    PostgreSQL waits until all transactions that were open have ended; `drain_stall_s` bounds it. A cancelled creation
+    leaves no slot behind.
     """
     bound_s = config.bounds.drain_stall_s
     source.execute("SELECT set_config('statement_timeout', %s, false)", (f"{bound_s}s",))
@@ -294,7 +308,8 @@ def create_slot(source: psycopg.Connection[Any], config: PipelineConfig) -> bool
     return True
 
 
-# --- tables that join --------------------------------------------------------------------------------------------------
+# --- tables that join
+# --------------------------------------------------------------------------------------------------
 
 
 def _await_horizon(source: psycopg.Connection[Any], horizon: int, seconds: float) -> list[str]:
@@ -339,16 +354,21 @@ def _intentions(
     config: PipelineConfig, published: Publication | None, work: PublicationWork, slot: SlotState | None
 ) -> Iterator[Finding]:
     if config.manage_publication and published is None:
-        yield Finding("note", "publication", f'Would create publication "{config.publication}" for {listed(work.create)}')
+        yield Finding(
+            "note", "publication", f'Would create publication "{config.publication}" for {listed(work.create)}'
+        )
     if config.manage_publication and work.add:
         yield Finding("note", "publication", f'Would add {listed(work.add)} to publication "{config.publication}"')
     if config.manage_publication and work.drop:
-        yield Finding("note", "publication", f'Would take {listed(work.drop)} out of publication "{config.publication}"')
+        yield Finding(
+            "note", "publication", f'Would take {listed(work.drop)} out of publication "{config.publication}"'
+        )
     if slot is None:
         yield Finding("note", "slot", f'Would create slot "{config.slot}"')
 
 
-# --- lake and Spark ----------------------------------------------------------------------------------------------------
+# --- lake and Spark
+# ----------------------------------------------------------------------------------------------------
 
 
 def probe(store: Store, config: PipelineConfig) -> None:
@@ -365,7 +385,8 @@ def probe(store: Store, config: PipelineConfig) -> None:
 
 
 def log_store_findings(config: PipelineConfig) -> Iterator[Finding]:
-    """Whether Delta's log store for this scheme can put if absent; without it two drivers would overwrite each other (R5)."""
+    """Whether Delta's log store for this scheme can put if absent; without it two drivers would overwrite each other
+    (R5)."""
     scheme = urlsplit(config.lake).scheme
     if scheme in ("s3", "s3a", "s3n"):
         option = f"spark.delta.logStore.{scheme}.impl"
@@ -373,9 +394,11 @@ def log_store_findings(config: PipelineConfig) -> Iterator[Finding]:
             yield Finding(
                 "error",
                 "log_store",
-                f"Delta's log store for {scheme}:// cannot put a file only if it is absent: a second Spark driver would overwrite the "
+                f"Delta's log store for {scheme}:// cannot put a file only if it is absent: a second Spark driver "
+                "would overwrite the "
                 "commits of the first",
-                f"Set spark.conf {option}: {_DYNAMODB_LOG_STORE} in the pipeline file, with its jar (delta-storage-s3-dynamodb) and a "
+                f"Set spark.conf {option}: {_DYNAMODB_LOG_STORE} in the pipeline file, with its jar "
+                "(delta-storage-s3-dynamodb) and a "
                 "DynamoDB table",
                 Move.FIX_CONFIG,
             )
@@ -410,20 +433,26 @@ def spark_findings(config: PipelineConfig, master: str | None, environment: Mapp
         yield Finding(
             "error",
             "spark",
-            f'Connection {connection} resolves to --master yarn, as a missing or unreadable connection does, and neither '
+            f"Connection {connection} resolves to --master yarn, as a missing or unreadable connection does, and "
+            "neither "
             "HADOOP_CONF_DIR nor YARN_CONF_DIR is set",
             remedy,
             Move.FIX_CONFIG,
         )
     elif _MASTER.fullmatch(master) is None:
         yield Finding(
-            "error", "spark", f"Connection {connection} resolves to --master {master}, which Spark does not know", remedy, Move.FIX_CONFIG
+            "error",
+            "spark",
+            f"Connection {connection} resolves to --master {master}, which Spark does not know",
+            remedy,
+            Move.FIX_CONFIG,
         )
     elif not master.startswith("local") and urlsplit(config.lake).scheme in ("", "file"):
         yield Finding(
             "warning",
             "spark",
-            f"The lake {config.lake} is a local path, and Spark runs on {master}: every executor must see the same folder",
+            f"The lake {config.lake} is a local path, and Spark runs on {master}: every executor must see the same "
+            "folder",
             "Use an object store, or a file system that all of them mount",
             Move.FIX_CONFIG,
         )
@@ -441,5 +470,9 @@ def pool_findings(pools: Mapping[str, int | None]) -> Iterator[Finding]:
             )
         elif slots < 1:
             yield Finding(
-                "error", "pools", f'The pool "{name}" has no slot', f"airflow pools set {name} 1 'tasks of Tidemark'", Move.FIX_CONFIG
+                "error",
+                "pools",
+                f'The pool "{name}" has no slot',
+                f"airflow pools set {name} 1 'tasks of Tidemark'",
+                Move.FIX_CONFIG,
             )

@@ -111,7 +111,7 @@ def open_generation(
                 """
                 UPDATE tidemark.tables
                    SET needs_backfill = true, backfill_kind = %s, backfill_reason = %s,
-                       backfill_since = clock_timestamp()
+                       backfill_since = clock_timestamp(), join_horizon = NULL
                  WHERE pipeline = %s
                 """,
                 (backfill_kind, reason, lease.pipeline),

@@ -2,10 +2,10 @@
 
     unknown ──join──► captured (horizon kept) ──leave──► not captured ──join──► captured, needs a backfill
 
-A table joins when preflight first sees it published in a generation that is open. Its rows from before the join are in no
-stream; unless it was seen empty by a snapshot that saw all of them, it needs a backfill. `join_horizon` is the xid below which
-everything must have ended before a snapshot counts (vocabulary: join horizon); NULL means that the join was not yet judged, so
-that a crash between two steps is caught up by the next preflight.
+A table joins when preflight first sees it published in a generation that is open. Its rows from before the join are in
+no stream; unless it was seen empty by a snapshot that saw all of them, it needs a backfill. `join_horizon` is the xid
+below which everything must have ended before a snapshot counts (vocabulary: join horizon); NULL means that the join was
+not yet judged, so that a crash between two steps is caught up by the next preflight.
 """
 
 from __future__ import annotations
@@ -37,16 +37,17 @@ def join(
         ON CONFLICT (pipeline, "table") DO UPDATE
            SET captured = true, join_horizon = excluded.join_horizon,
                needs_backfill = known.needs_backfill OR excluded.needs_backfill,
-               backfill_kind = CASE WHEN known.needs_backfill THEN known.backfill_kind ELSE excluded.backfill_kind END,
-               backfill_reason = CASE WHEN known.needs_backfill THEN known.backfill_reason ELSE excluded.backfill_reason END,
-               backfill_since = CASE WHEN known.needs_backfill THEN known.backfill_since ELSE excluded.backfill_since END
+               backfill_kind = coalesce(known.backfill_kind, excluded.backfill_kind),
+               backfill_reason = coalesce(known.backfill_reason, excluded.backfill_reason),
+               backfill_since = coalesce(known.backfill_since, excluded.backfill_since)
         """,
         {"pipeline": pipeline, "table": table, "horizon": horizon, "kind": kind, "reason": reason},
     )
 
 
 def leave(connection: psycopg.Connection[Any], pipeline: str, table: str) -> None:
-    """The table is no longer in the file or the publication. What is staged of it is still merged; coming back is a join."""
+    """The table is no longer in the file or the publication. What is staged of it is still merged; coming back is a
+    join."""
     connection.execute(
         'UPDATE tidemark.tables SET captured = false, join_horizon = NULL WHERE pipeline = %s AND "table" = %s',
         (pipeline, table),

@@ -1,8 +1,9 @@
 """Facts of the source -> findings: server, role, tables, publication, slot, each judged by a pure function.
 
-`read_server_facts` is one statement; tables and publication come from `source.publication`, the slot from `source.slot`. Every
-finding says what is so, with the facts, and what to do, with the SQL. Nothing here changes anything: R9.
-Source: PostgreSQL documentation, 47.2 "Logical Decoding Concepts", 29.12 "Configuration Settings" (of logical replication).
+`read_server_facts` is one statement; tables and publication come from `source.publication`, the slot from
+`source.slot`. Every finding says what is so, with the facts, and what to do, with the SQL. Nothing here changes
+anything: R9. Source: PostgreSQL documentation, 47.2 "Logical Decoding Concepts", 29.12 "Configuration Settings" (of
+logical replication).
 """
 
 from __future__ import annotations
@@ -79,11 +80,14 @@ def read_server_facts(connection: psycopg.Connection[Any]) -> ServerFacts:
         """
     ).fetchone()
     assert row is not None
-    facts, (keep_mib, idle_s) = row[:-2], row[-2:]
-    return ServerFacts(*facts, None if keep_mib is None or keep_mib < 0 else keep_mib * _MIB, idle_s or None)
+    facts: list[Any] = list(row)
+    keep_mib, idle_s = facts[-2:]
+    facts[-2:] = [None if keep_mib is None or keep_mib < 0 else keep_mib * _MIB, idle_s or None]
+    return ServerFacts(*facts)
 
 
-# --- server and role ---------------------------------------------------------------------------------------------------
+# --- server and role
+# ---------------------------------------------------------------------------------------------------
 
 
 def server_findings(facts: ServerFacts, config: PipelineConfig, *, slot: SlotState | None) -> Iterator[Finding]:
@@ -123,7 +127,8 @@ def server_findings(facts: ServerFacts, config: PipelineConfig, *, slot: SlotSta
             "error",
             "slots",
             f"All {facts.max_slots} replication slots of the server are in use",
-            "Drop one that nobody uses (SELECT * FROM pg_replication_slots), or raise max_replication_slots and restart",
+            "Drop one that nobody uses (SELECT * FROM pg_replication_slots), or raise max_replication_slots and "
+            "restart",
         )
     if facts.senders >= facts.max_senders and (slot is None or slot.active_pid is None):
         yield Finding(
@@ -137,16 +142,19 @@ def server_findings(facts: ServerFacts, config: PipelineConfig, *, slot: SlotSta
             "error",
             "role",
             f"Role {facts.role} may not use replication",
-            f"ALTER ROLE {_quoted(facts.role)} REPLICATION (on Amazon RDS: GRANT rds_replication TO {_quoted(facts.role)})",
+            f"ALTER ROLE {_quoted(facts.role)} REPLICATION (on Amazon RDS: GRANT rds_replication TO "
+            f"{_quoted(facts.role)})",
         )
     trapped = _synchronous_name(facts.synchronous_standby_names, config.application_name)
     if trapped is not None:
         yield Finding(
             "error",
             "synchronous_standby_names",
-            f"synchronous_standby_names ({facts.synchronous_standby_names}) has {trapped}, which takes the drain's connection "
+            f"synchronous_standby_names ({facts.synchronous_standby_names}) has {trapped}, which takes the drain's "
+            "connection "
             f"({config.application_name}) for a synchronous standby: the application's commits would wait for it",
-            "Name the real standbys in synchronous_standby_names, so that it leaves out every application_name that begins "
+            "Name the real standbys in synchronous_standby_names, so that it leaves out every application_name that "
+            "begins "
             "with tidemark_",
         )
     yield from _limit_findings(facts, config)
@@ -159,7 +167,8 @@ def _limit_findings(facts: ServerFacts, config: PipelineConfig) -> Iterator[Find
         yield Finding(
             "note",
             "max_slot_wal_keep_size",
-            f"The server sets no limit to the WAL that a slot keeps; the drain confirms early from {_size(valve)} on, but while "
+            f"The server sets no limit to the WAL that a slot keeps; the drain confirms early from {_size(valve)} on, "
+            "but while "
             "no DAG runs the source's disk fills",
             "Set max_slot_wal_keep_size above wal_valve_bytes if an idle Airflow must not endanger the source",
         )
@@ -167,7 +176,8 @@ def _limit_findings(facts: ServerFacts, config: PipelineConfig) -> Iterator[Find
         yield Finding(
             "warning",
             "max_slot_wal_keep_size",
-            f"max_slot_wal_keep_size ({_size(keep)}) is not above wal_valve_bytes ({_size(valve)}): PostgreSQL invalidates the slot "
+            f"max_slot_wal_keep_size ({_size(keep)}) is not above wal_valve_bytes ({_size(valve)}): PostgreSQL "
+            "invalidates the slot "
             "before the drain's valve opens",
             f"Set bounds.wal_valve_bytes to {keep // 2} or less, or raise max_slot_wal_keep_size",
             Move.FIX_CONFIG,
@@ -179,16 +189,19 @@ def _limit_findings(facts: ServerFacts, config: PipelineConfig) -> Iterator[Find
         yield Finding(
             "warning",
             "idle_replication_slot_timeout",
-            f"PostgreSQL invalidates a slot that is idle for {idle} s, and the schedule does not say how often the DAG runs",
+            f"PostgreSQL invalidates a slot that is idle for {idle} s, and the schedule does not say how often the DAG "
+            "runs",
             "Run the DAG more often than that, or set idle_replication_slot_timeout = 0",
         )
     elif gap * 2 > idle:
         yield Finding(
             "error" if gap >= idle else "warning",
             "idle_replication_slot_timeout",
-            f"PostgreSQL invalidates a slot that is idle for {idle} s (idle_replication_slot_timeout), and by the schedule up to "
+            f"PostgreSQL invalidates a slot that is idle for {idle} s (idle_replication_slot_timeout), and by the "
+            "schedule up to "
             f"{gap:.0f} s pass between two runs" + ("" if gap >= idle else ": one failed run is enough"),
-            f"Raise idle_replication_slot_timeout above {gap * 3:.0f} s (0 switches it off), or schedule the DAG more often",
+            f"Raise idle_replication_slot_timeout above {gap * 3:.0f} s (0 switches it off), or schedule the DAG more "
+            "often",
         )
 
 
@@ -202,7 +215,8 @@ def _synchronous_name(setting: str, application_name: str) -> str | None:
     return None
 
 
-# --- tables ------------------------------------------------------------------------------------------------------------
+# --- tables
+# ------------------------------------------------------------------------------------------------------------
 
 
 def table_findings(found: Matching, config: PipelineConfig, facts: ServerFacts) -> Iterator[Finding]:
@@ -215,7 +229,8 @@ def table_findings(found: Matching, config: PipelineConfig, facts: ServerFacts) 
         yield Finding(
             "warning",
             "names",
-            f"The names of {listed(group)} differ only in case; a catalogue or file system that ignores case mixes them up",
+            f"The names of {listed(group)} differ only in case; a catalogue or file system that ignores case mixes "
+            "them up",
             "Rename one of them, or leave it out of the file",
         )
     unreadable = [table.table for table in found.tables if not table.readable]
@@ -234,7 +249,8 @@ def table_findings(found: Matching, config: PipelineConfig, facts: ServerFacts) 
         yield Finding(
             "warning",
             "row_security",
-            f"Row-level security hides rows of {listed(secured)} from role {facts.role}: changes are captured all the same, but a "
+            f"Row-level security hides rows of {listed(secured)} from role {facts.role}: changes are captured all the "
+            "same, but a "
             "backfill cannot read them",
             f"ALTER ROLE {_quoted(facts.role)} BYPASSRLS",
         )
@@ -261,10 +277,14 @@ def _selection_findings(found: Matching) -> Iterator[Finding]:
                 Move.FIX_CONFIG,
             )
     if not found.tables:
-        yield Finding("error", "tables", "The file names no table that can be captured", "Correct `tables`", Move.FIX_CONFIG)
+        yield Finding(
+            "error", "tables", "The file names no table that can be captured", "Correct `tables`", Move.FIX_CONFIG
+        )
     for table, exact, reason in found.refused:
         if exact:
-            yield Finding("error", "tables", f"{table} cannot be captured: {reason}", "Correct `tables`", Move.FIX_CONFIG)
+            yield Finding(
+                "error", "tables", f"{table} cannot be captured: {reason}", "Correct `tables`", Move.FIX_CONFIG
+            )
     for source_table in found.tables:
         if source_table.unlogged:
             yield Finding(
@@ -298,7 +318,8 @@ def _column_findings(table: SourceTable, config: PipelineConfig) -> Iterator[Fin
         yield Finding(
             "error",
             "columns",
-            f"{column!r} belongs to the key of {name} and is {'masked' if column in rule.mask else 'left out'}: two rows could "
+            f"{column!r} belongs to the key of {name} and is {'masked' if column in rule.mask else 'left out'}: two "
+            "rows could "
             "become one",
             "Capture the key as it is",
             Move.FIX_CONFIG,
@@ -339,21 +360,28 @@ def _partition_findings(table: SourceTable) -> Iterator[Finding]:
             yield Finding(
                 "error",
                 "partitions",
-                f"Partition {leaf.table} of {root.table} is a foreign table: its changes are in no write-ahead log here",
+                f"Partition {leaf.table} of {root.table} is a foreign table: its changes are in no write-ahead log "
+                "here",
                 f"ALTER TABLE {_qualified(root.table)} DETACH PARTITION {_qualified(leaf.table)}",
             )
-    differing = [leaf for leaf in table.leaves if leaf.kind != "f" and not _same_identity(leaf.identity, leaf.key, root)]
+    differing = [
+        leaf for leaf in table.leaves if leaf.kind != "f" and not _same_identity(leaf.identity, leaf.key, root)
+    ]
     if differing:
         yield Finding(
             "error",
             "replica_identity",
-            f"The replica identity of {listed(leaf.table for leaf in differing)} differs from that of the root {root.table} "
+            f"The replica identity of {listed(leaf.table for leaf in differing)} differs from that of the root "
+            f"{root.table} "
             f"({root.identity}{' on ' + ', '.join(root.key) if root.key else ''})",
             "; ".join(
                 f"ALTER TABLE {_qualified(leaf.table)} REPLICA IDENTITY "
-                + {"full": "FULL", "default": "DEFAULT", "nothing": "NOTHING", "index": "USING INDEX <its index of that key>"}[
-                    root.identity
-                ]
+                + {
+                    "full": "FULL",
+                    "default": "DEFAULT",
+                    "nothing": "NOTHING",
+                    "index": "USING INDEX <its index of that key>",
+                }[root.identity]
                 for leaf in differing
             ),
         )
@@ -369,7 +397,8 @@ def _same_identity(identity: str, key: tuple[str, ...], root: Any) -> bool:
     return bool(identity == root.identity and key == root.key)
 
 
-# --- publication -------------------------------------------------------------------------------------------------------
+# --- publication
+# -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,7 +411,8 @@ class PublicationWork:
 
 
 def eligible(table: SourceTable, facts: ServerFacts, publication: Publication | None) -> bool:
-    """Whether the table may be added to a publication without harm to its own application (R9), or because it was named."""
+    """Whether the table may be added to a publication without harm to its own application (R9), or because it was
+    named."""
     if table.unlogged:
         return False
     reason = table.breaks_updates(_generated_published(facts, publication))
@@ -441,7 +471,8 @@ def publication_findings(
             yield Finding(
                 "warning",
                 "publication",
-                f'Publication "{name}" is FOR ALL TABLES: each new table without a replica identity refuses UPDATE and DELETE',
+                f'Publication "{name}" is FOR ALL TABLES: each new table without a replica identity refuses UPDATE and '
+                "DELETE",
                 "Publish the tables one by one; with manage_publication: true preflight does it",
             )
     yield from _ownership_findings(config, found, work, facts)
@@ -452,13 +483,17 @@ def _missing_publication(
     config: PipelineConfig, found: Matching, work: PublicationWork, facts: ServerFacts, slot: SlotState | None
 ) -> Iterator[Finding]:
     name = config.publication
-    statement = create_statement(name, work.create, server_version=facts.version, generated=True) if work.create else None
+    statement = (
+        create_statement(name, work.create, server_version=facts.version, generated=True) if work.create else None
+    )
     if slot is not None:
         yield Finding(
             "error",
             "publication",
-            f'Slot "{slot.name}" exists, but publication "{name}" does not: a slot older than its publication cannot be decoded',
-            f"SELECT pg_drop_replication_slot('{slot.name}'); the next preflight creates the publication, then the slot. What "
+            f'Slot "{slot.name}" exists, but publication "{name}" does not: a slot older than its publication cannot '
+            "be decoded",
+            f"SELECT pg_drop_replication_slot('{slot.name}'); the next preflight creates the publication, then the "
+            "slot. What "
             "changed meanwhile is gone: start a backfill of the pipeline's tables",
             Move.BACKFILL,
         )
@@ -474,8 +509,10 @@ def _missing_publication(
             "error",
             "rights",
             f"Role {facts.role} may not create a publication in database {facts.database}",
-            f"GRANT CREATE ON DATABASE {_quoted(facts.database)} TO {_quoted(facts.role)}, or set manage_publication: false and "
-            f"as owner of the tables run: {_text(statement) if statement else 'the statement that preflight then prints'}",
+            f"GRANT CREATE ON DATABASE {_quoted(facts.database)} TO {_quoted(facts.role)}, or set manage_publication: "
+            "false and "
+            "as owner of the tables run: "
+            f"{_text(statement) if statement else 'the statement that preflight then prints'}",
         )
 
 
@@ -487,7 +524,8 @@ def _option_findings(config: PipelineConfig, found: Matching, publication: Publi
             "error",
             "publication",
             f'Publication "{name}" does not publish {listed(missing)}: these changes are lost',
-            f"ALTER PUBLICATION {_quoted(name)} SET (publish = '{', '.join(OPERATIONS)}'), then start a backfill of the tables",
+            f"ALTER PUBLICATION {_quoted(name)} SET (publish = '{', '.join(OPERATIONS)}'), then start a backfill of "
+            "the tables",
         )
     partitioned = [table.table for table in found.tables if table.partitioned]
     if partitioned and not publication.via_root:
@@ -519,7 +557,8 @@ def _option_findings(config: PipelineConfig, found: Matching, publication: Publi
             yield Finding(
                 "error",
                 "publication",
-                f"The column list of {member.table} lacks {listed(uncovered)} of its replica identity: PostgreSQL refuses the "
+                f"The column list of {member.table} lacks {listed(uncovered)} of its replica identity: PostgreSQL "
+                "refuses the "
                 "application's own UPDATE and DELETE",
                 f"ALTER PUBLICATION {_quoted(name)} with a column list that has them, or without one",
             )
@@ -527,7 +566,8 @@ def _option_findings(config: PipelineConfig, found: Matching, publication: Publi
             yield Finding(
                 "note",
                 "publication",
-                f"{member.table} is published with a column list: a column added later is not captured until the list has it",
+                f"{member.table} is published with a column list: a column added later is not captured until the list "
+                "has it",
             )
 
 
@@ -548,8 +588,10 @@ def _ownership_findings(
         yield Finding(
             "error",
             "rights",
-            f"Role {facts.role} does not own {listed(table.table for table in foreign)}; only an owner adds a table to a publication",
-            f"GRANT {', '.join(map(_quoted, owners))} TO {_quoted(facts.role)}; or set manage_publication: false and as owner run: "
+            f"Role {facts.role} does not own {listed(table.table for table in foreign)}; only an owner adds a table to "
+            "a publication",
+            f"GRANT {', '.join(map(_quoted, owners))} TO {_quoted(facts.role)}; or set manage_publication: false and "
+            "as owner run: "
             f"{_text(statement)}",
         )
 
@@ -557,7 +599,8 @@ def _ownership_findings(
 def _identity_findings(
     config: PipelineConfig, found: Matching, publication: Publication | None, facts: ServerFacts
 ) -> Iterator[Finding]:
-    """Replica identity: what cannot be captured, what is captured as history only, what already harms its application."""
+    """Replica identity: what cannot be captured, what is captured as history only, what already harms its
+    application."""
     for table in found.tables:
         if table.unlogged:
             continue
@@ -569,21 +612,24 @@ def _identity_findings(
                 yield Finding(
                     "note",
                     "replica_identity",
-                    f"{table.table} has no usable primary key; under REPLICA IDENTITY FULL its current table is kept as a multiset, "
+                    f"{table.table} has no usable primary key; under REPLICA IDENTITY FULL its current table is kept "
+                    "as a multiset, "
                     "which costs more",
                 )
             continue
         if "generated column" in reason:
-            # Updates fail in the application from the moment of publication: never by us, and said loudly where it is so.
+            # Updates fail in the application from the moment of publication: never by us, and said loudly where it is
+            # so.
             yield Finding(
                 "error" if published or table.exact else "warning",
                 "replica_identity",
-                f"{reason.replace('it ', f'{table.table} ', 1) if reason.startswith('it ') else f'{table.table}: {reason}'}: "
+                f"{table.table}: {reason}: "
                 "PostgreSQL refuses the application's own UPDATE and DELETE "
                 + ("now" if published else "once it is published, so it is not captured"),
                 f"ALTER TABLE {name} REPLICA IDENTITY DEFAULT (with a primary key), or drop the generated column"
                 + (
-                    f"; for a stored one ALTER PUBLICATION {_quoted(config.publication)} SET (publish_generated_columns = stored)"
+                    f"; for a stored one ALTER PUBLICATION {_quoted(config.publication)} SET "
+                    "(publish_generated_columns = stored)"
                     if table.generated("s")
                     else ""
                 ),
@@ -591,14 +637,16 @@ def _identity_findings(
             continue
         because = "its primary key is deferrable, which is no replica identity" if table.relation.deferrable else reason
         remedy = (
-            f"Add a primary key (not deferrable), or as its owner: ALTER TABLE {name} REPLICA IDENTITY USING INDEX <a unique, not "
+            f"Add a primary key (not deferrable), or as its owner: ALTER TABLE {name} REPLICA IDENTITY USING INDEX <a "
+            "unique, not "
             f"deferrable index on NOT NULL columns>, or ALTER TABLE {name} REPLICA IDENTITY FULL"
         )
         if published or table.exact:
             yield Finding(
                 "warning",
                 "replica_identity",
-                f"{table.table} is captured as history only: {because}. While it is published PostgreSQL refuses UPDATE and DELETE "
+                f"{table.table} is captured as history only: {because}. While it is published PostgreSQL refuses "
+                "UPDATE and DELETE "
                 "on it; inserts and truncates are captured",
                 remedy,
             )
@@ -606,9 +654,11 @@ def _identity_findings(
             yield Finding(
                 "warning",
                 "replica_identity",
-                f"{table.table} fits a pattern but is not captured: {because}, so once published its application's UPDATE and "
+                f"{table.table} fits a pattern but is not captured: {because}, so once published its application's "
+                "UPDATE and "
                 "DELETE would be refused",
-                f"{remedy}. If it only grows, name it in the file without a pattern: it is then captured as history only",
+                f"{remedy}. If it only grows, name it in the file without a pattern: it is then captured as history "
+                "only",
             )
 
 
@@ -617,7 +667,8 @@ def _generated_published(facts: ServerFacts, publication: Publication | None) ->
     return facts.major < 18 or publication is None or publication.generated_columns
 
 
-# --- slot --------------------------------------------------------------------------------------------------------------
+# --- slot
+# --------------------------------------------------------------------------------------------------------------
 
 
 def slot_findings(slot: SlotState, application_name: str) -> Iterator[Finding]:
@@ -630,16 +681,22 @@ def slot_findings(slot: SlotState, application_name: str) -> Iterator[Finding]:
             f'Slot "{slot.name}" has fallen behind max_slot_wal_keep_size and is about to be lost{left}',
             "Let the drain run now; raise max_slot_wal_keep_size, or run the DAG more often",
         )
-    elif slot.wal_status == "extended" and slot.safe_wal_size is not None and slot.safe_wal_size < slot.retained_bytes // 4:
+    elif (
+        slot.wal_status == "extended"
+        and slot.safe_wal_size is not None
+        and slot.safe_wal_size < slot.retained_bytes // 4
+    ):
         yield Finding(
             "warning",
             "slot",
-            f'Slot "{slot.name}" keeps {_size(slot.retained_bytes)} of WAL; {_size(slot.safe_wal_size)} more and it is lost',
+            f'Slot "{slot.name}" keeps {_size(slot.retained_bytes)} of WAL; {_size(slot.safe_wal_size)} more and it is '
+            "lost",
             "Raise max_slot_wal_keep_size, or run the DAG more often",
         )
 
 
-# --- words -------------------------------------------------------------------------------------------------------------
+# --- words
+# -------------------------------------------------------------------------------------------------------------
 
 
 def _same_but_for_case(names: Iterable[Any]) -> list[list[Any]]:
@@ -669,5 +726,3 @@ def _size(number: int) -> str:
             return f"{value:.0f} {unit}" if value >= 10 or unit == "bytes" else f"{value:.1f} {unit}"
         value /= 1024
     return f"{number} bytes"
-
-

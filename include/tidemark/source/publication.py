@@ -1,13 +1,13 @@
-"""The tables that a pipeline file names, and the publication that carries them: catalogue -> `SourceTable`, `Publication`.
+"""What a pipeline file names at the source, and the publication that carries it -> `SourceTable`, `Publication`.
 
     tables of the file ──► matching() ──► which relations, with what identity
                                 │
     no publication ─ create() ─►│◄─ add(), drop() ─ publication that Tidemark manages
 
-R9: only creating or changing the publication takes more than a SELECT's lock (SHARE UPDATE EXCLUSIVE on the tables), with a
-`lock_timeout`; a replica identity is never changed. A table whose own application could no longer update it, once published
-without an identity, is not added because a pattern matched it: see `SourceTable.breaks_updates`.
-Source: PostgreSQL documentation, "CREATE PUBLICATION", "ALTER PUBLICATION", 29.1.1 "Replica Identity", 53.40 "pg_publication".
+R9: only creating or changing the publication takes more than a SELECT's lock (SHARE UPDATE EXCLUSIVE on the tables),
+with a `lock_timeout`; a replica identity is never changed. A table whose own application could no longer update it,
+once published without an identity, is not added because a pattern matched it: see `SourceTable.breaks_updates`.
+Source: PostgreSQL documentation, "CREATE PUBLICATION", "ALTER PUBLICATION", 29.1.1 "Replica Identity".
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class SourceColumn:
 class Relation:
     """A relation with its replica identity as PostgreSQL resolves it.
 
-    `key` holds the columns of the identity's index in index order; under FULL those of the primary key. A deferrable primary
-    key is no identity: then `key` is empty and `deferrable` true.
+    `key` holds the columns of the identity's index in index order; under FULL those of the primary key. A deferrable
+    primary key is no identity: then `key` is empty and `deferrable` true.
     """
 
     oid: int
@@ -68,7 +68,8 @@ class Relation:
 
 @dataclass(frozen=True, slots=True)
 class SourceTable:
-    """A table of the source that the file names, with what decides whether it can be captured. `exact`: named, not by pattern."""
+    """A table of the source that the file names, with what decides whether it can be captured. `exact`: named, not by
+    pattern."""
 
     relation: Relation
     rule: TableRule
@@ -134,7 +135,8 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """`direct` are the tables added one by one; `covered` is what a subscriber sees, schemas and FOR ALL TABLES included."""
+    """`direct` are the tables added one by one; `covered` is what a subscriber sees, schemas and FOR ALL TABLES
+    included."""
 
     name: str
     owner: str
@@ -148,7 +150,8 @@ class Publication:
     covered: frozenset[TableName]
 
 
-# --- reading -----------------------------------------------------------------------------------------------------------
+# --- reading
+# -----------------------------------------------------------------------------------------------------------
 
 
 def matching(connection: psycopg.Connection[Any], config: PipelineConfig) -> Matching:
@@ -246,7 +249,8 @@ _LEAVES: Final = """
      WHERE tree.isleaf AND tree.relid <> root
 """
 
-# An index counts as replica identity only while it is valid and immediate: RelationGetIndexList() in PostgreSQL's relcache.c.
+# An index counts as replica identity only while it is valid and immediate: RelationGetIndexList() in PostgreSQL's
+# relcache.c.
 _IDENTITY: Final = """
     SELECT c.oid, n.nspname, c.relname, c.relkind::text, c.relreplident::text, ident.key, prim.key,
            coalesce(prim.deferrable, false),
@@ -317,14 +321,15 @@ _MEMBERS: Final = """
 """
 
 
-# --- changing ----------------------------------------------------------------------------------------------------------
+# --- changing
+# ----------------------------------------------------------------------------------------------------------
 
 
 def create_statement(name: str, tables: Sequence[TableName], *, server_version: int, generated: bool) -> sql.Composed:
     """CREATE PUBLICATION with everything that Tidemark relies on.
 
-    `generated` publishes stored generated columns (PostgreSQL 18 on): without them, the application's UPDATE of a table under
-    REPLICA IDENTITY FULL fails.
+    `generated` publishes stored generated columns (PostgreSQL 18 on): without them, the application's UPDATE of a table
+    under REPLICA IDENTITY FULL fails.
     """
     options = "publish = 'insert, update, delete, truncate', publish_via_partition_root = true"
     if generated and server_version >= 180000:
@@ -343,7 +348,8 @@ def drop_statement(name: str, tables: Sequence[TableName]) -> sql.Composed:
 
 
 def change(connection: psycopg.Connection[Any], statements: Sequence[sql.Composed], *, lock_timeout_s: float) -> None:
-    """Run statements on the publication in one transaction. Raises SourceLocked where a table's lock is not to be had."""
+    """Run statements on the publication in one transaction. Raises SourceLocked where a table's lock is not to be
+    had."""
     with lock_bounded(connection, lock_timeout_s, "the publication's tables"), connection.transaction():
         connection.execute("SELECT set_config('lock_timeout', %s, true)", (f"{int(lock_timeout_s * 1000)}ms",))
         for statement in statements:
@@ -374,14 +380,15 @@ def _locks_on_tables(connection: psycopg.Connection[Any]) -> str:
     return "; ".join(f"process {pid} holds {mode} on {relation}" for pid, relation, mode in rows) or "nobody any more"
 
 
-# --- joining -----------------------------------------------------------------------------------------------------------
+# --- joining
+# -----------------------------------------------------------------------------------------------------------
 
 
 def join_horizon(connection: psycopg.Connection[Any]) -> int:
     """The xid below which everything must have ended before a snapshot saw all that the stream will not bring.
 
-    Taken in a transaction of its own, after the join (of table, publication or slot) was seen. The connection must be in
-    autocommit mode and outside of a transaction.
+    Taken in a transaction of its own, after the join (of table, publication or slot) was seen. The connection must be
+    in autocommit mode and outside of a transaction.
     """
     return _one(connection.execute("SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint").fetchone())
 

@@ -1,0 +1,90 @@
+"""`python -m tidemark preflight|status|unpark FILE …`: what the DAGs do and know, on a terminal.
+
+    preflight FILE [--look]   look at everything and bring about what the first run needs; --look changes nothing
+    status FILE               where the pipeline stands: slot, generation, and each table
+    unpark FILE TABLE         let the next run apply all staged batches of a parked table
+
+Exit status 0: as it should be; 1: something needs somebody, and it was said what; 2: the command line was not
+understood.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+
+from tidemark import config_file
+from tidemark.config import PipelineConfig
+from tidemark.connections import Connection, look_up
+from tidemark.errors import ConnectionInvalid, ConnectionMissing, TidemarkError
+
+LookUp = Callable[[str], Connection]
+
+
+def main(arguments: Sequence[str] | None = None, *, look_up: LookUp = look_up) -> int:
+    options = _parser().parse_args(arguments)
+    try:
+        config = config_file.load(options.file)
+        return int(options.command(config, options, look_up))
+    except TidemarkError as known:
+        print(known, file=sys.stderr)
+        return 1
+
+
+def _preflight(config: PipelineConfig, options: argparse.Namespace, look_up: LookUp) -> int:
+    from tidemark.capture.preflight import preflight
+
+    try:
+        master = look_up(config.spark_connection).spark_master()
+    except (ConnectionMissing, ConnectionInvalid):
+        master = "yarn"  # as the Spark hook resolves it
+    if config.mask_salt_connection is not None:
+        look_up(config.mask_salt_connection).salt()
+    report = preflight(
+        config,
+        source=look_up(config.source_connection).conninfo(),
+        ledger=look_up(config.ledger_connection).conninfo(),
+        spark_master=master,
+        act=not options.look,
+    )
+    print(report)
+    return 1 if report.errors else 0
+
+
+def _status(config: PipelineConfig, options: argparse.Namespace, look_up: LookUp) -> int:
+    from tidemark.capture.status import read_status
+
+    status = read_status(
+        config,
+        source=look_up(config.source_connection).conninfo(),
+        ledger=look_up(config.ledger_connection).conninfo(),
+    )
+    print(status)
+    return 1 if status.needs_somebody else 0
+
+
+def _unpark(config: PipelineConfig, options: argparse.Namespace, look_up: LookUp) -> int:
+    from tidemark.capture.status import unpark
+
+    said, done = unpark(config, options.table, ledger=look_up(config.ledger_connection).conninfo())
+    print(said)
+    return 0 if done else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tidemark", description=(__doc__ or "").partition("\n")[0])
+    commands = parser.add_subparsers(required=True, metavar="preflight|status|unpark")
+    preflight = commands.add_parser("preflight", help="look at everything and bring about what the first run needs")
+    preflight.add_argument("--look", action="store_true", help="create and change nothing")
+    status = commands.add_parser("status", help="where the pipeline stands")
+    unpark = commands.add_parser("unpark", help="let the next run apply a parked table's batches")
+    for command, function in ((preflight, _preflight), (status, _status), (unpark, _unpark)):
+        command.add_argument("file", help="pipeline file, for example include/pipelines/shop.yaml")
+        command.set_defaults(command=function)
+    unpark.add_argument("table", help="schema.table")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

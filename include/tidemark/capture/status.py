@@ -1,0 +1,145 @@
+"""Where a pipeline stands, read from slot and ledger -> `Status`, whose `str()` is what a terminal shows.
+
+Positions are R3's three: staged, applied per table, confirmed. A source that cannot be reached is said, and the rest
+shown: most of it is in the ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from tidemark.config import PipelineConfig
+from tidemark.errors import TidemarkError
+from tidemark.ledger import connection as ledger_sessions
+from tidemark.ledger import generations, migrations, positions, tables
+from tidemark.ledger.generations import Generation
+from tidemark.ledger.tables import TableRow
+from tidemark.lsn import Lsn
+from tidemark.names import TableName
+from tidemark.source import connection as source_sessions
+from tidemark.source.slot import SlotState, read_slot
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """`applied` maps a table's id to how far it counts as applied; `trouble` says why the source could not be asked."""
+
+    config: PipelineConfig
+    generation: Generation | None
+    rows: tuple[TableRow, ...]
+    applied: dict[str, Lsn]
+    slot: SlotState | None
+    trouble: str | None
+
+    @property
+    def needs_somebody(self) -> bool:
+        """A table parked or marked, or a slot that is not there."""
+        return (
+            self.trouble is not None
+            or self.slot is None
+            or any(row.captured and (row.state == "parked" or row.needs_backfill or row.holes) for row in self.rows)
+        )
+
+    def __str__(self) -> str:
+        lines = [
+            f"pipeline {self.config.pipeline}",
+            f"  slot        {self._slot()}",
+            f"  generation  {self._generation()}",
+        ]
+        header = ("table", "state", "applied", "needs")
+        body = [(_shown(row), _state(row), str(self.applied.get(row.table, "-")), _needs(row)) for row in self.rows]
+        if body:
+            lines += ["", *_aligned([header, *body])]
+        for row in self.rows:
+            if row.state == "parked" and row.error is not None:
+                lines += ["", f"{_shown(row)} is parked since {_time(row.state_since)}: {row.error.get('message', '')}"]
+                lines += [f"  then: python -m tidemark unpark {self.config.path} {_shown(row)}"]
+        return "\n".join(lines)
+
+    def _slot(self) -> str:
+        if self.trouble is not None:
+            return self.trouble
+        if self.slot is None:
+            return f'"{self.config.slot}" does not exist; preflight creates it'
+        retained = self.slot.retained_bytes / 2**20
+        keeps = f"keeps {retained:.0f} MiB of WAL ({self.slot.wal_status})"
+        return f'"{self.slot.name}" confirmed {self.slot.confirmed_lsn}, {keeps}'
+
+    def _generation(self) -> str:
+        if self.generation is None:
+            return "none yet; the first preflight opens one"
+        heartbeat = "" if self.generation.heartbeat_at is None else f", heartbeat {_time(self.generation.heartbeat_at)}"
+        return f"{self.generation.number}, staged {self.generation.staged_lsn}{heartbeat}"
+
+
+def read_status(config: PipelineConfig, *, source: str, ledger: str) -> Status:
+    """Read both databases. Raises LedgerNotReady and the ledger's connection errors; the source's become `trouble`."""
+    slot, trouble = None, None
+    try:
+        with source_sessions.connect(
+            source, application_name=config.application_name, statement_timeout_s=30
+        ) as session:
+            slot = read_slot(session, config.slot)
+    except TidemarkError as known:
+        trouble = str(known)
+    with ledger_sessions.connect(ledger) as connection:
+        migrations.require(connection)
+        generation = generations.current(connection, config.pipeline)
+        return Status(
+            config=config,
+            generation=generation,
+            rows=tuple(tables.all_of(connection, config.pipeline)),
+            applied={} if generation is None else positions.applied(connection, config.pipeline),
+            slot=slot,
+            trouble=trouble,
+        )
+
+
+def unpark(config: PipelineConfig, table: str, *, ledger: str) -> tuple[str, bool]:
+    """Un-park a table given as its id or as `schema.table`; what to say, and whether something was done."""
+    with ledger_sessions.connect(ledger) as connection:
+        migrations.require(connection)
+        known = {row.table: row for row in tables.all_of(connection, config.pipeline)}
+        shown = {_shown(row): row.table for row in known.values()}
+        table_id = table if table in known else shown.get(table)
+        if table_id is None:
+            return (
+                f"Pipeline {config.pipeline} has no table {table}; it has {', '.join(sorted(shown)) or 'none yet'}.",
+                False,
+            )
+        if not tables.unpark(connection, config.pipeline, table_id):
+            return f"{table} is not parked (it is {known[table_id].state}).", False
+        return f"{table} is no longer parked; the next run applies all of its staged batches in order.", True
+
+
+def _shown(row: TableRow) -> str:
+    name = TableName.parse(row.table)
+    return f"{name.schema}.{name.name}"
+
+
+def _state(row: TableRow) -> str:
+    if not row.captured:
+        return f"{row.state}, not captured"
+    return f"{row.state} ({row.failed_runs} failed)" if row.failed_runs else row.state
+
+
+def _needs(row: TableRow) -> str:
+    needs = []
+    if row.needs_backfill:
+        needs.append(f"a backfill: {row.backfill_reason}")
+    if row.holes:
+        needs.append(f"values of {', '.join(sorted(row.holes))} ({sum(row.holes.values())})")
+    return "; ".join(needs) or "-"
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return [
+        "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
+
+
+def _time(moment: datetime) -> str:
+    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -1,0 +1,90 @@
+"""The options of a pipeline file, from `config` and `config_file` -> docs/configuration.md.
+
+`PYTHONPATH=include python -m tidemark.option_table > docs/configuration.md` writes it; a test holds the two together.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import fields
+
+from tidemark.config import Bounds
+from tidemark.config_file import DEFAULTS, OPTIONS, REQUIRED
+
+_HEAD = """# Configuration
+
+One YAML file per pipeline in `include/pipelines/`; every file becomes its DAGs. Generated from the code: edit
+`include/tidemark/config.py` and `config_file.py`, then `python -m tidemark.option_table > docs/configuration.md`.
+
+An unknown key, a wrong type or a contradiction is an error with file, line and "did you mean"; all errors of a file are
+said at once. What needs the source (missing tables, keys, rights) is said by preflight, in the same way.
+
+```yaml
+pipeline: shop
+source: {connection: shop_source, slot: tidemark_shop, publication: tidemark_shop}
+tables:
+  - shop.*
+  - name: shop.customers
+    leave_out: [notes]
+    mask: {email: sha256}
+    target: {credit: "decimal(20,4)", profile: text}
+lake: ../../.tidemark/lake
+ledger: {connection: tidemark_ledger}
+mask_salt_connection: shop_mask_salt
+schedule: "*/5 * * * *"
+bounds: {batch_rows: 100000}
+```
+
+Connections are ids of Airflow connections; the file holds no address and no secret. Source and ledger are connections
+of type `postgres`, whose extras may be any libpq parameter (`sslmode`, `options`, …). The Spark connection must be
+written as JSON: `{"conn_type": "spark", "host": "local[*]", "extra": {"deploy-mode": "client"}}`.
+"""
+
+_TABLES = """
+### Names and patterns
+
+`schema.table`, letter by letter as in PostgreSQL's catalogue. `*`, `?` and `[...]` stand for characters, as in file
+names. A part in double quotes is a name that holds a dot or a `*`: `shop."odd.name"`. Partitions are captured as their
+root; system tables, views and foreign tables never are.
+
+All entries that match a table hold for it together: what they leave out, mask and retype adds up. No entry wins over
+another; two that say different things of one column are an error. A table without a replica identity is captured (as
+history only) where it is named without a pattern: a pattern alone never makes PostgreSQL refuse the application's
+UPDATE and DELETE.
+"""
+
+_SECTIONS = {
+    "": "The file",
+    "source": "source",
+    "tables[]": "tables",
+    "ledger": "ledger",
+    "spark": "spark",
+    "bounds": "bounds",
+}
+
+
+def document() -> str:
+    """The whole page as Markdown."""
+    parts = [_HEAD]
+    for section, title in _SECTIONS.items():
+        prefix = f"{section}." if section else ""
+        rows = [
+            f"| `{option}` | {_default(prefix + option)} | {meaning} |" for option, meaning in OPTIONS[section].items()
+        ]
+        parts.append("\n".join([f"\n## {title}\n", "| option | default | meaning |", "|---|---|---|", *rows, ""]))
+        if section == "tables[]":
+            parts.append(_TABLES)
+        if section == "bounds":
+            parts.append(
+                f"\nAll {len(fields(Bounds))} are whole numbers above 0; only `wait_s` may be 0. "
+                "The unit stands last in the name.\n"
+            )
+    return "".join(parts)
+
+
+def _default(option: str) -> str:
+    return "required" if option in REQUIRED else DEFAULTS.get(option, "none")
+
+
+if __name__ == "__main__":
+    sys.stdout.write(document())
