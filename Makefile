@@ -1,0 +1,37 @@
+# make demo    capture a PostgreSQL shop into Delta tables and compare every row
+# make test    format, lint, types and all tests
+# Both do the set-up first, which takes seconds when it is done already. Everything made lies under .venv and .tidemark.
+
+SHELL := /bin/sh
+MAKEFLAGS += --no-print-directory
+.DEFAULT_GOAL := help
+.PHONY: help setup demo up down test lint bench lock clean
+
+# The first Python 3.11 of these; name another with `make PYTHON=/path/to/python3.11 …`.
+PYTHON := $(shell for p in python3.11 python3 python; do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' >/dev/null 2>&1 && echo "$$p" && break; done)
+
+export PYTHONPATH := include
+export PYTHONPYCACHEPREFIX := $(CURDIR)/.tidemark/cache/python
+STANDALONE := .venv/bin/python -m standalone
+
+help:
+	@sed -n 's/^# \(make .*\)/\1/p' Makefile
+	@echo 'make up      start PostgreSQL, Airflow and its UI, and say where they are; make down stops them'
+	@echo 'make lint    format, lint and types alone; make bench: what README quotes; make lock: requirements.txt anew'
+	@echo 'make clean   remove everything that the above made'
+
+setup:
+	@test -n "$(PYTHON)" || { echo 'Tidemark needs Python 3.11: install it (for example `sudo apt-get install python3.11 python3.11-venv`),' \
+		'or name it: make PYTHON=/path/to/python3.11' >&2; exit 1; }
+	@"$(PYTHON)" -m standalone.setup
+
+demo up test lint bench lock: setup
+	@$(STANDALONE) $@
+
+down:
+	@if [ -x .venv/bin/python ]; then $(STANDALONE) down; else echo 'nothing runs'; fi
+
+clean:
+	@if [ -x .venv/bin/python ]; then $(STANDALONE) clean; fi
+	@rm -rf .venv .tidemark

@@ -1,0 +1,59 @@
+"""`python -m standalone demo|up|down|test|lint|bench|lock|clean`: what the Makefile calls once set-up is done."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from standalone import checks, services
+from standalone.checkout import Checkout, this_checkout
+from standalone.steps import StepFailed, fail, run
+
+
+def _demo(checkout: Checkout) -> int:
+    from standalone import demo  # needs Spark, which costs a second that the others need not wait
+
+    return demo.run_demo(checkout)
+
+
+def _lock(checkout: Checkout) -> int:
+    """requirements.in -> requirements.txt: every platform's hashes, no host name of any registry."""
+    run(
+        [
+            *(checkout.venv / "bin" / "uv", "pip", "compile", "--quiet", "--universal", "--python-version", "3.11"),
+            *("--generate-hashes", "--no-emit-index-url", "--custom-compile-command", "make lock", "--upgrade"),
+            *("requirements.in", "--output-file", "requirements.txt"),
+        ],
+        checkout.logs / "lock.log",
+        env={**os.environ, "UV_CACHE_DIR": str(checkout.made / "cache" / "uv")},
+        cwd=checkout.root,
+    )
+    return 0
+
+
+COMMANDS = {
+    "demo": _demo,
+    "up": services.up,
+    "down": services.down,
+    "clean": services.clean,
+    "test": checks.test,
+    "lint": checks.lint,
+    "bench": checks.bench,
+    "lock": _lock,
+}
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) != 1 or arguments[0] not in COMMANDS:
+        print(f"usage: python -m standalone {'|'.join(COMMANDS)}", file=sys.stderr)
+        return 2
+    try:
+        return COMMANDS[arguments[0]](this_checkout())
+    except StepFailed as failed:
+        fail(failed)
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,93 @@
+"""Airflow's REST API, as far as the demo needs it: trigger a run, wait for it, say what its tasks did.
+
+Airflow documentation: "Airflow public API", version 2, and "Simple auth manager" for the token.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRun:
+    task: str
+    state: str
+    seconds: float
+
+
+@dataclass
+class AirflowApi:
+    """One user's session; the token is fetched at the first call and lives for a day."""
+
+    url: str
+    user: str
+    password: str = field(repr=False)
+    _token: str = field(default="", repr=False)
+
+    def knows(self, dag_id: str) -> bool:
+        """Whether the DAG is parsed; raises RuntimeError where its file cannot be imported."""
+        errors = self._call("GET", "/api/v2/importErrors")["import_errors"]
+        if errors:
+            raise RuntimeError("\n".join(f"{e['filename']}: {e['stack_trace']}" for e in errors))
+        try:
+            return bool(self._call("GET", f"/api/v2/dags/{dag_id}"))
+        except urllib.error.HTTPError as error:
+            if error.code == 404:
+                return False
+            raise
+
+    def pause(self, dag_id: str, paused: bool) -> None:
+        self._call("PATCH", f"/api/v2/dags/{dag_id}", {"is_paused": paused})
+
+    def active_runs(self, dag_id: str) -> int:
+        query = "state=running&state=queued&limit=1"
+        return int(self._call("GET", f"/api/v2/dags/{dag_id}/dagRuns?{query}")["total_entries"])
+
+    def trigger(self, dag_id: str) -> str:
+        """Start a run and return its id."""
+        return str(self._call("POST", f"/api/v2/dags/{dag_id}/dagRuns", {"logical_date": None})["dag_run_id"])
+
+    def wait(self, dag_id: str, run_id: str, seconds: float, seen: Callable[[list[TaskRun]], None]) -> str:
+        """Wait for the end of a run and return its state; `seen` gets the tasks at every look."""
+        deadline = time.monotonic() + seconds
+        while True:
+            state = str(self._call("GET", f"/api/v2/dags/{dag_id}/dagRuns/{run_id}")["state"])
+            seen(self.tasks(dag_id, run_id))
+            if state in ("success", "failed"):
+                return state
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"run {run_id} of {dag_id} did not end within {seconds:.0f} s; it is {state}")
+            time.sleep(0.5)
+
+    def tasks(self, dag_id: str, run_id: str) -> list[TaskRun]:
+        """The tasks of a run that have started, in the order in which they did."""
+        found = self._call("GET", f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances")["task_instances"]
+        started = sorted((t for t in found if t["start_date"]), key=lambda t: datetime.fromisoformat(t["start_date"]))
+        return [TaskRun(t["task_id"], str(t["state"]), float(t["duration"] or 0)) for t in started]
+
+    def log(self, dag_id: str, run_id: str, task: str) -> list[str]:
+        """The lines of a task's last try."""
+        tries = self._call("GET", f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task}")["try_number"]
+        path = f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task}/logs/{tries}"
+        return [str(line.get("event", line)) for line in self._call("GET", path)["content"]]
+
+    def _call(self, method: str, path: str, body: Any = None) -> Any:
+        if not self._token:
+            answer = self._ask("POST", "/auth/token", {"username": self.user, "password": self.password}, {})
+            self._token = answer["access_token"]
+        return self._ask(method, path, body, {"Authorization": f"Bearer {self._token}"})
+
+    def _ask(self, method: str, path: str, body: Any, headers: dict[str, str]) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json", "Accept": "application/json", **headers}
+        request = urllib.request.Request(f"{self.url}{path}", data, headers, method=method)
+        without_proxy = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with without_proxy.open(request, timeout=60) as answer:
+            return json.loads(answer.read() or b"null")

@@ -1,0 +1,231 @@
+"""`make demo`: a shop at work, captured by Airflow runs into Delta tables, and compared with its source row by row.
+
+The runs are real: scheduler, DAG processor and API server as `make up` starts them, each run triggered as a person
+would. The demo starts afresh every time: source, ledger and lake of an earlier one are removed, Airflow's own record of
+runs is kept.
+Leaves with 1 where a run fails or any row differs.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from standalone import services, shop
+from standalone.airflow_api import AirflowApi, TaskRun
+from standalone.checkout import Checkout
+from standalone.steps import StepFailed, Steps
+
+PIPELINE = "shop"
+DAG = f"{PIPELINE}_capture"
+TRADE_S = 45  # for how long the shop is busy while runs happen
+_RUN_S = 300
+_PARSED_S = 120
+
+
+@dataclass(frozen=True, slots=True)
+class TableReport:
+    table: str
+    source_rows: int
+    current_rows: int
+    differences: int
+    changes: int
+
+
+def run_demo(checkout: Checkout) -> int:
+    started = time.monotonic()
+    print("Tidemark's demo: a PostgreSQL shop, captured into Delta tables by Airflow runs\n")
+    steps = Steps()
+    was_running = services.Services.read(checkout).airflow_runs
+    try:
+        running = _start_afresh(checkout, steps)
+        api = AirflowApi(running.ui, services.UI_USER, running.ui_password)
+        with steps.step(f"Airflow reads the DAG {DAG}"):
+            _wait_until_parsed(api)
+        _capture(api, running, steps)
+        with steps.step("compare every row of every table, with Spark"):
+            reports, history = _judge(checkout, running)
+    finally:
+        if not was_running:
+            services.down(checkout)
+    _show(reports, history, steps)
+    print(f"\n  All of it took {time.monotonic() - started:.0f} s. Delta tables: .tidemark/lake/{PIPELINE}.")
+    print(f"  The runs in Airflow: {'' if was_running else 'type `make up`, then '}{running.ui}/dags/{DAG}", end="")
+    print(f" (user {services.UI_USER}, password {running.ui_password})")
+    different = sum(report.differences for report in reports)
+    print("\n  Every row is equal." if not different else f"\n  {different} rows DIFFER.")
+    return 1 if different else 0
+
+
+# --- before ----------------------------------------------------------------------------------------------------------
+
+
+def _start_afresh(checkout: Checkout, steps: Steps) -> services.Services:
+    running = services.Services.read(checkout)
+    if running.airflow_runs:
+        with steps.step("Airflow runs already; wait until no capture does"):
+            api = AirflowApi(running.ui, services.UI_USER, running.ui_password)
+            if api.knows(DAG):
+                api.pause(DAG, True)
+                _until("the capture's active runs end", lambda: api.active_runs(DAG) == 0, _RUN_S)
+    running = services.start_postgres(checkout, steps)
+    with steps.step("an empty shop, an empty ledger, an empty lake"):
+        for database in ("shop", "tidemark"):
+            drop_database(running.server.conninfo(), database)
+            services.create_database(running, database)
+        shop.create_tables(running.source)
+        shutil.rmtree(checkout.made / "lake", ignore_errors=True)
+    return running if running.airflow_runs else services.start(checkout, steps)
+
+
+def drop_database(server: str, name: str) -> None:
+    """Drop a database with its slots and whatever is connected to it."""
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots "
+            "WHERE database = %s AND active_pid IS NOT NULL",
+            (name,),
+        )
+        connection.execute(
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s", (name,)
+        )
+        connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+def _wait_until_parsed(api: AirflowApi) -> None:
+    _until(f"Airflow knows {DAG}", lambda: api.knows(DAG), _PARSED_S)
+    api.pause(DAG, False)
+
+
+def _until(fact: str, holds: Any, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > deadline:
+            raise StepFailed(f"Not within {seconds:.0f} s: {fact}. See .tidemark/logs")
+        time.sleep(0.5)
+
+
+# --- the runs --------------------------------------------------------------------------------------------------------
+
+
+def _capture(api: AirflowApi, running: services.Services, steps: Steps) -> None:
+    """One run before the first row, runs while rows are written, one after the last row."""
+    _run(api, steps, "run 1, before the first row")
+    busy = shop.Shop(running.source)
+    failed: list[BaseException] = []
+    trading = threading.Thread(target=_trade, args=(busy, failed), daemon=True)
+    trading.start()
+    number = 2
+    while trading.is_alive():
+        _run(api, steps, f"run {number}, while the shop is busy")
+        number += 1
+    if failed:
+        raise StepFailed(f"The shop's own statements failed: {failed[0]}")
+    _run(api, steps, f"run {number}, after the last row")
+    print(f"    the shop wrote {sum(busy.changed.values()):,} rows: ", end="")
+    print(", ".join(f"{count:,} {what}" for what, count in busy.changed.items()))
+
+
+def _trade(busy: shop.Shop, failed: list[BaseException]) -> None:
+    try:
+        busy.trade(TRADE_S)
+    except Exception as error:
+        failed.append(error)
+
+
+def _run(api: AirflowApi, steps: Steps, what: str) -> None:
+    tasks: list[TaskRun] = []
+
+    def seen(now: list[TaskRun]) -> None:
+        tasks[:] = now
+
+    with steps.step(what):
+        run_id = api.trigger(DAG)
+        state = api.wait(DAG, run_id, _RUN_S, seen)
+        print(" · ".join(_said(task) for task in tasks), end=" … ")
+    if state != "success":
+        culprit = next((t.task for t in tasks if t.state == "failed"), None)
+        lines = api.log(DAG, run_id, culprit)[-30:] if culprit else []
+        raise StepFailed("\n".join([f"The task {culprit} of run {run_id} failed:", *lines]))
+
+
+def _said(task: TaskRun) -> str:
+    return f"{task.task} {task.state}" if task.state != "success" else f"{task.task} {task.seconds:.1f}"
+
+
+# --- after -----------------------------------------------------------------------------------------------------------
+
+
+def _judge(checkout: Checkout, running: services.Services) -> tuple[list[TableReport], list[Any]]:
+    """Compare all tables; also the changes in each `history`, and the lines of one order's."""
+    os.environ.update(checkout.environment(os.environ))
+    from pyspark.sql import SparkSession
+
+    from standalone.comparison import compare
+    from tidemark.names import TableName
+    from tidemark.staging.layout import history_table
+
+    jars = ",".join(str(jar) for jar in sorted(checkout.jars.glob("*.jar")))
+    spark = (
+        SparkSession.builder.appName("tidemark demo")
+        .master("local[2]")
+        .config("spark.jars", jars)
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
+        .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
+        .config("spark.databricks.delta.snapshotPartitions", "1")
+        .config("spark.sql.warehouse.dir", str(checkout.made / "cache" / "warehouse"))
+        .getOrCreate()
+    )
+    lake = str(checkout.made / "lake")
+
+    def history(table: str) -> Any:
+        return spark.read.format("delta").load(str(Path(lake) / history_table(PIPELINE, TableName.parse(table))))
+
+    try:
+        reports = []
+        for table in shop.TABLES:
+            found = compare(spark, source=running.source, lake=lake, pipeline=PIPELINE, table=table)
+            changes = history(table).count()
+            reports.append(TableReport(table, found.source_rows, found.current_rows, found.differences, changes))
+            for example in found.examples:
+                print(f"\n    {table}: {example}", end="", flush=True)
+        lines = (
+            history("shop.orders")
+            .where(f"id = {shop.SHOWN_ORDER}")
+            .orderBy("_commit_lsn", "_ordinal")
+            .select("_op", "_commit_lsn", "_committed_at", "status", "total", "note")
+            .collect()
+        )
+    finally:
+        spark.stop()
+    return reports, lines
+
+
+def _show(reports: list[TableReport], history: list[Any], steps: Steps) -> None:
+    print(f"\n  {'table':<18}{'source':>10}{'current':>10}{'differences':>13}{'history':>10}")
+    for report in reports:
+        counts = f"{report.source_rows:>10,}{report.current_rows:>10,}{report.differences:>13,}{report.changes:>10,}"
+        print(f"  {report.table:<18}{counts}")
+    total = [
+        sum(getattr(r, name) for r in reports) for name in ("source_rows", "current_rows", "differences", "changes")
+    ]
+    print(f"  {'':<18}{total[0]:>10,}{total[1]:>10,}{total[2]:>13,}{total[3]:>10,}")
+    print(f"\n  The history of order {shop.SHOWN_ORDER}:")
+    for line in history:
+        lsn = f"{line['_commit_lsn'] >> 32:X}/{line['_commit_lsn'] & 0xFFFFFFFF:X}"
+        when = f"{line['_committed_at']:%H:%M:%S}"
+        print(f"  {when}  {lsn:<12}{line['_op']:<8}{line['status']:<11}{line['total']:>8}  {line['note'] or ''}")
+    print("\n  Seconds per step:")
+    for what, seconds in steps.took:
+        print(f"  {seconds:>7.1f}  {what}")

@@ -1,0 +1,116 @@
+"""The machine -> the home of a Java that Spark 4.2 runs on, installed if need be. Standard library only.
+
+Spark's documentation names 17 and 21 ("Overview", Downloading); 17 is what Tidemark is tested with, and is taken first.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+VERSIONS = (17, 21)
+_USUAL_PLACES = (
+    "/usr/lib/jvm/*",
+    "/usr/java/*",
+    "/opt/java/*",
+    "/opt/jdk*",
+    "/Library/Java/JavaVirtualMachines/*/Contents/Home",
+    "/opt/homebrew/opt/openjdk@*",
+    "/usr/local/opt/openjdk@*",
+    "~/Library/Java/JavaVirtualMachines/*/Contents/Home",
+    "~/.sdkman/candidates/java/*",
+    "~/.jdks/*",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PackageManager:
+    """`install` is completed by a package's name; `packages` are tried in order: distributions drop old versions."""
+
+    program: str
+    refresh: tuple[str, ...] | None
+    install: tuple[str, ...]
+    packages: tuple[str, ...]
+
+
+def _names(pattern: str) -> tuple[str, ...]:
+    return tuple(pattern.format(version) for version in VERSIONS)
+
+
+_RED_HAT = _names("java-{}-openjdk-headless")
+_APT = ("apt-get", "install", "-y", "-q", "--no-install-recommends")
+PACKAGE_MANAGERS = (
+    PackageManager("apt-get", ("apt-get", "update", "-q"), _APT, _names("openjdk-{}-jre-headless")),
+    PackageManager("dnf", None, ("dnf", "install", "-y"), _RED_HAT),
+    PackageManager("microdnf", None, ("microdnf", "install", "-y"), _RED_HAT),
+    PackageManager("yum", None, ("yum", "install", "-y"), _RED_HAT),
+    PackageManager("zypper", None, ("zypper", "--non-interactive", "install"), _RED_HAT),
+    PackageManager("apk", None, ("apk", "add"), _names("openjdk{}-jre-headless")),
+    PackageManager("pacman", None, ("pacman", "-Sy", "--noconfirm"), _names("jre{}-openjdk-headless")),
+    PackageManager("brew", None, ("brew", "install"), _names("openjdk@{}")),
+)
+
+
+def version(home: Path) -> int | None:
+    """The major version of the Java in `home`, from its `release` file or by asking it; None where there is no Java."""
+    program = home / "bin" / "java"
+    if not os.access(program, os.X_OK):
+        return None
+    release = home / "release"
+    text = release.read_text(errors="replace") if release.exists() else ""
+    found = re.search(r'^JAVA_VERSION="(\d+)', text, re.MULTILINE)
+    if found is None:
+        try:
+            said = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=60)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        found = re.search(r'version "(\d+)', said.stderr + said.stdout)
+    return int(found[1]) if found else None
+
+
+def _homes(env: Mapping[str, str], places: tuple[str, ...]) -> Iterator[Path]:
+    if env.get("JAVA_HOME"):
+        yield Path(env["JAVA_HOME"])
+    on_path = shutil.which("java", path=env.get("PATH", os.defpath))
+    if on_path:
+        yield Path(on_path).resolve().parent.parent
+    for place in places:
+        pattern = Path(place.replace("~", env.get("HOME", "/nonexistent"), 1))
+        fixed = Path(*pattern.parts[: _first_glob(pattern)])
+        yield from sorted(fixed.glob(str(pattern.relative_to(fixed))))
+
+
+def _first_glob(pattern: Path) -> int:
+    return next(i for i, part in enumerate(pattern.parts) if "*" in part)
+
+
+def find(env: Mapping[str, str], places: tuple[str, ...] = _USUAL_PLACES) -> Path | None:
+    """The home of the first usable Java: JAVA_HOME, PATH, the usual places; version 17 anywhere before 21 anywhere."""
+    homes = [(home, version(home)) for home in _homes(env, places)]
+    for wanted in VERSIONS:
+        for home, has in homes:
+            if has == wanted:
+                return home.absolute()
+    return None
+
+
+def package_manager(path: str | None = None) -> PackageManager | None:
+    return next((m for m in PACKAGE_MANAGERS if shutil.which(m.program, path=path)), None)
+
+
+def may_install(manager: PackageManager) -> bool:
+    """Homebrew refuses root, the others need it."""
+    return (os.geteuid() == 0) != (manager.program == "brew")
+
+
+def advice(manager: PackageManager | None) -> str:
+    """One sentence with the command to type."""
+    if manager is None:
+        return "Spark needs Java 17: install it and set JAVA_HOME to its folder, then call make again."
+    sudo = "" if manager.program == "brew" else "sudo "
+    return f"Spark needs Java 17: type `{sudo}{' '.join(manager.install)} {manager.packages[0]}`, then call make again."

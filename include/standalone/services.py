@@ -1,0 +1,338 @@
+"""`make up` and `make down`: embedded PostgreSQL and Airflow's four processes, started, watched, and stopped exactly.
+
+What runs is written down in .tidemark/services.json: each process with its pid and its start time, so that `down` never
+stops a process that merely got the same pid. PostgreSQL holds three databases: `shop` (the source), `tidemark` (the
+ledger) and `airflow` (Airflow's metadata). Everything listens on 127.0.0.1 alone, and asks for a password that was made
+for this checkout.
+
+    nothing ──up──► running ──up──► "already running"
+       ▲──────down────┘
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from standalone.checkout import Checkout
+from standalone.postgres import PostgresServer, folders_outside
+from standalone.steps import StepFailed, Steps, run
+
+DATABASES = ("shop", "tidemark", "airflow")
+UI_USER = "admin"
+_UI_PORT = 8080
+_HEALTHY_S = 180
+_STOP_S = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """`started` is the machine's word for the start time of `pid`, compared as text."""
+
+    name: str
+    pid: int
+    started: str
+
+    @property
+    def alive(self) -> bool:
+        return bool(self.started) and _start_time(self.pid) == self.started
+
+
+@dataclass
+class Services:
+    """What services.json holds. The secrets are made once per checkout, the ports are kept while they are free."""
+
+    checkout: Checkout
+    postgres_port: int = 0
+    ui_port: int = 0
+    postgres_password: str = field(default_factory=lambda: secrets.token_urlsafe(16), repr=False)
+    ui_password: str = field(default_factory=lambda: secrets.token_urlsafe(9), repr=False)
+    signing_key: str = field(default_factory=lambda: secrets.token_urlsafe(48), repr=False)
+    processes: list[Process] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, checkout: Checkout) -> Services:
+        file = checkout.made / "services.json"
+        if not file.exists():
+            return cls(checkout)
+        raw = json.loads(file.read_text())
+        return cls(checkout, **{**raw, "processes": [Process(**p) for p in raw["processes"]]})
+
+    def write(self) -> None:
+        content = {k: v for k, v in self.__dict__.items() if k not in ("checkout", "processes")}
+        content["processes"] = [asdict(p) for p in self.processes]
+        _private(self.checkout.made / "services.json", json.dumps(content, indent=1))
+
+    # --- where things are ----------------------------------------------------------------------------------------
+
+    @property
+    def server(self) -> PostgresServer:
+        return PostgresServer(self.checkout.made / "postgres", port=self.postgres_port, password=self.postgres_password)
+
+    @property
+    def source(self) -> str:
+        return self.server.conninfo("shop")
+
+    @property
+    def ledger(self) -> str:
+        return self.server.conninfo("tidemark")
+
+    @property
+    def ui(self) -> str:
+        return f"http://127.0.0.1:{self.ui_port}"
+
+    @property
+    def airflow_runs(self) -> bool:
+        return bool(self.processes) and all(p.alive for p in self.processes)
+
+    def environment(self) -> dict[str, str]:
+        """What Airflow's processes are told."""
+        checkout = self.checkout
+        home = checkout.made / "airflow"
+        database = f"postgres:{quote(self.postgres_password)}@127.0.0.1:{self.postgres_port}"
+        connection = {"conn_type": "postgres", "host": "127.0.0.1", "port": self.postgres_port, "login": "postgres"}
+        connection["password"] = self.postgres_password
+        spark = {"conn_type": "spark", "host": "local[*]", "extra": {"deploy-mode": "client"}}
+        return checkout.environment(os.environ) | {
+            "AIRFLOW_HOME": str(home),
+            "AIRFLOW__CORE__DAGS_FOLDER": str(checkout.root / "dags"),
+            "AIRFLOW__CORE__PLUGINS_FOLDER": str(checkout.root / "plugins"),
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+            "AIRFLOW__CORE__PARALLELISM": "4",
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{UI_USER}:admin",
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(home / "passwords.json"),
+            "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{self.ui}/execution/",
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"postgresql+psycopg2://{database}/airflow",
+            "AIRFLOW__API__HOST": "127.0.0.1",
+            "AIRFLOW__API__PORT": str(self.ui_port),
+            "AIRFLOW__API__BASE_URL": self.ui,
+            "AIRFLOW__API__WORKERS": "1",
+            "AIRFLOW__API__SECRET_KEY": self.signing_key,
+            "AIRFLOW__API_AUTH__JWT_SECRET": self.signing_key,
+            "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "15",
+            "AIRFLOW__DAG_PROCESSOR__PARSING_PROCESSES": "1",
+            "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
+            "AIRFLOW_CONN_SHOP_SOURCE": json.dumps({**connection, "schema": "shop"}),
+            "AIRFLOW_CONN_TIDEMARK_LEDGER": json.dumps({**connection, "schema": "tidemark"}),
+            "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(spark),
+        }
+
+
+# --- up --------------------------------------------------------------------------------------------------------------
+
+
+def up(checkout: Checkout) -> int:
+    services = Services.read(checkout)
+    if services.airflow_runs and services.server.is_running():
+        print("already running")
+    else:
+        start(checkout, Steps())
+        services = Services.read(checkout)
+    print(f"\n  Airflow     {services.ui}   user {UI_USER}, password {services.ui_password}")
+    print(f"  PostgreSQL  127.0.0.1:{services.postgres_port}, user postgres, password {services.postgres_password}")
+    print("              databases: shop (the source), tidemark (the ledger), airflow (Airflow's own)")
+    print("  Logs        .tidemark/logs and .tidemark/airflow/logs;  stop all of it with `make down`")
+    return 0
+
+
+def start(checkout: Checkout, steps: Steps) -> Services:
+    """Start whatever does not run: databases first, then Airflow, until Airflow says that it is healthy."""
+    services = start_postgres(checkout, steps)
+    stop_airflow(services)
+    services.ui_port = _free_port(services.ui_port or _UI_PORT)
+    services.write()
+    env = services.environment()
+    home = Path(env["AIRFLOW_HOME"])
+    home.mkdir(parents=True, exist_ok=True)
+    _private(home / "passwords.json", json.dumps({UI_USER: services.ui_password}))
+    with steps.step("Airflow's tables in the database airflow"):
+        run(
+            [checkout.python, "-m", "airflow", "db", "migrate"],
+            checkout.logs / "airflow-migrate.log",
+            env=env,
+            cwd=home,
+        )
+    with steps.step("Airflow: scheduler, DAG processor, triggerer, API server"):
+        commands = {
+            "api-server": ["api-server"],
+            "scheduler": ["scheduler", "--skip-serve-logs"],
+            "dag-processor": ["dag-processor"],
+            "triggerer": ["triggerer", "--skip-serve-logs"],
+        }
+        for name, arguments in commands.items():
+            services.processes.append(_spawn(checkout, name, arguments, env, home))
+            services.write()
+        _wait_until_healthy(services)
+    return services
+
+
+def start_postgres(checkout: Checkout, steps: Steps) -> Services:
+    """The server and its three databases; the shop's tables, still empty, so that the pipeline finds its source."""
+    from standalone import shop
+
+    services = Services.read(checkout)
+    services.write()  # the password has to be kept before a cluster is made with it
+    with steps.step("PostgreSQL 18 with wal_level=logical"):
+        server = services.server
+        if not server.is_running() and server.port and not _is_free(server.port):
+            server.port = 0
+        server.start()
+        services.postgres_port = server.port
+        services.write()
+        for database in DATABASES:
+            create_database(services, database)
+        shop.create_tables(services.source)
+    return services
+
+
+def create_database(services: Services, name: str) -> None:
+    import psycopg
+    from psycopg import sql
+
+    with psycopg.connect(services.server.conninfo(), autocommit=True) as connection:
+        if connection.execute("SELECT FROM pg_database WHERE datname = %s", (name,)).fetchone() is None:
+            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+
+
+def _spawn(checkout: Checkout, name: str, arguments: list[str], env: dict[str, str], home: Path) -> Process:
+    """A process of its own session: Ctrl-C in this terminal does not reach it, and `down` can end all of it."""
+    with (checkout.logs / f"airflow-{name}.log").open("a") as log:
+        child = subprocess.Popen(
+            [str(checkout.python), "-m", "airflow", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=env,
+            cwd=home,
+            start_new_session=True,
+        )
+    return Process(name, child.pid, _start_time(child.pid))
+
+
+def _wait_until_healthy(services: Services) -> None:
+    """Airflow says "ready" early; its monitor counts only parts whose heartbeat is recent."""
+    parts = ("metadatabase", "scheduler", "dag_processor", "triggerer")
+
+    def healthy() -> bool:
+        dead = [p.name for p in services.processes if not p.alive]
+        if dead:
+            raise StepFailed(f"Airflow's {dead[0]} ended; see .tidemark/logs/airflow-{dead[0]}.log")
+        try:
+            state = json.loads(_get(f"{services.ui}/api/v2/monitor/health"))
+        except (OSError, ValueError):
+            return False
+        return all((state.get(part) or {}).get("status") == "healthy" for part in parts)
+
+    if not _within(_HEALTHY_S, healthy):
+        raise StepFailed(f"Airflow was not healthy within {_HEALTHY_S} s; see .tidemark/logs")
+
+
+def _get(url: str) -> str:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(url, timeout=5) as answer:
+        return str(answer.read().decode())
+
+
+# --- down ------------------------------------------------------------------------------------------------------------
+
+
+def down(checkout: Checkout) -> int:
+    services = Services.read(checkout)
+    running = services.server.is_running()
+    if not running and not any(p.alive for p in services.processes):
+        print("nothing runs")
+        return 0
+    steps = Steps()
+    if services.processes:
+        with steps.step("stop Airflow"):
+            stop_airflow(services)
+    if running:
+        with steps.step("stop PostgreSQL"):
+            services.server.stop()
+    return 0
+
+
+def stop_airflow(services: Services) -> None:
+    """Ask each process to end, the scheduler first, so that no task starts any more; then insist."""
+    order = {"scheduler": 0, "dag-processor": 1, "triggerer": 2, "api-server": 3}
+    for process in sorted(services.processes, key=lambda p: order.get(p.name, 9)):
+        if process.alive:
+            os.kill(process.pid, signal.SIGTERM)
+            if not _within(_STOP_S, lambda process=process: not process.alive):  # type: ignore[misc]
+                os.killpg(process.pid, signal.SIGKILL)
+    services.processes = []
+    services.write()
+
+
+def clean(checkout: Checkout) -> int:
+    """Stop what runs, and remove what lies outside .venv and .tidemark; make removes these two."""
+    if (checkout.made / "services.json").exists():
+        try:
+            down(checkout)
+        except RuntimeError as error:  # the wheel is gone: so is the way to ask its server
+            print(error)
+    for folder in folders_outside(checkout.root):
+        shutil.rmtree(folder)
+    return 0
+
+
+# --- small facts about this machine ----------------------------------------------------------------------------------
+
+
+def _start_time(pid: int) -> str:
+    """Empty where there is no such process, or only what its parent has not yet collected."""
+    if Path("/proc/self/stat").exists():  # Linux, where a small image may lack ps
+        try:
+            state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return ""
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return "" if state == "Z" else f"{boot} {rest[18]}"
+    asked = subprocess.run(["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True)
+    state, _, started = asked.stdout.strip().partition(" ")
+    return "" if state.startswith("Z") else started.strip()
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def _free_port(wanted: int) -> int:
+    return next(port for port in range(wanted, wanted + 1000) if _is_free(port))
+
+
+def _within(seconds: float, fact: Callable[[], Any]) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if fact():
+            return True
+        time.sleep(0.2)
+    return False
+
+
+def _private(file: Path, content: str) -> None:
+    """Written aside and renamed, readable by its owner alone from the first byte."""
+    aside = file.with_suffix(".new")
+    with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as out:
+        out.write(content)
+    aside.replace(file)

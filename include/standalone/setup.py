@@ -1,0 +1,235 @@
+"""A bare checkout -> .venv from the lock, Java, Delta's jars: `python -m standalone.setup`. Standard library only.
+
+Each part leaves a stamp that holds what it was made from (the lock's hash, Python's version, the checkout's place), so
+that a second call only compares stamps and needs no network. A part that was interrupted has no stamp, so it is done
+again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from standalone import java
+from standalone.checkout import Checkout, this_checkout
+from standalone.jars import JARS, sha256
+from standalone.steps import StepFailed, Steps, fail, run
+
+
+def set_up(checkout: Checkout) -> None:
+    """Do whatever of the set-up is not done yet. Raises StepFailed with what to type."""
+    started = time.monotonic()
+    steps = Steps()
+    with _alone(checkout):
+        _packages(checkout, steps)
+        _java(checkout, steps)
+        _jars(checkout, steps)
+        _spark_settings(checkout)
+    if steps.took:
+        print(f"  set-up done in {time.monotonic() - started:.0f} s; it lies in .venv and .tidemark", flush=True)
+
+
+@contextmanager
+def _alone(checkout: Checkout) -> Iterator[None]:
+    """Two calls at once: the second waits, and then finds everything done."""
+    checkout.made.mkdir(exist_ok=True)
+    with (checkout.made / "setup.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _stamped(stamp: Path, content: str) -> bool:
+    return stamp.exists() and stamp.read_text() == content
+
+
+def _stamp(stamp: Path, content: str) -> None:
+    stamp.parent.mkdir(parents=True, exist_ok=True)
+    stamp.write_text(content)
+
+
+# --- Python packages -------------------------------------------------------------------------------------------------
+
+
+def _packages(checkout: Checkout, steps: Steps) -> None:
+    lock = checkout.root / "requirements.txt"
+    made_from = f"{hashlib.sha256(lock.read_bytes()).hexdigest()}\n{sys.version}\n{checkout.root}\n"
+    stamp = checkout.stamps / "packages"
+    if _stamped(stamp, made_from) and checkout.python.exists():
+        return
+    stamp.unlink(missing_ok=True)
+    with steps.step("virtual environment in .venv"):
+        _environment(checkout)
+    packages = sum(1 for line in lock.read_text().splitlines() if "==" in line and not line.startswith((" ", "#")))
+    with steps.step(f"{packages} Python packages from requirements.txt"):
+        _install(checkout, lock)
+    _stamp(stamp, made_from)
+
+
+def _environment(checkout: Checkout) -> None:
+    """Create .venv with pip in it. Debian packages `ensurepip` apart; where pip itself is installed, it will do."""
+    if importlib.util.find_spec("ensurepip") is not None:
+        options = []
+    elif importlib.util.find_spec("pip") is not None:
+        options = ["--without-pip"]
+    else:
+        raise StepFailed(
+            "This Python has neither ensurepip nor pip. On Debian and Ubuntu type "
+            "`sudo apt-get install python3.11-venv`, then call make again."
+        )
+    run(
+        [sys.executable, "-m", "venv", "--clear", *options, checkout.venv],
+        checkout.logs / "venv.log",
+        env=os.environ,
+    )
+    if options:
+        run(
+            [sys.executable, "-m", "pip", "--python", checkout.python, "install", "pip", "setuptools"],
+            checkout.logs / "venv.log",
+            env=os.environ,
+        )
+
+
+def _install(checkout: Checkout, lock: Path) -> None:
+    """With uv, itself from the lock, in half a minute; where it cannot be had or fails, with pip, in some minutes."""
+    cache = checkout.made / "cache" / "uv"
+    pip = [checkout.python, "-m", "pip", "install", "--disable-pip-version-check", "--require-hashes", "-r"]
+    env = {**os.environ, "VIRTUAL_ENV": str(checkout.venv)}
+    try:
+        only_uv = checkout.made / "uv.txt"
+        only_uv.write_text(_entry(lock.read_text(), "uv"))
+        run([*pip, only_uv], checkout.logs / "uv.log", env=env)
+        with_settings = {"UV_CACHE_DIR": str(cache), **_uv_settings(checkout), **env}
+        uv = [checkout.venv / "bin" / "uv", "pip", "install", "--require-hashes", "-r", lock]
+        run(uv, checkout.logs / "packages.log", env=with_settings)
+    except StepFailed:
+        run([*pip, lock], checkout.logs / "packages-pip.log", env=env)
+    shutil.rmtree(cache, ignore_errors=True)  # twice the size of what it installed
+
+
+def _entry(lock: str, package: str) -> str:
+    """One package's lines of the lock, hashes included."""
+    lines = lock.splitlines()
+    first = next(i for i, line in enumerate(lines) if line.startswith(f"{package}=="))
+    last = first
+    while lines[last].endswith("\\"):
+        last += 1
+    return "\n".join(lines[first : last + 1]) + "\n"
+
+
+def _uv_settings(checkout: Checkout) -> dict[str, str]:
+    """What the machine's pip is told about indexes, certificates and proxies, in uv's words: uv does not read it."""
+    said = subprocess.run([checkout.python, "-m", "pip", "config", "list"], capture_output=True, text=True).stdout
+    pip: dict[str, str] = {}
+    # "global.index-url='…'", "install.find-links='…'", ":env:.cert='…'": the environment counts most.
+    for line in sorted(said.splitlines(), key=lambda line: line.startswith(":env:")):
+        name, _, value = line.partition("=")
+        pip[name.rpartition(".")[2]] = value.strip("'\"").replace("\\n", " ").strip()
+    words = {
+        "index-url": ("UV_DEFAULT_INDEX",),
+        "extra-index-url": ("UV_INDEX",),
+        "find-links": ("UV_FIND_LINKS",),
+        "trusted-host": ("UV_INSECURE_HOST",),
+        "cert": ("SSL_CERT_FILE",),
+        "proxy": ("HTTP_PROXY", "HTTPS_PROXY"),
+    }
+    found = {uv: pip[name] for name, uvs in words.items() if pip.get(name) for uv in uvs}
+    # pip looks in every index; the hashes decide what may come in.
+    return {"UV_INDEX_STRATEGY": "unsafe-best-match", **found}
+
+
+# --- Java ------------------------------------------------------------------------------------------------------------
+
+
+def _java(checkout: Checkout, steps: Steps) -> None:
+    noted = checkout.java_home
+    if noted is not None and java.version(noted) in java.VERSIONS:
+        return
+    home = java.find(os.environ)
+    if home is None:
+        manager = java.package_manager()
+        if manager is None or not java.may_install(manager):
+            raise StepFailed(java.advice(manager))
+        with steps.step(f"Java 17 with {manager.program}"):
+            home = _installed_java(checkout, manager)
+    (checkout.made / "java_home").write_text(f"{home}\n")
+    print(f"  Java {java.version(home)} in {home}", flush=True)
+
+
+def _installed_java(checkout: Checkout, manager: java.PackageManager) -> Path:
+    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    reasons: list[str] = []
+    if manager.refresh is not None:
+        try:
+            run(manager.refresh, checkout.logs / "java-refresh.log", env=env)
+        except StepFailed as failed:
+            reasons.append(str(failed))
+    for package in manager.packages:
+        try:
+            run([*manager.install, package], checkout.logs / f"java-{package}.log", env=env)
+        except StepFailed as failed:
+            reasons.append(str(failed))
+            continue
+        home = java.find(os.environ)
+        if home is not None:
+            return home
+    raise StepFailed("\n".join([*reasons, java.advice(manager)]))
+
+
+# --- Delta's jars ----------------------------------------------------------------------------------------------------
+
+
+def _jars(checkout: Checkout, steps: Steps) -> None:
+    stamp = checkout.stamps / "jars"
+    made_from = "".join(f"{jar.file} {jar.sha256}\n" for jar in JARS)
+    if _stamped(stamp, made_from) and all((checkout.jars / jar.file).exists() for jar in JARS):
+        return
+    with steps.step(f"{len(JARS)} jars of Delta Lake"):
+        env = checkout.environment(os.environ)
+        # Spark's own settings of the machine count here: spark.jars.ivySettings, spark.jars.repositories.
+        env.pop("SPARK_CONF_DIR")
+        env.update({k: os.environ[k] for k in ("SPARK_CONF_DIR",) if k in os.environ})
+        run([checkout.python, "-m", "standalone.jars"], checkout.logs / "jars.log", env=env)
+        wrong = [jar.file for jar in JARS if sha256(checkout.jars / jar.file) != jar.sha256]
+        if wrong:
+            raise StepFailed(f"These jars are not the ones expected (SHA-256 differs): {', '.join(wrong)}")
+    _stamp(stamp, made_from)
+
+
+# --- Spark's settings on this machine --------------------------------------------------------------------------------
+
+_LOG4J = """\
+rootLogger.level = warn
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
+logger.native.name = org.apache.hadoop.util.NativeCodeLoader
+logger.native.level = error
+"""
+
+
+def _spark_settings(checkout: Checkout) -> None:
+    folder = checkout.made / "spark"
+    folder.mkdir(exist_ok=True)
+    (folder / "log4j2.properties").write_text(_LOG4J)
+
+
+if __name__ == "__main__":
+    if sys.version_info[:2] != (3, 11):
+        this = sys.version.split()[0]
+        fail(StepFailed(f"Tidemark needs Python 3.11; this is {this}. Name one: make PYTHON=/path/to/python3.11"))
+    try:
+        set_up(this_checkout())
+    except StepFailed as failed:
+        fail(failed)

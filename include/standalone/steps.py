@@ -1,0 +1,57 @@
+"""What set-up, demo and tests show while they work: one line per step, with what it does and how long it took.
+
+Standard library only: set-up runs before anything is installed.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+class StepFailed(Exception):
+    """A sentence for the person at the terminal: what failed, and what to type."""
+
+
+@dataclass
+class Steps:
+    """`took` keeps the seconds of every step, in order."""
+
+    took: list[tuple[str, float]] = field(default_factory=list)
+
+    @contextmanager
+    def step(self, what: str) -> Iterator[None]:
+        print(f"  {what} … ", end="", flush=True)
+        started = time.monotonic()
+        try:
+            yield
+        except BaseException:
+            print(f"failed after {time.monotonic() - started:.1f} s", flush=True)
+            raise
+        self.took.append((what, time.monotonic() - started))
+        print(f"{self.took[-1][1]:.1f} s", flush=True)
+
+
+def run(command: Sequence[str | Path], log: Path, *, env: Mapping[str, str], cwd: Path | None = None) -> None:
+    """Run a command with its output in a file. Raises StepFailed with the output's last lines."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("w") as output:
+        done = subprocess.run(
+            [str(part) for part in command], stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=env, cwd=cwd
+        )
+    if done.returncode != 0:
+        tail = log.read_text(errors="replace").strip().splitlines()[-12:]
+        raise StepFailed(
+            "\n".join([f"{Path(command[0]).name} ended with {done.returncode}:", *tail, f"(all of it: {log})"])
+        )
+
+
+def fail(error: StepFailed) -> None:
+    """Say why, and leave with 1."""
+    print(f"\n{error}", file=sys.stderr, flush=True)
+    sys.exit(1)
