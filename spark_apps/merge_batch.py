@@ -18,9 +18,11 @@ try:
 except ImportError:  # run from a checkout; on a cluster the package comes with --py-files
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "include"))
 
+from pyspark.sql import SparkSession
+
 from tidemark import failpoints
 from tidemark.target.merge import apply_plan
-from tidemark.target.plan import MergePlan
+from tidemark.target.plan import MergePlan, PlanResult
 from tidemark.target.session import read_text, start, write_text
 
 
@@ -33,14 +35,19 @@ def main(arguments: list[str] | None = None) -> int:
 
     spark = start("tidemark_merge")
     try:
-        plan = MergePlan.from_json(read_text(spark, uri))
-        result = apply_plan(spark, plan)
-        failpoints.reach("merge.before_result")
-        write_text(spark, f"{uri.rpartition('/')[0]}/result.json", result.to_json())
-        failpoints.reach("merge.after_result")
+        run(spark, uri)
     finally:
         spark.stop()
     return 0
+
+
+def run(spark: SparkSession, uri: str) -> PlanResult:
+    """Apply the plan at `uri` and leave the result beside it."""
+    result = apply_plan(spark, MergePlan.from_json(read_text(spark, uri)))
+    failpoints.reach("merge.before_result")
+    write_text(spark, f"{uri.rpartition('/')[0]}/result.json", result.to_json())
+    failpoints.reach("merge.after_result")
+    return result
 
 
 if __name__ == "__main__":

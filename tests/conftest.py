@@ -1,14 +1,22 @@
-"""Real PostgreSQL servers for the tests: one per version and session, a fresh database per test."""
+"""Real PostgreSQL servers and one Spark for the tests: one per session, a fresh database per test."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
 from psycopg import sql
 from standalone.postgres import PostgresServer, running
+
+from tidemark.config import TableRule
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tests.support.capture import Environment
 
 _numbers = itertools.count(1)
 
@@ -72,3 +80,47 @@ def source(new_database: Callable[[str], str]) -> str:
 def ledger_database(new_database: Callable[[str], str]) -> str:
     """Connection string of an empty database for the ledger, without the schema."""
     return new_database("ledger")
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The one local Spark of this session, with Delta."""
+    from tests.support import local_spark
+
+    session = local_spark.start(tmp_path_factory.mktemp("spark"))
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="module")
+def new_environment(
+    request: pytest.FixtureRequest, postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[..., Environment]]:
+    """A function from name, table rules and bounds to a pipeline with databases and a lake of its own."""
+    from tests.support.capture import Environment, pipeline_config
+
+    made: list[tuple[Environment, PostgresServer]] = []
+
+    def spark() -> SparkSession:
+        session: SparkSession = request.getfixturevalue("spark")
+        return session
+
+    def make(
+        name: str,
+        tables: tuple[TableRule, ...],
+        bounds: dict[str, int] | None = None,
+        server: PostgresServer = postgres,
+    ) -> Environment:
+        folder = tmp_path_factory.mktemp("pipeline")
+        config = pipeline_config(name, folder / "lake", tables, bounds)
+        source, ledger = create_database(server, "source"), create_database(postgres, "ledger")
+        environment = Environment(config, source, ledger, folder, spark)
+        made.append((environment, server))
+        return environment
+
+    yield make
+    for environment, server in made:
+        environment.close()
+        if server is postgres:
+            drop_database(server, environment.source)
+        drop_database(postgres, environment.ledger)

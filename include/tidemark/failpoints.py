@@ -1,7 +1,8 @@
 """Named places where a test may kill the process, so that "what if it dies here" has an answer that was tried.
 
 `reach(name)` does nothing unless the environment variable TIDEMARK_FAILPOINT is `name` (SIGKILL: no handler, no `finally`, as
-when a machine is lost). `NAMES` lists all of them in the order in which a run reaches them; tests/faults walks the list.
+when a machine is lost) or `name:stop` (SIGSTOP: a process that everybody believes dead, and that goes on later). `NAMES` lists
+all of them in the order in which a run reaches them; tests/faults walks the list.
 """
 
 from __future__ import annotations
@@ -36,5 +37,8 @@ def reach(name: str) -> None:
     """Die here if the environment says so. Raises ValueError for a name that is not in `NAMES`."""
     if name not in NAMES:
         raise ValueError(f"unknown failpoint {name!r}")
-    if os.environ.get(VARIABLE) == name:
+    wanted = os.environ.get(VARIABLE)
+    if wanted == name:
         os.kill(os.getpid(), signal.SIGKILL)
+    elif wanted == f"{name}:stop":
+        os.kill(os.getpid(), signal.SIGSTOP)

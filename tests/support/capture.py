@@ -1,7 +1,7 @@
 """A pipeline under test, whole and without Airflow: `Environment` runs the stages of include/tidemark/capture in this process.
 
 `run()` is what a DAG run is: preflight → changes_waiting → drain → merge → confirm, the last also after a skip. The merge uses
-the session's one Spark; `crash` runs a stage in a process of its own (tests/support/stage.py) that kills itself at a failpoint.
+the session's one Spark; `crash` runs a stage in a process of its own (tests/support/stages.py) that kills itself at a failpoint.
 Time does not pass by itself: where a test needs a lease to have ended, `let_leases_end` says so.
 """
 
@@ -83,7 +83,7 @@ class Environment:
 
     def run(self, run_id: str | None = None) -> RunReport:
         """One DAG run; an error of a stage is raised and ends it, as a failed task would. The same `run_id` is a cleared run."""
-        self.report = RunReport(run_id or f"run-{next(self.numbers)}")
+        self.begin_run(run_id)
         self.preflight()
         self.report.waiting = self.changes_waiting()
         if self.report.waiting:
@@ -92,11 +92,15 @@ class Environment:
         self.confirm()
         return self.report
 
+    def begin_run(self, run_id: str | None = None) -> None:
+        """What is called from now on are tasks of this run; without an id of a new one."""
+        self.report = RunReport(run_id or f"run-{next(self.numbers)}")
+
     def step(self, name: str) -> RunReport:
         """One stage alone, as another run's task; "run" is all of them."""
         if name == "run":
             return self.run()
-        self.report = RunReport(f"run-{next(self.numbers)}")
+        self.begin_run()
         getattr(self, name)()
         return self.report
 
@@ -130,8 +134,6 @@ class Environment:
         """Run the stage of failpoint `at` in a process of its own and see it killed there. The run's id stays, so that the next
         call of the stage is the task's retry."""
         stage = at.partition(".")[0]
-        if stage == "drain":
-            self.report = RunReport(f"run-{next(self.numbers)}")
         process = self.start(stage, at)
         output, _ = process.communicate(timeout=120)
         if process.returncode != -signal.SIGKILL:

@@ -6,7 +6,6 @@ nothing that correctness needs.
 
 from __future__ import annotations
 
-import json
 import pickle
 import sys
 from collections.abc import Callable
@@ -31,3 +30,80 @@ class StageInput:
 
     def holder(self, task: str) -> str:
         return f"{self.config.pipeline}_capture/{self.run_id}/{task}/-1"
+
+
+def preflight(given: StageInput) -> Any:
+    from tidemark.capture.preflight import preflight
+
+    report = preflight(given.config, source=given.source, ledger=given.ledger, spark_master="local[2]")
+    report.raise_for_errors()
+    return report
+
+
+def changes_waiting(given: StageInput) -> bool:
+    from tidemark.capture.waiting import changes_waiting
+
+    return changes_waiting(given.config, source=given.source, ledger=given.ledger).waiting
+
+
+def drain(given: StageInput) -> Any:
+    from tidemark.capture.drain import drain
+
+    return drain(
+        given.config,
+        source=given.source,
+        ledger=given.ledger,
+        run_id=given.run_id,
+        holder=given.holder("drain"),
+        salt=given.salt,
+    )
+
+
+def merge(given: StageInput, apply: Callable[[str], None]) -> bool:
+    """Ingest, plan, let `apply` run the application on the plan's URI, ingest. False where there was nothing to plan."""
+    from tidemark.capture.merging import ingest, make_plan
+    from tidemark.staging import layout
+
+    ingest(given.config, ledger=given.ledger)
+    plan = make_plan(given.config, ledger=given.ledger, holder=given.holder("merge"), run_id=given.run_id)
+    if plan is None:
+        return False
+    apply(f"{given.config.lake}/{layout.plan_file(plan.pipeline, plan.plan)}")
+    ingest(given.config, ledger=given.ledger)
+    return True
+
+
+def apply(spark: SparkSession, uri: str) -> None:
+    """What spark_apps/merge_batch.py does, on a session that is there already."""
+    from spark_apps import merge_batch
+
+    merge_batch.run(spark, uri)
+
+
+def confirm(given: StageInput) -> Any:
+    from tidemark.capture.confirm import confirm
+
+    return confirm(given.config, source=given.source, ledger=given.ledger, holder=given.holder("confirm"))
+
+
+def main(stage: str, path: str) -> None:
+    given: StageInput = pickle.loads(Path(path).read_bytes())
+    match stage:
+        case "drain":
+            drain(given)
+        case "merge":
+            from tests.support import local_spark
+
+            merge(given, lambda uri: apply(local_spark.start(Path(path).parent), uri))
+        case "apply":  # one plan alone, its URI in the place of the run's id
+            from tests.support import local_spark
+
+            apply(local_spark.start(Path(path).parent), given.run_id)
+        case "confirm":
+            confirm(given)
+        case _:
+            raise SystemExit(f"no stage {stage!r}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

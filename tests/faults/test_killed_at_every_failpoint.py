@@ -1,0 +1,79 @@
+"""SIGKILL at every name of `tidemark.failpoints.NAMES`, in a process of its own: the task's retry, or the next run, converges."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tests.faults import workload
+from tests.support import judge
+from tests.support.capture import REPOSITORY, Environment
+from tidemark import failpoints
+
+STAGES = ("drain", "merge", "confirm")
+
+
+@pytest.mark.parametrize("name", failpoints.NAMES)
+def test_a_run_killed_here_is_finished_by_its_retry(name: str, shop: Environment) -> None:
+    workload.change(shop)
+    _run_until(shop, name)
+    workload.change(shop)
+    for stage in STAGES[STAGES.index(_stage(name)) :]:
+        getattr(shop, stage)()
+    _converged(shop)
+
+
+@pytest.mark.parametrize(
+    "name", ["drain.after_manifest", "drain.after_register", "merge.after_history", "confirm.before_confirm"]
+)
+def test_a_run_killed_here_is_caught_up_by_the_next_run(name: str, shop: Environment) -> None:
+    workload.change(shop)
+    _run_until(shop, name)
+    workload.change(shop)
+    shop.let_leases_end()
+    _converged(shop)
+
+
+def test_two_kills_in_a_row_are_caught_up(shop: Environment) -> None:
+    workload.change(shop)
+    _run_until(shop, "drain.before_register")
+    shop.let_leases_end()
+    _run_until(shop, "merge.after_current")
+    workload.change(shop)
+    shop.let_leases_end()
+    _converged(shop)
+
+
+def test_every_failpoint_is_reached_in_one_place_of_the_code() -> None:
+    reached = [
+        node.args[0].value
+        for file in [*(REPOSITORY / "include" / "tidemark").rglob("*.py"), *(REPOSITORY / "spark_apps").glob("*.py")]
+        for node in ast.walk(ast.parse(Path(file).read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func).endswith("reach")
+        and isinstance(node.args[0], ast.Constant)
+    ]
+    assert sorted(reached) == sorted(failpoints.NAMES)
+
+
+def _stage(failpoint: str) -> str:
+    return failpoint.partition(".")[0]
+
+
+def _run_until(environment: Environment, failpoint: str) -> None:
+    """One run, killed at the failpoint."""
+    stage = _stage(failpoint)
+    environment.begin_run()
+    for before in STAGES[: STAGES.index(stage)]:
+        getattr(environment, before)()
+    environment.crash(failpoint)
+
+
+def _converged(environment: Environment) -> None:
+    """The next run leaves every table equal to the source, and one more changes nothing."""
+    environment.run()
+    assert judge.wrongs(environment) == []
+    assert judge.second_run_changes_nothing(environment) == []
+    assert environment.confirmed_lsn() == environment.staged_lsn()

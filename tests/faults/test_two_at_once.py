@@ -1,0 +1,149 @@
+"""Two that believe themselves alone: two drains, a Spark driver that outlives its task, batches merged out of order."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from tidemark.capture.merging import ingest, make_plan
+
+from standalone.postgres import wait_for
+from tests.faults import workload
+from tests.support import judge, stages
+from tests.support.capture import Environment
+from tidemark.errors import LeaseTaken
+from tidemark.staging import layout
+from tidemark.staging.store import Store
+from tidemark.target.plan import MergePlan, PlanResult
+
+
+def test_a_second_drain_waits_for_the_first_one_to_end(shop: Environment) -> None:
+    workload.change(shop)
+    shop.begin_run()
+    first = _stopped(shop, "drain", "drain.before_register")
+    shop.begin_run()
+    with pytest.raises(LeaseTaken):
+        shop.drain()
+    assert _goes_on(first) == 0
+    _converged(shop)
+
+
+@pytest.mark.parametrize("at", ["drain.before_files", "drain.before_register", "drain.after_register"])
+def test_of_two_drains_that_both_got_through_one_registers(at: str, shop: Environment) -> None:
+    workload.change(shop)
+    shop.begin_run()
+    zombie = _stopped(shop, "drain", at)
+    shop.let_leases_end()
+    workload.change(shop)
+    shop.begin_run()
+    shop.drain()
+    assert _goes_on(zombie) != 0
+    shop.merge()
+    shop.confirm()
+    _converged(shop)
+
+
+@pytest.mark.parametrize("at", ["merge.before_history", "merge.before_current", "merge.before_result"])
+def test_a_driver_that_outlives_its_task_changes_nothing(at: str, shop: Environment) -> None:
+    workload.change(shop)
+    shop.begin_run()
+    shop.drain()
+    zombie = _stopped(shop, "merge", at)
+    shop.let_leases_end()
+    workload.change(shop)
+    shop.run()
+    assert judge.wrongs(shop) == []
+    before = judge.delta_versions(shop)
+    _goes_on(zombie)
+    assert judge.delta_versions(shop) == before
+    _converged(shop)
+
+
+def test_two_drivers_at_once_apply_every_change_once(shop: Environment) -> None:
+    workload.change(shop)
+    shop.begin_run()
+    shop.drain()
+    first = _stopped(shop, "merge", "merge.before_history")
+    shop.let_leases_end()
+    shop.begin_run()
+    second = shop.start("merge")
+    _goes_on(first)
+    second.communicate(timeout=120)
+    _converged(shop)
+
+
+def test_a_batch_merged_before_the_one_ahead_of_it_is_an_error_that_changes_nothing(shop: Environment) -> None:
+    workload.change(shop)
+    shop.begin_run()
+    shop.drain()
+    workload.change(shop)
+    shop.begin_run()
+    shop.drain()
+    plan = make_plan(shop.config, ledger=shop.ledger, holder="a test", run_id=shop.report.run_id)
+    assert plan is not None
+    assert all(len(table.batches) == 2 for table in plan.tables)
+    _rewrite(shop, _without_its_first_batches(plan))
+    before = judge.delta_versions(shop)
+    stages.apply(shop.spark(), f"{shop.config.lake}/{layout.plan_file(plan.pipeline, plan.plan)}")
+    result = _result(shop, plan)
+    assert {table.error and table.error["kind"] for table in result.tables} == {"PositionBelowPlan"}
+    assert judge.delta_versions(shop) == before
+    # The plan was a forgery; that its error parks the tables is as it should be for an error whose move is not RETRY.
+    ingest(shop.config, ledger=shop.ledger)
+    _unpark(shop)
+    shop.let_leases_end()
+    _converged(shop)
+
+
+def _without_its_first_batches(plan: MergePlan) -> MergePlan:
+    tables = tuple(
+        dataclasses.replace(table, after=table.batches[0].end_lsn, batches=table.batches[1:]) for table in plan.tables
+    )
+    return dataclasses.replace(plan, tables=tables)
+
+
+def _rewrite(environment: Environment, plan: MergePlan) -> None:
+    Store(environment.config.lake).write_atomic(layout.plan_file(plan.pipeline, plan.plan), plan.to_json().encode())
+
+
+def _result(environment: Environment, plan: MergePlan) -> PlanResult:
+    stored = Store(environment.config.lake).read(layout.result_file(plan.pipeline, plan.plan))
+    return PlanResult.from_json(stored.decode())
+
+
+def _unpark(environment: Environment) -> None:
+    with environment.ledger_connection() as connection:
+        for table in judge.captured(environment):
+            judge.ledger_tables.unpark(connection, environment.config.pipeline, table)
+
+
+def _stopped(environment: Environment, stage: str, failpoint: str) -> subprocess.Popen[str]:
+    """The stage in a process of its own, halted at the failpoint."""
+    process = environment.start(stage, f"{failpoint}:stop")
+
+    def halted() -> bool:
+        if process.poll() is not None:
+            output, _ = process.communicate()
+            raise AssertionError(f"{stage} ended with {process.returncode} before {failpoint}:\n{output[-3000:]}")
+        return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+    wait_for(f"{stage} halted at {failpoint}", halted, 90)
+    return process
+
+
+def _goes_on(process: subprocess.Popen[str]) -> int:
+    """Let a halted process go on to its end; its exit code."""
+    os.kill(process.pid, signal.SIGCONT)
+    process.communicate(timeout=120)
+    return process.returncode
+
+
+def _converged(environment: Environment) -> None:
+    environment.let_leases_end()
+    environment.run()
+    assert judge.wrongs(environment) == []
+    assert judge.second_run_changes_nothing(environment) == []

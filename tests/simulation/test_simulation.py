@@ -1,0 +1,86 @@
+"""Random changes, random stages, random deaths; seeded. However a seed plays out, the tables end equal to their source.
+
+A few seeds are part of every test run; `make simulation` plays more (TIDEMARK_SIMULATION_SEEDS=n, TIDEMARK_SIMULATION_FIRST=m).
+Here a stage dies by an exception that nothing catches rather than by SIGKILL, since that costs no process: what a real kill
+leaves behind is tried by tests/faults.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from tests.simulation.workload import TABLES, Workload, create
+from tests.support import judge
+from tests.support.capture import Environment
+from tidemark import failpoints
+
+FIRST = int(os.environ.get("TIDEMARK_SIMULATION_FIRST", "1"))
+SEEDS = range(FIRST, FIRST + int(os.environ.get("TIDEMARK_SIMULATION_SEEDS", "2")))
+ROUNDS = 8
+
+
+class Died(BaseException):
+    """Stands for the death of a process; no handler of an Exception sees it."""
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_tables_end_equal_to_their_source(
+    seed: int, new_environment: Callable[..., Environment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = Random(seed)
+    bounds = {"batch_rows": random.choice([1, 5, 40, 1_000_000]), "merge_threads": random.choice([1, 2, 4])}
+    environment = new_environment(f"simulation{seed}", TABLES, bounds)
+    create(environment)
+    workload = Workload(environment, random)
+    told: list[str] = []
+    for _ in range(ROUNDS):
+        workload.some(random.randint(3, 25))
+        told.append(_act(environment, random, monkeypatch))
+    workload.settle()
+    environment.let_leases_end()
+    environment.run()
+    said = f"seed {seed}, bounds {bounds}, acts {told}"
+    assert judge.wrongs(environment) == [], said
+    assert judge.second_run_changes_nothing(environment) == [], said
+
+
+def _act(environment: Environment, random: Random, monkeypatch: pytest.MonkeyPatch) -> str:
+    """One thing that can happen to a pipeline; what it was."""
+    act = random.choice(["run", "drain", "merge", "confirm", "late", "die", "die", "die", "cleared"])
+    environment.let_leases_end()
+    match act:
+        case "die":
+            name = random.choice(failpoints.NAMES)
+            _die_at(environment, name, monkeypatch)
+            return f"died at {name}"
+        case "late":
+            environment.begin_run()
+            environment.drain()
+            environment.confirm()
+        case "cleared":
+            environment.run()
+            environment.run(environment.report.run_id)
+        case _:
+            environment.step(act)
+    return act
+
+
+def _die_at(environment: Environment, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One run in which the process dies at the failpoint, where the run gets there."""
+
+    def reach(reached: str) -> None:
+        if reached == name:
+            raise Died(name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(failpoints, "reach", reach)
+        environment.begin_run()
+        try:
+            for stage in ("drain", "merge", "confirm"):
+                getattr(environment, stage)()
+        except Died:
+            pass

@@ -1,0 +1,48 @@
+"""One Spark for a whole test session: `local[2]` with Delta, its scratch files below a folder of the session.
+
+The jars are those that `make setup` resolved (.tidemark/jars), or those of the folder that TIDEMARK_SPARK_JARS names.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from tidemark.target import session
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def jars() -> str:
+    folder = Path(os.environ.get("TIDEMARK_SPARK_JARS") or REPOSITORY / ".tidemark" / "jars")
+    found = sorted(folder.glob("*.jar"))
+    if not found:
+        raise RuntimeError(
+            f"no jars of Delta Lake in {folder}; run `make setup`, or name their folder in TIDEMARK_SPARK_JARS"
+        )
+    return ",".join(str(jar) for jar in found)
+
+
+def start(folder: Path) -> SparkSession:
+    """Tests hold many tiny tables: few partitions, no user interface, no compression worth its time."""
+    spark = session.start(
+        "tidemark tests",
+        {
+            "spark.master": "local[2]",
+            "spark.jars": jars(),
+            "spark.local.dir": str(folder),
+            "spark.sql.warehouse.dir": str(folder / "warehouse"),
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.memory": "2g",
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.sql.session.timeZone": "UTC",
+            "spark.databricks.delta.snapshotPartitions": "1",
+        },
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
