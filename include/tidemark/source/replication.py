@@ -148,7 +148,7 @@ class ReplicationStream:
             raise ReplicationFailed(detail=_first_line(failed)) from failed
         if payloads:
             self.progress_at = self._clock()
-            self._note_sent(_XLOG_STARTS.unpack_from(payloads[-1])[1])
+            self.note_progress(_XLOG_STARTS.unpack_from(payloads[-1])[1])
         return payloads
 
     def silent_s(self) -> float:
@@ -220,14 +220,17 @@ class ReplicationStream:
             raise ReplicationFailed(detail=f"a keepalive of {len(data)} bytes")
         _, end_lsn, _, reply_requested = _KEEPALIVE_BODY.unpack(data)
         self.keepalives += 1
-        self._note_sent(end_lsn)
+        self.note_progress(end_lsn)
         if reply_requested:
             self._reply()
 
-    def _note_sent(self, lsn: int) -> None:
-        if lsn > self.sent_lsn:
-            self.sent_lsn = Lsn(lsn)
-            self.progress_at = self._clock()
+    def note_progress(self, lsn: int) -> bool:
+        """Record how far the server has got. True if that is further than it was known to be."""
+        if lsn <= self.sent_lsn:
+            return False
+        self.sent_lsn = Lsn(lsn)
+        self.progress_at = self._clock()
+        return True
 
     def _reply(self) -> None:
         """Say that the client lives; the caller holds the lock."""
@@ -259,6 +262,12 @@ def _first_line(failed: psycopg.Error) -> str:
     primary = failed.diag.message_primary
     lines = str(failed).strip().splitlines()
     return primary or (lines[0] if lines else type(failed).__name__)
+
+
+def sent_by(conn: psycopg.Connection[Any], pid: int) -> Lsn | None:
+    """How far the walsender has read the WAL, sent or not; None where its view does not tell."""
+    row = conn.execute("SELECT sent_lsn::text FROM pg_stat_replication WHERE pid = %s", (pid,)).fetchone()
+    return None if row is None or row[0] is None else Lsn.parse(row[0])
 
 
 def why_silent(conn: psycopg.Connection[Any], slot: str, pid: int, sent: Lsn) -> str:

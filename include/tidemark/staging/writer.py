@@ -28,15 +28,6 @@ BUFFER_BYTES: Final = 96 * 2**20
 FILE_BYTES: Final = 512 * 2**20
 OPEN_FILES: Final = 64
 
-TRANSACTIONS_SCHEMA: Final = pa.schema(
-    [
-        pa.field("xid", pa.int64()),
-        pa.field("commit_lsn", pa.int64()),
-        pa.field("committed_at", pa.timestamp("us", tz="UTC")),
-        pa.field("tables", pa.list_(pa.string())),
-    ]
-)
-
 
 class _Checksummed(io.RawIOBase):
     """A file that counts and hashes what passes through it; what Parquet writes, it writes in order."""

@@ -1,0 +1,483 @@
+"""Slot -> registered batches: one run's drain (mechanics, "Drain"; R2, R3, R4, R11).
+
+    take the lease `slot` ─► settle the generation ─► valve ─► remove what dead attempts left ─► open the stream ─►
+    heartbeat
+      ─► read ─► decode ─► stage ──bound passed, at a commit──► close files ─► manifest ─► register ─┐
+          ▲                                                                                         │
+          └─────────────────────── until the heartbeat is in, or run_s is over ─────────────────────┘
+
+The run's heartbeat is a transactional message with this attempt's id; its end LSN is how far the run goes. Nothing is
+confirmed here: the slot stays where the ledger says it was confirmed, and whatever this run does not register the
+source sends again. A batch is staged when its files are fsynced, then their folders, then the manifest is in place,
+and then the ledger has its row.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import psycopg
+
+from tidemark.capture import confirm, generation
+from tidemark.capture.open_batch import OpenBatch, Staged, end_of_batch
+from tidemark.capture.schemas import Catalog, Schemas, catalogue_marks, unfit_key
+from tidemark.config import PipelineConfig
+from tidemark.errors import DrainStalled, SlotBusy
+from tidemark.failpoints import reach
+from tidemark.ledger import batches, leases, migrations, tables
+from tidemark.ledger import connection as ledger_sessions
+from tidemark.ledger import generations as ledger_generations
+from tidemark.ledger.leases import Lease
+from tidemark.lsn import Lsn
+from tidemark.pgoutput.decoder import DecodedBlock, Decoder
+from tidemark.pgoutput.messages import LogicalMessage
+from tidemark.schema.fingerprint import Fingerprint
+from tidemark.source import catalog, slot
+from tidemark.source import connection as source_sessions
+from tidemark.source.publication import lock_bounded
+from tidemark.source.replication import XLOG_HEADER_BYTES, ReplicationStream, SlotInUse, sent_by, why_silent
+from tidemark.staging import layout
+from tidemark.staging.abandoned import abandoned
+from tidemark.staging.manifest import BatchManifest, SourceIdentity, TableMark
+from tidemark.staging.store import Store
+
+log = logging.getLogger(__name__)
+
+PREFIX: Final = "tidemark"
+BLOCK_BYTES: Final = 8 * 2**20
+# How long a read waits for the first message before the drain looks at its lease and at the clock.
+READ_S: Final = 1.0
+# How long a slot that another process uses is waited for; our own dead walsender is ended after the shorter time.
+SLOT_WAIT_S: Final = 20.0
+OWN_SLOT_WAIT_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class DrainResult:
+    """`batches` are the ranges `[start, end)` that the run registered, in order, those of an earlier try included.
+
+    `reached_target` is False where `run_s` ended the run before its heartbeat was in: the next run goes on.
+    """
+
+    batches: list[tuple[Lsn, Lsn]]
+    rows: int
+    staged_lsn: Lsn
+    reached_target: bool
+    skipped_messages: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """What the run's own message says; `content` is compared byte for byte when it comes back."""
+
+    content: bytes
+    after_lsn: Lsn
+
+    def is_in(self, message: LogicalMessage) -> bool:
+        return message.transactional and message.prefix == PREFIX and message.content == self.content
+
+
+def drain(
+    config: PipelineConfig,
+    *,
+    source: str,
+    ledger: str,
+    run_id: str,
+    holder: str,
+    salt: bytes | None = None,
+    run_s: float | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    now: Callable[[], datetime] = lambda: datetime.now(UTC),
+) -> DrainResult:
+    """Stage everything up to this run's heartbeat, or as much as `run_s` (default: the pipeline's) allows.
+
+    `source` and `ledger` are connection strings. A run that has registered a heartbeat of its own is done: its
+    batches are returned and nothing else happens.
+    """
+    with ledger_sessions.connect(ledger, config.application_name) as ledger_conn:
+        migrations.require(ledger_conn)
+        done = _of_run(ledger_conn, config, run_id)
+        if done.reached_target:
+            return done
+        with (
+            leases.hold(ledger, config.pipeline, leases.SLOT, holder) as lease,
+            source_sessions.connect(
+                source, application_name=config.application_name, lock_timeout_s=config.bounds.lock_timeout_s
+            ) as source_conn,
+            _outages(source_conn),
+        ):
+            store = Store(config.lake)
+            open_generation = generation.settle(config, source_conn, ledger_conn, store, lease)
+            done = _of_run(ledger_conn, config, run_id)
+            if done.reached_target:
+                return done  # staged by an earlier try that died before it could register
+            if _valve(config, source_conn, open_generation.staged_lsn):
+                confirm.confirm_up_to_staged(config, source=source, ledger=ledger, lease=lease)
+            _remove_abandoned(config, source_conn, ledger_conn, store, open_generation.number)
+            with _open_stream(config, source, source_conn, ledger_conn, lease, open_generation) as stream:
+                generation.still_continues(source_conn, open_generation)
+                run = _Run(
+                    config,
+                    source_conn,
+                    ledger_conn,
+                    store,
+                    lease,
+                    open_generation,
+                    run_id=run_id,
+                    salt=salt,
+                    clock=clock,
+                    now=now,
+                )
+                run.until_heartbeat(stream, config.bounds.run_s if run_s is None else run_s)
+        return _of_run(ledger_conn, config, run_id)
+
+
+@contextmanager
+def _outages(source_conn: psycopg.Connection[Any]) -> Iterator[None]:
+    """A session that breaks in the middle of the work is a retry, like one that cannot be opened."""
+    try:
+        yield
+    except psycopg.OperationalError as lost:
+        raise source_sessions.unreachable(lost, "source" if source_conn.broken else "ledger") from lost
+
+
+def _of_run(conn: psycopg.Connection[Any], config: PipelineConfig, run_id: str) -> DrainResult:
+    """What the run has registered so far."""
+    own = batches.of_run(conn, config.pipeline, run_id)
+    known = ledger_generations.current(conn, config.pipeline)
+    return DrainResult(
+        batches=[(b.start_lsn, b.end_lsn) for b in own],
+        rows=sum(b.changes for b in own),
+        staged_lsn=Lsn(0) if known is None else known.staged_lsn,
+        reached_target=any(b.heartbeat_lsn is not None for b in own),
+        skipped_messages=sum(b.skipped_messages for b in own),
+    )
+
+
+# --- before the stream -----------------------------------------------------------------------------------------------
+
+
+def _valve(config: PipelineConfig, source_conn: psycopg.Connection[Any], staged: Lsn) -> bool:
+    """Whether the slot retains so much WAL that what is staged must be confirmed before it is applied (R3)."""
+    state, confirmed = slot.usable(source_conn, config.slot)
+    if state.retained_bytes < config.bounds.wal_valve_bytes or confirmed >= staged:
+        return False
+    log.warning(
+        "The slot %s retains %d bytes of WAL, wal_valve_bytes is %d: confirming up to what is staged, %s, although "
+        "it is not applied everywhere. Staging keeps the changes until they are.",
+        config.slot,
+        state.retained_bytes,
+        config.bounds.wal_valve_bytes,
+        staged,
+    )
+    return True
+
+
+def _remove_abandoned(
+    config: PipelineConfig,
+    source_conn: psycopg.Connection[Any],
+    ledger_conn: psycopg.Connection[Any],
+    store: Store,
+    number: int,
+) -> None:
+    """Remove the folders of attempts that ended without registering them (R4). Only the open generation's: what an
+    older one
+    left may be evidence."""
+    home = layout.generation_folder(config.pipeline, number)
+    folders = store.list(home)
+    if not folders:
+        return
+    _, confirmed = slot.usable(source_conn, config.slot)
+    garbage = abandoned(
+        folders,
+        registered=[
+            (b.start_lsn, b.end_lsn, b.attempt) for b in batches.after(ledger_conn, config.pipeline, number, Lsn(0))
+        ],
+        has_ended=lambda attempt: leases.ended(ledger_conn, config.pipeline, attempt),
+        confirmed=confirmed,
+    )
+    for folder in garbage:
+        log.info("Removing %s/%s: its attempt ended before it was registered", home, folder)
+        store.delete(f"{home}/{folder}")
+
+
+def _open_stream(
+    config: PipelineConfig,
+    source: str,
+    source_conn: psycopg.Connection[Any],
+    ledger_conn: psycopg.Connection[Any],
+    lease: Lease,
+    start: ledger_generations.Generation,
+) -> ReplicationStream:
+    """Start streaming at what is staged. A slot in use is waited for; a walsender that carries our own name can only
+    be a dead
+    attempt's, since the lease is ours, and is ended. Raises SlotBusy."""
+    began = time.monotonic()
+    while True:
+        try:
+            return ReplicationStream(
+                source,
+                application_name=config.application_name,
+                slot=config.slot,
+                publication=config.publication,
+                start=start.staged_lsn,
+                confirmed=_reply_lsn(config, source_conn, ledger_conn),
+            )
+        except SlotInUse as in_use:
+            waited = time.monotonic() - began
+            pid, application = _user_of_slot(source_conn, config.slot)
+            if pid is not None and waited >= OWN_SLOT_WAIT_S and application == config.application_name[:63]:
+                lease.check(ledger_conn, leases.SLOT)
+                log.warning("Ending process %d of a dead attempt, which still holds the slot %s", pid, config.slot)
+                source_conn.execute("SELECT pg_terminate_backend(%s, 5000)", (pid,))
+            if waited >= SLOT_WAIT_S:
+                raise SlotBusy(slot=config.slot, pid=pid or "unknown", application=application) from in_use
+            time.sleep(0.1)
+
+
+def _reply_lsn(
+    config: PipelineConfig, source_conn: psycopg.Connection[Any], ledger_conn: psycopg.Connection[Any]
+) -> Lsn | None:
+    """What status replies carry: the confirmed LSN of the ledger. None where the slot is further already, since some
+    versions
+    take an older position at its word and move back."""
+    known = ledger_generations.required(ledger_conn, config.pipeline).confirmed_lsn
+    _, confirmed = slot.usable(source_conn, config.slot)
+    return known if known is not None and known >= confirmed else None
+
+
+def _user_of_slot(conn: psycopg.Connection[Any], name: str) -> tuple[int | None, str]:
+    row = conn.execute(
+        "SELECT s.active_pid, coalesce(a.application_name, '') FROM pg_replication_slots s "
+        "LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid WHERE s.slot_name = %s",
+        (name,),
+    ).fetchone()
+    return (None, "") if row is None else (row[0], row[1] or "without a name")
+
+
+def emit_heartbeat(conn: psycopg.Connection[Any], config: PipelineConfig, generation: int, attempt: str) -> Heartbeat:
+    """Write the message that ends this run. It is committed locally: with a synchronous standby away it would hang
+    for ever.
+    """
+    content = json.dumps(
+        {"kind": "heartbeat", "pipeline": config.pipeline, "generation": generation, "attempt": attempt}
+    )
+    with conn.transaction():
+        conn.execute("SET LOCAL synchronous_commit = local")
+        conn.execute("SELECT pg_logical_emit_message(true, %s, %s::text)", (PREFIX, content))
+    row = conn.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone()
+    assert row is not None
+    return Heartbeat(content.encode(), Lsn.parse(row[0]))
+
+
+# --- the run ---------------------------------------------------------------------------------------------------------
+
+
+class _Run:
+    """Everything between the first message and the heartbeat."""
+
+    def __init__(
+        self,
+        config: PipelineConfig,
+        source_conn: psycopg.Connection[Any],
+        ledger_conn: psycopg.Connection[Any],
+        store: Store,
+        lease: Lease,
+        open_generation: ledger_generations.Generation,
+        *,
+        run_id: str,
+        salt: bytes | None,
+        clock: Callable[[], float],
+        now: Callable[[], datetime],
+    ) -> None:
+        self._config = config
+        self._source = source_conn
+        self._ledger = ledger_conn
+        self._store = store
+        self._lease = lease
+        self._generation = open_generation
+        self._run_id = run_id
+        self._clock = clock
+        self._now = now
+        self._server = slot.read_server(source_conn)
+        self._schemas = Schemas(config.rule, self._look, lambda t: tables.versions(ledger_conn, config.pipeline, t))
+        self._fingerprints, self._changed, self._marks = self._read_fingerprints()
+        self._next_xid = _next_xid(source_conn)
+        self._decoder = Decoder(self._schemas.schema_for, open_generation.number, salt, self._next_xid)
+        self._heartbeat = emit_heartbeat(source_conn, config, open_generation.number, lease.attempt)
+        self._heartbeat_commit: Lsn | None = None
+        self._batch = self._new_batch(open_generation.staged_lsn)
+
+    def until_heartbeat(self, stream: ReplicationStream, run_s: float) -> None:
+        """Read, decode, stage and register; ends when the heartbeat is registered or, at the end of a batch, `run_s`
+        is over.
+        """
+        ends_at = self._clock() + run_s
+        block_bytes = min(BLOCK_BYTES, self._config.bounds.batch_bytes)
+        try:
+            going_on = True
+            while going_on:
+                payloads = stream.read(block_bytes, READ_S)
+                if self._lease.lost:
+                    self._lease.check(self._ledger, leases.SLOT)
+                if not payloads:
+                    self._look_for_a_stall(stream)
+                    continue
+                if stream.sent_lsn >= self._heartbeat.after_lsn:
+                    stream.expect_end()
+                block = self._decoder.decode(payloads, XLOG_HEADER_BYTES)
+                going_on = self._stage(block, sum(map(len, payloads)), ends_at)
+        finally:
+            self._batch.abandon()
+
+    def _stage(self, block: DecodedBlock, size: int, ends_at: float) -> bool:
+        """Put a block into the open batch, ending batches where a bound says so. False when the run ends."""
+        for message in block.messages:
+            if self._heartbeat.is_in(message):
+                self._heartbeat_commit = message.commit_lsn
+        while True:
+            batch = self._batch
+            end_lsn = end_of_batch(
+                block,
+                size,
+                bounds=self._config.bounds,
+                rows_before=batch.rows,
+                size_before=batch.size,
+                open_s=0.0 if batch.opened_at is None else self._clock() - batch.opened_at,
+                heartbeat_commit=self._heartbeat_commit,
+            )
+            if end_lsn is None:
+                batch.add(block, size, self._next_xid, self._heartbeat.is_in)
+                return True
+            below, above = block.split(end_lsn)
+            share = size * _rows(below) // max(1, _rows(block))
+            batch.add(below, share, self._next_xid, self._heartbeat.is_in)
+            block, size = above, size - share
+            has_heartbeat = self._heartbeat_commit is not None and self._heartbeat_commit < end_lsn
+            self._end_batch(end_lsn if has_heartbeat else None)
+            if has_heartbeat or self._clock() >= ends_at:
+                return False
+
+    def _end_batch(self, heartbeat_lsn: Lsn | None) -> None:
+        """Files, folders, manifest, ledger row, in this order (R3), and the next batch begins."""
+        batch = self._batch
+        reach("drain.before_files")
+        staged = batch.finish()
+        reach("drain.after_files")
+        if staged.tables:
+            self._store.sync_folders(batch.folder)
+        manifest = self._manifest(staged, heartbeat_lsn)
+        path = layout.manifest_file(batch.folder)
+        reach("drain.before_manifest")
+        self._store.write_atomic(path, manifest.to_json().encode())
+        self._store.sync_folders(batch.folder)
+        reach("drain.after_manifest")
+        reach("drain.before_register")
+        batches.register(self._ledger, self._lease, manifest, path)
+        reach("drain.after_register")
+        log.info(
+            "Registered [%s, %s): %d changes of %d tables in %d transactions",
+            manifest.start_lsn,
+            manifest.end_lsn,
+            batch.rows,
+            len(manifest.tables),
+            manifest.transaction_count,
+        )
+        for mark in manifest.marks:
+            log.warning("%s is %s: %s", mark.table, mark.state.replace("_", " "), mark.message)
+        self._marks, self._changed = (), frozenset()
+        self._batch = self._new_batch(staged.end_lsn)
+
+    def _manifest(self, staged: Staged, heartbeat_lsn: Lsn | None) -> BatchManifest:
+        touched = {table.table for table in staged.tables}
+        marks = list(self._marks)
+        for schema in staged.schemas:
+            marks += self._schemas.take_marks(schema)
+        marks += [unfit_key(table, columns) for table, columns in staged.key_unfit.items()]
+        return BatchManifest(
+            pipeline=self._config.pipeline,
+            generation=self._generation.number,
+            start_lsn=self._batch.start_lsn,
+            end_lsn=staged.end_lsn,
+            attempt=self._lease.attempt,
+            run_id=self._run_id,
+            created_at=self._now().isoformat(),
+            source=SourceIdentity(
+                system_identifier=self._server.system_identifier,
+                timeline=self._server.timeline,
+                slot=self._config.slot,
+                server_version=self._server.version,
+            ),
+            tables=staged.tables,
+            schemas=staged.schemas,
+            transactions=staged.transactions,
+            transaction_count=staged.transaction_count,
+            heartbeat_lsn=heartbeat_lsn,
+            last_committed_at=staged.last_committed_at,
+            skipped_messages=staged.skipped_messages,
+            fingerprints={
+                table_id: fingerprint.to_json()
+                for table_id, fingerprint in self._fingerprints.items()
+                if table_id in touched or table_id in self._changed
+            },
+            marks=tuple(marks),
+        )
+
+    def _new_batch(self, start: Lsn) -> OpenBatch:
+        folder = layout.batch_folder(self._config.pipeline, self._generation.number, start, self._lease.attempt)
+        return OpenBatch(self._store, folder, start, self._clock)
+
+    # --- the catalogue ------------------------------------------------------------------------------------------------
+
+    def _look(self) -> Catalog:
+        with lock_bounded(self._source, self._config.bounds.lock_timeout_s, "the published tables"):
+            found = catalog.captured_tables(self._source, self._config)
+            return Catalog({table.relation_oid: table for table in found}, catalog.read_types(self._source))
+
+    def _read_fingerprints(self) -> tuple[dict[str, Fingerprint], frozenset[str], tuple[TableMark, ...]]:
+        """This run's fingerprints, which of them the ledger does not have yet, and what their differences mean (R11)."""
+        known = {row.table: row for row in tables.all_of(self._ledger, self._config.pipeline)}
+        before = {
+            table: Fingerprint.from_json(row.fingerprint) for table, row in known.items() if row.fingerprint is not None
+        }
+        looked_at = [t for t in self._schemas.catalog.tables.values() if t.published or str(t.table) in before]
+        fingerprints = catalog.fingerprint(self._source, self._config.publication, looked_at)
+        gone = sorted(table for table in before if table not in fingerprints and known[table].captured)
+        changed = frozenset(table for table, found in fingerprints.items() if before.get(table) != found)
+        return fingerprints, changed, tuple(catalogue_marks(fingerprints, before, gone))
+
+    # --- silence ------------------------------------------------------------------------------------------------------
+
+    def _look_for_a_stall(self, stream: ReplicationStream) -> None:
+        """A server that still reads WAL has only nothing to send; one that does not is stalled, and the error says on
+        what.
+        """
+        stall_s = self._config.bounds.drain_stall_s
+        if stream.silent_s() <= stall_s:
+            return
+        read_lsn = sent_by(self._source, stream.pid)
+        if read_lsn is not None and stream.note_progress(read_lsn):
+            return
+        raise DrainStalled(
+            seconds=stall_s,
+            target_lsn=self._heartbeat.after_lsn,
+            cause=why_silent(self._source, self._config.slot, stream.pid, stream.sent_lsn),
+        )
+
+
+def _rows(block: DecodedBlock) -> int:
+    return sum(change.rows.num_rows for change in block.changes)
+
+
+def _next_xid(conn: psycopg.Connection[Any]) -> int:
+    """A 64-bit transaction id of about now, beside which the stream's 32 bits are widened."""
+    row = conn.execute("SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint").fetchone()
+    assert row is not None
+    return int(row[0])

@@ -1,0 +1,169 @@
+"""Decoded blocks -> the files and tallies of the one batch that a drain is staging (R2).
+
+    open ──add──► open ──finish──► files are durable, `Staged` says which     (abandon: what was written is garbage, R4)
+
+`end_of_batch` is the whole rule for where a batch ends: at the first commit at which a bound is passed, or the
+heartbeat is in. Rows and the heartbeat are known per commit; bytes and time per block, so by these a batch ends at
+the first commit of the block after the one that passed the bound, or at the last commit of the one that does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tidemark.config import Bounds
+from tidemark.lsn import Lsn
+from tidemark.names import TableName
+from tidemark.pgoutput.decoder import DecodedBlock
+from tidemark.pgoutput.messages import LogicalMessage, widen_xids
+from tidemark.schema.table import TableSchema
+from tidemark.staging import layout
+from tidemark.staging.manifest import StagedFile, TableChanges
+from tidemark.staging.store import Store
+from tidemark.staging.transactions import TransactionIndex
+from tidemark.staging.writer import BatchWriter
+
+_UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(slots=True)
+class _Tally:
+    counts: dict[str, int] = field(default_factory=dict)
+    unchanged: int = 0
+    moved: int = 0
+    converted: dict[str, int] = field(default_factory=dict)
+    key_unfit: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """What lies in the batch's folder now; `key_unfit` names the key columns with values that do not fit, per table."""
+
+    end_lsn: Lsn
+    tables: tuple[TableChanges, ...]
+    schemas: tuple[TableSchema, ...]
+    transactions: StagedFile | None
+    transaction_count: int
+    last_committed_at: str
+    skipped_messages: int
+    key_unfit: dict[TableName, tuple[str, ...]]
+
+
+class OpenBatch:
+    """The batch that begins at `start_lsn`; `opened_at` is set by the clock when its first block comes in."""
+
+    def __init__(self, store: Store, folder: str, start_lsn: Lsn, clock: Callable[[], float]) -> None:
+        self.folder = folder
+        self.start_lsn = start_lsn
+        self.rows = 0
+        self.size = 0
+        self.opened_at: float | None = None
+        self._clock = clock
+        self._writer = BatchWriter(store, folder)
+        self._transactions = TransactionIndex(store, layout.transactions_file(folder))
+        self._tallies: dict[TableName, _Tally] = {}
+        self._schemas: dict[tuple[TableName, int], TableSchema] = {}
+        self._skipped = 0
+        self._end_lsn: Lsn | None = None
+        self._last_committed_at = 0
+
+    def add(
+        self, block: DecodedBlock, size: int, next_xid: int, is_own_heartbeat: Callable[[LogicalMessage], bool]
+    ) -> None:
+        """Stage a block whose commits all belong to this batch; `size` is what its messages took in the stream."""
+        if self.opened_at is None:
+            self.opened_at = self._clock()
+        self.size += size
+        touched: list[tuple[str, NDArray[np.int64]]] = []
+        for change in block.changes:
+            name = change.schema.table
+            self._writer.write(change.schema, change.rows)
+            self._schemas.setdefault((name, change.schema.version), change.schema)
+            tally = self._tallies.setdefault(name, _Tally())
+            _add_up(tally.counts, change.counts)
+            _add_up(tally.converted, change.converted)
+            tally.unchanged += change.unchanged
+            tally.moved += change.moved
+            tally.key_unfit.update(change.key_unfit)
+            touched.append((str(name), change.rows.column("_commit_lsn").to_numpy()))
+            self.rows += change.rows.num_rows
+        commits = block.commits
+        self._transactions.add(commits.commit_lsn, widen_xids(commits.xid32, next_xid), commits.committed_at, touched)
+        self._skipped += sum(not is_own_heartbeat(message) for message in block.messages)
+        if len(commits):
+            self._end_lsn = Lsn(int(commits.end_lsn[-1]))
+            self._last_committed_at = int(commits.committed_at[-1])
+
+    def finish(self) -> Staged:
+        """Make the files durable. The batch must hold a commit."""
+        if self._end_lsn is None:
+            raise ValueError("a batch ends at a commit, and this one holds none")
+        files = self._writer.finish()
+        transactions = self._transactions.finish()
+        return Staged(
+            end_lsn=self._end_lsn,
+            tables=tuple(
+                TableChanges(
+                    table=str(name),
+                    files=files[name],
+                    counts=tally.counts,
+                    unchanged=tally.unchanged,
+                    moved=tally.moved,
+                    converted=tally.converted,
+                )
+                for name, tally in sorted(self._tallies.items())
+            ),
+            schemas=tuple(self._schemas[at] for at in sorted(self._schemas)),
+            transactions=transactions,
+            transaction_count=self._transactions.count,
+            last_committed_at=(_UNIX_EPOCH + timedelta(microseconds=self._last_committed_at)).isoformat(),
+            skipped_messages=self._skipped,
+            key_unfit={n: tuple(sorted(t.key_unfit)) for n, t in sorted(self._tallies.items()) if t.key_unfit},
+        )
+
+    def abandon(self) -> None:
+        """Let go of the files; nobody will register them."""
+        self._writer.abandon()
+        self._transactions.abandon()
+
+
+def end_of_batch(
+    block: DecodedBlock,
+    size: int,
+    *,
+    bounds: Bounds,
+    rows_before: int,
+    size_before: int,
+    open_s: float,
+    heartbeat_commit: Lsn | None,
+) -> Lsn | None:
+    """The end LSN of the commit in `block` at which the batch ends; None if it goes on. Pure."""
+    commits = block.commits
+    if not len(commits):
+        return None
+    ends = []
+    if heartbeat_commit is not None:
+        at = int(np.searchsorted(commits.commit_lsn, int(heartbeat_commit)))
+        if at < len(commits) and commits.commit_lsn[at] == int(heartbeat_commit):
+            ends.append(at)
+    rows = np.full(len(commits), rows_before, np.int64)
+    for change in block.changes:
+        rows += np.searchsorted(change.rows.column("_commit_lsn").to_numpy(), commits.commit_lsn, side="right")
+    by_rows = int(np.searchsorted(rows, bounds.batch_rows))
+    if by_rows < len(commits):
+        ends.append(by_rows)
+    if size_before >= bounds.batch_bytes:
+        ends.append(0)
+    elif size_before + size >= bounds.batch_bytes or open_s >= bounds.batch_s:
+        ends.append(len(commits) - 1)
+    return Lsn(int(commits.end_lsn[min(ends)])) if ends else None
+
+
+def _add_up(total: dict[str, int], more: dict[str, int]) -> None:
+    for name, count in more.items():
+        total[name] = total.get(name, 0) + count

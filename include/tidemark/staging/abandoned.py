@@ -1,0 +1,53 @@
+"""What attempts left behind that were never registered -> which folders are garbage (R4). Pure.
+
+A folder `<start LSN>-<attempt>` is garbage only when its attempt's lease has ended and nothing in it is needed any
+more: either the source can still send what it holds (its start is at or above the slot's confirmed position), or a
+registered batch covers its start. Everything else stays: it may be what a restored ledger has to register again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from tidemark.lsn import Lsn
+
+
+class Attempt(NamedTuple):
+    """A batch folder by its name."""
+
+    folder: str
+    start: Lsn
+    attempt: str
+
+
+def read_name(folder: str) -> Attempt | None:
+    """None where the name is not that of a batch folder; such a folder is nobody's to remove."""
+    start, dash, attempt = folder.partition("-")
+    if not dash or not attempt or len(start) != 16:
+        return None
+    try:
+        return Attempt(folder, Lsn(int(start, 16)), attempt)
+    except ValueError:
+        return None
+
+
+def abandoned(
+    folders: Iterable[str],
+    *,
+    registered: Iterable[tuple[Lsn, Lsn, str]],
+    has_ended: Callable[[str], bool],
+    confirmed: Lsn,
+) -> list[str]:
+    """The names of the folders that are garbage. `registered` are (start, end, attempt) of the generation's batches."""
+    batches = sorted(registered)
+    own = {(start, attempt) for start, _, attempt in batches}
+    garbage = []
+    for folder in folders:
+        found = read_name(folder)
+        if found is None or (found.start, found.attempt) in own or not has_ended(found.attempt):
+            continue
+        covered = any(start <= found.start < end for start, end, _ in batches)
+        if covered or found.start >= confirmed:
+            garbage.append(folder)
+    return garbage
