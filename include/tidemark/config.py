@@ -125,7 +125,7 @@ class PipelineConfig:
 
     def conflicts(self, table: TableName) -> list[str]:
         """Where two entries that match the table say different things of one column, one sentence each."""
-        said: dict[tuple[str, str], tuple[str, int]] = {}
+        said: dict[tuple[str, str], tuple[str, TableRule]] = {}
         found = []
         for rule in self.tables:
             if not rule.matches(table):
@@ -134,11 +134,11 @@ class PipelineConfig:
             words += [("use", column, f"mask with {mask}") for column, mask in rule.mask.items()]
             words += [("type", column, f"type {target}") for column, target in rule.target.items()]
             for about, column, word in words:
-                earlier, line = said.setdefault((about, column), (word, rule.line))
-                if earlier != word:
+                earlier, by = said.setdefault((about, column), (word, rule))
+                if earlier != word and by is not rule:
                     found.append(
-                        f"column {column!r} of {table}: line {line} says {earlier}, the entry in line {rule.line} says "
-                        f"{word}"
+                        f"column {column!r} of {table}: line {by.line} says {earlier}, "
+                        f"the entry in line {rule.line} says {word}"
                     )
         return found
 

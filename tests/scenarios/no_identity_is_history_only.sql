@@ -1,5 +1,6 @@
 -- Without any identity (NOTHING, or no primary key by default) PostgreSQL allows inserts and truncates only: there is a
--- history and no `current`.
+-- history and no `current`. Such a table is named: a pattern alone never makes PostgreSQL refuse its application's updates.
+-- capture: log, silent
 
 CREATE TABLE log (at int, what text);
 CREATE TABLE silent (id int PRIMARY KEY, what text);

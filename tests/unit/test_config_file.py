@@ -1,0 +1,290 @@
+"""A pipeline file turns into a config, or into every problem that it has, each at its line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tidemark import config_file, option_table
+from tidemark.config import Bounds, PipelineConfig, TableRule
+from tidemark.errors import PipelineFileInvalid
+from tidemark.names import TableName
+
+SHOP = Path(__file__).parent / "pipelines" / "shop.yaml"
+REPOSITORY = Path(__file__).resolve().parents[2]
+LEAST = "source: {connection: a}\ntables: [shop.*]\nlake: /lake\n"
+
+
+def written(folder: Path, text: str, name: str = "shop.yaml") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def problems(folder: Path, text: str) -> list[str]:
+    """The problems of a file, as "line: message"."""
+    config, found = config_file.read(written(folder, text))
+    assert (config is None) == bool(found)
+    return [f"{problem.line}: {problem.message}" for problem in found]
+
+
+class TestSoundFile:
+    def test_every_option_arrives(self) -> None:
+        assert config_file.load(SHOP) == PipelineConfig(
+            pipeline="shop",
+            source_connection="shop_source",
+            slot="tidemark_shop",
+            publication="tidemark_shop",
+            manage_publication=True,
+            tables=(
+                TableRule("shop.*", line=9),
+                TableRule(
+                    "shop.customers",
+                    leave_out=("notes",),
+                    mask={"email": "sha256", "phone": "null"},
+                    target={"credit": "decimal(20,4)", "profile": "text"},
+                    line=10,
+                ),
+            ),
+            lake=str(REPOSITORY / "tests" / ".tidemark" / "lake"),
+            ledger_connection="tidemark_ledger",
+            spark_connection="spark_default",
+            spark_conf={"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "4"},
+            schedule="*/5 * * * *",
+            mask_salt_connection="shop_mask_salt",
+            notifier="airflow.providers.smtp.notifications.smtp.SmtpNotifier",
+            bounds=Bounds(batch_rows=100_000, wait_s=0),
+            path=str(SHOP),
+        )
+
+    def test_the_least_file_has_every_default(self, tmp_path: Path) -> None:
+        config = config_file.load(written(tmp_path, LEAST, "My-Shop.yaml"))
+        assert (config.pipeline, config.slot, config.publication) == ("My-Shop", "tidemark_my_shop", "tidemark_my_shop")
+        assert config.manage_publication
+        assert (config.ledger_connection, config.spark_connection) == ("tidemark_ledger", "spark_default")
+        assert (config.schedule, config.bounds) == ("*/5 * * * *", Bounds())
+
+    def test_the_publication_is_named_like_a_slot_that_is_given(self, tmp_path: Path) -> None:
+        text = LEAST.replace("connection: a", "connection: a, slot: own")
+        assert config_file.load(written(tmp_path, text)).publication == "own"
+
+    @pytest.mark.parametrize(
+        ("written_as", "read_as"),
+        [
+            ("/data/lake", "/data/lake"),
+            ("lake", "{folder}/lake"),
+            ("../lake", "{parent}/lake"),
+            ("file:///data/lake", "/data/lake"),
+            ("s3a://bucket/lake/", "s3a://bucket/lake"),
+        ],
+    )
+    def test_a_lake_is_a_uri_or_becomes_an_absolute_path(self, tmp_path: Path, written_as: str, read_as: str) -> None:
+        config = config_file.load(written(tmp_path, LEAST.replace("/lake", written_as)))
+        assert config.lake == read_as.format(folder=tmp_path, parent=tmp_path.parent)
+
+    def test_a_null_schedule_is_none(self, tmp_path: Path) -> None:
+        assert config_file.load(written(tmp_path, LEAST + "schedule: null\n")).schedule is None
+
+
+class TestProblems:
+    def test_all_problems_of_a_file_are_said_at_once_in_the_order_of_lines(self, tmp_path: Path) -> None:
+        text = (
+            "pipline: shop\n"
+            "source: {conection: a, slot: Big}\n"
+            "tables: [shop]\n"
+            "lake: 5\n"
+            "bounds: {batch_row: 3, run_s: soon, lock_timeout_s: 0}\n"
+            "schedule: 5\n"
+        )
+        assert problems(tmp_path, text) == [
+            "1: unknown key 'pipline'; did you mean 'pipeline'?",
+            "2: source.connection is missing: Airflow connection of the source database",
+            "2: source.slot 'Big' is no valid name: lower-case letters, digits and '_', at most 63",
+            "2: unknown key 'conection' in source; did you mean 'connection'?",
+            "3: 'shop' is not of the form schema.table; quote a part that holds a dot: schema.\"a.b\"",
+            "4: lake must be a text, not the number 5",
+            "5: bounds.lock_timeout_s must be 1 or more, not 0",
+            "5: bounds.run_s must be a whole number, not 'soon'",
+            "5: unknown key 'batch_row' in bounds; did you mean 'batch_rows'?",
+            "6: schedule must be a cron expression or preset in quotes, or null, not the number 5",
+        ]
+
+    def test_the_error_names_file_and_line(self, tmp_path: Path) -> None:
+        path = written(tmp_path, LEAST + "bound: {}\n")
+        with pytest.raises(PipelineFileInvalid, match=f"^{path}:4: unknown key 'bound'; did you mean 'bounds'"):
+            config_file.load(path)
+
+    @pytest.mark.parametrize(
+        ("more", "said"),
+        [
+            ("batch_rows: 1", "4: unknown key 'batch_rows'; 'batch_rows' belongs to bounds"),
+            (
+                "manage_publicatoin: no",
+                "4: unknown key 'manage_publicatoin'; did you mean 'manage_publication' in source?",
+            ),
+            ("lake: /b", "4: 'lake' stands twice in the same section"),
+            ("notifier: mail", "4: notifier 'mail' is no dotted path of a class"),
+            ("ledger: tidemark", "4: ledger must be a mapping with the keys connection"),
+            (
+                "spark: {conf: {executor: 3}}",
+                "4: spark.conf 'executor' is no Spark setting: their names begin with 'spark.'",
+            ),
+            (
+                "ledger: {connection: 'postgres://u:p@h/d'}",
+                "4: ledger.connection is the id of an Airflow connection, not an address: put no address or secret here",
+            ),
+            ("pipeline: a/b", "4: pipeline 'a/b' is no valid name: letters, digits, '_' and '-', at most 64"),
+            ("bounds: {batch_rows: true}", "4: bounds.batch_rows must be a whole number, not true or false (true)"),
+            ("bounds: {batch_rows: 1.5}", "4: bounds.batch_rows must be a whole number, not the number 1.5"),
+        ],
+    )
+    def test_one_problem(self, tmp_path: Path, more: str, said: str) -> None:
+        assert problems(tmp_path, LEAST + more + "\n") == [said]
+
+    @pytest.mark.parametrize(
+        ("entry", "said"),
+        [
+            ("{leave_out: [a]}", "tables[].name is missing"),
+            ("{name: s.t, leave_out: a}", "leave_out must be a list of columns, not 'a'"),
+            ("{name: s.t, mask: {a: md5}}", "mask of column 'a' is 'md5'; it can be null or sha256"),
+            ("{name: s.t, mask: {a: sha25}}", "did you mean 'sha256'?"),
+            ("{name: s.t, target: {a: decimal}}", "it can be text or decimal(p,s)"),
+            ("{name: s.t, target: {a: 'decimal(39,2)'}}", "it can be text or decimal(p,s)"),
+            ("{name: s.t, target: {a: 'decimal(4,5)'}}", "it can be text or decimal(p,s)"),
+            (
+                "{name: s.t, leave_out: [a], mask: {a: null}}",
+                "column 'a' of s.t is left out and has a mask or target too",
+            ),
+            ("{name: s.t, target: {a: text}, mask: {a: sha256}}", "a hash is always text"),
+            ("{name: s.t, mask: {a: null, a: sha256}}", "column 'a' stands twice in mask"),
+            ("{name: s.t, columns: [a]}", "unknown key 'columns' in tables[]"),
+        ],
+    )
+    def test_an_entry_of_tables(self, tmp_path: Path, entry: str, said: str) -> None:
+        text = f"source: {{connection: a}}\nlake: /lake\nmask_salt_connection: s\ntables:\n  - {entry}\n"
+        (found,) = problems(tmp_path, text)
+        assert found.startswith("5: ")
+        assert said in found
+
+    def test_a_hash_needs_a_salt(self, tmp_path: Path) -> None:
+        text = "source: {connection: a}\nlake: /lake\ntables:\n- {name: s.t, mask: {a: sha256}}\n"
+        assert problems(tmp_path, text) == [
+            "4: mask sha256 needs mask_salt_connection: without a salt it can be guessed"
+        ]
+
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ("", "0: is empty; it needs at least source, tables and lake"),
+            ("a: [1\nb: 2", "2: is not YAML"),
+            ("[]", "1: the file must be a mapping"),
+            ("source: {connection: a}\n", "1: lake is missing"),
+            ("source: {connection: a}\ntables: []\nlake: /l\n", "2: tables must be a list with at least one table"),
+        ],
+    )
+    def test_what_is_no_pipeline_file_at_all(self, tmp_path: Path, text: str, said: str) -> None:
+        assert any(problem.startswith(said) for problem in problems(tmp_path, text))
+
+    def test_a_file_that_is_not_there_or_not_text(self, tmp_path: Path) -> None:
+        with pytest.raises(PipelineFileInvalid, match=r"none\.yaml: cannot be read"):
+            config_file.load(tmp_path / "none.yaml")
+        (tmp_path / "latin.yaml").write_bytes(b"pipeline: caf\xe9\n")
+        with pytest.raises(PipelineFileInvalid, match="is not UTF-8"):
+            config_file.load(tmp_path / "latin.yaml")
+
+
+class TestEntriesTogether:
+    def test_all_entries_that_match_hold_together(self, tmp_path: Path) -> None:
+        text = (
+            "source: {connection: a}\nlake: /lake\ntables:\n"
+            "  - {name: 'shop.*', leave_out: [internal]}\n"
+            "  - {name: shop.orders, leave_out: [notes], mask: {email: null}}\n"
+        )
+        config = config_file.load(written(tmp_path, text))
+        rule = config.rule(TableName("shop", "orders"))
+        assert rule is not None
+        assert (rule.leave_out, rule.mask) == (("internal", "notes"), {"email": "null"})
+        assert config.rule(TableName("shop", "lines")) == TableRule("shop.*", ("internal",), line=4)
+        assert config.rule(TableName("other", "orders")) is None
+
+    @pytest.mark.parametrize("first", ["shop.*", "shop.order?", "shop.[o]rders"])
+    def test_two_entries_that_contradict_each_other_are_a_problem(self, tmp_path: Path, first: str) -> None:
+        text = (
+            "source: {connection: a}\nlake: /lake\ntables:\n"
+            f"  - {{name: '{first}', leave_out: [email]}}\n"
+            "  - {name: shop.orders, mask: {email: null}}\n"
+        )
+        assert problems(tmp_path, text) == [
+            "5: the entries that match shop.orders contradict each other: column 'email' of shop.orders: line 4 says "
+            "leave out, the entry in line 5 says mask with null"
+        ]
+
+    def test_one_table_is_named_once(self, tmp_path: Path) -> None:
+        text = "source: {connection: a}\nlake: /lake\ntables:\n  - s.t\n  - s.t\n"
+        assert problems(tmp_path, text) == ["5: s.t is already in line 4; write one entry for it"]
+
+    @pytest.mark.parametrize(
+        ("pattern", "matching", "other"),
+        [
+            ("shop.*", TableName("shop", "x.y"), TableName("shops", "x")),
+            ("shop.order_?", TableName("shop", "order_1"), TableName("shop", "order_12")),
+            ('shop."a.b"', TableName("shop", "a.b"), TableName("shop", "a")),
+            ('shop."*"', TableName("shop", "*"), TableName("shop", "x")),
+            ('"s""q".T', TableName('s"q', "T"), TableName('s"q', "t")),
+        ],
+    )
+    def test_patterns(self, pattern: str, matching: TableName, other: TableName) -> None:
+        rule = TableRule(pattern)
+        assert rule.matches(matching)
+        assert not rule.matches(other)
+
+
+class TestFolder:
+    def test_files_are_read_in_the_order_of_their_names(self, tmp_path: Path) -> None:
+        for name in ("b.yaml", "a.yml"):
+            written(tmp_path, LEAST, name)
+        written(tmp_path, "no pipeline", "README.md")
+        assert [config.pipeline for config in config_file.load_all(tmp_path)] == ["a", "b"]
+
+    def test_a_broken_file_does_not_stop_the_others(self, tmp_path: Path) -> None:
+        written(tmp_path, LEAST, "a.yaml")
+        written(tmp_path, LEAST + "x: 1\n", "b.yaml")
+        configs, found = config_file.read_all(tmp_path)
+        assert [config.pipeline for config in configs] == ["a"]
+        assert [problem.line for problem in found] == [4]
+        with pytest.raises(PipelineFileInvalid):
+            config_file.load_all(tmp_path)
+
+    @pytest.mark.parametrize(
+        ("second", "said"),
+        [
+            ("pipeline: a\nsource: {connection: other}", "is also named 'a'"),
+            ("source: {connection: c, slot: tidemark_a, publication: p}", "also reads slot 'tidemark_a'"),
+            ("source: {connection: c, publication: tidemark_a}", "also uses publication 'tidemark_a'"),
+        ],
+    )
+    def test_two_files_that_share_what_only_one_may_have(self, tmp_path: Path, second: str, said: str) -> None:
+        written(tmp_path, "source: {connection: c}\ntables: [s.*]\nlake: /l\n", "a.yaml")
+        written(tmp_path, f"{second}\ntables: [s.*]\nlake: /l\n", "b.yaml")
+        configs, found = config_file.read_all(tmp_path)
+        assert [config.path for config in configs] == [str(tmp_path / "a.yaml")]
+        (problem,) = found
+        assert problem.path == str(tmp_path / "b.yaml")
+        assert said in problem.message
+
+    def test_two_files_may_read_one_publication_that_neither_manages(self, tmp_path: Path) -> None:
+        for name in ("a", "b"):
+            source = f"{{connection: c, slot: s_{name}, publication: p, manage_publication: false}}"
+            written(tmp_path, f"source: {source}\ntables: [s.*]\nlake: /l\n", f"{name}.yaml")
+        assert len(config_file.load_all(tmp_path)) == 2
+
+
+def test_the_page_of_options_is_current() -> None:
+    page = (REPOSITORY / "docs" / "configuration.md").read_text()
+    assert page == option_table.document(), "python -m tidemark.option_table > docs/configuration.md"
+
+
+def test_the_page_of_options_shows_a_file_that_can_be_read(tmp_path: Path) -> None:
+    example = option_table.document().partition("```yaml\n")[2].partition("```")[0]
+    assert config_file.load(written(tmp_path, example)).pipeline == "shop"

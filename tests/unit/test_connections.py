@@ -1,0 +1,81 @@
+"""Connections of the environment and of Airflow's command line are read as Airflow reads them, and say no secret."""
+
+from __future__ import annotations
+
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from tidemark.connections import look_up, parse
+from tidemark.errors import ConnectionInvalid, ConnectionMissing
+
+JSON = (
+    '{"conn_type": "postgres", "host": "db", "login": "u", "password": "p@ :/", "port": 5433, "schema": "shop", '
+    '"extra": {"sslmode": "require", "cursor": "dictcursor"}}'
+)
+URI = "postgres://u:p%40%20%3A%2F@db:5433/shop?__extra__=%7B%22sslmode%22%3A+%22require%22%7D"
+
+
+@pytest.mark.parametrize("value", [JSON, URI, "postgresql://u:p%40%20%3A%2F@db:5433/shop?sslmode=require&cursor=x"])
+def test_json_and_uri_give_one_connection_string(value: str) -> None:
+    assert conninfo_to_dict(parse("c", value).conninfo()) == {
+        "host": "db",
+        "port": "5433",
+        "user": "u",
+        "password": "p@ :/",
+        "dbname": "shop",
+        "sslmode": "require",
+    }
+
+
+def test_a_socket_folder_is_a_host() -> None:
+    assert conninfo_to_dict(parse("c", "postgres://u@%2Fvar%2Frun/shop").conninfo())["host"] == "/var/run"
+
+
+@pytest.mark.parametrize(
+    ("value", "master"),
+    [
+        ('{"conn_type": "spark", "host": "local[*]"}', "local[*]"),
+        ('{"conn_type": "spark", "host": "spark://m", "port": 7077}', "spark://m:7077"),
+        ("spark://m:7077", "spark://m:7077"),
+        ('{"conn_type": "spark", "host": "yarn"}', "yarn"),
+    ],
+)
+def test_the_master_is_the_one_of_the_spark_hook(value: str, master: str) -> None:
+    assert parse("c", value).spark_master() == master
+
+
+def test_the_environment_comes_before_airflow() -> None:
+    found = look_up(
+        "shop_source", environment={"AIRFLOW_CONN_SHOP_SOURCE": JSON}, ask_airflow=lambda _: pytest.fail("asked")
+    )
+    assert found.schema == "shop"
+    assert look_up("c", environment={}, ask_airflow=lambda _: URI).schema == "shop"
+
+
+def test_an_unknown_connection_says_where_to_add_it() -> None:
+    with pytest.raises(ConnectionMissing, match="AIRFLOW_CONN_SHOP_SOURCE"):
+        look_up("shop_source", environment={}, ask_airflow=lambda _: None)
+
+
+@pytest.mark.parametrize(
+    "value", ['{"conn_type": "postgres", "password": "secret"', "spark://local[*]", '{"port": "secret"}']
+)
+def test_an_unreadable_connection_does_not_show_itself(value: str) -> None:
+    with pytest.raises(ConnectionInvalid) as raised:
+        parse("c", value)
+    assert "secret" not in str(raised.value)
+
+
+def test_another_type_is_no_database() -> None:
+    with pytest.raises(ConnectionInvalid, match="its type is 'mysql'"):
+        parse("c", "mysql://u@h/d").conninfo()
+
+
+def test_a_salt_is_a_password() -> None:
+    assert parse("c", '{"conn_type": "generic", "password": "grain"}').salt() == b"grain"
+    with pytest.raises(ConnectionInvalid, match="no password"):
+        parse("c", '{"conn_type": "generic"}').salt()
+
+
+def test_a_connection_hides_its_password() -> None:
+    assert "p@ :/" not in repr(parse("c", JSON))
