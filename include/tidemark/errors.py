@@ -41,6 +41,15 @@ class TidemarkError(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild, (type(self), self.facts))
 
+    def to_json(self) -> dict[str, Any]:
+        """The leaf's name and its facts as text, for `from_json`, which gives an error of the same message."""
+        return {"kind": type(self).__name__, "facts": {name: str(fact) for name, fact in self.facts.items()}}
+
+    @staticmethod
+    def from_json(raw: dict[str, Any]) -> TidemarkError:
+        kinds = {leaf.__name__: leaf for leaf in leaves()}
+        return kinds[raw["kind"]](**raw["facts"])
+
     @classmethod
     def fact_names(cls) -> set[str]:
         """The keyword facts that this leaf's two templates name."""

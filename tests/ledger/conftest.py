@@ -9,11 +9,13 @@ import psycopg
 import pytest
 
 from tests.support.manifests import SOURCE
+from tidemark.errors import TidemarkError
 from tidemark.ledger import generations, leases
 from tidemark.ledger.connection import connect
 from tidemark.ledger.leases import SLOT, Lease
 from tidemark.ledger.migrations import migrate
 from tidemark.lsn import Lsn
+from tidemark.staging.generation import GenerationFile
 
 START = Lsn(100)
 
@@ -42,16 +44,23 @@ def generation(book: psycopg.Connection[Any], lease: Lease) -> generations.Gener
 
 
 def open_at(
-    book: psycopg.Connection[Any], lease: Lease, number: int, start: Lsn, **more: Any
+    book: psycopg.Connection[Any],
+    lease: Lease,
+    number: int,
+    start: Lsn,
+    backfill_kind: str | None = None,
+    error: TidemarkError | None = None,
 ) -> generations.Generation:
-    return generations.open_generation(
-        book,
-        lease,
+    opening = GenerationFile(
+        pipeline=lease.pipeline,
         number=number,
         system_identifier=SOURCE.system_identifier,
         timeline=SOURCE.timeline,
         slot=SOURCE.slot,
         start_lsn=start,
+        opened_at="2026-01-02T03:04:05+00:00",
         reason="a test opened it",
-        **more,
+        backfill_kind=backfill_kind,
+        error=None if error is None else error.to_json(),
     )
+    return generations.open_generation(book, lease, opening)

@@ -1,16 +1,46 @@
-"""Ledger -> the slot's confirmed position (R3; mechanics, "Confirm")."""
+"""Ledger -> the slot's confirmed position (R3; mechanics, "Confirm").
+
+The position is `positions.confirmable`, from batches and Delta's positions as ingested, never from a task's state: a
+task marked successful by hand confirms nothing. The slot is read first, since pg_replication_slot_advance raises below
+its position and clamps above the end of the WAL; at or beyond is done. It is moved over a connection made for that, and
+read back: a server that took the call and forgot it is an error, and so is a slot that does not move although nothing
+holds it. Source: PostgreSQL documentation, 9.28.6 "Replication Management Functions".
+"""
 
 from __future__ import annotations
 
+import logging
+import time
 from dataclasses import dataclass
+from typing import Any, Final
 
+import psycopg
+
+from tidemark import failpoints
+from tidemark.capture.generation import still_continues
 from tidemark.config import PipelineConfig
+from tidemark.errors import ConfirmFailed, SlotBusy
+from tidemark.ledger import generations, leases, migrations, positions
+from tidemark.ledger.connection import connect
+from tidemark.ledger.generations import Generation
+from tidemark.ledger.leases import SLOT, Lease
 from tidemark.lsn import Lsn
+from tidemark.source import connection as sessions
+from tidemark.source import slot as slots
+
+log = logging.getLogger(__name__)
+
+# How long a slot may stay active after its client closed before it counts as in use; a dead attempt's backend is ended
+# earlier.
+BUSY_WAIT_S: Final = 30.0
+OWN_BACKEND_WAIT_S: Final = 5.0
+# Moving a slot reads the WAL up to the new position; this bounds the reading of what the valve lets pile up.
+ADVANCE_TIMEOUT_S: Final = 900
 
 
 @dataclass(frozen=True, slots=True)
 class ConfirmResult:
-    """The slot's confirmed LSN before and after, what is staged, and which merging tables keep it from getting there."""
+    """The slot's confirmed LSN before and after, what is staged, and which merging tables hold it back."""
 
     before: Lsn
     after: Lsn
@@ -18,11 +48,86 @@ class ConfirmResult:
     held_back_by: tuple[str, ...]
 
 
-def confirm(config: PipelineConfig, *, source: str, ledger: str, holder: str) -> ConfirmResult:
-    """Confirm what the ledger says is applied everywhere. Takes the lease `slot`."""
-    ...
+def confirm(
+    config: PipelineConfig, *, source: str, ledger: str, holder: str, busy_wait_s: float = BUSY_WAIT_S
+) -> ConfirmResult:
+    """Confirm what the ledger says is applied everywhere. Takes the lease `slot`.
+
+    Raises `GenerationMissing`, `GenerationStale`, `ConfirmFailed`, `SlotBusy`, `LeaseTaken` or a slot's error.
+    """
+    with leases.hold(ledger, config.pipeline, SLOT, holder) as lease, connect(ledger) as book:
+        migrations.require(book)
+        with book.transaction():
+            book.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            generation = generations.required(book, config.pipeline)
+            position = positions.confirmable(book, config.pipeline)
+            held_back_by = tuple(positions.held_back_by(book, config.pipeline))
+        failpoints.reach("confirm.before_confirm")
+        result = _move(config, source, book, lease, generation, position, held_back_by, busy_wait_s)
+        failpoints.reach("confirm.after_confirm")
+    return result
 
 
-def confirm_up_to_staged(config: PipelineConfig, *, source: str, ledger: str, lease: object) -> ConfirmResult:
+def confirm_up_to_staged(
+    config: PipelineConfig, *, source: str, ledger: str, lease: Lease, busy_wait_s: float = BUSY_WAIT_S
+) -> ConfirmResult:
     """The valve (R3): confirm what is staged, applied or not; the drain calls it under its own lease `slot`."""
-    ...
+    with connect(ledger) as book:
+        generation = generations.required(book, config.pipeline)
+        return _move(config, source, book, lease, generation, generation.staged_lsn, (), busy_wait_s)
+
+
+def _move(
+    config: PipelineConfig,
+    source: str,
+    book: psycopg.Connection[Any],
+    lease: Lease,
+    generation: Generation,
+    position: Lsn,
+    held_back_by: tuple[str, ...],
+    busy_wait_s: float,
+) -> ConfirmResult:
+    with sessions.connect(
+        source, application_name=config.application_name, statement_timeout_s=ADVANCE_TIMEOUT_S
+    ) as connection:
+        _, before = slots.usable(connection, config.slot)
+        if before >= position:
+            # Not noted: this may be another server's slot, and what is noted goes into the drain's status replies.
+            log.info('The slot "%s" stands at %s, at or beyond %s: nothing to confirm', config.slot, before, position)
+            after = before
+        else:
+            still_continues(connection, generation)
+            lease.check(book)
+            _advance(connection, config, position, busy_wait_s)
+            _, after = slots.usable(connection, config.slot)
+            if after < position:
+                raise ConfirmFailed(
+                    slot=config.slot, position_lsn=position, confirmed_lsn=after, staged_lsn=generation.staged_lsn
+                )
+            generations.note_source(book, lease, generation.number, confirmed_lsn=position)
+    return ConfirmResult(before=before, after=after, staged=generation.staged_lsn, held_back_by=held_back_by)
+
+
+def _advance(connection: psycopg.Connection[Any], config: PipelineConfig, position: Lsn, busy_wait_s: float) -> None:
+    """Move the slot; while it is active, wait. A backend under our own name can only be a dead attempt's, as the lease
+    is ours, and is ended; another's is named. Raises SlotBusy."""
+    began = time.monotonic()
+    ended = False
+    while True:
+        try:
+            connection.execute("SELECT pg_replication_slot_advance(%s, %s::pg_lsn)", (config.slot, str(position)))
+            return
+        except psycopg.errors.ObjectInUse as in_use:
+            waited = time.monotonic() - began
+            user = slots.read_user(connection, config.slot)
+            if user is not None and user.application_name == config.application_name[:63]:
+                if waited >= min(OWN_BACKEND_WAIT_S, busy_wait_s) and not ended:
+                    log.warning('Ending process %d of a dead attempt, which holds the slot "%s"', user.pid, config.slot)
+                    connection.execute("SELECT pg_terminate_backend(%s, 5000)", (user.pid,))
+                    ended = True
+            elif waited >= busy_wait_s:
+                pid, application = ("unknown", "unknown") if user is None else (user.pid, user.application_name)
+                raise SlotBusy(slot=config.slot, pid=pid, application=application) from in_use
+            if waited >= 2 * busy_wait_s:
+                raise SlotBusy(slot=config.slot, pid="unknown", application=config.application_name) from in_use
+            time.sleep(0.1)

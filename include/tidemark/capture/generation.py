@@ -1,15 +1,45 @@
-"""Slot, ledger and staging -> the generation that a drain may go on with (mechanics, "Generations"; R4, R8)."""
+"""Slot, ledger and staging -> the generation that a drain may go on with (mechanics, "Generations"; R4, R8).
+
+PostgreSQL gives a slot no identity, so what is asked is not "is it the same slot" but "can it still send everything
+above `staged`", and that its position answers: a slot sends every transaction that commits at or above
+confirmed_flush_lsn.
+
+    no generation                                    ──► adopt: open one at the slot's confirmed LSN
+    other system identifier or timeline, or WAL that
+      ends below staged (an older copy of the disk)  ──► new generation, tables need a backfill, SourceReplaced once
+    confirmed > staged, after staging was asked      ──► new generation, tables need a backfill, ChangesGone once
+    confirmed <= staged                              ──► go on: the drain starts at staged and discards what lies below
+
+A slot that was dropped and created again stands beyond everything staged, since creating one writes WAL; one that was
+copied from another slot may stand below, and is then complete. A failover slot keeps its generation across a promotion
+if the new timeline began at or above staged. What cannot be seen: a source put back to an older copy of its disk, on
+the same timeline, whose WAL has since grown beyond staged again. Restoring by recovery (PITR) always begins a new
+timeline and is seen.
+"""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import psycopg
 
+from tidemark.capture.recovery import register_again, staged_generations
 from tidemark.config import PipelineConfig
+from tidemark.errors import ChangesGone, GenerationStale, SourceReplaced, TidemarkError
+from tidemark.ledger import generations, tables
 from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import Lease
+from tidemark.lsn import Lsn
+from tidemark.source import slot as slots
+from tidemark.source.slot import Server, SlotState
+from tidemark.staging import layout
+from tidemark.staging.generation import GenerationFile
 from tidemark.staging.store import Store
+
+log = logging.getLogger(__name__)
 
 
 def settle(
@@ -18,13 +48,121 @@ def settle(
     ledger: psycopg.Connection[Any],
     store: Store,
     lease: Lease,
+    now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> Generation:
-    """The open generation, after every question about the slot is answered; call it under the lease `slot`, before the stream
-    is opened. Raises one of the slot's errors, or `ChangesGone`/`SourceReplaced` once per gap: what is then open is right."""
-    ...
+    """The open generation, after every question about the slot is answered. Call it under the lease `slot`, before the
+    stream is opened.
+
+    Raises one of the slot's errors, or `ChangesGone`/`SourceReplaced` once per gap; the run after that goes on.
+    """
+    slot, confirmed_lsn = slots.usable(source, config.slot)
+    server = slots.read_server(source)
+    again = register_again(ledger, store, lease)
+    if again:
+        log.info("Registered %d batches again from staging, up to %s", len(again), again[-1].end_lsn)
+    generation = generations.current(ledger, config.pipeline)
+    if generation is None:
+        reason = f'the slot "{slot.name}" was adopted at {confirmed_lsn}'
+        return _open(ledger, store, lease, server, slot, confirmed_lsn, reason, None, now())
+    gone = _what_is_gone(source, server, slot, confirmed_lsn, generation)
+    if gone is not None:
+        reason, error = gone
+        generation = _open(ledger, store, lease, server, slot, confirmed_lsn, reason, error, now())
+    elif (server.timeline, slot.name) != (generation.timeline, generation.slot):
+        generations.note_source(ledger, lease, generation.number, timeline=server.timeline, slot=slot.name)
+        generation = generations.required(ledger, config.pipeline)
+    raised = generations.take_error(ledger, lease)
+    if raised is not None:
+        raise raised
+    return generation
 
 
 def still_continues(source: psycopg.Connection[Any], generation: Generation) -> None:
-    """Judge the slot again once the stream is open and the slot thereby ours: between `settle` and START_REPLICATION it could
-    still be advanced or re-created, and START_REPLICATION forwards silently. Raises `GenerationStale` (RETRY)."""
-    ...
+    """Judge the slot again once the stream is open: it is ours from then, but between `settle` and START_REPLICATION it
+    could still be advanced or re-created, and START_REPLICATION forwards silently. Raises `GenerationStale` (RETRY).
+
+    Asked the same way before the slot is confirmed: the position of one server means nothing on another.
+    """
+    slot, confirmed_lsn = slots.usable(source, generation.slot)
+    server = slots.read_server(source)
+    difference = _other_life(server, generation)
+    if difference is None and server.timeline != generation.timeline:
+        difference = f"timeline {server.timeline} instead of {generation.timeline}"
+    if difference is None and confirmed_lsn > generation.staged_lsn:
+        difference = f"it stands at {confirmed_lsn}, beyond {generation.staged_lsn}, the last position staged"
+    if difference is not None:
+        raise GenerationStale(slot=slot.name, generation=generation.number, difference=difference)
+
+
+def _what_is_gone(
+    source: psycopg.Connection[Any], server: Server, slot: SlotState, confirmed_lsn: Lsn, generation: Generation
+) -> tuple[str, TidemarkError] | None:
+    """Why the slot does not continue the generation, as reason and error; None where it does."""
+    staged_lsn = generation.staged_lsn
+    difference = _other_life(server, generation)
+    if difference is None and server.timeline != generation.timeline:
+        difference = _lost_by_promotion(source, server, slot, generation)
+    if difference is not None:
+        return f"another life of the database: {difference}", SourceReplaced(
+            difference=difference, generation=generation.number, staged_lsn=staged_lsn, confirmed_lsn=confirmed_lsn
+        )
+    if confirmed_lsn > staged_lsn:
+        return f"the changes between {staged_lsn} and {confirmed_lsn} are gone", ChangesGone(
+            slot=slot.name, generation=generation.number, staged_lsn=staged_lsn, confirmed_lsn=confirmed_lsn
+        )
+    return None
+
+
+def _other_life(server: Server, generation: Generation) -> str | None:
+    if server.system_identifier != generation.system_identifier:
+        return f"system identifier {server.system_identifier} instead of {generation.system_identifier}"
+    if server.flush_lsn < generation.staged_lsn:
+        return f"its WAL ends at {server.flush_lsn}, so it was put back to an older copy"
+    return None
+
+
+def _lost_by_promotion(
+    source: psycopg.Connection[Any], server: Server, slot: SlotState, generation: Generation
+) -> str | None:
+    """A promoted standby has everything that was staged only if the slot was carried over (failover = true) and the new
+    timeline began at or above `staged`: what the old primary wrote after that point is in no timeline any more."""
+    difference = f"timeline {server.timeline} instead of {generation.timeline}"
+    if not slot.failover:
+        return f'{difference}, and the slot "{slot.name}" is no failover slot'
+    began = slots.timeline_left(source, server.timeline, generation.timeline)
+    if began is None or began < generation.staged_lsn:
+        return f"{difference}, which left that one at {began or 'an unknown position'}"
+    return None
+
+
+def _open(
+    ledger: psycopg.Connection[Any],
+    store: Store,
+    lease: Lease,
+    server: Server,
+    slot: SlotState,
+    start_lsn: Lsn,
+    reason: str,
+    error: TidemarkError | None,
+    now: datetime,
+) -> Generation:
+    """Write generation.json, then the ledger's row. A death in between is caught up by `register_again`."""
+    known = generations.current(ledger, lease.pipeline)
+    number = 1 + max([0 if known is None else known.number, *staged_generations(store, lease.pipeline)])
+    opening = GenerationFile(
+        pipeline=lease.pipeline,
+        number=number,
+        system_identifier=server.system_identifier,
+        timeline=server.timeline,
+        slot=slot.name,
+        start_lsn=start_lsn,
+        opened_at=now.isoformat(),
+        reason=reason,
+        backfill_kind=None if error is None else tables.GAP,
+        error=None if error is None else error.to_json(),
+    )
+    path = layout.generation_file(lease.pipeline, number)
+    store.write_atomic(path, opening.to_json().encode())
+    store.sync_folders(layout.generation_folder(lease.pipeline, number))
+    log.info("Opening generation %d of pipeline %s: %s", number, lease.pipeline, reason)
+    return generations.open_generation(ledger, lease, opening)

@@ -1,10 +1,35 @@
-"""Source and ledger -> whether a run has anything to do (mechanics, "changes_waiting")."""
+"""Source and ledger -> whether a run has anything to do (mechanics, "changes_waiting").
+
+The ledger is asked first, it costs nothing. Whether the source has changes is more than "its WAL grew": an idle server
+writes checkpoints and snapshots of its own, and so would every run look busy. So where the WAL above `staged` is
+little, the slot is asked for the first transaction in it that the publication holds; nothing is consumed. Heartbeats
+and other messages are left out of that, so a run's own heartbeat does not wake the next run. Where it is much, it is
+taken as work unread. Source: PostgreSQL documentation, 9.28.6, pg_logical_slot_peek_binary_changes.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Final
 
+import psycopg
+from psycopg import sql
+
+from tidemark.capture.generation import still_continues
 from tidemark.config import PipelineConfig
+from tidemark.errors import GenerationStale, TidemarkError
+from tidemark.ledger import generations, migrations, positions, tables
+from tidemark.ledger.connection import connect
+from tidemark.ledger.generations import Generation
+from tidemark.lsn import Lsn
+from tidemark.source import connection as sessions
+from tidemark.source import slot as slots
+from tidemark.source.slot import Server, SlotState
+
+# WAL that a look may read: above `staged`, and in all from where the slot's decoding must begin.
+PEEK_BYTES: Final = 64 * 1024
+PEEK_FROM_RESTART_BYTES: Final = 16 * 2**20
+PEEK_TIMEOUT_S: Final = 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,5 +41,79 @@ class Waiting:
 
 
 def changes_waiting(config: PipelineConfig, *, source: str, ledger: str) -> Waiting:
-    """Look once; never waits."""
-    ...
+    """Look once; never waits. Whatever is wrong with slot or generation is work for the drain, which says it."""
+    with connect(ledger) as book:
+        migrations.require(book)
+        generation = generations.current(book, config.pipeline)
+        if generation is None:
+            return Waiting(True, "no generation is open yet")
+        found = _in_ledger(book, config, generation)
+        confirmable = positions.confirmable(book, config.pipeline)
+    if found is not None:
+        return Waiting(True, found)
+    with sessions.connect(
+        source, application_name=config.application_name, statement_timeout_s=PEEK_TIMEOUT_S
+    ) as connection:
+        try:
+            slot, confirmed_lsn = slots.usable(connection, config.slot)
+            server = slots.read_server(connection)
+        except TidemarkError as wrong:
+            return Waiting(True, f"the drain has something to say: {wrong}")
+        if confirmable > confirmed_lsn:
+            return Waiting(True, f"applied up to {confirmable}, confirmed up to {confirmed_lsn}")
+        found = _at_source(connection, config, generation, server, slot)
+    return Waiting(False, f"nothing above {generation.staged_lsn}") if found is None else Waiting(True, found)
+
+
+def _in_ledger(book: psycopg.Connection[Any], config: PipelineConfig, generation: Generation) -> str | None:
+    """What the ledger alone knows to be left over; None where that is nothing."""
+    due = tables.due(book, config.pipeline, config.bounds.unpark_retry_s)
+    rows = book.execute(
+        'SELECT "table", count(*) FROM tidemark.unapplied '
+        'WHERE pipeline = %s AND "table" = ANY(%s) GROUP BY 1 ORDER BY 1',
+        (config.pipeline, sorted(due)),
+    ).fetchall()
+    if rows:
+        return f"{sum(count for _, count in rows)} batches are not applied to {', '.join(table for table, _ in rows)}"
+    row = book.execute(
+        "SELECT %s::timestamptz IS NULL OR %s::timestamptz < clock_timestamp() - make_interval(secs => %s)",
+        (generation.heartbeat_at, generation.heartbeat_at, config.bounds.heartbeat_s),
+    ).fetchone()
+    if row is None or row[0]:
+        return f"the last heartbeat is older than {config.bounds.heartbeat_s} s"
+    return None
+
+
+def _at_source(
+    connection: psycopg.Connection[Any],
+    config: PipelineConfig,
+    generation: Generation,
+    server: Server,
+    slot: SlotState,
+) -> str | None:
+    """Why there may be changes above `staged`; None where it is certain that there are none."""
+    try:
+        still_continues(connection, generation)
+    except GenerationStale as stale:
+        return str(stale)
+    staged_lsn = generation.staged_lsn
+    ahead_bytes = server.flush_lsn - staged_lsn
+    if ahead_bytes <= 0:
+        return None
+    unread = f"the source wrote {ahead_bytes} bytes of WAL above {staged_lsn}"
+    restart_lsn = slot.restart_lsn or Lsn(0)
+    if ahead_bytes > PEEK_BYTES or server.flush_lsn - restart_lsn > PEEK_FROM_RESTART_BYTES:
+        return unread
+    try:
+        row = connection.execute(
+            """
+            SELECT 1 FROM pg_logical_slot_peek_binary_changes(
+                %s, NULL, 1, 'proto_version', '1', 'publication_names', %s, 'messages', 'false')
+             WHERE lsn >= %s::pg_lsn LIMIT 1
+            """,
+            (config.slot, sql.Identifier(config.publication).as_string(connection), str(staged_lsn)),
+        ).fetchone()
+    except psycopg.Error:
+        # In use, too slow, or not decodable: whatever it is, the drain finds it out and says it.
+        return unread
+    return None if row is None else f"{unread}, and the publication's tables changed in it"

@@ -16,9 +16,10 @@ import psycopg
 from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
-from tidemark.errors import GenerationMissing, TidemarkError, leaves
+from tidemark.errors import GenerationMissing, TidemarkError
 from tidemark.ledger.leases import SLOT, Lease
 from tidemark.lsn import Lsn
+from tidemark.staging.generation import GenerationFile
 
 _COLUMNS = (
     "number, system_identifier, timeline, slot, start_lsn, staged_lsn, confirmed_lsn, heartbeat_lsn, heartbeat_at, "
@@ -59,23 +60,11 @@ def required(connection: psycopg.Connection[Any], pipeline: str) -> Generation:
     return found
 
 
-def open_generation(
-    connection: psycopg.Connection[Any],
-    lease: Lease,
-    *,
-    number: int,
-    system_identifier: str,
-    timeline: int,
-    slot: str,
-    start_lsn: Lsn,
-    reason: str,
-    backfill_kind: str | None = None,
-    error: TidemarkError | None = None,
-) -> Generation:
-    """Open generation `number`, which must be above every other one of the pipeline, at `start_lsn`.
+def open_generation(connection: psycopg.Connection[Any], lease: Lease, opening: GenerationFile) -> Generation:
+    """Open the generation that a written generation.json describes; its number must be above every other's.
 
-    With `backfill_kind` every captured table is marked as needing a backfill for `reason`. `error` is kept until
-    `take_error` hands it out, once. Needs the lease `slot`.
+    With a `backfill_kind` every table of the pipeline is marked as needing a backfill for the same reason. The error is
+    kept until `take_error` hands it out, once. Needs the lease `slot`.
     """
     with connection.transaction():
         lease.check(connection, SLOT)
@@ -83,9 +72,8 @@ def open_generation(
             "INSERT INTO tidemark.pipelines (pipeline) VALUES (%s) ON CONFLICT DO NOTHING", (lease.pipeline,)
         )
         newest = current(connection, lease.pipeline)
-        if newest is not None and newest.number >= number:
-            raise ValueError(f"generation {number} is not above the open one, {newest.number}")
-        kept = None if error is None else Jsonb(_as_json(error))
+        if newest is not None and newest.number >= opening.number:
+            raise ValueError(f"generation {opening.number} is not above the open one, {newest.number}")
         connection.execute(
             """
             INSERT INTO tidemark.generations
@@ -95,26 +83,26 @@ def open_generation(
             """,
             (
                 lease.pipeline,
-                number,
-                system_identifier,
-                timeline,
-                slot,
-                start_lsn,
-                start_lsn,
+                opening.number,
+                opening.system_identifier,
+                opening.timeline,
+                opening.slot,
+                opening.start_lsn,
+                opening.start_lsn,
                 lease.holder,
-                reason,
-                kept,
+                opening.reason,
+                None if opening.error is None else Jsonb(opening.error),
             ),
         )
-        if backfill_kind is not None:
+        if opening.backfill_kind is not None:
             connection.execute(
                 """
                 UPDATE tidemark.tables
                    SET needs_backfill = true, backfill_kind = %s, backfill_reason = %s,
-                       backfill_since = clock_timestamp(), join_horizon = NULL
+                       backfill_since = clock_timestamp()
                  WHERE pipeline = %s
                 """,
-                (backfill_kind, reason, lease.pipeline),
+                (opening.backfill_kind, opening.reason, lease.pipeline),
             )
         return required(connection, lease.pipeline)
 
@@ -133,14 +121,7 @@ def take_error(connection: psycopg.Connection[Any], lease: Lease) -> TidemarkErr
             """,
             (lease.pipeline, lease.pipeline),
         ).fetchone()
-    if row is None:
-        return None
-    kinds = {leaf.__name__: leaf for leaf in leaves()}
-    return kinds[row[0]["kind"]](**row[0]["facts"])
-
-
-def _as_json(error: TidemarkError) -> dict[str, Any]:
-    return {"kind": type(error).__name__, "facts": {name: str(fact) for name, fact in error.facts.items()}}
+    return None if row is None else TidemarkError.from_json(row[0])
 
 
 def note_source(

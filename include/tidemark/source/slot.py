@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import psycopg
+from psycopg import pq
+from psycopg.conninfo import make_conninfo
 
 from tidemark.errors import (
     SlotDatabaseDiffers,
@@ -151,6 +153,45 @@ def retained_bytes(connection: psycopg.Connection[Any], name: str) -> int:
     """WAL that the source keeps because of the slot; 0 where there is no slot."""
     slot = read_slot(connection, name)
     return 0 if slot is None else slot.retained_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SlotUser:
+    """The backend that reads the slot."""
+
+    pid: int
+    application_name: str
+
+
+def read_user(connection: psycopg.Connection[Any], name: str) -> SlotUser | None:
+    """Who reads the slot now; None where nobody does. A name that this role may not see is empty."""
+    row = connection.execute(
+        "SELECT s.active_pid, coalesce(a.application_name, '') FROM pg_replication_slots s "
+        "LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid "
+        "WHERE s.slot_name = %s AND s.active_pid IS NOT NULL",
+        (name,),
+    ).fetchone()
+    return None if row is None else SlotUser(row[0], row[1])
+
+
+def timeline_left(connection: psycopg.Connection[Any], timeline: int, earlier: int) -> Lsn | None:
+    """Where the history of `timeline` leaves the earlier one; None where the earlier one is no part of it.
+
+    Asked over a walsender of its own, as only the replication protocol's TIMELINE_HISTORY shows it to any role that
+    may replicate. Each line of the file reads: timeline, tab, LSN at which the next one began, tab, reason.
+    """
+    info = connection.info
+    conninfo = make_conninfo(**info.get_parameters(), password=info.password or None, replication="database")
+    with psycopg.connect(conninfo, autocommit=True) as walsender:
+        result = walsender.pgconn.exec_(f"TIMELINE_HISTORY {timeline}".encode())
+        if result.status != pq.ExecStatus.TUPLES_OK:
+            return None
+        content = (result.get_value(0, 1) or b"").decode()
+    for line in content.splitlines():
+        fields = line.split("\t")
+        if len(fields) >= 2 and fields[0].strip() == str(earlier):
+            return Lsn.parse(fields[1])
+    return None
 
 
 def _open_transactions(connection: psycopg.Connection[Any]) -> str:

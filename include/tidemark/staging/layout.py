@@ -1,5 +1,6 @@
 """Where everything lies below the lake root; every path in ledger, manifest and plan is relative to it.
 
+    <pipeline>/staging/g<generation>/generation.json
     <pipeline>/staging/g<generation>/<start LSN, 16 hex digits>-<attempt>/
         <schema>.<table>/v<schema version>-<n>.parquet
         transactions.parquet
@@ -24,6 +25,10 @@ def generation_folder(pipeline: str, generation: int) -> str:
     return f"{staging_root(pipeline)}/g{generation}"
 
 
+def generation_file(pipeline: str, generation: int) -> str:
+    return f"{generation_folder(pipeline, generation)}/generation.json"
+
+
 def batch_folder(pipeline: str, generation: int, start: Lsn, attempt: str) -> str:
     return f"{generation_folder(pipeline, generation)}/{start.hex16}-{attempt}"
 
@@ -38,6 +43,10 @@ def transactions_file(folder: str) -> str:
 
 def manifest_file(folder: str) -> str:
     return f"{folder}/manifest.json"
+
+
+def plans_root(pipeline: str) -> str:
+    return f"{pipeline}/plans"
 
 
 def plan_folder(pipeline: str, plan: str) -> str:

@@ -1,0 +1,146 @@
+"""Staging -> what the ledger no longer knows, or never learned: complete manifests that go on from `staged` are
+registered.
+
+That heals two things alike. A drain that died between manifest and registration left a batch that is as good as any.
+And a ledger that was restored from an older copy, or lost, is behind the tables: draining again would end batches
+elsewhere, and the tables' positions would lie inside them; the manifests give the very batches back, and the results of
+the plans that applied them are ingested with the next merge. Generations that the ledger does not know are opened again
+from their generation.json.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from posixpath import dirname
+from typing import Any
+
+import psycopg
+
+from tidemark.ledger import batches, generations, plans
+from tidemark.ledger.generations import Generation
+from tidemark.ledger.leases import Lease
+from tidemark.lsn import Lsn
+from tidemark.staging import layout
+from tidemark.staging.chain import chain_from
+from tidemark.staging.generation import GenerationFile
+from tidemark.staging.manifest import BatchManifest
+from tidemark.staging.store import Store
+from tidemark.target.plan import MergePlan
+
+
+def staged_generations(store: Store, pipeline: str) -> list[int]:
+    """The generations that staging has a folder of, ascending."""
+    names = store.list(layout.staging_root(pipeline))
+    return sorted(int(name[1:]) for name in names if name.startswith("g") and name[1:].isdigit())
+
+
+def register_again(ledger: psycopg.Connection[Any], store: Store, lease: Lease) -> list[BatchManifest]:
+    """Bring the ledger level with staging and return what was registered. Needs the lease `slot`."""
+    registered: list[BatchManifest] = []
+    generation = generations.current(ledger, lease.pipeline)
+    for number in staged_generations(store, lease.pipeline):
+        if generation is not None and number < generation.number:
+            continue
+        if generation is None or number > generation.number:
+            found = _complete(store, lease.pipeline, number, Lsn(0))
+            opened = _open_again(ledger, store, lease, number, found)
+            if opened is None:
+                continue
+            generation = opened
+        else:
+            found = _complete(store, lease.pipeline, number, generation.staged_lsn)
+        registered += _register_chain(ledger, store, lease, generation, found)
+    return registered
+
+
+def _register_chain(
+    ledger: psycopg.Connection[Any],
+    store: Store,
+    lease: Lease,
+    generation: Generation,
+    found: dict[str, BatchManifest],
+) -> list[BatchManifest]:
+    """`found` maps the paths of complete manifests to them."""
+    ours = {path: m for path, m in found.items() if _is_of(generation, m)}
+    if not any(m.start_lsn == generation.staged_lsn for m in ours.values()):
+        return []
+    unknown = _unknown_plans(ledger, store, lease.pipeline, generation.number)
+    folders = {dirname(dirname(f.path)) for plan in unknown for t in plan.tables for b in t.batches for f in b.files}
+    paths = {id(m): path for path, m in ours.items()}
+    chain = chain_from(generation.staged_lsn, ours.values(), lambda m: dirname(paths[id(m)]) in folders)
+    with ledger.transaction():
+        for manifest in chain:
+            batches.register(ledger, lease, manifest, paths[id(manifest)])
+        for plan in unknown:
+            if store.exists(layout.result_file(lease.pipeline, plan.plan)):
+                plans.record_found(ledger, lease, plan, path=layout.plan_file(lease.pipeline, plan.plan))
+    return chain
+
+
+def _is_of(generation: Generation, manifest: BatchManifest) -> bool:
+    """Timelines only rise within a generation: a failover slot takes it along to the next one."""
+    return (
+        manifest.source.system_identifier == generation.system_identifier
+        and manifest.source.timeline <= generation.timeline
+    )
+
+
+def _open_again(
+    ledger: psycopg.Connection[Any], store: Store, lease: Lease, number: int, found: dict[str, BatchManifest]
+) -> Generation | None:
+    """Open a generation that only staging knows, where its oldest remaining batches begin: what lay below was applied
+    before the retention took it. None where nothing says how it began."""
+    try:
+        opening = GenerationFile.from_json(store.read(layout.generation_file(lease.pipeline, number)).decode())
+    except (FileNotFoundError, ValueError):
+        return None
+    remaining = chain_from(None, found.values(), lambda _: False)
+    newest = max((m.source for m in remaining), key=lambda source: source.timeline, default=None)
+    if newest is not None:
+        opening = replace(opening, start_lsn=remaining[0].start_lsn, timeline=newest.timeline, slot=newest.slot)
+    return generations.open_generation(ledger, lease, opening)
+
+
+def _complete(store: Store, pipeline: str, generation: int, above: Lsn) -> dict[str, BatchManifest]:
+    """Complete manifests of a generation that start at or above a position, by path. A manifest is written last, so
+    only the retention can have taken a file from under it: those are looked for."""
+    folder = layout.generation_folder(pipeline, generation)
+    found = {}
+    for name in store.list(folder):
+        start, _, attempt = name.partition("-")
+        if not attempt or start < above.hex16:
+            continue
+        path = layout.manifest_file(f"{folder}/{name}")
+        try:
+            manifest = BatchManifest.from_json(store.read(path).decode())
+        except (FileNotFoundError, ValueError):
+            continue
+        if _has_all_files(store, manifest):
+            found[path] = manifest
+    return found
+
+
+def _has_all_files(store: Store, manifest: BatchManifest) -> bool:
+    files = [f for t in manifest.tables for f in t.files]
+    if manifest.transactions is not None:
+        files.append(manifest.transactions)
+    try:
+        return all(store.size(f.path) == f.bytes for f in files)
+    except FileNotFoundError:
+        return False
+
+
+def _unknown_plans(ledger: psycopg.Connection[Any], store: Store, pipeline: str, generation: int) -> list[MergePlan]:
+    """The plans in the lake that the ledger has no row of; a ledger that was not restored knows all but the newest."""
+    known = {plan for (plan,) in ledger.execute("SELECT plan FROM tidemark.plans WHERE pipeline = %s", (pipeline,))}
+    found = []
+    for name in store.list(layout.plans_root(pipeline)):
+        if name in known:
+            continue
+        try:
+            plan = MergePlan.from_json(store.read(layout.plan_file(pipeline, name)).decode())
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            continue
+        if plan.generation == generation:
+            found.append(plan)
+    return found

@@ -1,0 +1,47 @@
+"""How a generation began, beside its batches: `GenerationFile` <-> generation.json.
+
+Written before the ledger's row, and never deleted while the pipeline exists: with the manifests it lets a ledger that
+was lost or restored from an older copy be brought level, and its number is never given again, since the Delta tables'
+transactions are named by it (R5). Pure: reading and writing the JSON is `staging.store`'s business.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tidemark.lsn import Lsn
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationFile:
+    """`backfill_kind` is set where changes may lie between this generation and the one before; `error` is the one that
+    said so, as `TidemarkError.to_json` gives it."""
+
+    pipeline: str
+    number: int
+    system_identifier: str
+    timeline: int
+    slot: str
+    start_lsn: Lsn
+    opened_at: str
+    reason: str
+    backfill_kind: str | None = None
+    error: dict[str, Any] | None = None
+
+    def to_json(self) -> str:
+        return json.dumps({"format": FORMAT, **asdict(self), "start_lsn": str(self.start_lsn)}, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> GenerationFile:
+        """Raises ValueError where the text is no such file of a known format."""
+        try:
+            raw = json.loads(text)
+            if raw.pop("format") != FORMAT:
+                raise ValueError("another format of generation.json")
+            return cls(**{**raw, "start_lsn": Lsn.parse(raw["start_lsn"])})
+        except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as broken:
+            raise ValueError(f"not a complete generation.json: {broken}") from broken
