@@ -13,12 +13,13 @@ import logging
 import sys
 from pathlib import Path
 
+from pyspark.sql import SparkSession
+
 try:
     import tidemark  # noqa: F401
 except ImportError:  # run from a checkout; on a cluster the package comes with --py-files
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "include"))
 
-from pyspark.sql import SparkSession
 
 from tidemark import failpoints
 from tidemark.target.merge import apply_plan

@@ -1,0 +1,250 @@
+"""Around the Spark application: ledger -> plan.json, and result.json -> ledger (R5, R6; mechanics, "Plan and merge").
+
+    ingest ──► planned ──► spark_apps/merge_batch.py ──► ingest
+    (whatever earlier tasks left)       (one plan)       (this one's result)
+
+A plan does not hold "its run's batch" but, per table, every registered batch that the ledger does not know as
+applied. It is a file and a row of its own for every attempt. The row is written after the file and before the
+application starts, so every result that ever appears is found by whoever comes next, and a worker that dies after
+Spark's success costs nothing: positions in the ledger only rise, and those in Delta are the truth behind them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import groupby
+from typing import Any, Final
+
+import psycopg
+
+from tidemark import failpoints
+from tidemark.config import PipelineConfig
+from tidemark.errors import LakeFailed
+from tidemark.ledger import batches, plans, positions, tables
+from tidemark.ledger.batches import TouchedTable
+from tidemark.ledger.connection import connect
+from tidemark.ledger.leases import hold, of_table
+from tidemark.ledger.plans import RecordedPlan
+from tidemark.lsn import Lsn
+from tidemark.staging import layout
+from tidemark.staging.store import Store
+from tidemark.target.plan import (
+    MergePlan,
+    PlannedBatch,
+    PlannedFile,
+    PlannedTable,
+    PlanResult,
+    TableResult,
+)
+
+log = logging.getLogger(__name__)
+
+# Kinds of error that say nothing of a table: no table's counter moves for them (R6).
+OF_NO_TABLE: Final = frozenset({LakeFailed.__name__})
+
+
+@dataclass(frozen=True, slots=True)
+class IngestedTable:
+    """What one result said of one table, and what it changed: `before` and `after` are its applied position in the
+    ledger.
+
+    `parked` is True where this result's error parked the table.
+    """
+
+    table: str
+    generation: int
+    before: Lsn | None
+    after: Lsn | None
+    rows: dict[str, int]
+    holes: dict[str, int]
+    seconds: float
+    error: dict[str, str] | None
+    parked: bool
+
+    @property
+    def moved(self) -> bool:
+        return self.before != self.after
+
+
+@dataclass(frozen=True, slots=True)
+class Ingested:
+    """The results that were brought into the ledger, by plan, and their tables."""
+
+    plans: tuple[str, ...] = ()
+    tables: tuple[IngestedTable, ...] = field(default=())
+
+
+def make_plan(config: PipelineConfig, *, ledger: str, holder: str, run_id: str) -> MergePlan | None:
+    """Write a plan for everything staged and not applied; None where there is nothing. See `planned`."""
+    with planned(config, ledger=ledger, holder=holder, run_id=run_id) as plan:
+        return plan
+
+
+@contextmanager
+def planned(config: PipelineConfig, *, ledger: str, holder: str, run_id: str) -> Iterator[MergePlan | None]:
+    """The plan, with the leases of its tables held while the block runs: a second merge then waits for its turn by an
+    error.
+
+    The leases save work; what keeps two drivers apart is Delta's own conflict check. Parked tables are left out until
+    their retry is due. Of several generations the oldest one with anything unapplied is planned; the next plan goes on.
+    """
+    with connect(ledger) as connection:
+        wanted = sorted(_to_plan(connection, config))
+    if not wanted:
+        yield None
+        return
+    with (
+        hold(ledger, config.pipeline, [of_table(table) for table in wanted], holder) as lease,
+        connect(ledger) as connection,
+    ):
+        # Read again: until the leases were had, another task may have merged some of it.
+        todo = {table: parts for table, parts in _to_plan(connection, config).items() if table in wanted}
+        if not todo:
+            yield None
+            return
+        plan = _plan(connection, config, todo, lease.attempt)
+        path = layout.plan_file(config.pipeline, plan.plan)
+        Store(config.lake).write_atomic(path, plan.to_json().encode())
+        plans.record(connection, lease, plan, run_id=run_id, path=path)
+        log.info("plan %s: %d tables, %d changes", plan.plan, len(plan.tables), sum(t.rows for t in plan.tables))
+        failpoints.reach("merge.after_plan")
+        yield plan
+
+
+def _to_plan(connection: psycopg.Connection[Any], config: PipelineConfig) -> dict[str, list[TouchedTable]]:
+    """Per table that may be merged its unapplied batches in order, all of one generation."""
+    due = tables.due(connection, config.pipeline, config.bounds.unpark_retry_s)
+    open_parts = [part for part in batches.unapplied(connection, config.pipeline) if part.table in due]
+    oldest: dict[str, int] = {}
+    for part in open_parts:
+        oldest[part.table] = min(part.generation, oldest.get(part.table, part.generation))
+    if not oldest:
+        return {}
+    generation = min(oldest.values())
+    mine = [part for part in open_parts if part.generation == generation]
+    return {
+        table: sorted(parts, key=lambda part: part.end_lsn)
+        for table, parts in groupby(sorted(mine, key=lambda part: part.table), key=lambda part: part.table)
+    }
+
+
+def _plan(
+    connection: psycopg.Connection[Any], config: PipelineConfig, todo: dict[str, list[TouchedTable]], attempt: str
+) -> MergePlan:
+    return MergePlan(
+        plan=f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{attempt}",
+        pipeline=config.pipeline,
+        generation=next(iter(todo.values()))[0].generation,
+        lake=config.lake,
+        threads=config.bounds.merge_threads,
+        tables=tuple(_planned_table(connection, config, table, parts) for table, parts in todo.items()),
+    )
+
+
+def _planned_table(
+    connection: psycopg.Connection[Any], config: PipelineConfig, table: str, parts: list[TouchedTable]
+) -> PlannedTable:
+    first = parts[0]
+    after = batches.previous_end(connection, config.pipeline, first.generation, table, first.start_lsn)
+    followed = {file.schema_version for part in parts for file in part.files}
+    versions = tables.versions(connection, config.pipeline, table)
+    return PlannedTable(
+        table=table,
+        after=after,
+        schemas=tuple(version for version in versions if version.version in followed),
+        batches=tuple(
+            PlannedBatch(
+                start_lsn=part.start_lsn,
+                end_lsn=part.end_lsn,
+                files=tuple(PlannedFile(f.path, f.rows, f.bytes, f.schema_version) for f in part.files),
+                unchanged=part.unchanged,
+                moved=part.moved,
+                truncates=part.counts.get("truncate", 0),
+            )
+            for part in parts
+        ),
+    )
+
+
+# --- results ---------------------------------------------------------------------------------------------------------
+
+
+def ingest(config: PipelineConfig, *, ledger: str) -> Ingested:
+    """Bring every result that lies beside a plan and is not in the ledger yet into it, oldest plan first."""
+    store = Store(config.lake)
+    found: list[str] = []
+    changed: list[IngestedTable] = []
+    with connect(ledger) as connection:
+        for recorded in plans.not_ingested(connection, config.pipeline):
+            result = _result(store, config.pipeline, recorded)
+            if result is None:
+                if _is_overtaken(connection, config.pipeline, recorded):
+                    plans.abandon(connection, config.pipeline, recorded.plan)
+                continue
+            with connection.transaction():
+                if not plans.ingest(connection, config.pipeline, result):
+                    continue
+                changed += [_ingest_table(connection, config, result.generation, table) for table in result.tables]
+            found.append(result.plan)
+    if found:
+        failpoints.reach("merge.after_ingest")
+    return Ingested(tuple(found), tuple(changed))
+
+
+def _result(store: Store, pipeline: str, recorded: RecordedPlan) -> PlanResult | None:
+    """The plan's result, None while there is none: its driver still works, or died."""
+    try:
+        result = PlanResult.from_json(store.read(layout.result_file(pipeline, recorded.plan)).decode())
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as broken:
+        log.warning("the result of plan %s cannot be read (%s)", recorded.plan, type(broken).__name__)
+        return None
+    if (result.plan, result.pipeline, result.generation) != (recorded.plan, pipeline, recorded.generation):
+        log.warning("what lies beside plan %s is another plan's result", recorded.plan)
+        return None
+    return result
+
+
+def _is_overtaken(connection: psycopg.Connection[Any], pipeline: str, recorded: RecordedPlan) -> bool:
+    """Whether every table of the plan is applied to the plan's end or beyond: its result could say nothing new."""
+    known = positions.all_of(connection, pipeline, recorded.generation)
+    applied = {table: position.applied_lsn for table, position in known.items()}
+    return all((at := applied.get(table)) is not None and at >= end for table, end in recorded.tables.items())
+
+
+def _ingest_table(
+    connection: psycopg.Connection[Any], config: PipelineConfig, generation: int, result: TableResult
+) -> IngestedTable:
+    before = positions.all_of(connection, config.pipeline, generation).get(result.table)
+    positions.rise(
+        connection,
+        config.pipeline,
+        generation,
+        result.table,
+        history_lsn=result.history_lsn,
+        current_lsn=result.current_lsn,
+    )
+    after = positions.all_of(connection, config.pipeline, generation)[result.table]
+    parked = False
+    if result.error is None:
+        tables.succeeded(connection, config.pipeline, result.table, result.holes)
+    elif result.error["kind"] not in OF_NO_TABLE:
+        parked = tables.failed(
+            connection, config.pipeline, result.table, result.error, park_after=config.bounds.park_after
+        )
+    return IngestedTable(
+        table=result.table,
+        generation=generation,
+        before=None if before is None else before.applied_lsn,
+        after=after.applied_lsn,
+        rows=result.rows,
+        holes=result.holes,
+        seconds=result.seconds,
+        error=result.error,
+        parked=parked,
+    )
