@@ -442,7 +442,7 @@ class _Run:
             return Catalog({table.relation_oid: table for table in found}, catalog.read_types(self._source))
 
     def _read_fingerprints(self) -> tuple[dict[str, Fingerprint], frozenset[str], tuple[TableMark, ...]]:
-        """This run's fingerprints, which of them the ledger does not have yet, and what their differences mean (R11)."""
+        """This run's fingerprints, which of them the ledger does not have yet, and what they mean (R11)."""
         known = {row.table: row for row in tables.all_of(self._ledger, self._config.pipeline)}
         before = {
             table: Fingerprint.from_json(row.fingerprint) for table, row in known.items() if row.fingerprint is not None
