@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+
 from standalone.postgres import PostgresServer, running
 from tidemark.capture.drain import drain
 from tidemark.config import Bounds, PipelineConfig, TableRule
@@ -33,8 +34,8 @@ BLOCK = 10_000
 def write_workload(connection: psycopg.Connection[Any], inserts: int) -> int:
     """Make the table, the publication and the slot, then the changes; returns how many changes there are."""
     connection.execute(
-        "CREATE TABLE measurements (id bigint PRIMARY KEY, customer int, name text, price numeric(10,2), weight
-        float8, " "created timestamptz, active bool, note varchar(40))"
+        "CREATE TABLE measurements (id bigint PRIMARY KEY, customer int, name text, price numeric(10,2), "
+        "weight float8, created timestamptz, active bool, note varchar(40))"
     )
     connection.execute("CREATE PUBLICATION benchmark FOR TABLE measurements")
     connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (SLOT,))

@@ -97,9 +97,8 @@ class Pipeline:
         return [row for file in files for row in read_table(self.store, file).to_pylist()]
 
     def confirmed_lsn(self) -> Lsn:
-        text = self.one(
-            f"SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = '{self.config.slot}'"
-        )
+        query = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = "
+        text = self.one(f"{query}'{self.config.slot}'")
         return Lsn.parse(text)
 
 
