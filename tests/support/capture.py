@@ -27,7 +27,7 @@ from tests.support import stages
 from tidemark import failpoints
 from tidemark.config import Bounds, PipelineConfig, TableRule
 from tidemark.ledger import connection as ledger_connection
-from tidemark.ledger import generations
+from tidemark.ledger import generations, leases
 from tidemark.lsn import Lsn
 from tidemark.source import slot as slots
 
@@ -164,6 +164,12 @@ class Environment:
         """As if more time had passed than any lease lasts."""
         with self.ledger_connection() as connection:
             connection.execute("UPDATE tidemark.leases SET expires_at = clock_timestamp() - interval '1 second'")
+
+    @contextmanager
+    def holding_lease(self, name: str) -> Iterator[None]:
+        """As if another task, of another run, held the lease."""
+        with leases.hold(self.ledger, self.config.pipeline, name, "somebody else"):
+            yield
 
     # --- positions -----------------------------------------------------------------------------------------------
 

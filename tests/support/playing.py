@@ -117,7 +117,7 @@ class Play:
             self.failed = failed
 
     def begin(self) -> None:
-        self.environment.execute(f'CREATE SCHEMA "{self.scenario.name}"', session=self._session("main"))
+        self.environment.execute(f'CREATE SCHEMA "{self.scenario.name}"', self._session("main"), self.scenario.name)
         self.advance()
 
     def advance(self) -> None:

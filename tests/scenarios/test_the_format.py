@@ -1,0 +1,133 @@
+"""The scenario format itself, and its judge: a typing error is no comment, and what is wrong is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support import judge, scenario
+from tests.support.capture import Environment
+from tests.support.playing import Unexpected, play
+from tidemark.config import TableRule
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("-- A\nSELECT 1;\n-- step: rum", "unknown step 'rum'"),
+        ("-- A\n-- step: run\n-- expect: histroy t (a)", "unknown expectation"),
+        ("-- A\n-- step run\n", "neither a comment nor a directive"),
+        ("-- A\n-- step: run\nSELECT 1", "does not end"),
+        ("-- A\nSELECT 1;", "without a step"),
+        ("-- step: run", "without a first line"),
+        ("-- A\n-- step: run\n--   insert | 1", "a row without an expectation"),
+    ],
+)
+def test_a_typing_error_is_no_comment(text: str, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "wrong.sql"
+    file.write_text(text)
+    with pytest.raises(scenario.NotAScenario, match=said):
+        scenario.read(file)
+
+
+def test_a_statement_ends_where_its_block_does(tmp_path: Path) -> None:
+    file = tmp_path / "block.sql"
+    file.write_text("-- A\nDO $$\nBEGIN\n  PERFORM 1;\nEND $$;\n-- session: b\nSELECT\n  2;\n-- step: run\n")
+    statements = [act for act in scenario.read(file).acts if isinstance(act, scenario.Statement)]
+    assert [(s.line, s.session, s.sql.count("\n")) for s in statements] == [(2, "main", 3), (7, "b", 1)]
+
+
+def test_columns_are_split_outside_of_brackets_and_quotes() -> None:
+    assert scenario.split_columns("_op, left(body, 2), _text['a,b'], `x,y`") == [
+        "_op",
+        "left(body, 2)",
+        "_text['a,b']",
+        "`x,y`",
+    ]
+
+
+@pytest.fixture(scope="module")
+def captured(new_environment: Callable[..., Environment]) -> Environment:
+    environment = new_environment("judged", (TableRule("judged.*"),))
+    for statement in (
+        "CREATE SCHEMA judged",
+        "CREATE TABLE judged.item (id int PRIMARY KEY, name text)",
+        "CREATE TABLE judged.bag (name text)",
+        "ALTER TABLE judged.bag REPLICA IDENTITY FULL",
+    ):
+        environment.execute(statement)
+    environment.run()
+    environment.execute("INSERT INTO judged.item VALUES (1, 'a'), (2, 'b')")
+    environment.execute("INSERT INTO judged.bag VALUES ('x'), ('x')")
+    environment.run()
+    assert judge.wrongs(environment) == []
+    return environment
+
+
+@pytest.mark.parametrize(
+    ("table", "statement"),
+    [
+        ("item", "UPDATE delta.`{current}` SET name = NULL WHERE id = 1"),
+        ("item", "DELETE FROM delta.`{current}` WHERE id = 1"),
+        ("item", "INSERT INTO delta.`{current}` SELECT * FROM delta.`{current}` WHERE id = 1"),
+        ("bag", "INSERT INTO delta.`{current}` SELECT * FROM delta.`{current}` LIMIT 1"),
+        ("item", "INSERT INTO delta.`{history}` SELECT * FROM delta.`{history}` WHERE id = 1"),
+        ("item", "DELETE FROM delta.`{history}` WHERE id = 1"),
+        ("bag", "UPDATE delta.`{history}` SET _ordinal = 0"),
+    ],
+)
+def test_the_judge_finds_what_somebody_changed(table: str, statement: str, captured: Environment) -> None:
+    name = f"judged.{table}"
+    current = judge.table_path(captured, "current", name)
+    history = judge.table_path(captured, "history", name)
+    spark = captured.spark()
+    before = {p: spark.sql(f"DESCRIBE HISTORY delta.`{p}`").first()["version"] for p in (current, history)}
+    spark.sql(statement.format(current=current, history=history)).collect()
+    try:
+        assert judge.wrongs(captured, [name]) != []
+    finally:
+        for path, version in before.items():
+            spark.sql(f"RESTORE TABLE delta.`{path}` TO VERSION AS OF {version}").collect()
+    assert judge.wrongs(captured, [name]) == []
+
+
+@pytest.mark.parametrize(
+    "expectation",
+    [
+        "current item (id, name)\n--   1 | a",
+        "history item (_op)\n--   insert",
+        "history item (_op)\n--   insert\n--   delete",
+        "parked item ()",
+        "needs backfill item ()",
+        "no current item",
+        "tables other",
+        "batches 2",
+        "confirmed less than staged",
+        "spark not started",
+        "columns item (id)",
+        "converted item (id=1)",
+        "nowhere in the lake (needle)",
+    ],
+)
+def test_an_expectation_that_does_not_hold_fails_its_scenario(
+    expectation: str, captured: Environment, tmp_path: Path
+) -> None:
+    name = f"expectation_{abs(hash(expectation))}"
+    file = tmp_path / f"{name}.sql"
+    file.write_text(
+        "-- A\nCREATE TABLE item (id int PRIMARY KEY, name text);\n-- step: run\n"
+        f"INSERT INTO item VALUES (1, 'needle'), (2, 'b');\n-- step: run\n-- expect: {expectation}\n"
+    )
+    told = scenario.read(file)
+    captured.config = _with_schema(captured, name)
+    outcome = play(captured, [told])[name]
+    assert isinstance(outcome, Unexpected), outcome
+    assert f"{name}.sql:6" in str(outcome)
+
+
+def _with_schema(environment: Environment, schema: str):  # type: ignore[no-untyped-def]
+    import dataclasses
+
+    return dataclasses.replace(environment.config, tables=(*environment.config.tables, TableRule(f"{schema}.*")))
