@@ -13,7 +13,7 @@ from standalone.steps import StepFailed, fail, run
 def _demo(checkout: Checkout) -> int:
     from standalone import demo  # needs Spark, which costs a second that the others need not wait
 
-    return demo.run_demo(checkout)
+    return int(demo.run_demo(checkout))
 
 
 def _lock(checkout: Checkout) -> int:
@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> int:
     try:
         return COMMANDS[arguments[0]](this_checkout())
     except StepFailed as failed:
-        fail(failed)
+        return fail(failed)
     except KeyboardInterrupt:
         return 130
 

@@ -76,7 +76,7 @@ class AirflowApi:
         """The lines of a task's last try."""
         tries = self._call("GET", f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task}")["try_number"]
         path = f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task}/logs/{tries}"
-        return [str(line.get("event", line)) for line in self._call("GET", path)["content"]]
+        return [said for line in self._call("GET", path)["content"] for said in _said(line)]
 
     def _call(self, method: str, path: str, body: Any = None) -> Any:
         if not self._token:
@@ -91,3 +91,9 @@ class AirflowApi:
         without_proxy = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with without_proxy.open(request, timeout=60) as answer:
             return json.loads(answer.read() or b"null")
+
+
+def _said(line: dict[str, Any]) -> list[str]:
+    """One structured log line as text, with the errors that it carries, outermost last."""
+    errors = [f"{e['exc_type']}: {e['exc_value']}" for e in line.get("error_detail") or []]
+    return [str(line.get("event", "")), *reversed(errors)]

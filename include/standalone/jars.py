@@ -75,7 +75,7 @@ def _resolve(jars: list[Jar], ivy: Path) -> None:
     conf.set("spark.jars.packages", ",".join(f"{_GROUP}:{jar.artifact}:{VERSION}" for jar in jars))
     conf.set("spark.jars.excludes", "org.*:*,com.*:*,net.*:*,jakarta.*:*,commons*:*,io.unitycatalog:*")
     conf.set("spark.jars.ivy", str(ivy))
-    launch_gateway(conf).shutdown()
+    launch_gateway(conf).shutdown()  # type: ignore[no-untyped-call]
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -159,13 +160,7 @@ def start(checkout: Checkout, steps: Steps) -> Services:
     home = Path(env["AIRFLOW_HOME"])
     home.mkdir(parents=True, exist_ok=True)
     _private(home / "passwords.json", json.dumps({UI_USER: services.ui_password}))
-    with steps.step("Airflow's tables in the database airflow"):
-        run(
-            [checkout.python, "-m", "airflow", "db", "migrate"],
-            checkout.logs / "airflow-migrate.log",
-            env=env,
-            cwd=home,
-        )
+    _migrate(services, steps, env, home)
     with steps.step("Airflow: scheduler, DAG processor, triggerer, API server"):
         commands = {
             "api-server": ["api-server"],
@@ -173,11 +168,33 @@ def start(checkout: Checkout, steps: Steps) -> Services:
             "dag-processor": ["dag-processor"],
             "triggerer": ["triggerer", "--skip-serve-logs"],
         }
-        for name, arguments in commands.items():
-            services.processes.append(_spawn(checkout, name, arguments, env, home))
-            services.write()
-        _wait_until_healthy(services)
+        try:
+            for name, arguments in commands.items():
+                services.processes.append(_spawn(checkout, name, arguments, env, home))
+                services.write()
+            _wait_until_healthy(services)
+        except BaseException:
+            stop_airflow(services)
+            raise
     return services
+
+
+def _migrate(services: Services, steps: Steps, env: dict[str, str], home: Path) -> None:
+    """Airflow's tables, unless this database got them from this Airflow before: looking costs it six seconds."""
+    import psycopg
+
+    checkout = services.checkout
+    with psycopg.connect(services.server.conninfo("airflow")) as connection:
+        asked = "SELECT oid, to_regclass('alembic_version') IS NOT NULL FROM pg_database WHERE datname = 'airflow'"
+        oid, migrated = connection.execute(asked).fetchone() or (0, False)
+    made_from = f"{version('apache-airflow')} {oid}\n"
+    stamp = checkout.stamps / "airflow"
+    if migrated and stamp.exists() and stamp.read_text() == made_from:
+        return
+    with steps.step("Airflow's tables in the database airflow"):
+        migrate = [checkout.python, "-m", "airflow", "db", "migrate"]
+        run(migrate, checkout.logs / "airflow-migrate.log", env=env, cwd=home)
+    stamp.write_text(made_from)
 
 
 def start_postgres(checkout: Checkout, steps: Steps) -> Services:
@@ -267,12 +284,13 @@ def down(checkout: Checkout) -> int:
 
 
 def stop_airflow(services: Services) -> None:
-    """Ask each process to end, the scheduler first, so that no task starts any more; then insist."""
-    order = {"scheduler": 0, "dag-processor": 1, "triggerer": 2, "api-server": 3}
-    for process in sorted(services.processes, key=lambda p: order.get(p.name, 9)):
-        if process.alive:
-            os.kill(process.pid, signal.SIGTERM)
-            if not _within(_STOP_S, lambda process=process: not process.alive):  # type: ignore[misc]
+    """Ask every process to end, and insist where one has not after a while."""
+    running = [p for p in services.processes if p.alive]
+    for process in running:
+        os.kill(process.pid, signal.SIGTERM)
+    if not _within(_STOP_S, lambda: not any(p.alive for p in running)):
+        for process in running:
+            if process.alive:
                 os.killpg(process.pid, signal.SIGKILL)
     services.processes = []
     services.write()

@@ -101,7 +101,15 @@ def _environment(checkout: Checkout) -> None:
 def _install(checkout: Checkout, lock: Path) -> None:
     """With uv, itself from the lock, in half a minute; where it cannot be had or fails, with pip, in some minutes."""
     cache = checkout.made / "cache" / "uv"
-    pip = [checkout.python, "-m", "pip", "install", "--disable-pip-version-check", "--require-hashes", "-r"]
+    pip: list[str | Path] = [
+        checkout.python,
+        "-m",
+        "pip",
+        "install",
+        "--disable-pip-version-check",
+        "--require-hashes",
+        "-r",
+    ]
     env = {**os.environ, "VIRTUAL_ENV": str(checkout.venv)}
     try:
         only_uv = checkout.made / "uv.txt"
@@ -225,11 +233,18 @@ def _spark_settings(checkout: Checkout) -> None:
     (folder / "log4j2.properties").write_text(_LOG4J)
 
 
-if __name__ == "__main__":
-    if sys.version_info[:2] != (3, 11):
-        this = sys.version.split()[0]
-        fail(StepFailed(f"Tidemark needs Python 3.11; this is {this}. Name one: make PYTHON=/path/to/python3.11"))
+def main() -> int:
+    this = ".".join(map(str, sys.version_info[:3]))
+    if not this.startswith("3.11."):
+        return fail(
+            StepFailed(f"Tidemark needs Python 3.11; this is {this}. Name one: make PYTHON=/path/to/python3.11")
+        )
     try:
         set_up(this_checkout())
     except StepFailed as failed:
-        fail(failed)
+        return fail(failed)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

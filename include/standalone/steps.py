@@ -37,7 +37,7 @@ class Steps:
         print(f"{self.took[-1][1]:.1f} s", flush=True)
 
 
-def run(command: Sequence[str | Path], log: Path, *, env: Mapping[str, str], cwd: Path | None = None) -> None:
+def run(command: Sequence[object], log: Path, *, env: Mapping[str, str], cwd: Path | None = None) -> None:
     """Run a command with its output in a file. Raises StepFailed with the output's last lines."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w") as output:
@@ -47,11 +47,11 @@ def run(command: Sequence[str | Path], log: Path, *, env: Mapping[str, str], cwd
     if done.returncode != 0:
         tail = log.read_text(errors="replace").strip().splitlines()[-12:]
         raise StepFailed(
-            "\n".join([f"{Path(command[0]).name} ended with {done.returncode}:", *tail, f"(all of it: {log})"])
+            "\n".join([f"{Path(str(command[0])).name} ended with {done.returncode}:", *tail, f"(all of it: {log})"])
         )
 
 
-def fail(error: StepFailed) -> None:
-    """Say why, and leave with 1."""
+def fail(error: StepFailed) -> int:
+    """Say why; the answer is the program's exit code."""
     print(f"\n{error}", file=sys.stderr, flush=True)
-    sys.exit(1)
+    return 1
