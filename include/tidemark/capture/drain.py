@@ -232,13 +232,15 @@ def _open_stream(
             )
         except SlotInUse as in_use:
             waited = time.monotonic() - began
-            pid, application = _user_of_slot(source_conn, config.slot)
-            if pid is not None and waited >= OWN_SLOT_WAIT_S and application == config.application_name[:63]:
+            user = slot.read_user(source_conn, config.slot)
+            is_own = user is not None and user.application_name == config.application_name[:63]
+            if user is not None and is_own and waited >= OWN_SLOT_WAIT_S:
                 lease.check(ledger_conn, leases.SLOT)
-                log.warning("Ending process %d of a dead attempt, which still holds the slot %s", pid, config.slot)
-                source_conn.execute("SELECT pg_terminate_backend(%s, 5000)", (pid,))
+                log.warning('Ending process %d of a dead attempt, which holds the slot "%s"', user.pid, config.slot)
+                source_conn.execute("SELECT pg_terminate_backend(%s, 5000)", (user.pid,))
             if waited >= SLOT_WAIT_S:
-                raise SlotBusy(slot=config.slot, pid=pid or "unknown", application=application) from in_use
+                pid, application = ("unknown", "unknown") if user is None else (user.pid, user.application_name)
+                raise SlotBusy(slot=config.slot, pid=pid, application=application) from in_use
             time.sleep(0.1)
 
 
@@ -251,15 +253,6 @@ def _reply_lsn(
     known = ledger_generations.required(ledger_conn, config.pipeline).confirmed_lsn
     _, confirmed = slot.usable(source_conn, config.slot)
     return known if known is not None and known >= confirmed else None
-
-
-def _user_of_slot(conn: psycopg.Connection[Any], name: str) -> tuple[int | None, str]:
-    row = conn.execute(
-        "SELECT s.active_pid, coalesce(a.application_name, '') FROM pg_replication_slots s "
-        "LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid WHERE s.slot_name = %s",
-        (name,),
-    ).fetchone()
-    return (None, "") if row is None else (row[0], row[1] or "without a name")
 
 
 def emit_heartbeat(conn: psycopg.Connection[Any], config: PipelineConfig, generation: int, attempt: str) -> Heartbeat:
