@@ -227,5 +227,6 @@ def staged(change: Change, table: TableSchema) -> dict[str, Any]:
     row["_unchanged"] = [name for name in captured if new.get(name) is UNCHANGED] or None
     row["_text"] = None
     if carries_old_row(table):
-        row["_old"] = {name: old[name] for name in captured} if old else None
+        whole = {name: None if old.get(name) is UNCHANGED else old.get(name) for name in captured}
+        row["_old"] = whole if old else None
     return row
