@@ -33,11 +33,12 @@ from tidemark.ledger import connection as ledger_sessions
 from tidemark.ledger import generations, joins, migrations
 from tidemark.ledger import tables as ledger_tables
 from tidemark.ledger.leases import SLOT, hold
+from tidemark.ledger.tables import TableRow
 from tidemark.names import TableName
 from tidemark.source import connection as source_sessions
 from tidemark.source import inspection, publication
 from tidemark.source.inspection import PublicationWork, ServerFacts
-from tidemark.source.publication import Matching, Publication
+from tidemark.source.publication import Matching, Publication, SourceTable
 from tidemark.source.slot import PLUGIN, SlotState, read_slot, usable
 from tidemark.staging import layout
 from tidemark.staging.store import Store
@@ -144,7 +145,7 @@ class _Look:
             with ledger_sessions.connect(self.ledger_conninfo) as ledger:
                 self.same_database(source, ledger)
                 if self.act and not self.failed():
-                    self.bring_about(source, ledger, facts, found, published, work, slot)
+                    self.bring_about(source, ledger, facts, found, published, slot)
                 elif not self.act:
                     self.findings += _intentions(self.config, published, work, slot)
                 self.findings += _backfill_findings(ledger, self.config)
@@ -175,106 +176,124 @@ class _Look:
         facts: ServerFacts,
         found: Matching,
         published: Publication | None,
-        work: PublicationWork,
         slot: SlotState | None,
     ) -> None:
-        """Publication, slot, generation, tables: whatever of it is missing."""
-        config = self.config
-        covered = published.covered if published is not None else frozenset()
-        captured = {table.table for table in found.tables} & covered
-        # A table that left is recorded before it can come back, so that coming back is seen as a join.
-        for row in ledger_tables.all_of(ledger, config.pipeline):
-            if row.captured and TableName.parse(row.table) not in captured:
-                joins.leave(ledger, config.pipeline, row.table)
-        changed = self.publication(source, facts, work) if config.manage_publication else False
-        opened = generations.current(ledger, config.pipeline) is not None
-        if slot is None or not opened:
-            self.slot_and_generation(source, ledger, slot)
-        if changed:
-            published = publication.read(source, config.publication)
-        self.tables(source, ledger, found, published)
+        """Publication, slot, generation, tables: whatever is missing, under the lease `slot`, as a drain has it."""
+        self.look_again_at_marked(source, ledger, found)
+        if slot is not None and not self.pending(ledger, facts, found, published):
+            return
+        with hold(self.ledger_conninfo, self.config.pipeline, SLOT, self.holder, wait_s=LEASE_WAIT_S) as lease:
+            # Another preflight may have done all of it meanwhile.
+            published = publication.read(source, self.config.publication)
+            # A table that left is recorded before it can come back, so that coming back is seen as a join.
+            for left in self.leaving(ledger, found, published):
+                joins.leave(ledger, self.config.pipeline, left)
+            if self.config.manage_publication:
+                self.publication(source, facts, inspection.publication_work(self.config, found, published, facts))
+            opened = generations.current(ledger, self.config.pipeline)
+            slot = read_slot(source, self.config.slot)
+            if slot is None and create_slot(source, self.config):
+                self.note("slot", f'Created slot "{self.config.slot}"')
+            if slot is None or opened is None:
+                generation = settle(self.config, source, ledger, Store(self.config.lake), lease)
+                self.note("generation", f"Generation {generation.number} is open from {generation.start_lsn} on")
+            self.join(source, ledger, found, publication.read(source, self.config.publication))
 
-    def publication(self, source: psycopg.Connection[Any], facts: ServerFacts, work: PublicationWork) -> bool:
-        name, statements = self.config.publication, []
+    def pending(
+        self,
+        ledger: psycopg.Connection[Any],
+        facts: ServerFacts,
+        found: Matching,
+        published: Publication | None,
+    ) -> bool:
+        """Whether there is anything to do but for the slot."""
+        work = inspection.publication_work(self.config, found, published, facts)
+        return bool(
+            (self.config.manage_publication and (work.create or work.add or work.drop))
+            or generations.current(ledger, self.config.pipeline) is None
+            or self.leaving(ledger, found, published)
+            or self.joining(ledger, found, published)
+        )
+
+    def publication(self, source: psycopg.Connection[Any], facts: ServerFacts, work: PublicationWork) -> None:
+        name, bound_s = self.config.publication, self.config.bounds.lock_timeout_s
+        statements, said = [], []
         if work.create:
             statements.append(
                 publication.create_statement(name, work.create, server_version=facts.version, generated=True)
             )
-            self.note("publication", f'Created publication "{name}" for {listed(work.create)}')
+            said.append(f'Created publication "{name}" for {listed(work.create)}')
         if work.add:
             statements.append(publication.add_statement(name, work.add))
-            self.note("publication", f'Added {listed(work.add)} to publication "{name}"')
+            said.append(f'Added {listed(work.add)} to publication "{name}"')
         if work.drop:
             statements.append(publication.drop_statement(name, work.drop))
-            self.note(
-                "publication",
-                f'Took {listed(work.drop)} out of publication "{name}", since the file no longer names it',
-            )
+            said.append(f'Took {listed(work.drop)} out of publication "{name}", since the file no longer names it')
         if statements:
-            said = self.findings[-len(statements) :]
-            try:
-                publication.change(source, statements, lock_timeout_s=self.config.bounds.lock_timeout_s)
-            except BaseException:
-                for note in said:
-                    self.findings.remove(note)
-                raise
-        return bool(statements)
+            publication.change(source, statements, lock_timeout_s=bound_s)
+        for sentence in said:
+            self.note("publication", sentence)
 
-    def slot_and_generation(
-        self, source: psycopg.Connection[Any], ledger: psycopg.Connection[Any], slot: SlotState | None
-    ) -> None:
-        """Under the lease `slot`, as a drain would; `settle` decides what the slot means for the ledger."""
-        with hold(self.ledger_conninfo, self.config.pipeline, SLOT, self.holder, wait_s=LEASE_WAIT_S) as lease:
-            if slot is None and create_slot(source, self.config):
-                self.note("slot", f'Created slot "{self.config.slot}"')
-            generation = settle(self.config, source, ledger, Store(self.config.lake), lease)
-        self.note("generation", f"Generation {generation.number} is open from {generation.start_lsn} on")
+    def leaving(self, ledger: psycopg.Connection[Any], found: Matching, published: Publication | None) -> list[str]:
+        """Tables that the ledger takes for captured, and that are no longer in both file and publication."""
+        captured = {str(table.table) for table in _captured(found, published)}
+        rows = ledger_tables.all_of(ledger, self.config.pipeline)
+        return [row.table for row in rows if row.captured and row.table not in captured]
 
-    def tables(
+    def joining(
+        self, ledger: psycopg.Connection[Any], found: Matching, published: Publication | None
+    ) -> list[tuple[SourceTable, TableRow | None]]:
+        """Captured tables whose join was not judged yet, with what the ledger knows of them."""
+        known = {row.table: row for row in ledger_tables.all_of(ledger, self.config.pipeline)}
+        pairs = [(table, known.get(str(table.table))) for table in _captured(found, published)]
+        return [(table, row) for table, row in pairs if row is None or not row.captured or row.join_horizon is None]
+
+    def join(
         self,
         source: psycopg.Connection[Any],
         ledger: psycopg.Connection[Any],
         found: Matching,
         published: Publication | None,
     ) -> None:
-        """Judge the tables that joined, and those marked for their older rows that turned out to be empty."""
-        if published is None:
-            return
-        known = {row.table: row for row in ledger_tables.all_of(ledger, self.config.pipeline)}
-        captured = [table for table in found.tables if table.table in published.covered]
-        joining = []
-        for table in captured:
-            row = known.get(str(table.table))
-            if row is None or not row.captured or row.join_horizon is None:
-                joining.append(table)
-            elif row.needs_backfill and row.backfill_kind == joins.EXISTING_ROWS:
-                seen = _seen_empty(source, table.table, row.join_horizon, table.partitioned)
-                if seen is True and not self.in_lake(table.table):
-                    ledger_tables.clear_needs_backfill(ledger, self.config.pipeline, row.table)
-                    self.note("tables", f"{table.table} was seen empty: it needs no backfill")
+        """Judge the tables that joined: was each seen empty by a snapshot that saw all that the stream lacks?"""
+        joining = self.joining(ledger, found, published)
         if not joining:
             return
         horizon = publication.join_horizon(source)
         blockers = _await_horizon(source, horizon, self.config.bounds.lock_timeout_s)
-        for table in joining:
-            row = known.get(str(table.table))
+        for table, row in joining:
             backfill: tuple[str, str] | None = None
             if row is not None and not row.captured:
-                backfill = (
-                    joins.REJOINED,
-                    "it was out of the publication for a while; what changed meanwhile is in no stream",
-                )
+                why = "it was out of the publication for a while; what changed meanwhile is in no stream"
+                backfill = (joins.REJOINED, why)
             elif self.in_lake(table.table):
                 backfill = (joins.REJOINED, "its Delta table is older than the ledger's knowledge of it")
             elif blockers:
-                backfill = (
-                    joins.EXISTING_ROWS,
-                    f"transactions older than its capture are still open: {listed(blockers)}",
-                )
+                why = f"transactions older than its capture are still open: {listed(blockers)}"
+                backfill = (joins.EXISTING_ROWS, why)
             elif _seen_empty(source, table.table, horizon, table.partitioned) is not True:
                 backfill = (joins.EXISTING_ROWS, "it had rows before it was captured")
             joins.join(ledger, self.config.pipeline, str(table.table), horizon, backfill=backfill)
-        self.note("tables", f"Capturing {listed(table.table for table in joining)}")
+        self.note("tables", f"Capturing {listed(table.table for table, _ in joining)}")
+
+    def look_again_at_marked(
+        self, source: psycopg.Connection[Any], ledger: psycopg.Connection[Any], found: Matching
+    ) -> None:
+        """A table marked for its older rows that is seen empty now has none that matter: the stream brought the rest."""
+        tables = {str(table.table): table for table in found.tables}
+        for row in ledger_tables.all_of(ledger, self.config.pipeline):
+            table = tables.get(row.table)
+            if (
+                table is None
+                or not row.captured
+                or row.backfill_kind != joins.EXISTING_ROWS
+                or row.join_horizon is None
+            ):
+                continue
+            if _seen_empty(source, table.table, row.join_horizon, table.partitioned) is True and joins.seen_empty(
+                ledger, self.config.pipeline, row.table
+            ):
+                self.note("tables", f"{table.table} was seen empty: it needs no backfill")
 
     def in_lake(self, table: TableName) -> bool:
         path = f"{layout.current_table(self.config.pipeline, table)}/_delta_log"
@@ -310,6 +329,10 @@ def create_slot(source: psycopg.Connection[Any], config: PipelineConfig) -> bool
 
 # --- tables that join
 # --------------------------------------------------------------------------------------------------
+
+
+def _captured(found: Matching, published: Publication | None) -> list[SourceTable]:
+    return [] if published is None else [table for table in found.tables if table.table in published.covered]
 
 
 def _await_horizon(source: psycopg.Connection[Any], horizon: int, seconds: float) -> list[str]:

@@ -26,7 +26,10 @@ def join(
     *,
     backfill: tuple[str, str] | None,
 ) -> None:
-    """Record the join; `backfill` is (kind, reason) where the table needs one. A mark that it already has stays."""
+    """Record the join; `backfill` is (kind, reason) where the table needs one.
+
+    A mark that it already has stays, unless it is EXISTING_ROWS, which gives way to any other.
+    """
     kind, reason = backfill if backfill is not None else (None, None)
     connection.execute(
         """
@@ -34,15 +37,21 @@ def join(
                (pipeline, "table", join_horizon, needs_backfill, backfill_kind, backfill_reason, backfill_since)
         VALUES (%(pipeline)s, %(table)s, %(horizon)s, %(kind)s::text IS NOT NULL, %(kind)s, %(reason)s,
                 CASE WHEN %(kind)s::text IS NOT NULL THEN clock_timestamp() END)
-        ON CONFLICT (pipeline, "table") DO UPDATE
-           SET captured = true, join_horizon = excluded.join_horizon,
-               needs_backfill = known.needs_backfill OR excluded.needs_backfill,
-               backfill_kind = coalesce(known.backfill_kind, excluded.backfill_kind),
-               backfill_reason = coalesce(known.backfill_reason, excluded.backfill_reason),
-               backfill_since = coalesce(known.backfill_since, excluded.backfill_since)
+        ON CONFLICT (pipeline, "table") DO UPDATE SET captured = true, join_horizon = excluded.join_horizon
         """,
         {"pipeline": pipeline, "table": table, "horizon": horizon, "kind": kind, "reason": reason},
     )
+    if backfill is not None:
+        connection.execute(
+            """
+            UPDATE tidemark.tables
+               SET needs_backfill = true, backfill_kind = %(kind)s, backfill_reason = %(reason)s,
+                   backfill_since = clock_timestamp()
+             WHERE pipeline = %(pipeline)s AND "table" = %(table)s
+               AND (NOT needs_backfill OR (backfill_kind = %(weaker)s AND backfill_kind <> %(kind)s))
+            """,
+            {"pipeline": pipeline, "table": table, "kind": kind, "reason": reason, "weaker": EXISTING_ROWS},
+        )
 
 
 def leave(connection: psycopg.Connection[Any], pipeline: str, table: str) -> None:
@@ -52,3 +61,16 @@ def leave(connection: psycopg.Connection[Any], pipeline: str, table: str) -> Non
         'UPDATE tidemark.tables SET captured = false, join_horizon = NULL WHERE pipeline = %s AND "table" = %s',
         (pipeline, table),
     )
+
+
+def seen_empty(connection: psycopg.Connection[Any], pipeline: str, table: str) -> bool:
+    """Take the mark EXISTING_ROWS away, and no other. True if it was there."""
+    done = connection.execute(
+        """
+        UPDATE tidemark.tables
+           SET needs_backfill = false, backfill_kind = NULL, backfill_reason = NULL, backfill_since = NULL
+         WHERE pipeline = %s AND "table" = %s AND backfill_kind = %s
+        """,
+        (pipeline, table, EXISTING_ROWS),
+    )
+    return done.rowcount == 1
