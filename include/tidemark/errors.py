@@ -322,7 +322,7 @@ class SourceReplaced(BackfillError):
 
 class GenerationStale(RetryError):
     happened = (
-        'The slot "{slot}" is not the one that generation {generation} of pipeline {pipeline} was staged from: {difference}'
+        'The slot "{slot}" is not the one that generation {generation} was staged from: {difference}'
     )
     remedy = "Nothing was confirmed or staged. The next drain looks at the slot first and opens a generation if it must."
 
@@ -349,7 +349,7 @@ class DrainStalled(RetryError):
 
 
 class SparkApplicationFailed(RetryError):
-    happened = "The Spark application of plan {plan} left no result: {detail}"
+    happened = "The Spark application of plan {plan} could not do its work: {detail}"
     remedy = (
         "No table was parked for it. Its own lines stand above in the task's log; what it committed before it ended counts, "
         "and the next run applies the rest. If it stays, look at the Spark connection, the cluster and the lake."

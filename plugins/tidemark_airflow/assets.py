@@ -11,9 +11,16 @@ the wrong moment sends none: read the table, or the ledger, for what is there.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from airflow.sdk import Asset, AssetAlias
 
+from tidemark.config import PipelineConfig
 from tidemark.names import TableName, encode
+from tidemark.staging.layout import current_table, history_table
+
+if TYPE_CHECKING:
+    from tidemark.capture.moved import MovedTable
 
 
 def pipeline_alias(pipeline: str) -> AssetAlias:
@@ -23,3 +30,16 @@ def pipeline_alias(pipeline: str) -> AssetAlias:
 
 def table_asset(pipeline: str, table: TableName) -> Asset:
     return Asset(f"tidemark://{encode(pipeline)}/{table.path}")
+
+
+def event_extra(config: PipelineConfig, moved: MovedTable) -> dict[str, Any]:
+    """What an event tells: which changes came, how many rows, how far behind the source, and where the tables are."""
+    return {
+        "generation": moved.generation,
+        "start_lsn": None if moved.start_lsn is None else str(moved.start_lsn),
+        "end_lsn": str(moved.end_lsn),
+        "rows": moved.rows,
+        "lag_s": None if moved.lag_s is None else round(moved.lag_s, 1),
+        "current": f"{config.lake}/{current_table(config.pipeline, moved.table)}",
+        "history": f"{config.lake}/{history_table(config.pipeline, moved.table)}",
+    }

@@ -106,7 +106,7 @@ def run_timeout_s(config: PipelineConfig) -> int:
 
 
 def broken_dag(dag_id: str, problems: list[str]) -> DAG:
-    """A DAG that shows, and fails with, what is wrong with a pipeline file; unpaused, as nobody would look otherwise."""
+    """A DAG that shows, and fails with, what is wrong with a pipeline file; unpaused, or nobody would look."""
     dag = DAG(
         dag_id=dag_id,
         description="The pipeline file is broken: " + problems[0],
@@ -134,7 +134,8 @@ def _defaults() -> dict[str, Any]:
 def _document(config: PipelineConfig) -> str:
     tables = "\n".join(f"- `{rule.pattern}`" for rule in config.tables)
     return (
-        f"Captures slot `{config.slot}` (publication `{config.publication}`) of connection `{config.source_connection}` "
-        f"into `{config.lake}/{config.pipeline}`.\n\nTables:\n\n{tables}\n\nEach change is in `history`, the newest row in "
-        "`current`. A red run is caught up by the next one; its error says whose move it is."
+        f"Captures slot `{config.slot}` (publication `{config.publication}`) of connection "
+        f"`{config.source_connection}` into `{config.lake}/{config.pipeline}`.\n\nTables:\n\n{tables}\n\n"
+        "Each change is in `history`, the newest row in `current`. A red run is caught up by the next one; its error "
+        "says whose move it is."
     )

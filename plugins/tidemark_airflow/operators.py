@@ -9,6 +9,8 @@ A task hands nothing to the next one: what is staged, planned, applied and confi
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
@@ -16,13 +18,15 @@ from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from tidemark.config import PipelineConfig
-from tidemark.errors import PipelineFileInvalid
+from tidemark.errors import PipelineFileInvalid, SparkApplicationFailed
+from tidemark.staging.layout import plan_file, result_file
 from tidemark_airflow import submission
-from tidemark_airflow.assets import pipeline_alias
+from tidemark_airflow.assets import event_extra, pipeline_alias, table_asset
 from tidemark_airflow.connections import conninfo, salt, spark_master
 from tidemark_airflow.notifiers import notify
 
 if TYPE_CHECKING:
+    from tidemark.capture.merging import Ingested
     from tidemark.target.plan import MergePlan
 
 
@@ -97,7 +101,7 @@ class MergeOperator(SparkSubmitOperator):
     """Brings what is staged and not applied into Delta, by one Spark application for all tables.
 
     Each try writes a plan of its own, so nothing is resumed: `durable` is off. Marking the task failed, or its time
-    running out, kills spark-submit (`on_kill` of the hook); a driver that survives all the same loses by the fence (R5).
+    running out, kills spark-submit (`on_kill` of the hook); a driver that survives it loses by the fence (R5).
     """
 
     def __init__(self, *, config: PipelineConfig, **kwargs: Any) -> None:
@@ -111,31 +115,70 @@ class MergeOperator(SparkSubmitOperator):
         self.config = config
 
     def execute(self, context: Context) -> dict[str, Any]:
-        from tidemark.capture.merging import ingest, make_plan
+        from tidemark.capture.merging import ingest, planned
 
         ledger = conninfo(self.config.ledger_connection)
         ingested = [ingest(self.config, ledger=ledger)]
-        plan = make_plan(self.config, ledger=ledger, holder=holder(context), run_id=run_id(context))
+        failure = None
+        with planned(self.config, ledger=ledger, holder=holder(context), run_id=run_id(context)) as plan:
+            if plan is not None:
+                failure = self.submit(plan, context)
+                ingested.append(ingest(self.config, ledger=ledger))
+        events = self.emit(ingested, ledger, context)
+        self.log.info("%s; moved: %s", plan.plan if plan else "Nothing to merge", ", ".join(events) or "no table")
         if plan is not None:
-            try:
-                self.submit(plan, context)
-            except AirflowException as failed:
-                self.log.warning("The Spark application ended with an error: %s", failed)
-            ingested.append(ingest(self.config, ledger=ledger))
-        return {}
+            judge(self.config, plan.plan, ingested, failure)
+        return {"plan": plan.plan if plan else None, "moved": len(events)}
 
-    def submit(self, plan: MergePlan, context: Context) -> None:
-        """Run spark-submit to its end. Raises AirflowException where it exits with an error."""
+    def emit(self, ingested: Sequence[Ingested], ledger: str, context: Context) -> list[str]:
+        """Add an asset event for every table whose position moved; returns the tables."""
+        from tidemark.capture.moved import moved
+
+        tables = moved(self.config, ingested, ledger=ledger, now=datetime.now(UTC))
+        events = context["outlet_events"][pipeline_alias(self.config.pipeline)]
+        for table in tables:
+            events.add(table_asset(self.config.pipeline, table.table), extra=event_extra(self.config, table))
+        return [str(table.table) for table in tables]
+
+    def submit(self, plan: MergePlan, context: Context) -> AirflowException | None:
+        """Run spark-submit to its end; returns what it raised where it exits with an error.
+
+        Whether the plan has a result is another question: the driver may have written it and died later.
+        """
         with tempfile.TemporaryDirectory(prefix="tidemark-") as scratch:
             self.application = submission.application("merge_batch")
-            self.application_args = ["--manifest", submission.plan_uri(plan)]
+            self.application_args = ["--manifest", f"{plan.lake}/{plan_file(plan.pipeline, plan.plan)}"]
             self.conf = dict(self.config.spark_conf)
             self.jars = submission.jars()
             if submission.is_local(spark_master(self.config.spark_connection)):
                 self.env_vars = submission.local_environment()
             else:
                 self.py_files = submission.library_zip(scratch)
-            super().execute(context)
+            try:
+                super().execute(context)
+            except AirflowException as failed:
+                return failed
+        return None
+
+
+def judge(config: PipelineConfig, plan: str, ingested: Sequence[Ingested], failure: AirflowException | None) -> None:
+    """Whether the run goes on after a plan (R6): an error of one table is the table's, one of driver or lake the run's.
+
+    Raises SparkApplicationFailed, to be retried, where the driver left no result or the lake failed;
+    AirflowFailException where no table of the plan was merged and none was parked for it: nothing else would tell.
+    """
+    from tidemark.capture.merging import OF_NO_TABLE
+    from tidemark.staging.store import Store
+
+    if not Store(config.lake).exists(result_file(config.pipeline, plan)):
+        raise SparkApplicationFailed(plan=plan, detail="it left no result") from failure
+    tables = [table for found in ingested if plan in found.plans for table in found.tables]
+    errors = {table.table: table.error for table in tables if table.error is not None}
+    for error in errors.values():
+        if error["kind"] in OF_NO_TABLE:
+            raise SparkApplicationFailed(plan=plan, detail=error["message"]) from failure
+    if tables and len(errors) == len(tables) and not any(table.parked for table in tables):
+        raise AirflowFailException("\n".join(f"{table}: {error['message']}" for table, error in errors.items()))
 
 
 class ConfirmOperator(BaseOperator):

@@ -11,19 +11,23 @@ import os
 import signal
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
+import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from standalone.postgres import free_port, wait_for
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 AIRFLOW = Path(sys.executable).with_name("airflow")
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def postgres_connection(conninfo: str, **extra: Any) -> str:
@@ -36,6 +40,7 @@ def postgres_connection(conninfo: str, **extra: Any) -> str:
             "port": int(str(given["port"])),
             "schema": given["dbname"],
             "login": given["user"],
+            "password": given.get("password"),
             "extra": extra,
         }
     )
@@ -63,7 +68,8 @@ class AirflowHome:
 
     def environment(self) -> dict[str, str]:
         database = conninfo_to_dict(self.metadata)
-        url = f"postgresql+psycopg2://{database['user']}@{database['host']}:{database['port']}/{database['dbname']}"
+        user = ":".join(quote(str(database[part])) for part in ("user", "password") if part in database)
+        url = f"postgresql+psycopg2://{user}@{database['host']}:{database['port']}/{database['dbname']}"
         return {
             **{name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW_")},
             "AIRFLOW_HOME": str(self.folder),
@@ -83,6 +89,7 @@ class AirflowHome:
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": url,
             "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "5",
             "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(self.folder / "logs"),
+            "NO_PROXY": "127.0.0.1,localhost",
             "PYTHONPATH": str(REPOSITORY / "include"),
             "TIDEMARK_PIPELINES": str(self.pipelines),
             "TIDEMARK_SPARK_JARS": delta_jars(),
@@ -91,7 +98,7 @@ class AirflowHome:
         }
 
     def run(self, *arguments: str, timeout_s: float = 300, **variables: str) -> subprocess.CompletedProcess[str]:
-        """Run `airflow <arguments>` to its end; stdout holds both streams. Killed with its children after `timeout_s`."""
+        """Run `airflow <arguments>` to its end; stdout holds both streams. Killed, all of it, after `timeout_s`."""
         process = self.start(*arguments, stdout=subprocess.PIPE, **variables)
         try:
             output, _ = process.communicate(timeout=timeout_s)
@@ -139,6 +146,25 @@ class AirflowHome:
                     except subprocess.TimeoutExpired:
                         continue
 
+    def task_states(self, dag_id: str) -> list[dict[str, str]]:
+        """Per run of the DAG, oldest first, the state of each task."""
+        runs: dict[str, dict[str, str]] = {}
+        with psycopg.connect(self.metadata) as connection:
+            for run, task, state in connection.execute(
+                "SELECT r.run_id, t.task_id, t.state FROM dag_run r JOIN task_instance t USING (dag_id, run_id) "
+                "WHERE r.dag_id = %s ORDER BY r.id",
+                (dag_id,),
+            ):
+                runs.setdefault(run, {})[task] = state
+        return list(runs.values())
+
+    def asset_events(self) -> list[tuple[str, dict[str, Any]]]:
+        """URI and extra of every asset event, oldest first."""
+        with psycopg.connect(self.metadata) as connection:
+            return connection.execute(
+                "SELECT a.uri, e.extra FROM asset_event e JOIN asset a ON a.id = e.asset_id ORDER BY e.id"
+            ).fetchall()
+
     def get(self, path: str) -> Any:
         """GET of the REST API, as JSON."""
         return self._call(urllib.request.Request(f"http://127.0.0.1:{self.port}{path}"))
@@ -152,6 +178,15 @@ class AirflowHome:
                 headers={"Content-Type": "application/json"},
             )
         )
+
+    def unpause(self, dag_id: str) -> bool:
+        """True once Airflow knows the DAG and schedules it."""
+        try:
+            return self.send("PATCH", f"/api/v2/dags/{dag_id}", {"is_paused": False})["is_paused"] is False
+        except urllib.error.HTTPError as refused:
+            if refused.code == 404:
+                return False
+            raise
 
     def wait_until_healthy(self, *components: str, seconds: float = 120) -> None:
         """`airflow standalone` prints "ready" too early; the monitor tells."""
@@ -169,11 +204,11 @@ class AirflowHome:
         token = self._token()
         if token:
             request.add_header("Authorization", f"Bearer {token}")
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with _DIRECT.open(request, timeout=30) as answer:
             return json.load(answer)
 
     def _token(self) -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/auth/token", timeout=30) as answer:
+        with _DIRECT.open(f"http://127.0.0.1:{self.port}/auth/token", timeout=30) as answer:
             return str(json.load(answer)["access_token"])
 
 

@@ -1,0 +1,68 @@
+"""What was brought into the ledger -> per table that moved: the LSN range, the rows, how far it is behind the source.
+
+For people and for whoever reads the tables next; nothing here decides what is applied.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import groupby
+
+from tidemark.capture.merging import Ingested, IngestedTable
+from tidemark.config import PipelineConfig
+from tidemark.ledger.connection import connect
+from tidemark.lsn import Lsn
+from tidemark.names import TableName
+
+
+@dataclass(frozen=True, slots=True)
+class MovedTable:
+    """The table's applied position went from `start_lsn` (None: it had none in this generation) to `end_lsn`.
+
+    `rows` are those of `target.plan.TableResult`, summed; `lag_s` is the time since the commit of the newest change in
+    the last applied batch.
+    """
+
+    table: TableName
+    generation: int
+    start_lsn: Lsn | None
+    end_lsn: Lsn
+    rows: dict[str, int]
+    lag_s: float | None
+
+
+def moved(config: PipelineConfig, ingested: Iterable[Ingested], *, ledger: str, now: datetime) -> list[MovedTable]:
+    """The tables that moved, by id; a table of several results appears once per generation."""
+    risen = sorted(
+        (table for result in ingested for table in result.tables if table.moved and table.after is not None),
+        key=lambda table: (table.table, table.generation),
+    )
+    found = []
+    with connect(ledger) as connection:
+        for (table, generation), group in groupby(risen, key=lambda table: (table.table, table.generation)):
+            steps = sorted(group, key=_end)
+            row = connection.execute(
+                "SELECT last_committed_at FROM tidemark.batches "
+                "WHERE pipeline = %s AND generation = %s AND end_lsn = %s",
+                (config.pipeline, generation, _end(steps[-1])),
+            ).fetchone()
+            committed_at: datetime | None = None if row is None else row[0]
+            found.append(
+                MovedTable(
+                    table=TableName.parse(table),
+                    generation=generation,
+                    start_lsn=steps[0].before,
+                    end_lsn=_end(steps[-1]),
+                    rows=dict(sum((Counter(step.rows) for step in steps), Counter())),
+                    lag_s=None if committed_at is None else (now - committed_at).total_seconds(),
+                )
+            )
+    return found
+
+
+def _end(table: IngestedTable) -> Lsn:
+    assert table.after is not None
+    return table.after
