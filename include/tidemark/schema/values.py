@@ -249,7 +249,8 @@ def _convert_bytea(text: pa.Array) -> Converted:
         wrong = np.flatnonzero(nibbles == 255)
         broken[np.searchsorted(offsets, wrong, side="right") - 1] = True
     if broken.any():
-        return Converted(_convert_bytea(_null_where(text, broken)).values, broken)
+        rest = _convert_bytea(_null_where(text, broken))
+        return Converted(rest.values, broken if rest.kept is None else broken | rest.kept)
     pairs = nibbles.reshape(-1, 2)
     keep = np.ones(len(pairs), np.bool_)
     keep[low // 2] = False
@@ -387,7 +388,8 @@ def _convert_hstore(text: pa.Array) -> Converted:
     unfit = tokens.broken | (tokens.valid & (expected != np.diff(offsets)))
     if strays or unfit.any():
         unfit = unfit if unfit.any() else tokens.valid
-        return Converted(_convert_hstore(_null_where(text, unfit)).values, unfit)
+        rest = _convert_hstore(_null_where(text, unfit))
+        return Converted(rest.values, unfit if rest.kept is None else unfit | rest.kept)
 
     names = convert(gather(data, begin[key], (end - begin)[key]), "string")
     values = convert(gather(data, begin[value], np.where(has_value, (end - begin)[value], 0), has_value), "string")
