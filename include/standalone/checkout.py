@@ -70,6 +70,7 @@ class Checkout:
             "PYSPARK_PYTHON": str(self.python),
             "PYSPARK_DRIVER_PYTHON": str(self.python),
             "SPARK_CONF_DIR": str(self.made / "spark"),
+            "SPARK_LOCAL_DIRS": str(self.made / "tmp" / "spark"),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "TIDEMARK_SPARK_JARS": str(self.jars),
         }

@@ -15,8 +15,9 @@ def lint(checkout: Checkout) -> int:
 
 
 def test(checkout: Checkout) -> int:
-    cache = checkout.made / "cache" / "pytest"
-    pytest = ["pytest", "tests", "-q", "--durations=10", "-o", f"cache_dir={cache}"]
+    cache, temporary = checkout.made / "cache" / "pytest", checkout.made / "tmp" / "pytest"
+    temporary.parent.mkdir(exist_ok=True)
+    pytest = ["pytest", "tests", "-q", "--durations=10", "-o", f"cache_dir={cache}", f"--basetemp={temporary}"]
     return _all(checkout, {**_lint(checkout), "tests": pytest})
 
 

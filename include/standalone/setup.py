@@ -115,8 +115,10 @@ def _install(checkout: Checkout, lock: Path) -> None:
         only_uv = checkout.made / "uv.txt"
         only_uv.write_text(_entry(lock.read_text(), "uv"))
         run([*pip, only_uv], checkout.logs / "uv.log", env=env)
-        with_settings = {"UV_CACHE_DIR": str(cache), **_uv_settings(checkout), **env}
-        uv = [checkout.venv / "bin" / "uv", "pip", "install", "--require-hashes", "-r", lock]
+        temporary = checkout.made / "tmp"
+        temporary.mkdir(exist_ok=True)
+        with_settings = {"UV_CACHE_DIR": str(cache), **_uv_settings(checkout), **env, "TMPDIR": str(temporary)}
+        uv = [checkout.venv / "bin" / "uv", "pip", "install", "--no-deps", "--require-hashes", "-r", lock]
         run(uv, checkout.logs / "packages.log", env=with_settings)
     except StepFailed:
         run([*pip, lock], checkout.logs / "packages-pip.log", env=env)
