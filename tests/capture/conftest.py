@@ -18,9 +18,10 @@ from psycopg import sql
 
 from tidemark.capture.drain import DrainResult, drain
 from tidemark.config import Bounds, PipelineConfig, TableRule
-from tidemark.ledger import batches, migrations
+from tidemark.ledger import batches, migrations, tables
 from tidemark.ledger import connection as ledger_sessions
 from tidemark.ledger.batches import Batch
+from tidemark.ledger.tables import TableRow
 from tidemark.lsn import Lsn
 from tidemark.staging.manifest import BatchManifest
 from tidemark.staging.store import Store
@@ -68,6 +69,9 @@ class Pipeline:
     def with_bounds(self, **bounds: int) -> None:
         self.config = dataclasses.replace(self.config, bounds=dataclasses.replace(self.config.bounds, **bounds))
 
+    def with_tables(self, *rules: TableRule) -> None:
+        self.config = dataclasses.replace(self.config, tables=rules)
+
     # --- what was staged -----------------------------------------------------------------------------------------
 
     @property
@@ -95,6 +99,12 @@ class Pipeline:
     def transactions(self) -> list[dict[str, Any]]:
         files = [m.transactions for m in self.manifests() if m.transactions is not None]
         return [row for file in files for row in read_table(self.store, file).to_pylist()]
+
+    def table_row(self, table: str) -> TableRow:
+        with ledger_sessions.connect(self.ledger) as connection:
+            row = tables.one(connection, self.config.pipeline, table)
+        assert row is not None
+        return row
 
     def confirmed_lsn(self) -> Lsn:
         query = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = "
