@@ -152,7 +152,7 @@ class _Look:
 
     def slot_state(self, source: psycopg.Connection[Any], slot: SlotState) -> None:
         usable(source, slot.name)
-        self.findings += inspection.slot_findings(slot, self.config.application_name)
+        self.findings += inspection.slot_findings(slot)
 
     def same_database(self, source: psycopg.Connection[Any], ledger: psycopg.Connection[Any]) -> None:
         identity = "SELECT system_identifier::text, current_database()::text FROM pg_control_system()"
@@ -255,7 +255,7 @@ class _Look:
         found: Matching,
         published: Publication | None,
     ) -> None:
-        """Judge the tables that joined: was each seen empty by a snapshot that saw all that the stream lacks?"""
+        """Judge the tables that joined: was each seen empty by a snapshot that saw all the stream lacks?"""
         joining = self.joining(ledger, found, published)
         if not joining:
             return
@@ -279,7 +279,7 @@ class _Look:
     def look_again_at_marked(
         self, source: psycopg.Connection[Any], ledger: psycopg.Connection[Any], found: Matching
     ) -> None:
-        """A table marked for its older rows that is seen empty now has none that matter: the stream brought the rest."""
+        """A table marked for its older rows and seen empty now has none that matter: the stream brought the rest."""
         tables = {str(table.table): table for table in found.tables}
         for row in ledger_tables.all_of(ledger, self.config.pipeline):
             table = tables.get(row.table)

@@ -15,13 +15,13 @@ from difflib import get_close_matches
 from typing import Any, Final
 
 import psycopg
-from psycopg import sql
 
 from tidemark.config import PipelineConfig
 from tidemark.errors import Move
 from tidemark.findings import Finding, listed
 from tidemark.names import METADATA_COLUMNS, TableName
 from tidemark.schedule import longest_gap_s
+from tidemark.source.identifiers import qualified, quoted, readable
 from tidemark.source.publication import (
     OPERATIONS,
     Matching,
@@ -142,8 +142,8 @@ def server_findings(facts: ServerFacts, config: PipelineConfig, *, slot: SlotSta
             "error",
             "role",
             f"Role {facts.role} may not use replication",
-            f"ALTER ROLE {_quoted(facts.role)} REPLICATION (on Amazon RDS: GRANT rds_replication TO "
-            f"{_quoted(facts.role)})",
+            f"ALTER ROLE {quoted(facts.role)} REPLICATION (on Amazon RDS: GRANT rds_replication TO "
+            f"{quoted(facts.role)})",
         )
     trapped = _synchronous_name(facts.synchronous_standby_names, config.application_name)
     if trapped is not None:
@@ -236,13 +236,13 @@ def table_findings(found: Matching, config: PipelineConfig, facts: ServerFacts) 
     unreadable = [table.table for table in found.tables if not table.readable]
     if unreadable:
         schemas = sorted({table.schema for table in unreadable})
-        tables = ", ".join(_qualified(table) for table in unreadable)
+        tables = ", ".join(qualified(table) for table in unreadable)
         yield Finding(
             "error",
             "rights",
             f"Role {facts.role} may not read {listed(unreadable)}",
-            f"GRANT USAGE ON SCHEMA {', '.join(map(_quoted, schemas))} TO {_quoted(facts.role)}; "
-            f"GRANT SELECT ON {tables} TO {_quoted(facts.role)}",
+            f"GRANT USAGE ON SCHEMA {', '.join(map(quoted, schemas))} TO {quoted(facts.role)}; "
+            f"GRANT SELECT ON {tables} TO {quoted(facts.role)}",
         )
     secured = [table.table for table in found.tables if table.row_security]
     if secured:
@@ -252,7 +252,7 @@ def table_findings(found: Matching, config: PipelineConfig, facts: ServerFacts) 
             f"Row-level security hides rows of {listed(secured)} from role {facts.role}: changes are captured all the "
             "same, but a "
             "backfill cannot read them",
-            f"ALTER ROLE {_quoted(facts.role)} BYPASSRLS",
+            f"ALTER ROLE {quoted(facts.role)} BYPASSRLS",
         )
 
 
@@ -292,7 +292,7 @@ def _selection_findings(found: Matching) -> Iterator[Finding]:
                 "tables",
                 f"{source_table.table} is unlogged: its changes are not in the write-ahead log"
                 + ("" if source_table.exact else "; it is not captured"),
-                f"ALTER TABLE {_qualified(source_table.table)} SET LOGGED",
+                f"ALTER TABLE {qualified(source_table.table)} SET LOGGED",
             )
 
 
@@ -362,7 +362,7 @@ def _partition_findings(table: SourceTable) -> Iterator[Finding]:
                 "partitions",
                 f"Partition {leaf.table} of {root.table} is a foreign table: its changes are in no write-ahead log "
                 "here",
-                f"ALTER TABLE {_qualified(root.table)} DETACH PARTITION {_qualified(leaf.table)}",
+                f"ALTER TABLE {qualified(root.table)} DETACH PARTITION {qualified(leaf.table)}",
             )
     differing = [
         leaf for leaf in table.leaves if leaf.kind != "f" and not _same_identity(leaf.identity, leaf.key, root)
@@ -375,7 +375,7 @@ def _partition_findings(table: SourceTable) -> Iterator[Finding]:
             f"{root.table} "
             f"({root.identity}{' on ' + ', '.join(root.key) if root.key else ''})",
             "; ".join(
-                f"ALTER TABLE {_qualified(leaf.table)} REPLICA IDENTITY "
+                f"ALTER TABLE {qualified(leaf.table)} REPLICA IDENTITY "
                 + {
                     "full": "FULL",
                     "default": "DEFAULT",
@@ -452,7 +452,7 @@ def publication_findings(
                 "error",
                 "publication",
                 f'Publication "{name}" lacks {listed(work.add)}',
-                f"As owner of publication and tables ({publication.owner}): {_text(add_statement(name, work.add))}",
+                f"As owner of publication and tables ({publication.owner}): {readable(add_statement(name, work.add))}",
             )
         if work.drop and not config.manage_publication:
             yield Finding(
@@ -465,7 +465,7 @@ def publication_findings(
                 "error",
                 "rights",
                 f'Role {facts.role} does not own publication "{name}" and cannot change its tables',
-                f"ALTER PUBLICATION {_quoted(name)} OWNER TO {_quoted(facts.role)}, or set manage_publication: false",
+                f"ALTER PUBLICATION {quoted(name)} OWNER TO {quoted(facts.role)}, or set manage_publication: false",
             )
         if publication.all_tables:
             yield Finding(
@@ -502,17 +502,17 @@ def _missing_publication(
             "error",
             "publication",
             f'Publication "{name}" does not exist, and the file says manage_publication: false',
-            f"As owner of the tables: {_text(statement)}",
+            f"As owner of the tables: {readable(statement)}",
         )
     if config.manage_publication and not facts.may_create:
         yield Finding(
             "error",
             "rights",
             f"Role {facts.role} may not create a publication in database {facts.database}",
-            f"GRANT CREATE ON DATABASE {_quoted(facts.database)} TO {_quoted(facts.role)}, or set manage_publication: "
+            f"GRANT CREATE ON DATABASE {quoted(facts.database)} TO {quoted(facts.role)}, or set manage_publication: "
             "false and "
             "as owner of the tables run: "
-            f"{_text(statement) if statement else 'the statement that preflight then prints'}",
+            f"{readable(statement) if statement else 'the statement that preflight then prints'}",
         )
 
 
@@ -524,7 +524,7 @@ def _option_findings(config: PipelineConfig, found: Matching, publication: Publi
             "error",
             "publication",
             f'Publication "{name}" does not publish {listed(missing)}: these changes are lost',
-            f"ALTER PUBLICATION {_quoted(name)} SET (publish = '{', '.join(OPERATIONS)}'), then start a backfill of "
+            f"ALTER PUBLICATION {quoted(name)} SET (publish = '{', '.join(OPERATIONS)}'), then start a backfill of "
             "the tables",
         )
     partitioned = [table.table for table in found.tables if table.partitioned]
@@ -533,7 +533,7 @@ def _option_findings(config: PipelineConfig, found: Matching, publication: Publi
             "error",
             "publication",
             f'Publication "{name}" publishes the partitions of {listed(partitioned)} as tables of their own',
-            f"ALTER PUBLICATION {_quoted(name)} SET (publish_via_partition_root = true)",
+            f"ALTER PUBLICATION {quoted(name)} SET (publish_via_partition_root = true)",
         )
     tables = {table.table: table for table in found.tables}
     for member in publication.direct:
@@ -560,7 +560,7 @@ def _option_findings(config: PipelineConfig, found: Matching, publication: Publi
                 f"The column list of {member.table} lacks {listed(uncovered)} of its replica identity: PostgreSQL "
                 "refuses the "
                 "application's own UPDATE and DELETE",
-                f"ALTER PUBLICATION {_quoted(name)} with a column list that has them, or without one",
+                f"ALTER PUBLICATION {quoted(name)} with a column list that has them, or without one",
             )
         else:
             yield Finding(
@@ -590,9 +590,9 @@ def _ownership_findings(
             "rights",
             f"Role {facts.role} does not own {listed(table.table for table in foreign)}; only an owner adds a table to "
             "a publication",
-            f"GRANT {', '.join(map(_quoted, owners))} TO {_quoted(facts.role)}; or set manage_publication: false and "
+            f"GRANT {', '.join(map(quoted, owners))} TO {quoted(facts.role)}; or set manage_publication: false and "
             "as owner run: "
-            f"{_text(statement)}",
+            f"{readable(statement)}",
         )
 
 
@@ -604,7 +604,7 @@ def _identity_findings(
     for table in found.tables:
         if table.unlogged:
             continue
-        name = _qualified(table.table)
+        name = qualified(table.table)
         published = publication is not None and table.table in publication.covered
         reason = table.breaks_updates(_generated_published(facts, publication))
         if reason is None:
@@ -628,7 +628,7 @@ def _identity_findings(
                 + ("now" if published else "once it is published, so it is not captured"),
                 f"ALTER TABLE {name} REPLICA IDENTITY DEFAULT (with a primary key), or drop the generated column"
                 + (
-                    f"; for a stored one ALTER PUBLICATION {_quoted(config.publication)} SET "
+                    f"; for a stored one ALTER PUBLICATION {quoted(config.publication)} SET "
                     "(publish_generated_columns = stored)"
                     if table.generated("s")
                     else ""
@@ -671,7 +671,7 @@ def _generated_published(facts: ServerFacts, publication: Publication | None) ->
 # --------------------------------------------------------------------------------------------------------------
 
 
-def slot_findings(slot: SlotState, application_name: str) -> Iterator[Finding]:
+def slot_findings(slot: SlotState) -> Iterator[Finding]:
     """A usable slot that is about to be lost. `source.slot.usable` judges plugin, state and kind before this."""
     if slot.wal_status == "unreserved":
         left = "" if slot.safe_wal_size is None else f" ({_size(max(slot.safe_wal_size, 0))} of WAL are left)"
@@ -704,19 +704,6 @@ def _same_but_for_case(names: Iterable[Any]) -> list[list[Any]]:
     for name in names:
         groups.setdefault(str(name).lower(), []).append(name)
     return [group for group in groups.values() if len(group) > 1]
-
-
-def _quoted(name: str) -> str:
-    return _text(sql.Composed([sql.Identifier(name)]))
-
-
-def _qualified(table: TableName) -> str:
-    return _text(sql.Composed([sql.Identifier(table.schema, table.name)]))
-
-
-def _text(statement: sql.Composed) -> str:
-    """A statement as text for people, without quotes where a name needs none."""
-    return re.sub(r'"([a-z_][a-z0-9_]*)"', r"\1", statement.as_string(None))
 
 
 def _size(number: int) -> str:

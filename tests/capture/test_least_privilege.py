@@ -1,0 +1,141 @@
+"""The grants of docs/operations.md, as they stand there, are enough to preflight, drain and confirm; fewer are not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from standalone.postgres import PostgresServer
+from tests.conftest import drop_database
+from tidemark.capture.confirm import confirm
+from tidemark.capture.drain import drain
+from tidemark.capture.preflight import preflight
+from tidemark.config import Bounds, PipelineConfig, TableRule
+from tidemark.findings import Report
+
+ROLES = ("tidemark", "tidemark_ledger", "shop_owner")
+DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "operations.md").read_text()
+BASE, PUBLICATION, MANAGED, LEDGER = re.findall(
+    r"```sql\n(.*?)```", DOCUMENT.partition("## Least privilege")[2], re.DOTALL
+)
+
+
+def run(conninfo: str, script: str) -> None:
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        for statement in filter(str.strip, script.split(";")):
+            connection.execute(statement.encode())
+
+
+class Source:
+    def __init__(self, server: PostgresServer, lake: Path) -> None:
+        self.admin = server.conninfo("shop")
+        self.as_role = make_conninfo(self.admin, user="tidemark")
+        self.ledger = make_conninfo(server.conninfo("tidemark"), user="tidemark_ledger")
+        self.config = PipelineConfig(
+            pipeline="privilege",
+            source_connection="source",
+            slot="tidemark_privilege",
+            publication="tidemark_shop",
+            manage_publication=False,
+            tables=(TableRule("shop.*"),),
+            lake=str(lake),
+            ledger_connection="ledger",
+            bounds=Bounds(lock_timeout_s=1, drain_stall_s=30),
+        )
+
+    def preflight(self) -> Report:
+        return preflight(self.config, source=self.as_role, ledger=self.ledger)
+
+    def capture(self) -> int:
+        """One run as far as the source has a part in it; how many changes it staged."""
+        self.preflight().raise_for_errors()
+        run(self.admin, "INSERT INTO shop.orders VALUES (1, 'a'), (2, 'b')")
+        staged = drain(self.config, source=self.as_role, ledger=self.ledger, run_id="run", holder="drain")
+        confirm(self.config, source=self.as_role, ledger=self.ledger, holder="confirm")
+        return staged.rows
+
+
+@pytest.fixture(params=[16, 18])
+def source(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Source]:
+    server: PostgresServer = request.getfixturevalue({16: "postgres16", 18: "postgres"}[request.param])
+    run(server.conninfo(), "CREATE DATABASE shop; CREATE DATABASE tidemark; CREATE ROLE shop_owner; CREATE ROLE spare")
+    run(
+        server.conninfo("shop"),
+        "GRANT CREATE ON DATABASE shop TO shop_owner; CREATE SCHEMA shop AUTHORIZATION shop_owner; SET ROLE shop_owner;"
+        "CREATE TABLE shop.orders (id int PRIMARY KEY, note text)",
+    )
+    run(server.conninfo("tidemark"), LEDGER)
+    yield Source(server, tmp_path / "lake")
+    for database in ("shop", "tidemark"):
+        run(server.conninfo(database), f"DROP OWNED BY {', '.join(ROLES)} CASCADE")
+        drop_database(server, server.conninfo(database))
+    run(server.conninfo(), f"DROP ROLE {', '.join(ROLES)}, spare")
+
+
+def test_the_least_role_reads_a_publication_that_the_owner_made(source: Source) -> None:
+    run(source.admin, BASE)
+    run(source.admin, PUBLICATION)
+    assert source.capture() == 2
+
+
+def test_the_statement_that_preflight_prints_is_all_the_owner_runs(source: Source) -> None:
+    run(source.admin, BASE)
+    (missing,) = source.preflight().errors
+    run(source.admin, f"SET ROLE shop_owner; {missing.remedy.partition(': ')[2]}")
+    assert source.capture() == 2
+
+
+def test_with_two_more_grants_preflight_manages_the_publication(source: Source) -> None:
+    run(source.admin, BASE)
+    source.config = replace(source.config, manage_publication=True)
+    errors = source.preflight().errors
+    assert [f.check for f in errors] == ["rights", "rights"]
+    assert "may not create a publication in database shop" in str(errors[0])
+    assert "does not own shop.orders" in str(errors[1])
+    run(source.admin, MANAGED)
+    assert source.capture() == 2
+
+
+def test_a_table_created_later_joins_by_itself(source: Source) -> None:
+    run(source.admin, BASE)
+    run(source.admin, MANAGED)
+    source.config = replace(source.config, manage_publication=True)
+    source.preflight().raise_for_errors()
+    run(source.admin, "SET ROLE shop_owner; CREATE TABLE shop.lines (id int PRIMARY KEY)")
+    report = source.preflight()
+    report.raise_for_errors()
+    assert "Added shop.lines" in str(report)
+
+
+@pytest.mark.parametrize(
+    ("statement", "check"),
+    [
+        ("ALTER ROLE tidemark NOREPLICATION", "role"),
+        ("REVOKE SELECT ON shop.orders FROM tidemark", "rights"),
+        ("REVOKE USAGE ON SCHEMA shop FROM tidemark", "rights"),
+        ("REVOKE CONNECT ON DATABASE shop FROM tidemark, PUBLIC", "source"),
+    ],
+)
+def test_each_right_is_needed_and_its_lack_is_said(source: Source, statement: str, check: str) -> None:
+    run(source.admin, BASE)
+    run(source.admin, PUBLICATION)
+    run(source.admin, statement)
+    (error,) = source.preflight().errors
+    assert error.check == check
+    if check != "source":
+        run(source.admin, error.remedy.partition(" (on Amazon")[0])
+        assert source.capture() == 2
+
+
+def test_a_ledger_role_without_its_grant_is_refused(source: Source) -> None:
+    run(source.admin, BASE)
+    run(source.admin, PUBLICATION)
+    run(make_conninfo(source.ledger, user="postgres"), "REVOKE CREATE ON DATABASE tidemark FROM tidemark_ledger")
+    (error,) = source.preflight().errors
+    assert (error.check, "permission denied" in error.message) == ("rights", True)

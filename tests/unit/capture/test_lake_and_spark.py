@@ -1,0 +1,69 @@
+"""The lake's log store, the Spark master and the pools, judged from config and arguments alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tidemark.capture.preflight import log_store_findings, pool_findings, spark_findings
+from tidemark.config import PipelineConfig, TableRule
+
+CONFIG = PipelineConfig("shop", "s", "slot", "pub", True, (TableRule("shop.*"),), "/lake", "l")
+DYNAMODB = "io.delta.storage.S3DynamoDBLogStore"
+
+
+@pytest.mark.parametrize(
+    ("lake", "conf", "severities"),
+    [
+        ("/lake", {}, []),
+        ("gs://bucket/lake", {}, []),
+        ("abfss://c@a.dfs.core.windows.net/lake", {}, []),
+        ("s3a://bucket/lake", {}, ["error"]),
+        ("s3a://bucket/lake", {"spark.delta.logStore.s3a.impl": DYNAMODB}, []),
+        ("s3a://bucket/lake", {"spark.delta.logStore.s3.impl": DYNAMODB}, ["error"]),
+        ("s3a://bucket/lake", {"spark.delta.logStore.s3a.impl": "io.delta.storage.S3SingleDriverLogStore"}, ["error"]),
+        ("s3://bucket/lake", {"spark.delta.logStore.s3.impl": DYNAMODB}, ["warning"]),
+        ("ftp://host/lake", {}, ["warning"]),
+    ],
+)
+def test_plain_s3_is_refused(lake: str, conf: dict[str, str], severities: list[str]) -> None:
+    findings = list(log_store_findings(replace(CONFIG, lake=lake, spark_conf=conf)))
+    assert [f.severity for f in findings] == severities
+
+
+@pytest.mark.parametrize(
+    ("master", "severities"),
+    [
+        (None, []),
+        ("local", []),
+        ("local[*]", []),
+        ("local[2]", []),
+        ("yarn", ["error"]),
+        ("spark://local[*]", ["error"]),
+        ("spark://", ["error"]),
+        ("spark://master", ["error"]),
+        ("spark://master:7077", ["warning"]),
+        ("k8s://https://host:443", ["warning"]),
+    ],
+)
+def test_the_master_that_the_hook_resolves(master: str | None, severities: list[str]) -> None:
+    assert [f.severity for f in spark_findings(CONFIG, master, {})] == severities
+
+
+def test_yarn_is_meant_where_hadoop_is_configured() -> None:
+    remote = replace(CONFIG, lake="hdfs://name/lake")
+    assert list(spark_findings(remote, "yarn", {"HADOOP_CONF_DIR": "/etc/hadoop"})) == []
+
+
+def test_a_cluster_with_an_object_store_is_sound() -> None:
+    assert list(spark_findings(replace(CONFIG, lake="gs://b/lake"), "spark://a:7077,b:7077", {})) == []
+
+
+def test_a_pool_must_exist_and_have_a_slot() -> None:
+    findings = list(pool_findings({"good": 1, "missing": None, "empty": 0}))
+    assert [f.message for f in findings] == [
+        'The pool "empty" has no slot',
+        'The pool "missing" does not exist: its tasks would wait for ever',
+    ]
+    assert findings[0].remedy == "airflow pools set empty 1 'tasks of Tidemark'"
