@@ -10,8 +10,9 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from standalone.system_packages import PackageManager
 
 VERSIONS = (17, 21)
 _USUAL_PLACES = (
@@ -28,32 +29,18 @@ _USUAL_PLACES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class PackageManager:
-    """`install` is completed by a package's name; `packages` are tried in order: distributions drop old versions."""
-
-    program: str
-    refresh: tuple[str, ...] | None
-    install: tuple[str, ...]
-    packages: tuple[str, ...]
-
-
-def _names(pattern: str) -> tuple[str, ...]:
-    return tuple(pattern.format(version) for version in VERSIONS)
+# The names of Java's packages, by package manager.
+_PACKAGES = {
+    "apt-get": "openjdk-{}-jre-headless",
+    "apk": "openjdk{}-jre-headless",
+    "pacman": "jre{}-openjdk-headless",
+    "brew": "openjdk@{}",
+}
 
 
-_RED_HAT = _names("java-{}-openjdk-headless")
-_APT = ("apt-get", "install", "-y", "-q", "--no-install-recommends")
-PACKAGE_MANAGERS = (
-    PackageManager("apt-get", ("apt-get", "update", "-q"), _APT, _names("openjdk-{}-jre-headless")),
-    PackageManager("dnf", None, ("dnf", "install", "-y"), _RED_HAT),
-    PackageManager("microdnf", None, ("microdnf", "install", "-y"), _RED_HAT),
-    PackageManager("yum", None, ("yum", "install", "-y"), _RED_HAT),
-    PackageManager("zypper", None, ("zypper", "--non-interactive", "install"), _RED_HAT),
-    PackageManager("apk", None, ("apk", "add"), _names("openjdk{}-jre-headless")),
-    PackageManager("pacman", None, ("pacman", "-Sy", "--noconfirm"), _names("jre{}-openjdk-headless")),
-    PackageManager("brew", None, ("brew", "install"), _names("openjdk@{}")),
-)
+def packages(manager: PackageManager) -> list[str]:
+    """What to install, in the order to try: distributions drop old versions."""
+    return [_PACKAGES.get(manager.program, "java-{}-openjdk-headless").format(version) for version in VERSIONS]
 
 
 def version(home: Path) -> int | None:
@@ -99,18 +86,8 @@ def find(env: Mapping[str, str], places: tuple[str, ...] = _USUAL_PLACES) -> Pat
     return None
 
 
-def package_manager(path: str | None = None) -> PackageManager | None:
-    return next((m for m in PACKAGE_MANAGERS if shutil.which(m.program, path=path)), None)
-
-
-def may_install(manager: PackageManager) -> bool:
-    """Homebrew refuses root, the others need it."""
-    return (os.geteuid() == 0) != (manager.program == "brew")
-
-
 def advice(manager: PackageManager | None) -> str:
     """One sentence with the command to type."""
     if manager is None:
         return "Spark needs Java 17: install it and set JAVA_HOME to its folder, then call make again."
-    sudo = "" if manager.program == "brew" else "sudo "
-    return f"Spark needs Java 17: type `{sudo}{' '.join(manager.install)} {manager.packages[0]}`, then call make again."
+    return f"Spark needs Java 17: type `{manager.command(packages(manager)[0])}`, then call make again."

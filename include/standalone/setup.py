@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from standalone import java
+from standalone import java, system_packages
 from standalone.checkout import Checkout, this_checkout
 from standalone.jars import JARS, sha256
 from standalone.steps import StepFailed, Steps, fail, run
@@ -76,26 +76,21 @@ def _packages(checkout: Checkout, steps: Steps) -> None:
 
 def _environment(checkout: Checkout) -> None:
     """Create .venv with pip in it. Debian packages `ensurepip` apart; where pip itself is installed, it will do."""
-    if importlib.util.find_spec("ensurepip") is not None:
-        options = []
-    elif importlib.util.find_spec("pip") is not None:
-        options = ["--without-pip"]
-    else:
-        raise StepFailed(
-            "This Python has neither ensurepip nor pip. On Debian and Ubuntu type "
-            "`sudo apt-get install python3.11-venv`, then call make again."
-        )
-    run(
-        [sys.executable, "-m", "venv", "--clear", *options, checkout.venv],
-        checkout.logs / "venv.log",
-        env=os.environ,
-    )
-    if options:
-        run(
-            [sys.executable, "-m", "pip", "--python", checkout.python, "install", "pip", "setuptools"],
-            checkout.logs / "venv.log",
-            env=os.environ,
-        )
+    with_pip = importlib.util.find_spec("ensurepip") is not None
+    if not with_pip and importlib.util.find_spec("pip") is None:
+        found = system_packages.manager()
+        package = "python3.11-venv"
+        if found is None or found.program != "apt-get":
+            raise StepFailed("This Python has neither ensurepip nor pip: install one of them, then call make again.")
+        if not found.may_install:
+            raise StepFailed(f"This Python lacks ensurepip: type `{found.command(package)}`, then call make again.")
+        system_packages.install(found, [package], checkout.logs / "ensurepip.log", os.environ)
+        with_pip = True
+    log = checkout.logs / "venv.log"
+    options = [] if with_pip else ["--without-pip"]
+    run([sys.executable, "-m", "venv", "--clear", *options, checkout.venv], log, env=os.environ)
+    if not with_pip:
+        run([sys.executable, "-m", "pip", "--python", checkout.python, "install", "pip"], log, env=os.environ)
 
 
 def _install(checkout: Checkout, lock: Path) -> None:
@@ -165,33 +160,16 @@ def _java(checkout: Checkout, steps: Steps) -> None:
         return
     home = java.find(os.environ)
     if home is None:
-        manager = java.package_manager()
-        if manager is None or not java.may_install(manager):
-            raise StepFailed(java.advice(manager))
-        with steps.step(f"Java 17 with {manager.program}"):
-            home = _installed_java(checkout, manager)
+        found = system_packages.manager()
+        if found is None or not found.may_install:
+            raise StepFailed(java.advice(found))
+        with steps.step(f"Java with {found.program}"):
+            system_packages.install(found, java.packages(found), checkout.logs / "java.log", os.environ)
+            home = java.find(os.environ)
+        if home is None:
+            raise StepFailed(f"{found.program} installed no Java that is found. {java.advice(None)}")
     (checkout.made / "java_home").write_text(f"{home}\n")
     print(f"  Java {java.version(home)} in {home}", flush=True)
-
-
-def _installed_java(checkout: Checkout, manager: java.PackageManager) -> Path:
-    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    reasons: list[str] = []
-    if manager.refresh is not None:
-        try:
-            run(manager.refresh, checkout.logs / "java-refresh.log", env=env)
-        except StepFailed as failed:
-            reasons.append(str(failed))
-    for package in manager.packages:
-        try:
-            run([*manager.install, package], checkout.logs / f"java-{package}.log", env=env)
-        except StepFailed as failed:
-            reasons.append(str(failed))
-            continue
-        home = java.find(os.environ)
-        if home is not None:
-            return home
-    raise StepFailed("\n".join([*reasons, java.advice(manager)]))
 
 
 # --- Delta's jars ----------------------------------------------------------------------------------------------------
