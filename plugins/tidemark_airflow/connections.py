@@ -38,11 +38,12 @@ def salt(connection_id: str | None) -> bytes | None:
     return None if connection_id is None else _find(connection_id).salt()
 
 
-def spark_master(connection_id: str) -> str:
-    """The master that SparkSubmitHook resolves; "yarn" where it found no connection."""
+def spark_master(connection_id: str) -> tuple[str, str | None]:
+    """The master and deploy mode that SparkSubmitHook resolves; "yarn" and None where it found no connection."""
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
-    return str(SparkSubmitHook(conn_id=connection_id)._connection["master"])
+    resolved = SparkSubmitHook(conn_id=connection_id)._connection
+    return str(resolved["master"]), resolved["deploy_mode"]
 
 
 def _find(connection_id: str) -> TidemarkConnection:

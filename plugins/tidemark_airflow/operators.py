@@ -56,7 +56,7 @@ class PreflightOperator(BaseOperator):
             self.config,
             source=conninfo(self.config.source_connection),
             ledger=conninfo(self.config.ledger_connection),
-            spark_master=spark_master(self.config.spark_connection),
+            spark_master=spark_master(self.config.spark_connection)[0],
             holder=holder(context),
         )
         self.log.info("%s", report)
@@ -150,8 +150,11 @@ class MergeOperator(SparkSubmitOperator):
             self.application_args = ["--manifest", f"{plan.lake}/{plan_file(plan.pipeline, plan.plan)}"]
             self.conf = dict(self.config.spark_conf)
             self.jars = submission.jars()
-            if submission.is_local(spark_master(self.config.spark_connection)):
-                self.env_vars = submission.local_environment()
+            master, deploy_mode = spark_master(self.config.spark_connection)
+            if submission.drives_here(master, deploy_mode):
+                self.env_vars = submission.without_airflow()
+            if submission.is_local(master):
+                self.env_vars |= submission.local_environment()
             else:
                 self.py_files = submission.library_zip(scratch)
             try:

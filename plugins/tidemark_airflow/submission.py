@@ -30,6 +30,11 @@ def is_local(master: str) -> bool:
     return master.partition("[")[0] == "local"
 
 
+def drives_here(master: str, deploy_mode: str | None) -> bool:
+    """Whether the driver is a child of the task, and the hook hands variables to it rather than to the cluster."""
+    return is_local(master) or (master.startswith("spark://") and deploy_mode != "cluster")
+
+
 def jars() -> str | None:
     """What `--jars` gets: Delta's jars, where they are known to this machine."""
     given = os.environ.get(JARS_VARIABLE)
@@ -37,6 +42,11 @@ def jars() -> str | None:
         return None
     folder = Path(given)
     return ",".join(str(jar) for jar in sorted(folder.glob("*.jar"))) or None if folder.is_dir() else given
+
+
+def without_airflow() -> dict[str, str]:
+    """Airflow's own variables, connections among them, blanked: a driver has no secret of source or ledger (R10)."""
+    return {name: "" for name in os.environ if name.startswith("AIRFLOW_")}
 
 
 def local_environment() -> dict[str, str]:

@@ -69,7 +69,7 @@ def test_preflight_is_told_the_master_that_the_hook_resolves(
 ) -> None:
     if value is not None:
         monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", value)
-    assert connections.spark_master("spark_default") == master
+    assert connections.spark_master("spark_default")[0] == master
 
 
 def test_a_salt_is_the_password_of_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:

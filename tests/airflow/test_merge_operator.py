@@ -1,0 +1,255 @@
+"""What the merge task hands to spark-submit, and what it makes of its end. spark-submit is a stand-in here."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+
+from standalone.postgres import wait_for
+from tests.airflow.conftest import SHOP
+from tests.support.airflow_home import REPOSITORY, postgres_connection
+from tidemark.capture import merging, moved
+from tidemark.capture.merging import Ingested, IngestedTable
+from tidemark.capture.moved import MovedTable
+from tidemark.config_file import load
+from tidemark.errors import SparkApplicationFailed
+from tidemark.lsn import Lsn
+from tidemark.names import TableName
+from tidemark.target.plan import MergePlan
+from tidemark_airflow import submission
+from tidemark_airflow.assets import pipeline_alias
+from tidemark_airflow.operators import MergeOperator
+
+PLAN = "20250101T000000-attempt"
+SUBMIT = """#!/bin/sh
+printf '%s\\n' "$@" > {folder}/arguments
+env > {folder}/environment
+for last; do :; done
+"""
+ENDS = {
+    "result": 'echo {} > "$(dirname "$last")/result.json"\n',
+    "no result": "echo no java >&2; exit 1\n",
+    "result, then a crash": 'echo {} > "$(dirname "$last")/result.json"; exit 137\n',
+    "never": "echo $$ > {folder}/pid; exec sleep 600\n",
+}
+
+
+class Merge:
+    """A merge task whose plan, results and spark-submit are given by the test."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        file = folder / "shop.yaml"
+        file.write_text(SHOP + "spark: {conf: {spark.driver.memory: 3g}}\n")
+        self.config = load(file)
+        self.plan = folder / "lake" / "shop" / "plans" / PLAN
+        self.plan.mkdir(parents=True)
+        self.tables: list[IngestedTable] = []
+        self.events: list[tuple[str, dict[str, Any]]] = []
+        self.operator = MergeOperator(task_id="merge", config=self.config)
+        monkeypatch.setattr(merging, "planned", self._planned)
+        monkeypatch.setattr(merging, "ingest", self._ingest)
+        monkeypatch.setattr(moved, "moved", self._moved)
+
+    def ends_with(self, end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        script = self.folder / "spark-submit"
+        script.write_text((SUBMIT + ENDS[end]).replace("{folder}", str(self.folder)))
+        script.chmod(0o755)
+        real = submission.local_environment
+
+        def environment() -> dict[str, str]:
+            found = real()
+            return {**found, "PATH": f"{self.folder}:{found['PATH']}"}
+
+        monkeypatch.setattr(submission, "local_environment", environment)
+        monkeypatch.setenv("PATH", f"{self.folder}:{os.environ['PATH']}")
+
+    def execute(self) -> dict[str, Any]:
+        added = SimpleNamespace(add=lambda asset, extra: self.events.append((asset.uri, extra)))
+        ti = SimpleNamespace(dag_id="shop_capture", run_id="manual__1", task_id="merge", map_index=-1)
+        context: Any = {"ti": ti, "outlet_events": {pipeline_alias("shop"): added}}
+        return self.operator.execute(context)
+
+    def arguments(self) -> list[str]:
+        return (self.folder / "arguments").read_text().splitlines()
+
+    def environment(self) -> dict[str, str]:
+        lines = (self.folder / "environment").read_text().splitlines()
+        return dict(line.split("=", 1) for line in lines if "=" in line)
+
+    @contextmanager
+    def _planned(self, config: Any, *, ledger: str, holder: str, run_id: str) -> Iterator[MergePlan]:
+        assert (holder, run_id) == ("shop_capture/manual__1/merge/-1", "shop_capture/manual__1")
+        yield MergePlan(PLAN, "shop", 1, config.lake, 4, ())
+
+    def _ingest(self, config: Any, *, ledger: str) -> Ingested:
+        if not (self.plan / "result.json").exists():
+            return Ingested()
+        return Ingested((PLAN,), tuple(self.tables))
+
+    def _moved(self, config: Any, ingested: Any, **_: Any) -> list[MovedTable]:
+        return [
+            MovedTable(TableName.parse(table.table), 1, table.before, table.after, table.rows, 2.04)
+            for found in ingested
+            for table in found.tables
+            if table.moved
+        ]
+
+
+def table(name: str, error: str | None = None, kind: str = "MergeFailed", parked: bool = False) -> IngestedTable:
+    said = None if error is None else {"kind": kind, "move": "RETRY", "message": error}
+    after = Lsn(200) if error is None else Lsn(100)
+    return IngestedTable(f"shop.{name}", 1, Lsn(100), after, {"inserted": 3}, {}, 1.0, said, parked)
+
+
+@pytest.fixture
+def merge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Merge:
+    for name in ("SHOP_SOURCE", "TIDEMARK_LEDGER"):
+        value = json.loads(postgres_connection("host=h port=1 user=u dbname=d")) | {"password": "hidden-secret"}
+        monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps(value))
+    jars = tmp_path / "jars"
+    jars.mkdir()
+    for name in ("b.jar", "a.jar"):
+        (jars / name).touch()
+    monkeypatch.setenv("TIDEMARK_SPARK_JARS", str(jars))
+    use_spark(monkeypatch, "local[2]")
+    return Merge(tmp_path, monkeypatch)
+
+
+def use_spark(monkeypatch: pytest.MonkeyPatch, master: str) -> None:
+    value = {"conn_type": "spark", "host": master, "extra": {"deploy-mode": "client"}}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(value))
+
+
+def following(arguments: list[str], name: str) -> str:
+    return arguments[arguments.index(name) + 1]
+
+
+def test_the_application_gets_one_argument_and_no_secret(merge: Merge, monkeypatch: pytest.MonkeyPatch) -> None:
+    merge.ends_with("result", monkeypatch)
+    merge.execute()
+    arguments = merge.arguments()
+    application = str(REPOSITORY / "spark_apps" / "merge_batch.py")
+    assert arguments[arguments.index(application) :] == [application, "--manifest", f"{merge.plan}/plan.json"]
+    assert following(arguments, "--master") == "local[2]"
+    assert following(arguments, "--jars") == f"{merge.folder}/jars/a.jar,{merge.folder}/jars/b.jar"
+    assert "spark.driver.memory=3g" in arguments
+    everything = "\n".join([*arguments, *merge.environment().values()])
+    assert "hidden-secret" not in everything
+
+
+def test_on_a_local_master_the_driver_is_this_python_with_the_library_on_its_path(
+    merge: Merge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merge.ends_with("result", monkeypatch)
+    merge.execute()
+    environment = merge.environment()
+    assert environment["PYTHONPATH"].split(":")[0] == str(REPOSITORY / "include")
+    assert Path(environment["PYSPARK_PYTHON"]).samefile(sys.executable)
+    assert "--py-files" not in merge.arguments()
+
+
+def test_on_a_cluster_the_library_travels_as_a_zip_file(merge: Merge, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_spark(monkeypatch, "spark://spark.example:7077")
+    merge.ends_with("result", monkeypatch)
+    kept = merge.folder / "kept.zip"
+    script = merge.folder / "spark-submit"
+    keep = f'cp "$(echo "$*" | grep -o "/[^ ]*[.]zip")" {kept}\n'
+    script.write_text(script.read_text().replace("for last", f"{keep}for last"))
+    merge.execute()
+    assert following(merge.arguments(), "--master") == "spark://spark.example:7077"
+    names = zipfile.ZipFile(kept).namelist()
+    assert "tidemark/target/merge.py" in names
+    assert not [name for name in names if not name.startswith("tidemark/") or not name.endswith(".py")]
+    assert "hidden-secret" not in "\n".join([*merge.arguments(), *merge.environment().values()])
+
+
+def test_an_event_is_added_for_each_table_that_moved(merge: Merge, monkeypatch: pytest.MonkeyPatch) -> None:
+    merge.ends_with("result", monkeypatch)
+    merge.tables = [table("orders"), table("stock", error="broken", parked=True)]
+    assert merge.execute() == {"plan": PLAN, "moved": 1}
+    (event,) = merge.events
+    assert event[0] == "tidemark://shop/shop/orders"
+    assert event[1] == {
+        "generation": 1,
+        "start_lsn": "0/64",
+        "end_lsn": "0/C8",
+        "rows": {"inserted": 3},
+        "lag_s": 2.0,
+        "current": f"{merge.folder}/lake/shop/current/shop/orders",
+        "history": f"{merge.folder}/lake/shop/history/shop/orders",
+    }
+
+
+def test_a_driver_that_left_no_result_is_retried(merge: Merge, monkeypatch: pytest.MonkeyPatch) -> None:
+    merge.ends_with("no result", monkeypatch)
+    with pytest.raises(SparkApplicationFailed, match="it left no result") as failed:
+        merge.execute()
+    assert "Error code is: 1" in str(failed.value.__cause__)
+
+
+def test_a_driver_that_died_after_its_result_has_worked(merge: Merge, monkeypatch: pytest.MonkeyPatch) -> None:
+    merge.ends_with("result, then a crash", monkeypatch)
+    merge.tables = [table("orders")]
+    assert merge.execute()["moved"] == 1
+
+
+@pytest.mark.parametrize(
+    ("tables", "outcome"),
+    [
+        ([table("orders"), table("stock", error="broken")], None),
+        ([table("orders", error="broken", parked=True)], None),
+        ([], None),
+        ([table("orders", error="broken"), table("stock", error="torn")], AirflowFailException),
+        ([table("orders"), table("stock", error="no disk", kind="LakeFailed")], SparkApplicationFailed),
+    ],
+    ids=["one of two", "all, and parked", "nothing", "all, and none parked", "the lake"],
+)
+def test_a_tables_error_is_its_own_and_the_lakes_is_the_runs(
+    merge: Merge,
+    monkeypatch: pytest.MonkeyPatch,
+    tables: list[IngestedTable],
+    outcome: type[Exception] | None,
+) -> None:
+    merge.ends_with("result", monkeypatch)
+    merge.tables = tables
+    if outcome is None:
+        merge.execute()
+        return
+    with pytest.raises(outcome, match=r"no disk|broken"):
+        merge.execute()
+    assert len(merge.events) == sum(one.error is None for one in tables), "what moved is told all the same"
+
+
+def test_killing_the_task_kills_spark_submit(merge: Merge, monkeypatch: pytest.MonkeyPatch) -> None:
+    merge.ends_with("never", monkeypatch)
+    raised: list[BaseException] = []
+
+    def run(execute: Callable[[], Any] = merge.execute) -> None:
+        try:
+            execute()
+        except BaseException as error:
+            raised.append(error)
+
+    task = threading.Thread(target=run)
+    task.start()
+    noted = merge.folder / "pid"
+    pid = int(wait_for("spark-submit runs", lambda: noted.exists() and noted.read_text().strip()))
+    os.kill(pid, 0)
+    merge.operator.on_kill()
+    task.join(timeout=30)
+    assert not task.is_alive()
+    assert isinstance(raised[0], SparkApplicationFailed)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
