@@ -1,0 +1,48 @@
+"""A hot standby of an embedded server, to which a failover slot can be carried over; `promote` makes it a primary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psycopg
+
+from standalone.postgres import PostgresServer
+
+
+@dataclass
+class Standby(PostgresServer):
+    """Made from a base backup of `primary`, and connected to its `database`, as carrying slots over needs it."""
+
+    primary: PostgresServer = field(kw_only=True)
+    database: str = field(kw_only=True)
+
+    def promote(self) -> None:
+        self._run("pg_ctl", "-D", str(self.data), "-w", "promote")
+
+    def replayed(self, lsn: str) -> bool:
+        with psycopg.connect(self.conninfo(), autocommit=True) as connection:
+            row = connection.execute("SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn", (lsn,)).fetchone()
+        return bool(row and row[0])
+
+    def _create(self) -> None:
+        source = self.primary.conninfo(self.database)
+        self._run("pg_basebackup", "-d", source, "-D", str(self.data), "-R", "-C", "-S", "standby", "-c", "fast")
+
+
+@contextmanager
+def standby_of(primary: PostgresServer, folder: Path, database: str) -> Iterator[Standby]:
+    settings = {
+        "fsync": "off",
+        "hot_standby_feedback": "on",
+        "primary_conninfo": primary.conninfo(database),
+        "primary_slot_name": "standby",
+    }
+    standby = Standby(folder, version=primary.version, settings=settings, primary=primary, database=database)
+    try:
+        standby.start()
+        yield standby
+    finally:
+        standby.remove()

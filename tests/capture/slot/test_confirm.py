@@ -1,0 +1,178 @@
+"""R3: what confirm does to the slot, and what it never does."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+import psycopg
+import pytest
+
+from standalone.postgres import wait_for
+from tests.capture.slot.conftest import TABLE, Capture
+from tidemark.capture.confirm import ConfirmResult, confirm, confirm_up_to_staged
+from tidemark.errors import ConfirmFailed, GenerationMissing, GenerationStale, LeaseTaken, SlotBusy
+from tidemark.ledger import connection as ledger_connection
+from tidemark.ledger import leases, tables
+from tidemark.ledger.leases import SLOT
+from tidemark.source.connection import replication_conninfo
+
+OTHER = "public.other"
+
+
+def run(capture: Capture, busy_wait_s: float = 10.0) -> ConfirmResult:
+    return confirm(
+        capture.config, source=capture.source, ledger=capture.ledger, holder="confirm/1", busy_wait_s=busy_wait_s
+    )
+
+
+def test_everything_applied_confirms_what_is_staged(capture: Capture) -> None:
+    capture.settle()
+    before = capture.confirmed()
+    batch = capture.stage(TABLE)
+    capture.apply(TABLE, batch.end_lsn)
+    assert run(capture) == ConfirmResult(before=before, after=batch.end_lsn, staged=batch.end_lsn, held_back_by=())
+    assert capture.confirmed() == capture.generation().confirmed_lsn == batch.end_lsn
+
+
+def test_nothing_applied_confirms_nothing_and_says_what_holds_it(capture: Capture) -> None:
+    """Whatever the tasks' states say: a merge marked as successful by hand has applied nothing."""
+    capture.settle()
+    before = capture.confirmed()
+    capture.stage(TABLE)
+    result = run(capture)
+    assert (result.after, result.held_back_by) == (before, (TABLE,))
+    assert capture.confirmed() == before
+
+
+def test_a_table_holds_the_slot_just_before_its_next_batch(capture: Capture) -> None:
+    capture.settle()
+    first, second = capture.stage(TABLE), capture.stage(OTHER)
+    capture.apply(TABLE, first.end_lsn)
+    assert run(capture).after == second.start_lsn == capture.confirmed()
+
+
+def test_a_parked_table_does_not_hold_the_slot(capture: Capture) -> None:
+    capture.settle()
+    batch = capture.stage(TABLE)
+    with ledger_connection.connect(capture.ledger) as book:
+        tables.park(book, "shop", TABLE, {"kind": "TableBroken", "move": "FIX_TARGET", "message": "it is broken"})
+    assert run(capture).after == batch.end_lsn
+
+
+def test_a_slot_at_or_beyond_the_position_is_left_where_it_is(capture: Capture) -> None:
+    capture.settle()
+    batch = capture.stage(TABLE)
+    capture.apply(TABLE, batch.end_lsn)
+    capture.write()
+    capture.advance()
+    beyond = capture.confirmed()
+    assert run(capture).after == beyond == capture.confirmed()
+    # What the drain's status replies carry stays at or below staged.
+    assert capture.generation().confirmed_lsn is None
+
+
+def test_a_second_confirmation_changes_nothing(capture: Capture) -> None:
+    capture.settle()
+    batch = capture.stage(TABLE)
+    capture.apply(TABLE, batch.end_lsn)
+    run(capture)
+    assert run(capture).before == run(capture).after == batch.end_lsn
+
+
+def test_the_valve_confirms_what_is_staged_although_nothing_is_applied(capture: Capture) -> None:
+    capture.settle()
+    batch = capture.stage(TABLE)
+    with leases.hold(capture.ledger, "shop", SLOT, "drain/1") as lease:
+        result = confirm_up_to_staged(capture.config, source=capture.source, ledger=capture.ledger, lease=lease)
+    assert result.after == capture.confirmed() == batch.end_lsn
+    assert run(capture).after == batch.end_lsn
+
+
+def test_a_slot_of_another_life_of_the_source_is_not_moved(capture: Capture) -> None:
+    """A position of one server means nothing on another; moving its slot there would lose changes."""
+    capture.settle()
+    batch = capture.stage(TABLE)
+    capture.apply(TABLE, batch.end_lsn)
+    before = capture.confirmed()
+    capture.in_ledger("UPDATE tidemark.generations SET system_identifier = '7'")
+    with pytest.raises(GenerationStale, match="system identifier"):
+        run(capture)
+    assert capture.confirmed() == before
+
+
+def test_before_the_first_drain_there_is_nothing_to_confirm(capture: Capture) -> None:
+    with pytest.raises(GenerationMissing):
+        run(capture)
+
+
+def test_while_a_drain_works_confirm_is_refused(capture: Capture) -> None:
+    capture.settle()
+    with leases.hold(capture.ledger, "shop", SLOT, "drain/1"), pytest.raises(LeaseTaken, match="drain/1"):
+        run(capture)
+
+
+def test_a_slot_that_does_not_move_although_nothing_holds_it_is_an_error(
+    capture: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    capture.settle()
+    batch = capture.stage(TABLE)
+    capture.apply(TABLE, batch.end_lsn)
+    monkeypatch.setattr("tidemark.capture.confirm._advance", lambda *_: None)
+    with pytest.raises(ConfirmFailed, match=str(batch.end_lsn)):
+        run(capture)
+    assert capture.generation().confirmed_lsn is None
+
+
+@contextmanager
+def reading(capture: Capture, application_name: str) -> Iterator[psycopg.Connection[tuple[object, ...]]]:
+    """A walsender of that name that holds the slot."""
+    with closing(psycopg.connect(replication_conninfo(capture.source, application_name), autocommit=True)) as walsender:
+        command = (
+            f'START_REPLICATION SLOT "{capture.config.slot}" LOGICAL 0/0 '
+            "(proto_version '1', publication_names '\"Item''s\"')"
+        )
+        walsender.pgconn.exec_(command.encode())
+        yield walsender
+
+
+def test_a_slot_that_is_active_for_a_moment_longer_is_waited_for(capture: Capture) -> None:
+    capture.settle()
+    batch = capture.stage(TABLE)
+    capture.apply(TABLE, batch.end_lsn)
+    results: list[ConfirmResult] = []
+    with reading(capture, "somebody") as walsender:
+        confirming = threading.Thread(target=lambda: results.append(run(capture, busy_wait_s=60)))
+        confirming.start()
+        wait_for(
+            "confirm found the slot active",
+            lambda: capture.at_source(
+                "SELECT 1 FROM pg_stat_activity WHERE application_name = %s AND query LIKE '%%JOIN pg_stat_activity%%' "
+                "AND state = 'idle' AND pid <> pg_backend_pid()",
+                capture.config.application_name,
+            ),
+        )
+        assert capture.confirmed() < batch.end_lsn
+        walsender.close()
+        confirming.join()
+    assert [result.after for result in results] == [batch.end_lsn]
+
+
+def test_another_reader_of_the_slot_is_named_and_left_alone(capture: Capture) -> None:
+    capture.settle()
+    batch = capture.stage(TABLE)
+    capture.apply(TABLE, batch.end_lsn)
+    with reading(capture, "somebody_else") as walsender:
+        with pytest.raises(SlotBusy, match="somebody_else"):
+            run(capture, busy_wait_s=0.3)
+        pid = walsender.info.backend_pid
+        assert capture.at_source("SELECT 1 FROM pg_stat_activity WHERE pid = %s", pid)
+
+
+def test_the_walsender_of_a_dead_attempt_is_ended(capture: Capture) -> None:
+    capture.settle()
+    batch = capture.stage(TABLE)
+    capture.apply(TABLE, batch.end_lsn)
+    with reading(capture, capture.config.application_name):
+        assert run(capture, busy_wait_s=2).after == batch.end_lsn

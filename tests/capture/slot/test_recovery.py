@@ -1,0 +1,185 @@
+"""What staging gives back to a ledger that is behind it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.capture.slot.conftest import TABLE, Capture
+from tests.support.manifests import path_of, plan_of
+from tidemark.errors import ChangesGone
+from tidemark.ledger import batches, plans, tables
+from tidemark.ledger import connection as ledger_connection
+from tidemark.ledger.migrations import migrate
+from tidemark.lsn import Lsn
+from tidemark.staging import layout
+from tidemark.staging.manifest import BatchManifest, TableMark
+from tidemark.target.plan import PlanResult
+
+
+def forget(capture: Capture, *above: BatchManifest) -> None:
+    """Put the ledger back to before these batches were registered."""
+    for manifest in reversed(above):
+        capture.in_ledger("DELETE FROM tidemark.batch_tables WHERE end_lsn = %s", manifest.end_lsn)
+        capture.in_ledger("DELETE FROM tidemark.batches WHERE end_lsn = %s", manifest.end_lsn)
+        capture.in_ledger("UPDATE tidemark.generations SET staged_lsn = %s", manifest.start_lsn)
+
+
+def lose(capture: Capture) -> None:
+    capture.in_ledger("DROP SCHEMA tidemark CASCADE")
+    migrate(capture.ledger)
+
+
+def attempts(capture: Capture) -> list[str]:
+    with ledger_connection.connect(capture.ledger) as book:
+        return [b.attempt for b in batches.after(book, "shop", capture.generation().number, Lsn(0))]
+
+
+def test_batches_that_a_restored_ledger_does_not_know_are_registered_again(capture: Capture) -> None:
+    capture.settle()
+    known = capture.stage(TABLE)
+    unknown = [capture.stage(TABLE), capture.stage()]
+    capture.advance(unknown[-1].end_lsn)
+    forget(capture, *unknown)
+    generation = capture.settle()
+    assert (generation.number, generation.staged_lsn) == (1, unknown[-1].end_lsn)
+    assert attempts(capture) == [m.attempt for m in (known, *unknown)]
+
+
+def test_a_manifest_without_all_its_files_is_not_registered_and_what_it_held_is_a_gap(capture: Capture) -> None:
+    capture.settle()
+    complete, broken = capture.stage(TABLE), capture.stage(TABLE)
+    capture.advance(broken.end_lsn)
+    forget(capture, complete, broken)
+    capture.store.delete(broken.tables[0].files[0].path)
+    with pytest.raises(ChangesGone, match=str(complete.end_lsn)):
+        capture.settle()
+    with ledger_connection.connect(capture.ledger) as book:
+        row = tables.one(book, "shop", TABLE)
+    assert row is not None
+    assert row.backfill_kind == tables.GAP
+    assert capture.settle().number == 2
+
+
+def test_a_half_written_manifest_is_none(capture: Capture) -> None:
+    capture.settle()
+    left = capture.stage(TABLE, register=False)
+    text = capture.store.read(path_of(left))
+    capture.store.write_atomic(path_of(left), text[: len(text) // 2])
+    assert capture.settle().staged_lsn == left.start_lsn
+
+
+def test_a_batch_whose_drain_died_before_registering_is_registered_by_the_next(capture: Capture) -> None:
+    capture.settle()
+    left = capture.stage(TABLE, register=False)
+    assert capture.settle().staged_lsn == left.end_lsn
+    assert attempts(capture) == [left.attempt]
+
+
+def test_of_two_with_one_start_the_one_that_goes_on_is_taken(capture: Capture) -> None:
+    capture.settle()
+    first = capture.stage(TABLE)
+    second = capture.stage(TABLE)
+    forget(capture, first, second)
+    capture.stage(TABLE, register=False, end=Lsn(second.start_lsn + 8))
+    assert capture.settle().staged_lsn == second.end_lsn
+    assert attempts(capture) == [first.attempt, second.attempt]
+
+
+def test_of_two_with_one_start_the_one_that_a_plan_names_is_taken(capture: Capture) -> None:
+    capture.settle()
+    merged = capture.stage(TABLE)
+    forget(capture, merged)
+    capture.stage(TABLE, register=False)
+    plan = plan_of("p1", merged)
+    capture.store.write_atomic(layout.plan_file("shop", "p1"), plan.to_json().encode())
+    assert capture.settle().staged_lsn == merged.end_lsn
+    assert attempts(capture) == [merged.attempt]
+
+
+def test_a_plan_that_the_ledger_forgot_is_ingested_if_it_has_a_result(capture: Capture) -> None:
+    capture.settle()
+    merged = capture.stage(TABLE)
+    forget(capture, merged)
+    for name in ("p1", "p2"):
+        plan = plan_of(name, merged)
+        capture.store.write_atomic(layout.plan_file("shop", name), plan.to_json().encode())
+    result = PlanResult(plan="p1", pipeline="shop", generation=1, tables=())
+    capture.store.write_atomic(layout.result_file("shop", "p1"), result.to_json().encode())
+    capture.settle()
+    with ledger_connection.connect(capture.ledger) as book:
+        assert [p.plan for p in plans.not_ingested(book, "shop")] == ["p1"]
+
+
+def test_a_lost_ledger_is_rebuilt_from_staging(capture: Capture) -> None:
+    capture.settle()
+    staged = [capture.stage(TABLE), capture.stage()]
+    capture.advance(staged[0].end_lsn)
+    lose(capture)
+    generation = capture.settle()
+    assert (generation.number, generation.start_lsn) == (1, staged[0].start_lsn)
+    assert attempts(capture) == [m.attempt for m in staged]
+
+
+def test_a_lost_ledger_begins_where_the_retention_left_staging(capture: Capture) -> None:
+    capture.settle()
+    applied, kept = capture.stage(TABLE), capture.stage(TABLE)
+    capture.store.delete(layout.batch_folder("shop", 1, applied.start_lsn, applied.attempt))
+    lose(capture)
+    generation = capture.settle()
+    assert (generation.start_lsn, generation.staged_lsn) == (kept.start_lsn, kept.end_lsn)
+
+
+def test_a_lost_ledger_never_gives_a_number_again(capture: Capture) -> None:
+    """The Delta tables' transactions are named by it: with a lower LSN a batch would be taken as applied."""
+    capture.settle()
+    batch = capture.stage(TABLE)
+    capture.store.delete(layout.batch_folder("shop", 1, batch.start_lsn, batch.attempt))
+    capture.advance()
+    lose(capture)
+    with pytest.raises(ChangesGone):
+        capture.settle()
+    assert capture.settle().number == 2
+
+
+def test_a_restored_ledger_opens_the_generations_it_does_not_know(capture: Capture) -> None:
+    capture.settle()
+    capture.stage(TABLE)
+    capture.write()
+    capture.advance()
+    with pytest.raises(ChangesGone):
+        capture.settle()
+    newer = capture.stage(TABLE)
+    capture.in_ledger("DELETE FROM tidemark.batch_tables WHERE generation = 2")
+    capture.in_ledger("DELETE FROM tidemark.batches WHERE generation = 2")
+    capture.in_ledger("DELETE FROM tidemark.generations WHERE number = 2")
+    capture.in_ledger("UPDATE tidemark.tables SET needs_backfill = false, backfill_kind = NULL, backfill_reason = NULL")
+    with pytest.raises(ChangesGone):
+        capture.settle()
+    assert (capture.generation().number, capture.generation().staged_lsn) == (2, newer.end_lsn)
+    with ledger_connection.connect(capture.ledger) as book:
+        row = tables.one(book, "shop", TABLE)
+    assert row is not None
+    assert row.needs_backfill
+    assert capture.settle().number == 2
+
+
+def test_the_marks_of_a_table_come_back_with_its_batch(capture: Capture) -> None:
+    capture.settle()
+    plain = capture.stage(TABLE, register=False)
+    mark = TableMark(TABLE, "parked", "SchemaNotFollowed", "BACKFILL", "a column was dropped")
+    capture.store.write_atomic(path_of(plain), replace(plain, marks=(mark,)).to_json().encode())
+    capture.settle()
+    with ledger_connection.connect(capture.ledger) as book:
+        row = tables.one(book, "shop", TABLE)
+    assert row is not None
+    assert row.state == "parked"
+
+
+def test_manifests_of_another_system_are_not_taken(capture: Capture) -> None:
+    capture.settle()
+    left = capture.stage(TABLE, register=False)
+    foreign = replace(left, source=replace(left.source, system_identifier="7"))
+    capture.store.write_atomic(path_of(left), foreign.to_json().encode())
+    assert capture.settle().staged_lsn == left.start_lsn

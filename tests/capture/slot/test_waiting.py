@@ -1,0 +1,89 @@
+"""Each reason for which a run has something to do, and the one state in which it has not."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.capture.slot.conftest import TABLE, Capture
+from tidemark.capture import waiting
+from tidemark.capture.waiting import Waiting, changes_waiting
+from tidemark.ledger import connection as ledger_connection
+from tidemark.ledger import tables
+
+
+def look(capture: Capture) -> Waiting:
+    return changes_waiting(capture.config, source=capture.source, ledger=capture.ledger)
+
+
+@pytest.fixture
+def idle(capture: Capture) -> Capture:
+    """Everything staged, applied and confirmed, with a heartbeat of just now."""
+    capture.settle()
+    batch = capture.stage(TABLE)
+    capture.apply(TABLE, batch.end_lsn)
+    capture.advance(batch.end_lsn)
+    capture.in_ledger("UPDATE tidemark.generations SET heartbeat_at = clock_timestamp()")
+    return capture
+
+
+def test_an_idle_pipeline_has_nothing_to_do(idle: Capture) -> None:
+    assert look(idle).waiting is False
+
+
+def test_what_an_idle_server_writes_for_itself_is_not_work(idle: Capture) -> None:
+    idle.at_source("CHECKPOINT")
+    idle.at_source("SELECT pg_log_standby_snapshot()")
+    assert idle.flush_lsn() > idle.generation().staged_lsn
+    assert look(idle).waiting is False
+
+
+def test_our_own_heartbeat_and_a_busy_neighbour_are_not_work(idle: Capture) -> None:
+    idle.at_source("SELECT pg_logical_emit_message(true, 'tidemark', 'a heartbeat')")
+    idle.at_source("CREATE TABLE neighbour (n int)")
+    idle.at_source("INSERT INTO neighbour VALUES (1)")
+    assert look(idle).waiting is False
+
+
+def test_one_change_is_work_and_looking_does_not_consume_it(idle: Capture) -> None:
+    idle.write()
+    before = idle.confirmed()
+    assert "changed" in look(idle).reason
+    assert look(idle).waiting
+    assert idle.confirmed() == before
+
+
+def test_much_wal_is_work_without_reading_it(idle: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "PEEK_BYTES", 10)
+    idle.at_source("SELECT pg_logical_emit_message(true, 'tidemark', 'a heartbeat')")
+    assert "bytes of WAL" in look(idle).reason
+
+
+def test_before_the_first_drain_there_is_work(capture: Capture) -> None:
+    assert look(capture).waiting
+
+
+def test_an_unapplied_batch_is_work_unless_its_table_is_parked(idle: Capture) -> None:
+    batch = idle.stage(TABLE)
+    idle.in_ledger("UPDATE tidemark.generations SET heartbeat_at = clock_timestamp()")
+    assert TABLE in look(idle).reason
+    with ledger_connection.connect(idle.ledger) as book:
+        tables.park(book, "shop", TABLE, {"kind": "TableBroken", "move": "FIX_TARGET", "message": "it is broken"})
+    assert "confirmed up to" in look(idle).reason
+    idle.advance(batch.end_lsn)
+    assert look(idle).waiting is False
+
+
+def test_an_old_heartbeat_is_work(idle: Capture) -> None:
+    idle.in_ledger("UPDATE tidemark.generations SET heartbeat_at = heartbeat_at - interval '901 s'")
+    assert "heartbeat" in look(idle).reason
+
+
+def test_a_slot_that_went_wrong_is_work_for_the_drain_to_say(idle: Capture) -> None:
+    idle.drop_slot()
+    assert "does not exist" in look(idle).reason
+
+
+def test_a_slot_that_stands_beyond_what_is_staged_is_work(idle: Capture) -> None:
+    idle.write()
+    idle.advance()
+    assert "beyond" in look(idle).reason
