@@ -70,13 +70,14 @@ class Schemas:
             self._catalog = self._look()
         latest = self._latest_of(relation.table)
         shape, unfit = define(relation, rule, self._catalog, latest)
+        differences = [Difference(Verdict.PARK, reason) for reason in unfit]
         if latest is not None and latest.same_shape(shape):
             found = replace(latest, relation_oid=shape.relation_oid)
         else:
             found = replace(shape, version=1 if latest is None else latest.version + 1)
-            differences = [] if latest is None else compare_schemas(latest, found)
-            differences += [Difference(Verdict.PARK, reason) for reason in unfit]
-            self._marks[found.table, found.version] = tuple(marks_of(found.table, differences))
+            differences += [] if latest is None else compare_schemas(latest, found)
+        if marks := marks_of(found.table, differences):
+            self._marks[found.table, found.version] = tuple(marks)
         self._latest[found.table] = found
         return found
 

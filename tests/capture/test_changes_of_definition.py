@@ -1,0 +1,218 @@
+"""What the drain does when a table changes at the source: new versions, marks, parks (R6, R8, R11)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.capture.conftest import Pipeline
+from tidemark.capture.schemas import SOURCE_CHANGED
+from tidemark.config import TableRule
+
+
+@pytest.fixture
+def orders(pipeline: Pipeline) -> Pipeline:
+    """One drained table with one row, so that its first version and fingerprint are in the ledger."""
+    pipeline.execute("CREATE TABLE orders (id int PRIMARY KEY, amount numeric(10,2), note varchar(10))")
+    pipeline.begin()
+    pipeline.execute("INSERT INTO orders VALUES (1, 1.5, 'one')")
+    pipeline.drain()
+    return pipeline
+
+
+def versions(pipeline: Pipeline) -> list[tuple[str, ...]]:
+    rows = pipeline.ledger_query("SELECT definition FROM tidemark.schema_versions ORDER BY version")
+    return [tuple(c["name"] for c in definition["columns"]) for (definition,) in rows]
+
+
+def state(pipeline: Pipeline, table: str = "public.orders") -> tuple[str, str | None]:
+    row = pipeline.table_row(table)
+    return row.state, row.backfill_reason if row.backfill_kind == SOURCE_CHANGED else None
+
+
+def test_a_nullable_column_is_followed_by_a_new_version(orders: Pipeline) -> None:
+    orders.execute("ALTER TABLE orders ADD COLUMN more int", "INSERT INTO orders VALUES (2, 2, 'two', 22)")
+    orders.drain()
+    assert versions(orders) == [("id", "amount", "note"), ("id", "amount", "note", "more")]
+    assert state(orders) == ("merging", None)
+    assert [r.get("more") for r in orders.staged("public.orders")] == [None, 22]
+
+
+def test_a_change_of_definition_inside_a_batch_gives_files_of_both_versions(orders: Pipeline) -> None:
+    orders.execute("INSERT INTO orders VALUES (2)", "ALTER TABLE orders ADD COLUMN more int")
+    orders.execute("INSERT INTO orders VALUES (3, NULL, NULL, 33)")
+    orders.drain()
+    changes = orders.manifests()[-1].tables[0]
+    assert [(f.schema_version, f.rows) for f in changes.files] == [(1, 1), (2, 1)]
+    assert len(orders.manifests()[-1].schemas) == 2
+
+
+def test_a_column_added_with_a_default_needs_a_backfill_and_goes_on(orders: Pipeline) -> None:
+    orders.execute("ALTER TABLE orders ADD COLUMN more int DEFAULT 7")
+    orders.drain()
+    assert state(orders) == ("merging", 'column "more" was added with a default, which older rows have too')
+
+
+def test_a_dropped_column_parks_the_table_and_its_changes_are_still_staged(orders: Pipeline) -> None:
+    orders.execute("ALTER TABLE orders DROP COLUMN note", "INSERT INTO orders VALUES (2, 2)")
+    orders.drain()
+    row = orders.table_row("public.orders")
+    assert row.state == "parked"
+    assert row.error is not None
+    assert row.error["kind"] == "SchemaNotFollowed"
+    assert 'column "note" was dropped' in row.error["message"]
+    assert [r["id"] for r in orders.staged("public.orders")] == [1, 2]
+
+
+def test_a_type_that_needs_another_target_parks_the_table(orders: Pipeline) -> None:
+    orders.execute("ALTER TABLE orders ALTER amount TYPE numeric(12,4)", "INSERT INTO orders VALUES (2, 2)")
+    orders.drain()
+    assert state(orders)[0] == "parked"
+
+
+def test_a_wider_varchar_is_followed(orders: Pipeline) -> None:
+    orders.execute("ALTER TABLE orders ALTER note TYPE varchar(20)", "INSERT INTO orders VALUES (2, 2, 'two')")
+    orders.drain()
+    assert state(orders) == ("merging", None)
+
+
+def test_a_rename_that_no_change_follows_is_found_in_the_catalogue(orders: Pipeline) -> None:
+    orders.execute("ALTER TABLE orders RENAME note TO remark")
+    orders.drain()
+    assert state(orders) == ("merging", 'column "note" was renamed to "remark"')
+
+
+def test_a_rewriting_alter_of_the_same_type_needs_a_backfill(orders: Pipeline) -> None:
+    orders.execute("ALTER TABLE orders ALTER amount TYPE numeric(10,2) USING amount * 2")
+    orders.drain()
+    assert state(orders) == ("merging", 'the table was rewritten and "amount" altered')
+
+
+@pytest.mark.parametrize("statement", ["VACUUM FULL orders", "CLUSTER orders USING orders_pkey", "TRUNCATE orders"])
+def test_new_storage_alone_is_harmless(orders: Pipeline, statement: str) -> None:
+    orders.execute(statement)
+    orders.drain()
+    assert state(orders) == ("merging", None)
+
+
+def test_a_mark_is_made_once_and_not_again_after_it_was_cleared(orders: Pipeline) -> None:
+    orders.execute("ALTER TABLE orders ADD COLUMN more int DEFAULT 7")
+    orders.drain()
+    orders.ledger_query(
+        "UPDATE tidemark.tables SET needs_backfill = false, backfill_reason = NULL, backfill_kind = NULL RETURNING 1"
+    )
+    orders.execute("INSERT INTO orders VALUES (2)")
+    orders.drain()
+    assert state(orders) == ("merging", None)
+
+
+def test_a_table_dropped_and_created_again_needs_a_backfill(orders: Pipeline) -> None:
+    orders.execute("DROP TABLE orders")
+    orders.execute("CREATE TABLE orders (id int PRIMARY KEY, amount numeric(10,2), note varchar(10))")
+    orders.drain()
+    assert state(orders) == ("merging", "the table was dropped and created again")
+
+
+def test_a_dropped_table_is_said_to_be_gone(orders: Pipeline) -> None:
+    orders.execute("DROP TABLE orders")
+    orders.drain()
+    assert "is not at the source any more" in (state(orders)[1] or "")
+
+
+def test_a_table_taken_out_of_the_publication_and_added_again_needs_a_backfill(pipeline: Pipeline) -> None:
+    pipeline.execute("CREATE TABLE orders (id int PRIMARY KEY)", "CREATE TABLE lines (id int PRIMARY KEY)")
+    name = pipeline.config.publication
+    pipeline.execute(f"CREATE PUBLICATION {name} FOR TABLE orders, lines")
+    pipeline.create_slot()
+    pipeline.drain()
+    pipeline.execute(f"ALTER PUBLICATION {name} DROP TABLE orders", "INSERT INTO orders VALUES (1)")
+    pipeline.execute(f"ALTER PUBLICATION {name} ADD TABLE orders")
+    pipeline.drain()
+    assert state(pipeline) == ("merging", "the table was taken out of the publication and added again")
+    assert state(pipeline, "public.lines") == ("merging", None)
+
+
+def test_a_row_filter_that_changed_needs_a_backfill(pipeline: Pipeline) -> None:
+    pipeline.execute("CREATE TABLE orders (id int PRIMARY KEY)")
+    name = pipeline.config.publication
+    pipeline.execute(f"CREATE PUBLICATION {name} FOR TABLE orders WHERE (id > 10)")
+    pipeline.create_slot()
+    pipeline.drain()
+    pipeline.execute(f"ALTER PUBLICATION {name} SET TABLE orders WHERE (id > 5)")
+    pipeline.drain()
+    assert "row filter changed" in (state(pipeline)[1] or "")
+
+
+def test_partitions_that_bring_or_take_rows_need_a_backfill_and_empty_ones_do_not(pipeline: Pipeline) -> None:
+    pipeline.execute(
+        "CREATE TABLE orders (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+        "CREATE TABLE orders_1 PARTITION OF orders FOR VALUES FROM (0) TO (10)",
+    )
+    pipeline.begin()
+    pipeline.drain()
+    pipeline.execute(
+        "CREATE TABLE orders_2 PARTITION OF orders FOR VALUES FROM (10) TO (20)", "INSERT INTO orders VALUES (11)"
+    )
+    pipeline.drain()
+    assert state(pipeline) == ("merging", None)
+
+    pipeline.execute("BEGIN", "CREATE TABLE orders_3 (id int NOT NULL)", "INSERT INTO orders_3 VALUES (21)")
+    pipeline.execute("ALTER TABLE orders ATTACH PARTITION orders_3 FOR VALUES FROM (20) TO (30)", "COMMIT")
+    pipeline.drain()
+    assert state(pipeline) == ("merging", "1 partition(s) were attached with what they held")
+
+    pipeline.execute("ALTER TABLE orders DETACH PARTITION orders_1")
+    pipeline.drain()
+    assert state(pipeline) == ("merging", "1 partition(s) were detached or dropped")
+
+
+def test_a_key_value_that_does_not_fit_parks_its_table_and_no_other(pipeline: Pipeline) -> None:
+    pipeline.execute("CREATE TABLE orders (at timestamptz PRIMARY KEY)", "CREATE TABLE lines (id int PRIMARY KEY)")
+    pipeline.begin()
+    pipeline.execute("INSERT INTO orders VALUES ('2024-01-01'), ('infinity')", "INSERT INTO lines VALUES (1)")
+    pipeline.drain()
+    row = pipeline.table_row("public.orders")
+    assert row.state == "parked"
+    assert row.error is not None
+    assert row.error["kind"] == "KeyValueUnfit"
+    assert "infinity" not in row.error["message"]
+    assert state(pipeline, "public.lines") == ("merging", None)
+    assert len(pipeline.staged("public.orders")) == 2
+
+
+def test_values_that_do_not_fit_are_counted_and_kept_as_text(pipeline: Pipeline) -> None:
+    pipeline.execute("CREATE TABLE orders (id int PRIMARY KEY, amount numeric(10,2))")
+    pipeline.begin()
+    pipeline.execute("INSERT INTO orders VALUES (1, 'NaN'), (2, 2)")
+    pipeline.drain()
+    assert pipeline.manifests()[0].tables[0].converted == {"amount": 1}
+    assert [r["_text"] for r in pipeline.staged("public.orders")] == [[("amount", "NaN")], None]
+
+
+def test_a_column_whose_name_the_target_uses_parks_the_table_when_it_appears(orders: Pipeline) -> None:
+    orders.execute("ALTER TABLE orders ADD COLUMN _op text", "INSERT INTO orders VALUES (2)")
+    orders.drain()
+    row = orders.table_row("public.orders")
+    assert row.state == "parked"
+    assert row.error is not None
+    assert 'column "_op" has a name that the target already uses' in row.error["message"]
+    assert len(orders.staged("public.orders")) == 2
+
+
+def test_a_target_type_that_the_column_does_not_allow_any_more_parks_the_table(pipeline: Pipeline) -> None:
+    pipeline.with_tables(TableRule("public.orders", target={"amount": "decimal(20,4)"}))
+    pipeline.execute("CREATE TABLE orders (id int PRIMARY KEY, amount numeric)")
+    pipeline.begin()
+    pipeline.execute("INSERT INTO orders VALUES (1, 1)")
+    pipeline.drain()
+    assert state(pipeline) == ("merging", None)
+    pipeline.execute("ALTER TABLE orders ALTER amount TYPE text", "INSERT INTO orders VALUES (2, 'two')")
+    pipeline.drain()
+    assert state(pipeline)[0] == "parked"
+
+
+def test_the_key_has_the_order_of_its_index(pipeline: Pipeline) -> None:
+    pipeline.execute("CREATE TABLE orders (a int, b int, c int, PRIMARY KEY (c, a))")
+    pipeline.begin()
+    pipeline.execute("INSERT INTO orders VALUES (1, 2, 3)")
+    pipeline.drain()
+    assert pipeline.manifests()[0].schemas[0].key == ("c", "a")
