@@ -626,7 +626,8 @@ def _fill_from_old(relation: _Relation, tuples: _Tuples, is_delete: Mask) -> Non
     full = tuples.old_form == _OLD
     for i, (new, old) in enumerate(zip(tuples.new, tuples.old, strict=True)):
         in_key = i in relation.key
-        known = (old.kind == _TEXT) | (full & (old.kind == _NULL)) if in_key else full & (old.kind != _UNCHANGED)
+        # In a 'K' tuple NULL means "not sent"; under FULL it is the value.
+        known = (old.kind == _TEXT) & (full | in_key) | (old.kind == _NULL) & full
         from_old = np.flatnonzero((new.kind[tuples.old_rows] == _UNCHANGED) & known | (deletes & in_key))
         if len(from_old):
             new.fill(tuples.old_rows[from_old], old, from_old)
