@@ -1,0 +1,146 @@
+"""Which differences of a table are followed, which need a backfill, which park it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tidemark.names import TableName
+from tidemark.schema.evolution import Verdict, compare_fingerprints, compare_schemas, reasons
+from tidemark.schema.fingerprint import ColumnPrint, Fingerprint, PartitionPrint
+from tidemark.schema.table import Column, TableSchema
+
+FOLLOWED, NEEDS_BACKFILL, PARK = Verdict.FOLLOWED, Verdict.NEEDS_BACKFILL, Verdict.PARK
+
+ID = Column("id", "bigint", 20, -1, "bigint")
+NOTE = Column("note", "character varying(10)", 1043, 14, "string")
+SCHEMA = TableSchema(TableName("public", "orders"), 1, 16384, "default", ("id",), (ID, NOTE))
+
+
+def column(attnum: int, name: str, **facts: object) -> ColumnPrint:
+    plain = ColumnPrint(attnum, name, 20, -1, False, "", None, xmin=700)
+    return replace(plain, **facts)  # type: ignore[arg-type]
+
+
+PRINT = Fingerprint(
+    relation_oid=16384,
+    relfilenode=16384,
+    last_attnum=3,
+    identity="default",
+    key=("id",),
+    columns=(column(1, "id"), column(3, "note")),
+    partitions=(),
+    membership=("table 20000",),
+    row_filter=None,
+    published_columns=("id", "note"),
+)
+
+
+def verdicts(differences: list[object]) -> list[Verdict]:
+    return [d.verdict for d in differences]  # type: ignore[attr-defined]
+
+
+def test_equal_schemas_and_fingerprints_do_not_differ() -> None:
+    assert compare_schemas(SCHEMA, replace(SCHEMA, version=2, relation_oid=1)) == []
+    assert compare_fingerprints(PRINT, PRINT) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict"),
+    [
+        ({"columns": (ID, NOTE, Column("more", "integer", 23, -1, "int"))}, FOLLOWED),
+        ({"columns": (ID,)}, PARK),
+        ({"columns": (ID, replace(NOTE, name="remark"))}, PARK),
+        ({"columns": (ID, replace(NOTE, type="text", type_oid=25, typmod=-1))}, FOLLOWED),
+        ({"columns": (ID, replace(NOTE, type="integer", type_oid=23, target="int"))}, PARK),
+        ({"columns": (ID, replace(NOTE, mask="null"))}, NEEDS_BACKFILL),
+        ({"key": ("id", "note")}, PARK),
+        ({"key": ()}, PARK),
+        ({"identity": "full"}, FOLLOWED),
+    ],
+)
+def test_the_streams_shape_decides(change: dict[str, object], verdict: Verdict) -> None:
+    differences = compare_schemas(SCHEMA, replace(SCHEMA, **change))  # type: ignore[arg-type]
+    assert verdict in verdicts(list(differences))
+    assert max(verdicts(list(differences)), key=list(Verdict).index) is verdict
+
+
+def test_without_a_key_full_identity_is_another_target_and_others_are_not() -> None:
+    keyless = replace(SCHEMA, key=())
+    assert verdicts(list(compare_schemas(keyless, replace(keyless, identity="full")))) == [PARK]
+    assert verdicts(list(compare_schemas(keyless, replace(keyless, identity="nothing")))) == [FOLLOWED]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"relation_oid": 1}, "the table was dropped and created again"),
+        ({"columns": (column(1, "id"),)}, 'column "note" was dropped or left out'),
+        ({"columns": (column(1, "id"), column(3, "remark"))}, 'column "note" was renamed to "remark"'),
+        (
+            {"columns": (*PRINT.columns, column(4, "more", missing="{7}"))},
+            'column "more" was added with a default, which older rows have too',
+        ),
+        (
+            {"columns": (*PRINT.columns, column(4, "more", generated="s"))},
+            'column "more" was added as a generated one, which older rows have too',
+        ),
+        (
+            {"columns": (*PRINT.columns, column(2, "hidden"))},
+            'column "hidden" was there before and is captured only now',
+        ),
+        (
+            {"columns": (column(1, "id"), column(4, "note"))},
+            'column "note" was dropped or left out',
+        ),
+        (
+            {"relfilenode": 1, "columns": (column(1, "id"), column(3, "note", xmin=701))},
+            'the table was rewritten and "note" altered',
+        ),
+        (
+            {"relfilenode": 1, "columns": (*PRINT.columns, column(4, "more", xmin=701))},
+            'the table was rewritten and "more" altered',
+        ),
+        ({"membership": ()}, "the table was taken out of the publication"),
+        ({"membership": ("table 20001",)}, "the table was taken out of the publication and added again"),
+        ({"row_filter": "(id > 5)"}, "the publication's row filter changed"),
+        ({"partitions": (PartitionPrint(9, 9, False),)}, "1 partition(s) were attached with what they held"),
+    ],
+)
+def test_what_the_stream_cannot_show_needs_a_backfill(change: dict[str, object], reason: str) -> None:
+    differences = compare_fingerprints(PRINT, replace(PRINT, **change))  # type: ignore[arg-type]
+    assert reasons(differences, NEEDS_BACKFILL) == reason
+    assert PARK not in verdicts(list(differences))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"columns": (*PRINT.columns, column(4, "more"))},
+        {"columns": (column(1, "id", not_null=True), column(3, "note", xmin=701))},
+        {"relfilenode": 1},
+        {"partitions": (PartitionPrint(9, 9, True),)},
+        {"membership": ("schema 30000", "table 20000")},
+        {"identity": "full"},
+    ],
+)
+def test_what_leaves_older_rows_alone_is_followed(change: dict[str, object]) -> None:
+    assert reasons(compare_fingerprints(PRINT, replace(PRINT, **change)), NEEDS_BACKFILL) == ""  # type: ignore[arg-type]
+
+
+def test_the_rewrite_of_one_partition_and_its_removal_are_seen() -> None:
+    old = replace(PRINT, partitions=(PartitionPrint(9, 9, False), PartitionPrint(10, 10, True)))
+    rewritten = replace(
+        old,
+        partitions=(PartitionPrint(9, 9, False), PartitionPrint(10, 99, True)),
+        columns=(column(1, "id", xmin=701), column(3, "note")),
+    )
+    assert reasons(compare_fingerprints(old, rewritten), NEEDS_BACKFILL) == 'the table was rewritten and "id" altered'
+    removed = replace(old, partitions=(PartitionPrint(9, 9, False),))
+    assert reasons(compare_fingerprints(old, removed), NEEDS_BACKFILL) == "1 partition(s) were detached or dropped"
+
+
+def test_a_fingerprint_survives_json() -> None:
+    full = replace(PRINT, partitions=(PartitionPrint(9, 9, False),), row_filter="(id > 5)")
+    assert Fingerprint.from_json(full.to_json()) == full
