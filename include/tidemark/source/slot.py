@@ -129,11 +129,11 @@ def usable(connection: psycopg.Connection[Any], name: str) -> tuple[SlotState, L
         raise SlotOfAnother(slot=name, reason="it is a temporary slot and ends with its session")
     if slot.plugin != PLUGIN:
         raise SlotPluginDiffers(slot=name, plugin=slot.plugin)
-    row = connection.execute("SELECT current_database()").fetchone()
-    connected = "" if row is None else row[0]
+    row = connection.execute("SELECT current_database()::text, pg_is_in_recovery()").fetchone()
+    connected, in_recovery = ("", False) if row is None else row
     if slot.database != connected:
         raise SlotDatabaseDiffers(slot=name, database=slot.database, connected=connected)
-    if slot.synced:
+    if slot.synced and in_recovery:  # on a promoted standby `synced` stays true and means nothing
         raise SlotSynced(slot=name)
     if slot.two_phase:
         raise SlotTwoPhase(slot=name)

@@ -39,6 +39,7 @@ def standby_of(primary: PostgresServer, folder: Path, database: str) -> Iterator
         "hot_standby_feedback": "on",
         "primary_conninfo": primary.conninfo(database),
         "primary_slot_name": "standby",
+        "sync_replication_slots": "on",
     }
     standby = Standby(folder, version=primary.version, settings=settings, primary=primary, database=database)
     try:
