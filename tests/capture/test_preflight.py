@@ -251,6 +251,8 @@ class TestRowsBeforeTheJoin:
         in_flight = shop.open()
         in_flight.execute("INSERT INTO public.other VALUES (1)")
         shop.sound()
+        assert f"process {in_flight.info.backend_pid}" in str(shop.rows()["shop.lines"].backfill_reason)
+        shop.sound()
         assert shop.rows()["shop.lines"].needs_backfill
         in_flight.execute("INSERT INTO shop.lines VALUES (1)")
         in_flight.commit()
