@@ -1,0 +1,166 @@
+"""A lake whose staging is written by hand: changes -> staged files -> a plan -> the two Delta tables, read back."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.spark.model import Change, Row
+from tidemark.lsn import Lsn
+from tidemark.names import TableName
+from tidemark.schema.table import Column, Identity, TableSchema
+from tidemark.staging import layout
+from tidemark.staging.columns import staged_schema
+from tidemark.target.merge import apply_plan
+from tidemark.target.plan import MergePlan, PlannedBatch, PlannedFile, PlannedTable, PlanResult, TableResult
+
+PIPELINE = "shop"
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def table_schema(
+    name: str,
+    columns: dict[str, str],
+    key: Sequence[str] = ("id",),
+    identity: Identity = "default",
+    version: int = 1,
+    schema: str = "public",
+) -> TableSchema:
+    listed = tuple(Column(c, target, 25, -1, target) for c, target in columns.items())
+    return TableSchema(TableName(schema, name), version, 16384, identity, tuple(key), listed)
+
+
+TEXTS = {"id": "int", "n": "int", "body": "string", "note": "string"}
+
+
+@dataclass
+class StagedTable:
+    """One table's staging: `stage` adds a batch of whole transactions, given as lists of changes."""
+
+    lake: Path
+    schema: TableSchema
+    lsns: Any
+    batches: list[PlannedBatch] = field(default_factory=list)
+    schemas: list[TableSchema] = field(default_factory=list)
+    generation: int = 1
+
+    @property
+    def id(self) -> str:
+        return str(self.schema.table)
+
+    def stage(self, *transactions: Iterable[Change]) -> PlannedBatch:
+        if self.schema not in self.schemas:
+            self.schemas.append(self.schema)
+        start = Lsn(next(self.lsns))
+        rows: list[Row] = []
+        changes: list[Change] = []
+        for transaction in transactions:
+            commit = next(self.lsns)
+            for ordinal, change in enumerate(transaction):
+                rows.append(self._row(change, commit, ordinal))
+                changes.append(change)
+        end = Lsn(next(self.lsns))
+        folder = layout.batch_folder(PIPELINE, self.generation, start, "attempt")
+        path = layout.changes_file(folder, self.schema.table, self.schema.version, 1)
+        file = self.lake / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.Table.from_pylist(rows, staged_schema(self.schema)), file)
+        batch = PlannedBatch(
+            start,
+            end,
+            (PlannedFile(path, len(rows), file.stat().st_size, self.schema.version),),
+            unchanged=sum(bool(c.unchanged) for c in changes),
+            moved=sum(c.old_key is not None for c in changes),
+            truncates=sum(c.op == "truncate" for c in changes),
+        )
+        self.batches.append(batch)
+        return batch
+
+    def _row(self, change: Change, commit: int, ordinal: int) -> Row:
+        return {
+            "_generation": self.generation,
+            "_commit_lsn": commit,
+            "_ordinal": ordinal,
+            "_xid": commit,
+            "_committed_at": NOON + timedelta(seconds=commit),
+            "_op": change.op,
+            **change.row,
+            "_old_key": change.old_key,
+            "_unchanged": list(change.unchanged) or None,
+            "_text": None,
+            "_old": change.old,
+        }
+
+    def planned(self, first: int = 0, last: int | None = None) -> PlannedTable:
+        """Batches `first` to `last` (exclusive), as a plan that knows of the ones before."""
+        chosen = self.batches[first:last]
+        used = {f.schema_version for b in chosen for f in b.files}
+        return PlannedTable(
+            self.id,
+            self.batches[first - 1].end_lsn if first else None,
+            tuple(s for s in self.schemas if s.version in used),
+            tuple(chosen),
+        )
+
+
+class Lake:
+    """One lake root; every table of it stages on its own LSNs."""
+
+    def __init__(self, spark: SparkSession, root: Path) -> None:
+        self.spark = spark
+        self.root = root
+        self._plans = itertools.count(1)
+
+    def table(self, schema: TableSchema) -> StagedTable:
+        return StagedTable(self.root, schema, itertools.count(0x16B374000, 0x10))
+
+    def plan(self, *tables: PlannedTable, threads: int = 2, generation: int = 1) -> MergePlan:
+        return MergePlan(f"p{next(self._plans)}", PIPELINE, generation, str(self.root), threads, tables)
+
+    def apply(self, *tables: PlannedTable, threads: int = 2, generation: int = 1) -> PlanResult:
+        return apply_plan(self.spark, self.plan(*tables, threads=threads, generation=generation))
+
+    def applied(self, *tables: PlannedTable) -> list[TableResult]:
+        """Apply, and insist that no table failed."""
+        result = self.apply(*tables)
+        assert [t.error for t in result.tables] == [None] * len(tables)
+        return list(result.tables)
+
+    def path(self, step: str, table: StagedTable) -> str:
+        place = layout.history_table if step == "history" else layout.current_table
+        return str(self.root / place(PIPELINE, table.schema.table))
+
+    def read(self, step: str, table: StagedTable) -> DataFrame:
+        return self.spark.read.format("delta").load(self.path(step, table))
+
+    def current(self, table: StagedTable) -> list[Row]:
+        """The rows without metadata, in the key's order."""
+        names = [c.name for c in table.schema.columns]
+        rows = [r.asDict() for r in self.read("current", table).collect()]
+        return sorted(
+            ({n: r[n] for n in names} for r in rows), key=lambda r: str([r[k] for k in table.schema.key or names])
+        )
+
+    def history(self, table: StagedTable) -> list[tuple[str, Row]]:
+        """Operation and row, in R1 order, the delete of a key change before its insert."""
+        names = [c.name for c in table.schema.columns]
+        rows = self.read("history", table).orderBy("_commit_lsn", "_ordinal", "_op").collect()
+        return [(r["_op"], {n: r[n] for n in names}) for r in rows]
+
+    def version(self, step: str, table: StagedTable) -> int:
+        logs = sorted((Path(self.path(step, table)) / "_delta_log").glob("*.json"))
+        return int(logs[-1].stem) if logs else -1
+
+
+def with_columns(schema: TableSchema, added: dict[str, str]) -> TableSchema:
+    """The next version of a schema, with columns behind the others."""
+    columns = tuple(Column(c, target, 25, -1, target) for c, target in added.items())
+    return replace(schema, version=schema.version + 1, columns=schema.columns + columns)
