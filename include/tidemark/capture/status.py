@@ -13,10 +13,9 @@ from datetime import UTC, datetime
 from tidemark.config import PipelineConfig
 from tidemark.errors import TidemarkError
 from tidemark.ledger import connection as ledger_sessions
-from tidemark.ledger import generations, migrations, positions, tables
-from tidemark.ledger.generations import Generation
+from tidemark.ledger import migrations, overview, tables
+from tidemark.ledger.overview import PipelineStatus, TableStatus
 from tidemark.ledger.tables import TableRow
-from tidemark.lsn import Lsn
 from tidemark.names import TableName
 from tidemark.source import connection as source_sessions
 from tidemark.source.slot import SlotState, read_slot
@@ -24,12 +23,10 @@ from tidemark.source.slot import SlotState, read_slot
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """`applied` maps a table's id to how far it counts as applied; `trouble` says why the source could not be asked."""
+    """`ledger` is None before the first generation was opened; `trouble` says why the source could not be asked."""
 
     config: PipelineConfig
-    generation: Generation | None
-    rows: tuple[TableRow, ...]
-    applied: dict[str, Lsn]
+    ledger: PipelineStatus | None
     slot: SlotState | None
     trouble: str | None
 
@@ -42,17 +39,23 @@ class Status:
             or any(row.captured and (row.state == "parked" or row.needs_backfill or row.holes) for row in self.rows)
         )
 
+    @property
+    def rows(self) -> tuple[TableRow, ...]:
+        return () if self.ledger is None else tuple(table.row for table in self.ledger.tables)
+
     def __str__(self) -> str:
         lines = [
             f"pipeline {self.config.pipeline}",
             f"  slot        {self._slot()}",
             f"  generation  {self._generation()}",
         ]
-        header = ("table", "state", "applied", "needs")
-        body = [(_shown(row), _state(row), str(self.applied.get(row.table, "-")), _needs(row)) for row in self.rows]
+        header = ("table", "state", "applied", "waiting", "needs")
+        body = [] if self.ledger is None else [_line(table) for table in self.ledger.tables]
         if body:
             lines += ["", *_aligned([header, *body])]
         for row in self.rows:
+            if row.state != "parked" and row.error is not None:
+                lines += ["", f"{_shown(row)} failed at {_time(row.error_at)}: {row.error.get('message', '')}"]
             if row.state == "parked" and row.error is not None:
                 lines += ["", f"{_shown(row)} is parked since {_time(row.state_since)}: {row.error.get('message', '')}"]
                 lines += [f"  then: python -m tidemark unpark {self.config.path} {_shown(row)}"]
@@ -68,10 +71,13 @@ class Status:
         return f'"{self.slot.name}" confirmed {self.slot.confirmed_lsn}, {keeps}'
 
     def _generation(self) -> str:
-        if self.generation is None:
+        if self.ledger is None:
             return "none yet; the first preflight opens one"
-        heartbeat = "" if self.generation.heartbeat_at is None else f", heartbeat {_time(self.generation.heartbeat_at)}"
-        return f"{self.generation.number}, staged {self.generation.staged_lsn}{heartbeat}"
+        generation = self.ledger.generation
+        heartbeat = "" if generation.heartbeat_at is None else f", heartbeat {_time(generation.heartbeat_at)}"
+        held = ", ".join(sorted(self.ledger.held_back_by))
+        confirmable = f", {self.ledger.confirmable_lsn} may be confirmed (held back by {held})" if held else ""
+        return f"{generation.number}, staged {generation.staged_lsn}{confirmable}{heartbeat}"
 
 
 def read_status(config: PipelineConfig, *, source: str, ledger: str) -> Status:
@@ -86,15 +92,7 @@ def read_status(config: PipelineConfig, *, source: str, ledger: str) -> Status:
         trouble = str(known)
     with ledger_sessions.connect(ledger) as connection:
         migrations.require(connection)
-        generation = generations.current(connection, config.pipeline)
-        return Status(
-            config=config,
-            generation=generation,
-            rows=tuple(tables.all_of(connection, config.pipeline)),
-            applied={} if generation is None else positions.applied(connection, config.pipeline),
-            slot=slot,
-            trouble=trouble,
-        )
+        return Status(config=config, ledger=overview.read(connection, config.pipeline), slot=slot, trouble=trouble)
 
 
 def unpark(config: PipelineConfig, table: str, *, ledger: str) -> tuple[str, bool]:
@@ -112,6 +110,11 @@ def unpark(config: PipelineConfig, table: str, *, ledger: str) -> tuple[str, boo
         if not tables.unpark(connection, config.pipeline, table_id):
             return f"{table} is not parked (it is {known[table_id].state}).", False
         return f"{table} is no longer parked; the next run applies all of its staged batches in order.", True
+
+
+def _line(table: TableStatus) -> tuple[str, str, str, str, str]:
+    waiting = f"{table.waiting_changes} changes in {table.waiting_batches} batches" if table.waiting_batches else "-"
+    return _shown(table.row), _state(table.row), str(table.applied_lsn), waiting, _needs(table.row)
 
 
 def _shown(row: TableRow) -> str:
@@ -141,5 +144,5 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def _time(moment: datetime) -> str:
-    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+def _time(moment: datetime | None) -> str:
+    return "an unknown time" if moment is None else moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

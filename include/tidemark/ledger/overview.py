@@ -1,0 +1,154 @@
+"""What `python -m tidemark status`, the assets and the UI show of one pipeline: the ledger's rows as records, read in
+one moment.
+
+Nothing here asks the source: `confirmed_lsn` is what the last confirmation read back, and lag is counted against what
+is staged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import psycopg
+from psycopg.rows import class_row
+
+from tidemark.ledger import generations, positions, tables
+from tidemark.ledger.generations import Generation
+from tidemark.ledger.tables import TableRow
+from tidemark.lsn import Lsn
+
+
+@dataclass(frozen=True, slots=True)
+class TableStatus:
+    """One table. `applied_lsn` is how far it counts as applied; what is `waiting` is staged and not applied, over all
+    generations; `lag_bytes` is WAL between applied and staged, 0 for a table that is level."""
+
+    row: TableRow
+    history_lsn: Lsn | None
+    current_lsn: Lsn | None
+    applied_lsn: Lsn
+    lag_bytes: int
+    waiting_batches: int
+    waiting_changes: int
+    waiting_bytes: int
+    waiting_since: datetime | None
+
+    @property
+    def table(self) -> str:
+        return self.row.table
+
+    @property
+    def in_sync(self) -> bool:
+        """Whether the guarantee holds: everything staged is applied, and no backfill is needed."""
+        return self.row.captured and not self.row.needs_backfill and not self.waiting_batches
+
+
+@dataclass(frozen=True, slots=True)
+class HeldLease:
+    """A lease that has not expired."""
+
+    name: str
+    holder: str
+    taken_at: datetime
+    expires_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineStatus:
+    """`confirmable_lsn` and `held_back_by` are what the next confirmation will use; `error` is what the open generation
+    was opened with, said or not."""
+
+    pipeline: str
+    generation: Generation
+    confirmable_lsn: Lsn
+    held_back_by: dict[str, Lsn]
+    batches: int
+    last_staged_at: datetime | None
+    last_committed_at: datetime | None
+    open_plans: int
+    error: dict[str, Any] | None
+    tables: tuple[TableStatus, ...]
+    leases: tuple[HeldLease, ...]
+
+
+def read(connection: psycopg.Connection[Any], pipeline: str) -> PipelineStatus | None:
+    """The pipeline's status; None before its first generation was opened."""
+    with connection.transaction():
+        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        generation = generations.current(connection, pipeline)
+        if generation is None:
+            return None
+        row = connection.execute(
+            """
+            SELECT (SELECT count(*) FROM tidemark.batches b WHERE b.pipeline = g.pipeline),
+                   (SELECT max(registered_at) FROM tidemark.batches b WHERE b.pipeline = g.pipeline),
+                   (SELECT max(last_committed_at) FROM tidemark.batches b
+                     WHERE b.pipeline = g.pipeline AND b.generation = g.number),
+                   (SELECT count(*) FROM tidemark.plans p
+                     WHERE p.pipeline = g.pipeline AND p.ingested_at IS NULL AND p.abandoned_at IS NULL),
+                   g.error
+              FROM tidemark.generations g WHERE g.pipeline = %s AND g.number = %s
+            """,
+            (pipeline, generation.number),
+        ).fetchone()
+        assert row is not None
+        batches, last_staged_at, last_committed_at, open_plans, error = row
+        return PipelineStatus(
+            pipeline=pipeline,
+            generation=generation,
+            confirmable_lsn=positions.confirmable(connection, pipeline),
+            held_back_by=positions.held_back_by(connection, pipeline),
+            batches=batches,
+            last_staged_at=last_staged_at,
+            last_committed_at=last_committed_at,
+            open_plans=open_plans,
+            error=error,
+            tables=_tables(connection, pipeline, generation),
+            leases=_leases(connection, pipeline),
+        )
+
+
+def _tables(connection: psycopg.Connection[Any], pipeline: str, generation: Generation) -> tuple[TableStatus, ...]:
+    applied = positions.applied(connection, pipeline)
+    known = positions.all_of(connection, pipeline, generation.number)
+    waiting = {
+        table: rest
+        for table, *rest in connection.execute(
+            """
+            SELECT u."table", count(*), sum(u.changes)::bigint, sum(u.bytes)::bigint, min(b.registered_at)
+              FROM tidemark.unapplied u JOIN tidemark.batches b USING (pipeline, generation, end_lsn)
+             WHERE u.pipeline = %s GROUP BY u."table"
+            """,
+            (pipeline,),
+        )
+    }
+    found = []
+    for row in tables.all_of(connection, pipeline):
+        position = known.get(row.table)
+        batches, changes, size_bytes, since = waiting.get(row.table, [0, 0, 0, None])
+        found.append(
+            TableStatus(
+                row=row,
+                history_lsn=None if position is None else position.history_lsn,
+                current_lsn=None if position is None else position.current_lsn,
+                applied_lsn=applied[row.table],
+                lag_bytes=generation.staged_lsn - applied[row.table],
+                waiting_batches=batches,
+                waiting_changes=changes,
+                waiting_bytes=size_bytes,
+                waiting_since=since,
+            )
+        )
+    return tuple(found)
+
+
+def _leases(connection: psycopg.Connection[Any], pipeline: str) -> tuple[HeldLease, ...]:
+    with connection.cursor(row_factory=class_row(HeldLease)) as cursor:
+        rows = cursor.execute(
+            "SELECT name, holder, taken_at, expires_at FROM tidemark.leases "
+            "WHERE pipeline = %s AND expires_at >= clock_timestamp() ORDER BY name",
+            (pipeline,),
+        )
+        return tuple(rows.fetchall())
