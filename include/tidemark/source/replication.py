@@ -19,9 +19,12 @@ decodes or writes: the server ends a connection that has been silent for `wal_se
 
 from __future__ import annotations
 
+import fcntl
 import select
 import socket
 import struct
+import sys
+import termios
 import threading
 import time
 from collections.abc import Callable
@@ -48,6 +51,8 @@ _POSTGRES_EPOCH_S: Final = 946_684_800
 _OBJECT_IN_USE: Final = "55006"
 
 LOW_WATER_BYTES: Final = 512 * 1024
+# How much is received before it is taken apart.
+_RECEIVE_BYTES: Final = 1024 * 1024
 # How long a flowing stream may pause before what lies in the kernel is fetched, however little it is.
 _PAUSE_S: Final = 0.02
 # The server asks for a sign of life after half of wal_sender_timeout (default 60 s) and ends the connection after all
@@ -143,7 +148,7 @@ class ReplicationStream:
                             break
                         continue
                 with self._lock:
-                    self._pgconn.consume_input()
+                    self._receive()
         except psycopg.Error as failed:
             raise ReplicationFailed(detail=_first_line(failed)) from failed
         if payloads:
@@ -186,6 +191,18 @@ class ReplicationStream:
         if sqlstate == _OBJECT_IN_USE:
             raise SlotInUse(message)
         raise ReplicationFailed(detail=message or "the server did not start to stream")
+
+    def _receive(self) -> None:
+        """Move what lies in the kernel to libpq's buffer, all of it: what is left behind counts for the low-water mark,
+        so that the next few bytes would wake the reader again.
+        """
+        received = 0
+        while True:
+            pending = _pending_bytes(self._pgconn.socket)
+            self._pgconn.consume_input()
+            received += pending
+            if not pending or received >= _RECEIVE_BYTES:
+                return
 
     def _take(self, payloads: list[memoryview], wanted: int) -> int:
         """Move what libpq has buffered to `payloads`, about `wanted` bytes at most; answer keepalives on the way."""
@@ -255,6 +272,10 @@ class ReplicationStream:
             with suppress(OSError):  # a kernel without it only loses speed
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
             self._low_water = size
+
+
+def _pending_bytes(descriptor: int) -> int:
+    return int.from_bytes(fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def _first_line(failed: psycopg.Error) -> str:
