@@ -106,6 +106,8 @@ CASES: dict[str, tuple[str, list[str]]] = {
     "jsonb[]": ("array<string>", ['{"{\\"a\\": [1, 2]}"}']),
     "mood[]": ("array<string>", ['{"very happy",sad}']),
     "price[]": ("array<decimal(10,2)>", ["{1.5}"]),
+    "vector(3)": ("array<float>", ["[1,2.5,-3]"]),
+    "halfvec(2)": ("array<float>", ["[0.5,-65504]"]),
     "box[]": ("string", ["{(1,1),(0,0)}"]),
     "pair[]": ("string", ['{"(1,x)"}']),
 }
@@ -134,6 +136,7 @@ UNFIT: dict[str, list[tuple[str, Any]]] = {
     "numeric(6,2)[]": [("{NaN,1.5}", [None, "1.50"])],
 }
 DDL = """
+CREATE EXTENSION vector;
 CREATE TYPE mood AS ENUM ('sad', 'very happy');
 CREATE DOMAIN positive AS int CHECK (value > 0);
 CREATE DOMAIN price AS numeric(10,2);
@@ -198,7 +201,7 @@ def oracle(target: str) -> str:
     if target == "binary":
         return "encode(v, 'base64')"
     if target.startswith("array"):
-        return "to_jsonb(v)::text"
+        return "to_jsonb(v::real[])::text" if target == "array<float>" else "to_jsonb(v)::text"
     if target == "boolean":
         return "v::int"
     if target == "string":

@@ -647,7 +647,7 @@ def _moved(
     differs = np.zeros(len(candidates), np.bool_)
     for i in relation.key:
         old, new = _some(tuples.old[i], candidates), _some(tuples.new[i], rows)
-        differs |= (old.length != new.length) | (old.kind != new.kind)
+        differs |= old.kind != new.kind
         same = pc.equal(old.text(block.data), new.text(block.data))
         differs |= ~np.asarray(pc.fill_null(same, True).to_numpy(zero_copy_only=False), np.bool_)
     return rows[differs], candidates[differs]
