@@ -1,4 +1,4 @@
-"""A bare checkout -> .venv from the lock, Java, Delta's jars: `python -m standalone.setup`. Standard library only.
+"""A bare checkout -> Java, .venv from the lock, Delta's jars: `python -m standalone.setup`. Standard library only.
 
 Each part leaves a stamp that holds what it was made from (the lock's hash, Python's version, the checkout's place), so
 that a second call only compares stamps and needs no network. A part that was interrupted has no stamp, so it is done
@@ -30,8 +30,8 @@ def set_up(checkout: Checkout) -> None:
     started = time.monotonic()
     steps = Steps()
     with _alone(checkout):
-        _packages(checkout, steps)
         _java(checkout, steps)
+        _packages(checkout, steps)
         _jars(checkout, steps)
         _spark_settings(checkout)
     if steps.took:
