@@ -34,7 +34,7 @@ class TestLeaf:
 
     def test_is_raised_with_all_its_facts_and_survives_a_process_border(self, leaf: type[TidemarkError]) -> None:
         error = leaf(**dict.fromkeys(leaf.fact_names(), "x"))
-        assert "{" not in str(error)
+        assert not [name for name in leaf.fact_names() if f"{{{name}" in str(error)]
         again = pickle.loads(pickle.dumps(error))
         assert type(again) is leaf
         assert str(again) == str(error)
