@@ -180,7 +180,7 @@ def _convert_by_cast(text: pa.Array, target: str) -> Converted:
     above = below = np.zeros(len(text), np.bool_)
     if pa.types.is_date(type_) or pa.types.is_timestamp(type_):
         below = _flag(pc.or_(pc.equal(text, "-infinity"), pc.ends_with(text, " BC")))
-        above = _flag(pc.match_substring_regex(text, r"^(infinity$|[0-9]{5})")) & ~below
+        above = _flag(pc.match_substring_regex(text, r"^(infinity$|[0-9]{5})"))
         unfit = above | below
     elif pa.types.is_decimal(type_):
         # Exactly the texts whose value the type holds: digits beyond the scale must be zeros.
@@ -342,7 +342,7 @@ def _convert_array(text: pa.Array, element: str) -> Converted:
     counts = np.where(full, np.searchsorted(commas, high) - np.searchsorted(commas, low) + 1, 0)
     begin = np.sort(np.concatenate((low[full] + 1, commas + 1)), kind="stable")
     end = np.sort(np.concatenate((commas, high[full] - 1)), kind="stable")
-    quoted = tokens.quotes[begin] & (end - begin >= 2) & tokens.quotes[end - 1]
+    quoted = tokens.quotes[begin] & tokens.quotes[end - 1]
     begin, end = begin + quoted, end - quoted
     values = gather(data, begin, end - begin)
     null = _flag(pc.equal(values, b"NULL")) & ~quoted

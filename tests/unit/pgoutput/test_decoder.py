@@ -230,6 +230,7 @@ def test_a_key_that_does_not_fit_is_reported_and_never_clamped() -> None:
         last = only_rows(block)[-1]
         assert (last["_old_key"] or last)["at"] is None
         assert last["_text"] == text
+        assert block.changes[0].converted == ({"at": 1} if text and text[0][0] == "at" else {})
     assert decode(schema, wire.insert(1, [early, "1"]), wire.truncate(1)).changes[0].key_unfit == ()
 
 

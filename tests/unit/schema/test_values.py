@@ -239,6 +239,7 @@ def test_hstore_of_another_form_does_not_fit() -> None:
         [[("a", "1")], None, None, None, None, None],
         [False, True, True, True, False, True],
     )
+    assert unfit(["x=>", '"a"=>"1"'], "map<string,string>") == ([None, [("a", "1")]], [True, False])
 
 
 def test_masks() -> None:
