@@ -69,6 +69,8 @@ class Checkout:
             "PYTHONPYCACHEPREFIX": str(self.made / "cache" / "python"),
             "PYSPARK_PYTHON": str(self.python),
             "PYSPARK_DRIVER_PYTHON": str(self.python),
+            # Named, since Spark's own search for it stumbles over a space in the path.
+            "SPARK_HOME": str(self.venv / "lib" / "python3.11" / "site-packages" / "pyspark"),
             "SPARK_CONF_DIR": str(self.made / "spark"),
             "SPARK_LOCAL_DIRS": str(self.made / "tmp" / "spark"),
             "SPARK_LOCAL_IP": "127.0.0.1",
