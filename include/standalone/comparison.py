@@ -155,7 +155,8 @@ def _multiset(names: list[str], source: list[Row], current: list[Row]) -> Iterat
 def _columns(connection: psycopg.Connection[Any], table: TableName) -> list[str]:
     """The columns that the stream can carry: of the generated ones those that a publication has."""
     found = connection.execute(
-        "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(format('%%I.%%I', %(schema)s::text, %(name)s::text))"
+        "SELECT attname FROM pg_attribute"
+        " WHERE attrelid = to_regclass(format('%%I.%%I', %(schema)s::text, %(name)s::text))"
         " AND attnum > 0 AND NOT attisdropped AND (attgenerated = '' OR EXISTS (SELECT FROM pg_publication_tables p"
         " WHERE p.schemaname = %(schema)s AND p.tablename = %(name)s AND attname = ANY (p.attnames))) ORDER BY attnum",
         {"schema": table.schema, "name": table.name},
