@@ -34,7 +34,7 @@ def opened(pipeline: Pipeline) -> Pipeline:
     return pipeline
 
 
-def kinds(payloads: list[memoryview]) -> bytes:
+def kinds(payloads: list[bytes]) -> bytes:
     return bytes(p[XLOG_HEADER_BYTES] for p in payloads)
 
 

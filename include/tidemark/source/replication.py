@@ -90,6 +90,8 @@ class ReplicationStream:
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._low_water = 1
+        self._flowed = 0  # bytes received since the stream last paused
+        self._near_end = False
         self.sent_lsn = Lsn(0)
         self.keepalives = 0
         self.replies = 0
@@ -122,12 +124,12 @@ class ReplicationStream:
     ) -> None:
         self.close()
 
-    def read(self, max_bytes: int, wait_s: float) -> list[memoryview]:
+    def read(self, max_bytes: int, wait_s: float) -> list[bytes]:
         """Raw XLogData messages, header included, until `max_bytes` are passed, the stream pauses, or `wait_s` is over.
 
         Empty if nothing came. A single message may be larger than `max_bytes`. Raises ReplicationFailed.
         """
-        payloads: list[memoryview] = []
+        payloads: list[bytes] = []
         size = 0
         deadline = self._clock() + wait_s
         try:
@@ -135,13 +137,13 @@ class ReplicationStream:
                 with self._lock:
                     size += self._take(payloads, max_bytes - size)
                 if size >= max_bytes:
-                    self._set_low_water(self._low_water_bytes)
                     break
                 remaining = deadline - self._clock()
                 if remaining <= 0:
                     break
                 pause = _PAUSE_S if payloads or self._low_water > 1 else remaining
                 if not self._readable(min(pause, remaining)):
+                    self._flowed = 0
                     self._set_low_water(1)
                     if not self._readable(0):
                         if payloads:
@@ -162,6 +164,7 @@ class ReplicationStream:
 
     def expect_end(self) -> None:
         """From here on only the tail is missing: wake for every byte."""
+        self._near_end = True
         self._set_low_water(1)
 
     def close(self) -> None:
@@ -196,30 +199,39 @@ class ReplicationStream:
         """Move what lies in the kernel to libpq's buffer, all of it: what is left behind counts for the low-water mark,
         so that the next few bytes would wake the reader again.
         """
-        received = 0
-        while True:
+        received = pending = _pending_bytes(self._pgconn.socket)
+        self._pgconn.consume_input()
+        while pending and received < _RECEIVE_BYTES:
+            # Not again where nothing is left: behind the server's last words comes the end of the connection.
             pending = _pending_bytes(self._pgconn.socket)
-            self._pgconn.consume_input()
-            received += pending
-            if not pending or received >= _RECEIVE_BYTES:
-                return
+            if pending:
+                self._pgconn.consume_input()
+                received += pending
+        self._flowed += received
+        if self._flowed >= self._low_water_bytes and not self._near_end:
+            self._set_low_water(self._low_water_bytes)
 
-    def _take(self, payloads: list[memoryview], wanted: int) -> int:
-        """Move what libpq has buffered to `payloads`, about `wanted` bytes at most; answer keepalives on the way."""
+    def _take(self, payloads: list[bytes], wanted: int) -> int:
+        """Move what libpq has buffered to `payloads`, about `wanted` bytes at most; answer keepalives on the way.
+
+        Copies: many memoryviews alive at once make the garbage collector walk over all of them again and again, which
+        costs more than the copy.
+        """
         get = self._pgconn.get_copy_data
         append = payloads.append
         size = 0
         while size < wanted:
             length, data = get(1)
             if length > 0:
-                kind = data[0]
+                message = bytes(data)
+                kind = message[0]
                 if kind == _XLOG_DATA:
-                    append(data)
+                    append(message)
                     size += length
                 elif kind == _KEEPALIVE:
-                    self._keepalive(data)
+                    self._keepalive(message)
                 else:
-                    raise ReplicationFailed(detail=f"unknown message {bytes(data[:1])!r} in the replication stream")
+                    raise ReplicationFailed(detail=f"a message of unknown kind 0x{kind:02X} in the replication stream")
             elif length == 0:
                 break
             else:
@@ -232,7 +244,7 @@ class ReplicationStream:
         message = b"" if result is None else result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b""
         return message.decode(errors="replace") or "the server ended the stream"
 
-    def _keepalive(self, data: memoryview) -> None:
+    def _keepalive(self, data: bytes) -> None:
         if len(data) != _KEEPALIVE_BODY.size:
             raise ReplicationFailed(detail=f"a keepalive of {len(data)} bytes")
         _, end_lsn, _, reply_requested = _KEEPALIVE_BODY.unpack(data)
