@@ -1,0 +1,46 @@
+"""A drain killed at each of its failpoints: the next try stages every change once, and nothing of the dead one stays.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+
+import pytest
+
+from tests.capture.conftest import Pipeline
+from tidemark import failpoints
+from tidemark.capture.drain import drain
+from tidemark.config import PipelineConfig
+from tidemark.staging import layout
+
+FAILPOINTS = [name for name in failpoints.NAMES if name.startswith("drain.")]
+
+
+def die_at(failpoint: str, config: PipelineConfig, source: str, ledger: str) -> None:
+    os.environ[failpoints.VARIABLE] = failpoint
+    drain(config, source=source, ledger=ledger, run_id="monday", holder="capture/monday/drain")
+
+
+@pytest.mark.parametrize("failpoint", FAILPOINTS)
+def test_the_next_try_of_a_killed_drain_stages_every_change_once(pipeline: Pipeline, failpoint: str) -> None:
+    pipeline.execute("CREATE TABLE orders (id int PRIMARY KEY)")
+    pipeline.begin()
+    pipeline.with_bounds(batch_rows=10)
+    for i in range(3):
+        pipeline.execute(f"INSERT INTO orders SELECT {i} * 10 + i FROM generate_series(1, 10) i")
+    process = multiprocessing.get_context("spawn").Process(
+        target=die_at, args=(failpoint, pipeline.config, pipeline.source, pipeline.ledger)
+    )
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+
+    result = pipeline.drain("monday")
+    assert result.reached_target
+    assert [r["id"] for r in pipeline.staged("public.orders")] == list(range(1, 31))
+    assert [end for _, end in result.batches[:-1]] == [start for start, _ in result.batches[1:]]
+    home = layout.generation_folder(pipeline.config.pipeline, 1)
+    folders = {f"{home}/{name}" for name in pipeline.store.list(home) if "-" in name}
+    assert folders == {b.manifest.removesuffix("/manifest.json") for b in pipeline.registered()}
