@@ -131,8 +131,7 @@ def test_a_lost_ledger_begins_where_the_retention_left_staging(capture: Capture)
     assert (generation.start_lsn, generation.staged_lsn) == (kept.start_lsn, kept.end_lsn)
 
 
-def test_a_lost_ledger_never_gives_a_number_again(capture: Capture) -> None:
-    """The Delta tables' transactions are named by it: with a lower LSN a batch would be taken as applied."""
+def test_a_lost_ledger_without_the_batches_says_that_changes_are_gone(capture: Capture) -> None:
     capture.settle()
     batch = capture.stage(TABLE)
     capture.store.delete(layout.batch_folder("shop", 1, batch.start_lsn, batch.attempt))
@@ -140,6 +139,15 @@ def test_a_lost_ledger_never_gives_a_number_again(capture: Capture) -> None:
     lose(capture)
     with pytest.raises(ChangesGone):
         capture.settle()
+    assert capture.settle().number == 2
+
+
+def test_a_number_is_never_given_again_whatever_staging_lost(capture: Capture) -> None:
+    """The Delta tables' transactions are named by it: with a lower LSN a batch would be taken as applied."""
+    capture.settle()
+    capture.stage(TABLE)
+    capture.store.delete(layout.generation_file("shop", 1))
+    lose(capture)
     assert capture.settle().number == 2
 
 

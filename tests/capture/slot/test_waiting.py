@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from tests.capture.slot.conftest import TABLE, Capture
+from standalone.postgres import PostgresServer
+from tests.capture.slot.conftest import TABLE, Capture, capture_of
+from tests.conftest import create_database, drop_database
 from tidemark.capture import waiting
+from tidemark.capture.confirm import confirm
 from tidemark.capture.waiting import Waiting, changes_waiting
 from tidemark.ledger import connection as ledger_connection
 from tidemark.ledger import tables
@@ -87,3 +92,24 @@ def test_a_slot_that_stands_beyond_what_is_staged_is_work(idle: Capture) -> None
     idle.write()
     idle.advance()
     assert "beyond" in look(idle).reason
+
+
+def test_on_postgresql_16_settling_looking_and_confirming_work_alike(
+    postgres16: PostgresServer, tmp_path: Path
+) -> None:
+    """Its pg_replication_slots lacks `failover`, `synced`, `invalidation_reason`, `inactive_since`."""
+    source, ledger = create_database(postgres16, "source"), create_database(postgres16, "ledger")
+    try:
+        capture = capture_of(source, ledger, tmp_path / "lake")
+        capture.settle()
+        batch = capture.stage(TABLE)
+        capture.apply(TABLE, batch.end_lsn)
+        capture.in_ledger("UPDATE tidemark.generations SET heartbeat_at = clock_timestamp()")
+        assert "confirmed up to" in look(capture).reason
+        assert confirm(capture.config, source=source, ledger=ledger, holder="c").after == batch.end_lsn
+        assert look(capture).waiting is False
+        capture.write()
+        assert "changed" in look(capture).reason
+    finally:
+        drop_database(postgres16, source)
+        drop_database(postgres16, ledger)
