@@ -63,8 +63,9 @@ def required(connection: psycopg.Connection[Any], pipeline: str) -> Generation:
 def open_generation(connection: psycopg.Connection[Any], lease: Lease, opening: GenerationFile) -> Generation:
     """Open the generation that a written generation.json describes; its number must be above every other's.
 
-    With a `backfill_kind` every table of the pipeline is marked as needing a backfill for the same reason. The error is
-    kept until `take_error` hands it out, once. Needs the lease `slot`.
+    With a `backfill_kind` every table of the pipeline is marked as needing a backfill for the same reason, and its join
+    is judged anew: what was in flight when the new slot was made is in no stream. The error is kept until
+    `take_error` hands it out, once. Needs the lease `slot`.
     """
     with connection.transaction():
         lease.check(connection, SLOT)
@@ -99,7 +100,7 @@ def open_generation(connection: psycopg.Connection[Any], lease: Lease, opening: 
                 """
                 UPDATE tidemark.tables
                    SET needs_backfill = true, backfill_kind = %s, backfill_reason = %s,
-                       backfill_since = clock_timestamp()
+                       backfill_since = clock_timestamp(), join_horizon = NULL
                  WHERE pipeline = %s
                 """,
                 (opening.backfill_kind, opening.reason, lease.pipeline),
