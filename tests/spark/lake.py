@@ -143,17 +143,22 @@ class Lake:
 
     def current(self, table: StagedTable) -> list[Row]:
         """The rows without metadata, in the key's order."""
-        names = [c.name for c in table.schema.columns]
-        rows = [r.asDict() for r in self.read("current", table).collect()]
-        return sorted(
-            ({n: r[n] for n in names} for r in rows), key=lambda r: str([r[k] for k in table.schema.key or names])
-        )
+        by = table.schema.key or [c.name for c in table.schema.columns]
+        rows = [row for _, row in self._rows(self.read("current", table), table)]
+        return sorted(rows, key=lambda row: str([row[k] for k in by]))
 
     def history(self, table: StagedTable) -> list[tuple[str, Row]]:
         """Operation and row, in R1 order, the delete of a key change before its insert."""
+        return self._rows(self.read("history", table).orderBy("_commit_lsn", "_ordinal", "_op"), table)
+
+    def _rows(self, frame: DataFrame, table: StagedTable) -> list[tuple[str, Row]]:
+        found = frame.toArrow()
+        maps = {f.name for f in found.schema if pa.types.is_map(f.type)}
         names = [c.name for c in table.schema.columns]
-        rows = self.read("history", table).orderBy("_commit_lsn", "_ordinal", "_op").collect()
-        return [(r["_op"], {n: r[n] for n in names}) for r in rows]
+        return [
+            (r.get("_op", ""), {n: dict(r[n]) if n in maps and r[n] is not None else r[n] for n in names})
+            for r in found.to_pylist()
+        ]
 
     def version(self, step: str, table: StagedTable) -> int:
         logs = sorted((Path(self.path(step, table)) / "_delta_log").glob("*.json"))

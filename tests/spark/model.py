@@ -1,4 +1,4 @@
-"""The judge: a list of changes, as the stream gives them, applied one after another to a dictionary. No Spark in here."""
+"""The judge: a list of changes, as the stream gives them, applied one by one to a dictionary. No Spark in here."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def apply(state: dict[Key, Row], key: Sequence[str], change: Change) -> list[tup
 def random_changes(
     rng: random.Random, state: dict[Key, Row], count: int, *, truncates: bool = True
 ) -> Iterator[Change]:
-    """Changes of a table (id, n, body, note) that a source could have made from this state on; body and note are TOASTed.
+    """Changes of a table (id, n, body, note) that a source could make from this state on; body and note are TOASTed.
 
     Few keys, so that they are deleted, used again, moved and swapped through a third one all the time.
     """
