@@ -85,19 +85,44 @@ def compare(
     Columns in `leave_out` must be absent in `current`; those in `masked` must be there but are not compared. A column
     that one side alone has is an AssertionError: no row could then be equal. A `current` that is not there has no rows.
     """
+    current = _read_current(spark, f"{lake.rstrip('/')}/{current_table(pipeline, TableName.parse(table))}")
+    return compare_rows(
+        source=source,
+        table=table,
+        fields=None if current is None else current.schema.fields,
+        rows=lambda fields: [] if current is None else _current_rows(current, fields),
+        leave_out=leave_out,
+        masked=masked,
+        most_examples=most_examples,
+    )
+
+
+def compare_rows(
+    *,
+    source: str,
+    table: str,
+    fields: list[T.StructField] | None,
+    rows: Callable[[list[T.StructField]], Iterable[Row]],
+    leave_out: Collection[str] = (),
+    masked: Collection[str] = (),
+    most_examples: int = 5,
+) -> Comparison:
+    """The same for rows of `current` that were read by other means; `fields` are its columns, None where there is none.
+
+    `rows` is asked for the columns to compare. Times are numbers, microseconds or days since 1970; floats their `repr`;
+    arrays tuples; maps sorted pairs.
+    """
     name = TableName.parse(table)
-    current = _read_current(spark, f"{lake.rstrip('/')}/{current_table(pipeline, name)}")
     with psycopg.connect(source) as connection:
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         connection.execute(_SESSION)
         at_source = _columns(connection, name)
         primary_key = _primary_key(connection, name)
-        expected = [c for c in at_source if c not in leave_out]
-        fields = _fields(current, expected, table)
-        fields = [f for f in fields if f.name not in masked]
-        names = [f.name for f in fields]
-        source_rows = list(_source_rows(connection, name, fields))
-    current_rows = [] if current is None else list(_current_rows(current, fields))
+        compared = _fields(fields, [c for c in at_source if c not in leave_out], table)
+        compared = [f for f in compared if f.name not in masked]
+        names = [f.name for f in compared]
+        source_rows = list(_source_rows(connection, name, compared))
+    current_rows = list(rows(compared))
     if primary_key and set(primary_key) <= set(names):
         differences = list(_keyed(names, [names.index(k) for k in primary_key], source_rows, current_rows))
     else:
@@ -105,10 +130,10 @@ def compare(
     return Comparison(table, len(source_rows), len(current_rows), len(differences), tuple(differences[:most_examples]))
 
 
-def _fields(current: DataFrame | None, expected: list[str], table: str) -> list[T.StructField]:
-    if current is None:
+def _fields(held: list[T.StructField] | None, expected: list[str], table: str) -> list[T.StructField]:
+    if held is None:
         return [T.StructField(c, T.StringType()) for c in expected]
-    fields = [f for f in current.schema.fields if f.name not in METADATA_COLUMNS]
+    fields = [f for f in held if f.name not in METADATA_COLUMNS]
     found = [f.name for f in fields]
     if sorted(found) != sorted(expected):
         raise AssertionError(f"columns of {table}: the source has {sorted(expected)}, current has {sorted(found)}")

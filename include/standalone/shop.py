@@ -1,12 +1,13 @@
 """The demo's source: a small shop, and somebody who keeps buying, changing and cancelling while it is captured.
 
-`create_tables` makes the tables, still empty; `Shop.trade` writes some 100,000 rows in rounds and does on the way what
-change data capture goes wrong on: updates that leave a large text untouched, a key change of such a row, deletes that
-cascade, a transaction and a savepoint that are rolled back, a truncate.
+`create_tables` makes the tables, still empty (`python -m standalone.shop <conninfo>` does just that). `Shop.trade` writes
+some 100,000 rows in rounds and does on the way what change data capture goes wrong on: updates that leave a large text
+untouched, a key change of such a row, deletes that cascade, a transaction that is rolled back, a truncate.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections import Counter
@@ -173,3 +174,7 @@ class Shop:
         if number in changes:
             connection.execute(f"UPDATE shop.orders SET {changes[number]} WHERE id = {SHOWN_ORDER}")
             self.changed["shown order"] += 1
+
+
+if __name__ == "__main__":
+    create_tables(sys.argv[1])
