@@ -9,12 +9,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tidemark.capture.merging import ingest, make_plan
 
 from standalone.postgres import wait_for
 from tests.faults import workload
 from tests.support import judge, stages
 from tests.support.capture import Environment
+from tidemark.capture.merging import ingest, make_plan
 from tidemark.errors import LeaseTaken
 from tidemark.staging import layout
 from tidemark.staging.store import Store

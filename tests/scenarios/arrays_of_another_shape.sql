@@ -8,7 +8,7 @@ CREATE TABLE kept (id int PRIMARY KEY, a int[]);
 INSERT INTO item VALUES (1, '{1,2}'), (2, '{{1,2},{3,4}}'), (3, '[0:1]={7,8}');
 INSERT INTO kept TABLE item;
 -- step: run
--- expect: current item (id, array_join(a, ' '))
+-- expect: current item (id, a)
 --   1 | 1 2
 --   2 | ∅
 --   3 | ∅

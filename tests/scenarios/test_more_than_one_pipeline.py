@@ -44,7 +44,7 @@ def test_two_pipelines_on_two_databases_run_side_by_side(two: tuple[Environment,
         assert judge.second_run_changes_nothing(environment) == []
     rows = judge.read(right, "current", "public.item")
     assert rows is not None
-    assert {row["whose"] for row in rows.collect()} == {"right"}
+    assert {row["whose"] for row in rows.rows()} == {"right"}
 
 
 def test_a_lease_of_one_pipeline_stops_no_other(two: tuple[Environment, Environment]) -> None:
@@ -65,7 +65,10 @@ def test_an_unparked_table_gets_all_its_batches_in_order(new_environment: Callab
     environment.run()
     with environment.ledger_connection() as connection:
         judge.ledger_tables.park(
-            connection, "unparking", "public.broken", {"kind": "Test", "move": "FIX_TARGET", "message": "broken by hand"}
+            connection,
+            "unparking",
+            "public.broken",
+            {"kind": "Test", "move": "FIX_TARGET", "message": "broken by hand"},
         )
     for name in "bcd":
         environment.execute(f"UPDATE broken SET name = '{name}'")
@@ -81,4 +84,4 @@ def test_an_unparked_table_gets_all_its_batches_in_order(new_environment: Callab
     assert judge.second_run_changes_nothing(environment) == []
     history = judge.read(environment, "history", "public.broken")
     assert history is not None
-    assert [row["name"] for row in history.orderBy(*judge.ORDER).collect()] == ["a", "b", "c", "d"]
+    assert [row["name"] for row in judge.in_order(history.rows())] == ["a", "b", "c", "d"]

@@ -21,7 +21,7 @@ UPDATE note SET title = 'back' WHERE id = 3;
 --   1 | same transaction | a | 5000
 --   2 | last             | c | 5000
 --   3 | back             | ∅ | ∅
--- expect: history note (_op, id, title, left(body, 1), array_join(_unchanged, ' '))
+-- expect: history note (_op, id, title, left(body, 1), _unchanged)
 --   insert | 1 | one              | a | ∅
 --   update | 1 | same transaction | a | body
 --   insert | 2 | two              | b | ∅

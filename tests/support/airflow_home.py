@@ -97,7 +97,7 @@ class AirflowHome:
             **self.settings,
         }
 
-    def run(self, *arguments: str, timeout_s: float = 300, **variables: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str, timeout_s: float = 600, **variables: str) -> subprocess.CompletedProcess[str]:
         """Run `airflow <arguments>` to its end; stdout holds both streams. Killed, all of it, after `timeout_s`."""
         process = self.start(*arguments, stdout=subprocess.PIPE, **variables)
         try:

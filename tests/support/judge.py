@@ -1,10 +1,11 @@
-"""The judge of every scenario, fault and simulation: source, `current` and `history` -> the sentences that say what is wrong.
+"""The judge of every scenario, fault and simulation: source, `current`, `history` -> the sentences that say what is wrong.
 
-1. `current` equals the source, by value, in all columns (include/standalone/comparison.py, which shares no code with the codec).
-2. The last row per key in history above the last truncate, less deletes, equals current. Without a key: inserts less deletes,
-   as multisets, where an update is the delete of its old row and the insert of its new one.
+1. `current` equals the source, by value, in all columns (include/standalone/comparison.py).
+2. The last row per key in history above the last truncate, less deletes, equals current. Without a key: inserts less
+   deletes, as multisets, where an update is the delete of its old row and the insert of its new one.
 3. A second run changes nothing: no Delta table has a new version.
 A table that is parked or marked as needing a backfill is outside of 1 and 2 only where the test says that it shall be.
+The Delta tables are read without Spark (tests/support/delta_files.py): no code of what is judged is used, nor its time.
 """
 
 from __future__ import annotations
@@ -14,18 +15,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
-
-from standalone.comparison import compare
+from standalone.comparison import compare_rows
+from tests.support import delta_files
 from tests.support.capture import Environment
+from tests.support.delta_files import DeltaFiles, Row
 from tidemark.ledger import tables as ledger_tables
 from tidemark.ledger.tables import TableRow
-from tidemark.names import METADATA_COLUMNS, TableName, spark_identifier
+from tidemark.names import METADATA_COLUMNS, TableName
 from tidemark.schema.table import TableSchema
 from tidemark.staging import layout
-
-ORDER = ("_generation", "_commit_lsn", "_ordinal")
 
 
 def captured(environment: Environment) -> dict[str, TableRow]:
@@ -74,12 +72,13 @@ def current_equals_source(environment: Environment, table: str) -> list[str]:
         return []  # history only
     rule = environment.config.rule(TableName.parse(table))
     assert rule is not None
-    compared = compare(
-        environment.spark(),
+    current = read(environment, "current", table)
+    rows = [] if current is None else current.rows()
+    compared = compare_rows(
         source=environment.source,
-        lake=environment.config.lake,
-        pipeline=environment.config.pipeline,
         table=table,
+        fields=None if current is None else current.fields,
+        rows=lambda fields: [tuple(row[field.name] for field in fields) for row in rows],
         leave_out=rule.leave_out,
         masked=tuple(rule.mask),
     )
@@ -96,65 +95,64 @@ def history_leads_to_current(environment: Environment, table: str) -> list[str]:
     schema = schema_of(environment, table)
     current, history = read(environment, "current", table), read(environment, "history", table)
     if history is None:
-        return [] if current is None or current.isEmpty() else [f"{table}: current has rows and there is no history"]
-    found = _order_is_unique(table, history)
+        return [] if current is None or not current.rows() else [f"{table}: current has rows and there is no history"]
+    changes = in_order(history.rows())
+    found = _twice(table, changes)
     if current is None:
         return found
     assert schema is not None
-    columns = [c for c in current.columns if c not in METADATA_COLUMNS]
-    missing = [c for c in columns if c not in history.columns]
+    columns = [field.name for field in current.fields if field.name not in METADATA_COLUMNS]
+    missing = sorted(set(columns) - {field.name for field in history.fields})
     if missing:
         return [*found, f"{table}: history lacks the columns {missing}"]
-    wanted = Counter(_as_text(current, columns))
-    changes = _changes(history, schema.key, columns)
-    have = _last_rows(changes) if schema.key else _remaining_rows(changes)
-    for row, count in (wanted - have).items():
-        found.append(f"{table}: {count} x in current and not the outcome of history: {row[:300]}")
-    for row, count in (have - wanted).items():
-        found.append(f"{table}: {count} x the outcome of history and not in current: {row[:300]}")
+    have = Counter(_values(row, columns) for row in current.rows())
+    outcome = _last_rows(changes, schema.key, columns) if schema.key else _remaining_rows(changes, columns)
+    for row, count in (have - outcome).items():
+        found.append(f"{table}: {count} x in current and not the outcome of history: {str(row)[:300]}")
+    for row, count in (outcome - have).items():
+        found.append(f"{table}: {count} x the outcome of history and not in current: {str(row)[:300]}")
     return found[:6]
 
 
-def _last_rows(changes: list[tuple[str, str, str]]) -> Counter[str]:
-    rows: dict[str, str] = {}
-    for operation, key, row in changes:
-        if operation == "truncate":
+def in_order(changes: list[Row]) -> list[Row]:
+    """History in R1 order; of a change of the key the delete comes before the insert."""
+    return sorted(changes, key=lambda c: (*_order_key(c), c["_op"] != "delete"))
+
+
+def _order_key(change: Row) -> tuple[int, int, int]:
+    return change["_generation"], change["_commit_lsn"], change["_ordinal"]
+
+
+def _values(row: Row, columns: Iterable[str]) -> tuple[Any, ...]:
+    return tuple(row[column] for column in columns)
+
+
+def _last_rows(changes: list[Row], key: tuple[str, ...], columns: list[str]) -> Counter[tuple[Any, ...]]:
+    rows: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+    for change in changes:
+        if change["_op"] == "truncate":
             rows.clear()
-        elif operation == "delete":
-            rows.pop(key, None)
+        elif change["_op"] == "delete":
+            rows.pop(_values(change, key), None)
         else:
-            rows[key] = row
+            rows[_values(change, key)] = _values(change, columns)
     return Counter(rows.values())
 
 
-def _remaining_rows(changes: list[tuple[str, str, str]]) -> Counter[str]:
-    rows: Counter[str] = Counter()
-    for operation, _, row in changes:
-        if operation == "truncate":
+def _remaining_rows(changes: list[Row], columns: list[str]) -> Counter[tuple[Any, ...]]:
+    rows: Counter[tuple[Any, ...]] = Counter()
+    for change in changes:
+        if change["_op"] == "truncate":
             rows.clear()
         else:
-            rows[row] += -1 if operation == "delete" else 1
+            rows[_values(change, columns)] += -1 if change["_op"] == "delete" else 1
     return rows
 
 
-def _changes(history: DataFrame, key: tuple[str, ...], columns: list[str]) -> list[tuple[str, str, str]]:
-    """Operation, key and row of every change in R1 order; of a key change the delete comes before the insert."""
-    ordered = history.orderBy(*ORDER, F.when(F.col("_op") == "delete", 0).otherwise(1))
-    return [tuple(row) for row in ordered.select("_op", _json(key or columns), _json(columns)).collect()]
-
-
-def _order_is_unique(table: str, history: DataFrame) -> list[str]:
-    twice = history.groupBy(*ORDER, "_op").count().where("count > 1").limit(3).collect()
-    return [f"{table}: a change stands more than once in history: {tuple(row)}" for row in twice]
-
-
-def _as_text(frame: DataFrame, columns: list[str]) -> list[str]:
-    return [row[0] for row in frame.select(_json(columns)).collect()]
-
-
-def _json(columns: Iterable[str]) -> Any:
-    """Rows as text, NULLs included: what was written from one value reads as one text, and NaN equals NaN."""
-    return F.to_json(F.struct(*(F.col(spark_identifier(c)) for c in columns)), {"ignoreNullFields": "false"})
+def _twice(table: str, changes: list[Row]) -> list[str]:
+    """A change stands in history once: as one row, or as the delete and the insert of a change of the key."""
+    counted = Counter((*_order_key(change), change["_op"]) for change in changes)
+    return [f"{table}: {count} times in history: {change}" for change, count in counted.items() if count > 1][:3]
 
 
 # --- Delta tables ----------------------------------------------------------------------------------------------------
@@ -165,13 +163,9 @@ def table_path(environment: Environment, kind: str, table: str) -> Path:
     return Path(environment.config.lake) / locate(environment.config.pipeline, TableName.parse(table))
 
 
-def read(environment: Environment, kind: str, table: str) -> DataFrame | None:
+def read(environment: Environment, kind: str, table: str) -> DeltaFiles | None:
     """The Delta table "current" or "history" of a table; None where there is none."""
-    path = table_path(environment, kind, table)
-    if not (path / "_delta_log").exists():
-        return None
-    spark: SparkSession = environment.spark()
-    return spark.read.format("delta").load(str(path))
+    return delta_files.read(table_path(environment, kind, table))
 
 
 def delta_versions(environment: Environment) -> dict[str, int]:

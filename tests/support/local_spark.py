@@ -26,7 +26,7 @@ def jars() -> str:
 
 
 def start(folder: Path) -> SparkSession:
-    """Tests hold many tiny tables: few partitions, no user interface, no compression worth its time."""
+    """Set up for many tiny tables: few partitions, plans interpreted rather than compiled, a JVM that compiles quickly."""
     spark = session.start(
         "tidemark tests",
         {
@@ -37,6 +37,9 @@ def start(folder: Path) -> SparkSession:
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.memory": "2g",
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
             "spark.sql.shuffle.partitions": "2",

@@ -9,12 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from datetime import date, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
+from pyspark.sql import types as T
 
 from tests.support import judge
 from tests.support.capture import Environment
+from tests.support.delta_files import Row
 from tests.support.scenario import Expectation, Scenario, Statement, Step, split_columns
 from tidemark.config import TableRule
 from tidemark.lsn import Lsn
@@ -107,7 +111,7 @@ class Play:
     step: Step | None = None
     failed: BaseException | None = None
     excused: set[str] = field(default_factory=set)
-    staged_before: Lsn = Lsn(0)
+    staged_before: Lsn = field(default_factory=lambda: Lsn(0))
     refused: bool = False
 
     def attempt(self, act: Callable[[], None]) -> None:
@@ -176,7 +180,7 @@ class Play:
             case "columns":
                 frame = judge.read(self.environment, "current", table)
                 assert frame is not None, "there is no current table"
-                columns = [c for c in frame.columns if c not in METADATA_COLUMNS]
+                columns = [f.name for f in frame.fields if f.name not in METADATA_COLUMNS]
                 assert columns == split_columns(expected.detail), f"it has {columns}"
             case "tables":
                 wanted = {str(TableName(self.scenario.name, name.strip())) for name in expected.table.split(",")}
@@ -195,15 +199,12 @@ class Play:
                 self._nowhere(expected.detail.encode())
 
     def _rows(self, expected: Expectation, table: str) -> None:
-        frame = judge.read(self.environment, expected.kind, table)
-        assert frame is not None, "there is no such Delta table"
-        if expected.kind == "history":
-            frame = frame.orderBy(*judge.ORDER, judge.F.when(judge.F.col("_op") == "delete", 0).otherwise(1))
-        columns = split_columns(expected.detail)
-        rows = [
-            ["∅" if value is None else value.strip() for value in row]
-            for row in frame.selectExpr(*(f"cast({column} AS string)" for column in columns)).collect()
-        ]
+        found = judge.read(self.environment, expected.kind, table)
+        assert found is not None, "there is no such Delta table"
+        held = judge.in_order(found.rows()) if expected.kind == "history" else found.rows()
+        times = {field.name: field.dataType for field in found.fields}
+        columns = [(column, times) for column in split_columns(expected.detail)]
+        rows = [[_cell(column, types, row) for column, types in columns] for row in held]
         wanted = expected.rows
         if expected.kind == "current":
             rows, wanted = sorted(rows), sorted(wanted)
@@ -269,3 +270,35 @@ def _holds(path: Path, needle: bytes) -> bool:
     if path.suffix != ".parquet":
         return needle in path.read_bytes()
     return needle.decode() in str(pq.read_table(path).to_pylist())
+
+
+_EXPRESSION = re.compile(
+    r"(?P<function>left|length)\((?P<of>\w+)(?:, (?P<count>\d+))?\)|(?P<map>\w+)\['(?P<key>.+)'\]|(?P<name>\w+)"
+)
+
+
+def _cell(expression: str, types: dict[str, T.DataType], row: Row) -> str:
+    """A column, `left(column, 3)`, `length(column)` or `_text['column']` of a row, as a scenario file writes it."""
+    parsed = _EXPRESSION.fullmatch(expression)
+    assert parsed is not None, f"{expression} is neither a column nor left(), length() or map['key']"
+    name = parsed["name"] or parsed["of"] or parsed["map"]
+    value = row[name]
+    if value is None:
+        return "∅"
+    if parsed["map"]:
+        return dict(value).get(parsed["key"]) or "∅"
+    text = _as_text(value, types[name])
+    if parsed["function"] == "left":
+        return text[: int(parsed["count"])].strip()
+    return str(len(text)) if parsed["function"] == "length" else text.strip()
+
+
+def _as_text(value: Any, held: T.DataType) -> str:
+    match held:
+        case T.TimestampType() | T.TimestampNTZType():
+            return str(datetime(1970, 1, 1) + timedelta(microseconds=value))
+        case T.DateType():
+            return str(date(1970, 1, 1) + timedelta(days=value))
+        case T.ArrayType(elementType=element):
+            return " ".join("∅" if e is None else _as_text(e, element) for e in value)
+    return str(value)
