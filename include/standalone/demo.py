@@ -12,6 +12,8 @@ import os
 import shutil
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,7 +54,9 @@ def run_demo(checkout: Checkout) -> int:
             _wait_until_parsed(api)
         _capture(api, running, steps)
         with steps.step("compare every row of every table, with Spark"):
-            reports, history = _judge(checkout, running)
+            log = checkout.logs / "demo-spark.log"
+            with _stderr_in(log):
+                reports, differences, history = _judge(checkout, running)
     finally:
         if not was_running:
             services.down(checkout)
@@ -61,6 +65,7 @@ def run_demo(checkout: Checkout) -> int:
     print(f"  The runs in Airflow: {'' if was_running else 'type `make up`, then '}{running.ui}/dags/{DAG}", end="")
     print(f" (user {services.UI_USER}, password {running.ui_password})")
     different = sum(report.differences for report in reports)
+    print("".join(f"\n  {line}" for line in differences), end="")
     print("\n  Every row is equal." if not different else f"\n  {different} rows DIFFER.")
     return 1 if different else 0
 
@@ -83,7 +88,9 @@ def _start_afresh(checkout: Checkout, steps: Steps) -> services.Services:
             services.create_database(running, database)
         shop.create_tables(running.source)
         shutil.rmtree(checkout.made / "lake", ignore_errors=True)
-    return running if running.airflow_runs else services.start(checkout, steps)
+    if not running.airflow_runs:
+        services.start_airflow(running, steps, scheduled=False)  # a scheduled run would take another's work
+    return running
 
 
 def drop_database(server: str, name: str) -> None:
@@ -164,8 +171,8 @@ def _said(task: TaskRun) -> str:
 # --- after -----------------------------------------------------------------------------------------------------------
 
 
-def _judge(checkout: Checkout, running: services.Services) -> tuple[list[TableReport], list[Any]]:
-    """Compare all tables; also the changes in each `history`, and the lines of one order's."""
+def _judge(checkout: Checkout, running: services.Services) -> tuple[list[TableReport], list[str], list[Any]]:
+    """All tables compared, with the first rows that differ; and the lines of one order's history."""
     os.environ.update(checkout.environment(os.environ))
     from pyspark.sql import SparkSession
 
@@ -193,13 +200,12 @@ def _judge(checkout: Checkout, running: services.Services) -> tuple[list[TableRe
         return spark.read.format("delta").load(str(Path(lake) / history_table(PIPELINE, TableName.parse(table))))
 
     try:
-        reports = []
+        reports, differences = [], []
         for table in shop.TABLES:
             found = compare(spark, source=running.source, lake=lake, pipeline=PIPELINE, table=table)
             changes = history(table).count()
             reports.append(TableReport(table, found.source_rows, found.current_rows, found.differences, changes))
-            for example in found.examples:
-                print(f"\n    {table}: {example}", end="", flush=True)
+            differences += [f"{table}: {example}" for example in found.examples]
         lines = (
             history("shop.orders")
             .where(f"id = {shop.SHOWN_ORDER}")
@@ -209,7 +215,20 @@ def _judge(checkout: Checkout, running: services.Services) -> tuple[list[TableRe
         )
     finally:
         spark.stop()
-    return reports, lines
+    return reports, differences, lines
+
+
+@contextmanager
+def _stderr_in(log: Path) -> Iterator[None]:
+    """What the JVM says goes to a file: it writes to the descriptor, not to sys.stderr."""
+    kept = os.dup(2)
+    with log.open("w") as out:
+        os.dup2(out.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def _show(reports: list[TableReport], history: list[Any], steps: Steps) -> None:

@@ -141,8 +141,9 @@ def up(checkout: Checkout) -> int:
     if services.airflow_runs and services.server.is_running():
         print("already running")
     else:
-        start(checkout, Steps())
-        services = Services.read(checkout)
+        steps = Steps()
+        services = start_postgres(checkout, steps)
+        start_airflow(services, steps)
     print(f"\n  Airflow     {services.ui}   user {UI_USER}, password {services.ui_password}")
     print(f"  PostgreSQL  127.0.0.1:{services.postgres_port}, user postgres, password {services.postgres_password}")
     print("              databases: shop (the source), tidemark (the ledger), airflow (Airflow's own)")
@@ -150,13 +151,16 @@ def up(checkout: Checkout) -> int:
     return 0
 
 
-def start(checkout: Checkout, steps: Steps) -> Services:
-    """Start whatever does not run: databases first, then Airflow, until Airflow says that it is healthy."""
-    services = start_postgres(checkout, steps)
-    stop_airflow(services)
+def start_airflow(services: Services, steps: Steps, *, scheduled: bool = True) -> None:
+    """Start Airflow's processes and wait until Airflow says that it is healthy; PostgreSQL has to run.
+
+    Unless `scheduled`, runs happen only when they are triggered.
+    """
+    checkout = services.checkout
+    stop_airflow(services)  # what is left where one process has ended
     services.ui_port = _free_port(services.ui_port or _UI_PORT)
     services.write()
-    env = services.environment()
+    env = services.environment() | {"AIRFLOW__SCHEDULER__USE_JOB_SCHEDULE": str(scheduled)}
     home = Path(env["AIRFLOW_HOME"])
     home.mkdir(parents=True, exist_ok=True)
     _private(home / "passwords.json", json.dumps({UI_USER: services.ui_password}))
@@ -176,7 +180,6 @@ def start(checkout: Checkout, steps: Steps) -> Services:
         except BaseException:
             stop_airflow(services)
             raise
-    return services
 
 
 def _migrate(services: Services, steps: Steps, env: dict[str, str], home: Path) -> None:
