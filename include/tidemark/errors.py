@@ -361,12 +361,12 @@ class SparkApplicationFailed(RetryError):
 
 class PositionBelowPlan(TargetError):
     happened = (
-        "The Delta table {step} of {table} is at {position}, but the plan begins behind {after}: somebody restored an older "
-        "version of it, or replaced or removed it. Nothing was written"
+        "The Delta table {step} of {table} is at {position}, but the plan begins behind {after}: an older copy of it was put "
+        "in its place, or it was replaced or removed. Nothing was written"
     )
     remedy = (
-        "Bring its newest version back (RESTORE TABLE ... TO VERSION AS OF ...) and unpark the table; if that is gone, remove "
-        "both Delta tables, history and current, and start a backfill of the table."
+        "Put its newest files back and unpark the table; if they are gone, remove both Delta tables, history and current, "
+        "and start a backfill of the table."
     )
 
 
@@ -383,20 +383,20 @@ class PositionInsideBatch(TargetError):
 
 class HistoryBehindCurrent(TargetError):
     happened = (
-        "Of {table}, history is at {history_lsn} and current already at {current_lsn}: somebody restored an older version of "
-        "history, or replaced or removed it. Nothing was written"
+        "Of {table}, history is at {history_lsn} and current already at {current_lsn}: an older copy of history was put in its "
+        "place, or it was replaced or removed. Nothing was written"
     )
     remedy = (
-        "Bring history's newest version back (RESTORE TABLE ... TO VERSION AS OF ...) and unpark the table; if that is gone, "
-        "remove both Delta tables and start a backfill of the table."
+        "Put history's newest files back and unpark the table; if they are gone, remove both Delta tables and start a "
+        "backfill of the table."
     )
 
 
 class TargetDiffers(TargetError):
     happened = "The Delta table {step} of {table} does not have the columns it was given; differing: {columns}. Nothing was written"
     remedy = (
-        "Undo what was done to the Delta table's columns by hand (RESTORE TABLE ... TO VERSION AS OF ...) and unpark the table, "
-        "or remove both Delta tables and start a backfill of the table."
+        "Undo what was done to the Delta table's columns by hand and unpark the table, or remove both Delta tables, history "
+        "and current, and start a backfill of the table."
     )
 
 

@@ -131,7 +131,8 @@ class Lake:
     def applied(self, *tables: PlannedTable) -> list[TableResult]:
         """Apply, and insist that no table failed."""
         result = self.apply(*tables)
-        assert [t.error for t in result.tables] == [None] * len(tables)
+        errors = {t.table: t.error["message"] for t in result.tables if t.error is not None}
+        assert not errors, errors
         return list(result.tables)
 
     def path(self, step: str, table: StagedTable) -> str:

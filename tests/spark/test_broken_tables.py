@@ -1,4 +1,4 @@
-"""R6: what is wrong with one table is that table's result, says what to do, quotes no value, and stops no other table."""
+"""R6: what is wrong with one table is its own result, says what to do, quotes no value, and stops no other table."""
 
 from __future__ import annotations
 

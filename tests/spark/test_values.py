@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from pyspark.sql import SparkSession
@@ -21,6 +22,8 @@ from tests.spark.lake import TEXTS, Lake, StagedTable, table_schema, with_column
 from tests.spark.model import Change, Key, Row, apply
 from tidemark.schema.table import TableSchema
 from tidemark.target.plan import TableResult
+
+UTC = ZoneInfo("UTC")  # as Arrow gives it back
 
 Transactions = Sequence[Sequence[Change]]
 
@@ -199,7 +202,7 @@ TRAPS = [
     Trap("column_added", texts("column_added"),
          [[insert(1, body="long"), insert(2)]],
          [[update(1, "body", n=1)], [insert(3, extra="three"), move(2, 4, "body", extra="four")],
-          [update(3, "body", "extra", n=3)]],
+          [update(3, "body", "extra", n=3, extra=None)]],
          later=WIDER),
 ]  # fmt: skip
 

@@ -26,7 +26,15 @@ from delta.exceptions import DeltaConcurrentModificationException
 from delta.tables import DeltaTable
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import (
+    DateType,
+    NumericType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from tidemark.lsn import Lsn
 from tidemark.names import spark_identifier
@@ -36,6 +44,8 @@ TXN_VERSION: Final = "spark.databricks.delta.write.txnVersion"
 
 # What Delta cannot put into a plain Parquet column name; such a table is created with column mapping.
 UNMAPPED_CHARACTERS: Final = frozenset(" ,;{}()\n\t=")
+
+STATISTICS_TYPES: Final = (NumericType, StringType, DateType, TimestampType, TimestampNTZType)
 
 # Conditions by which Delta says that the table changed under a command that had been planned on an older version.
 _CONTESTED_CONDITIONS: Final = frozenset(
@@ -115,6 +125,14 @@ def create(spark: SparkSession, path: str, schema: StructType, properties: Mappi
     for key, value in {**properties, **_column_mapping(schema.names)}.items():
         builder = builder.property(key, value)
     builder.execute()
+
+
+def with_statistics(schema: StructType, columns: Sequence[str]) -> dict[str, str]:
+    """The property by which files carry statistics of these columns only, as far as Delta has any for their types."""
+    able = [name for name in columns if isinstance(schema[name].dataType, STATISTICS_TYPES)]
+    if not able:
+        return {"delta.dataSkippingNumIndexedCols": "0"}
+    return {"delta.dataSkippingStatsColumns": ",".join(spark_identifier(name) for name in able)}
 
 
 def add_columns(spark: SparkSession, table: PinnedTable, fields: Sequence[StructField]) -> None:

@@ -46,7 +46,7 @@ from tidemark.names import spark_identifier
 from tidemark.schema.table import TableSchema
 from tidemark.staging import layout
 from tidemark.target import delta_tables
-from tidemark.target.changes import Changes
+from tidemark.target.changes import ROW_METADATA, Changes
 from tidemark.target.delta_tables import PinnedTable
 from tidemark.target.failures import as_error
 from tidemark.target.plan import MergePlan, PlannedBatch, PlannedTable, PlanResult, TableResult
@@ -214,13 +214,10 @@ class TableMerge:
 
     def _move(self, state: State, missing: list[PlannedBatch], lagging: list[PlannedBatch]) -> None:
         """Towards the end of the plan. Where history is ahead, current alone, up to where history is."""
-        history = self._with_columns("history", state.history, self._history_type(), {})
+        history = self._with_columns("history", state.history, self._history_type(), ROW_METADATA)
         current = state.current
         if current is not None:
-            # File statistics of the key prune MERGE's first pass; those of other columns only cost every write.
-            key = ",".join(spark_identifier(k) for k in self.schema.key)
-            properties = {"delta.dataSkippingStatsColumns": key} if key else {}
-            current = self._with_columns("current", current, self._current_type(), properties)
+            current = self._with_columns("current", current, self._current_type(), ())
         ahead = [b for b in lagging if b not in missing]
         changes = Changes(self.session, self.plan.lake, self.planned.schemas, ahead or missing, current)
         try:
@@ -240,11 +237,16 @@ class TableMerge:
     # --- the tables exist and have the columns ----------------------------------------------------------------------
 
     def _with_columns(
-        self, step: str, table: PinnedTable, wanted: StructType, properties: dict[str, str]
+        self, step: str, table: PinnedTable, wanted: StructType, statistics: Sequence[str]
     ) -> PinnedTable:
-        """Create the table, or add the columns that are new: a metadata commit that carries no position."""
+        """Create the table, or add the columns that are new: a metadata commit that carries no position.
+
+        `statistics` are the columns that get file statistics besides the key: those of the key prune a MERGE, those of
+        all others would only cost every write.
+        """
         if not table.exists:
-            delta_tables.create(self.session, table.path, wanted, {**TABLE_PROPERTIES, **properties})
+            listed = delta_tables.with_statistics(wanted, [*statistics, *self.schema.key])
+            delta_tables.create(self.session, table.path, wanted, {**TABLE_PROPERTIES, **listed})
             return delta_tables.pin(self.session, table.path)
         found = {f.name: f.dataType for f in table.schema().fields}
         missing = [f for f in wanted.fields if f.name not in found]
