@@ -1,8 +1,8 @@
 """The demo's source: a small shop, and somebody who keeps buying, changing and cancelling while it is captured.
 
 `create_tables` makes the tables, still empty (`python -m standalone.shop <conninfo>` does just that). `Shop.trade`
-writes some 100,000 rows in rounds and does on the way what change data capture goes wrong on: updates that leave a large
-text untouched, a key change of such a row, deletes that cascade, a transaction that is rolled back, a truncate.
+writes some 100,000 rows in rounds and does on the way what change data capture goes wrong on: updates that leave a
+large text untouched, a key change of such a row, deletes that cascade, a rolled-back transaction, a truncate.
 """
 
 from __future__ import annotations
