@@ -1,4 +1,6 @@
-"""SIGKILL at every name of `tidemark.failpoints.NAMES`, in a process of its own: the task's retry, or the next run, converges."""
+"""SIGKILL at every name of `tidemark.failpoints.NAMES`, in a process of its own: the task's retry, or the next run,
+converges.
+"""
 
 from __future__ import annotations
 

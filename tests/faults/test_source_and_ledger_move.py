@@ -1,8 +1,10 @@
-"""The database crashes, the slot moves back, forward, or is another one, the ledger is an older copy: never a silent gap."""
+"""The database crashes, the slot moves back, forward, or is another one, the ledger is an older copy: never a silent
+gap.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import psycopg
 import pytest
@@ -105,7 +107,7 @@ def test_an_advance_within_what_is_staged_is_no_gap(shop: Environment) -> None:
 
 
 @pytest.fixture
-def copied_ledger(postgres: PostgresServer) -> Iterator[Callable[[Environment], str]]:
+def copied_ledger(postgres: PostgresServer) -> Callable[[Environment], str]:
     """A function that copies the ledger's database as it is now."""
 
     def copy(environment: Environment) -> str:
@@ -118,7 +120,7 @@ def copied_ledger(postgres: PostgresServer) -> Iterator[Callable[[Environment], 
             )
         return postgres.conninfo(target)
 
-    yield copy
+    return copy
 
 
 @pytest.mark.parametrize("confirmed", [True, False], ids=["confirmed", "not_confirmed"])

@@ -1,8 +1,7 @@
 """Every tests/scenarios/*.sql is one test; `tests/support/scenario.py` says how to read and write them.
 
-Scenarios that ask for nothing special share one pipeline, each in a schema of its own, and go through its runs in step: one run
-merges the tables of all of them. With `-k name` a scenario has the pipeline for itself.
-"""
+Scenarios that ask for nothing special share one pipeline, each in a schema of its own, and go through its runs in
+step: one run merges the tables of all of them. With `-k name` a scenario has the pipeline for itself."""
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
 """Random changes, random stages, random deaths; seeded. However a seed plays out, the tables end equal to their source.
 
-A few seeds are part of every test run; `make simulation` plays more (TIDEMARK_SIMULATION_SEEDS=n, TIDEMARK_SIMULATION_FIRST=m).
-Here a stage dies by an exception that nothing catches rather than by SIGKILL, since that costs no process: what a real kill
-leaves behind is tried by tests/faults.
-"""
+A few seeds are part of every test run; `make simulation` plays more (TIDEMARK_SIMULATION_SEEDS=n,
+TIDEMARK_SIMULATION_FIRST=m). Here a stage dies by an exception that nothing catches rather than by SIGKILL, since that
+costs no process: what a real kill leaves behind is tried by tests/faults."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 
@@ -72,12 +72,12 @@ def _act(environment: Environment, random: Random, monkeypatch: pytest.MonkeyPat
 def _die_at(environment: Environment, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One run in which the process dies at the failpoint, where the run gets there."""
 
-    def reach(reached: str) -> None:
-        if reached == name:
-            raise Died(name)
+    def kill(pid: int, signal: int) -> None:
+        raise Died(name)
 
     with monkeypatch.context() as patch:
-        patch.setattr(failpoints, "reach", reach)
+        patch.setenv(failpoints.VARIABLE, name)
+        patch.setattr(failpoints, "os", SimpleNamespace(environ=os.environ, getpid=os.getpid, kill=kill))
         environment.begin_run()
         try:
             for stage in ("drain", "merge", "confirm"):

@@ -1,4 +1,6 @@
-"""A seeded random workload: tables of every identity, and transactions of random changes on few keys, so that they collide."""
+"""A seeded random workload: tables of every identity, and transactions of random changes on few keys, so that they
+collide.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +14,7 @@ from tests.support.capture import Environment
 from tidemark.config import TableRule
 
 SCHEMA = "sim"
+_UNLESS_TAKEN = "ON CONFLICT DO NOTHING"
 TABLES = tuple(
     TableRule(f"{SCHEMA}.{name}") for name in ("plain", "pair", "whole", "bag", "named", "log", "parts", "moment")
 )
@@ -19,9 +22,11 @@ TABLES = tuple(
 _CREATE = f"""
 CREATE SCHEMA {SCHEMA};
 SET search_path = {SCHEMA};
-CREATE TABLE plain (id int PRIMARY KEY, a text, n numeric(12,2), body text STORAGE EXTERNAL, more text STORAGE EXTERNAL);
+CREATE TABLE plain (id int PRIMARY KEY, a text, n numeric(12,2),
+  body text STORAGE EXTERNAL, more text STORAGE EXTERNAL);
 CREATE TABLE pair (x int, y text, v float8, body text STORAGE EXTERNAL, PRIMARY KEY (y, x));
-CREATE TABLE whole (id int PRIMARY KEY, a text, n numeric(12,2), body text STORAGE EXTERNAL, more text STORAGE EXTERNAL);
+CREATE TABLE whole (id int PRIMARY KEY, a text, n numeric(12,2),
+  body text STORAGE EXTERNAL, more text STORAGE EXTERNAL);
 ALTER TABLE whole REPLICA IDENTITY FULL;
 CREATE TABLE bag (a text, v float8, body text STORAGE EXTERNAL);
 ALTER TABLE bag REPLICA IDENTITY FULL;
@@ -130,12 +135,12 @@ class Workload:
         key, text, large = self._key(), self._text(), self._large()
         return self.random.choice(
             [
-                f"INSERT INTO plain VALUES ({key}, {text}, {self._number()}, {large}, {self._large()}) ON CONFLICT DO NOTHING",
-                f"INSERT INTO whole VALUES ({key}, {text}, {self._number()}, {large}, {self._large()}) ON CONFLICT DO NOTHING",
+                f"INSERT INTO plain VALUES ({key}, {text}, {self._number()}, {large}, {self._large()}) {_UNLESS_TAKEN}",
+                f"INSERT INTO whole VALUES ({key}, {text}, {self._number()}, {large}, {self._large()}) {_UNLESS_TAKEN}",
                 f"INSERT INTO plain VALUES ({key}, {text}) ON CONFLICT (id) DO UPDATE SET a = excluded.a",
-                f"INSERT INTO pair VALUES ({key % 3}, '{key}', 'NaN', {large}) ON CONFLICT DO NOTHING",
-                f"INSERT INTO named VALUES ({key}, 'k{self._key()}', {key}, {large}) ON CONFLICT DO NOTHING",
-                f"INSERT INTO parts VALUES ({key}, {text}, {large}) ON CONFLICT DO NOTHING",
+                f"INSERT INTO pair VALUES ({key % 3}, '{key}', 'NaN', {large}) {_UNLESS_TAKEN}",
+                f"INSERT INTO named VALUES ({key}, 'k{self._key()}', {key}, {large}) {_UNLESS_TAKEN}",
+                f"INSERT INTO parts VALUES ({key}, {text}, {large}) {_UNLESS_TAKEN}",
             ]
         )
 
@@ -191,7 +196,7 @@ class Workload:
         one = f"(SELECT min(ctid) FROM bag WHERE a IS NOT DISTINCT FROM {text})"
         return self.random.choice(
             [
-                f"INSERT INTO bag VALUES ({text}, {value}, {self._large()}), ({text}, {value}, NULL), ({text}, {value}, NULL)",
+                f"INSERT INTO bag SELECT {text}, {value}, {self._large()} FROM generate_series(1, 3)",
                 f"UPDATE bag SET v = {value} WHERE ctid = {one}",
                 f"UPDATE bag SET v = {value} WHERE a IS NOT DISTINCT FROM {text}",
                 f"DELETE FROM bag WHERE ctid = {one}",
@@ -209,7 +214,7 @@ class Workload:
         )
         return self.random.choice(
             [
-                f"INSERT INTO moment VALUES ({at}, {day}, '{{\"k\": [1, null]}}', '{{1,NULL}}', '\\x00ff') ON CONFLICT DO NOTHING",
+                f"INSERT INTO moment VALUES ({at}, {day}, '{{\"k\": null}}', '{{1,NULL}}', '\\x00ff') {_UNLESS_TAKEN}",
                 f"UPDATE moment SET at = {at} WHERE at = {at} + '1 us'",
                 f"UPDATE moment SET l = l || 1, j = NULL WHERE day = {day}",
                 f"DELETE FROM moment WHERE at = {at}",

@@ -1,9 +1,10 @@
-"""A pipeline under test, whole and without Airflow: `Environment` runs the stages of include/tidemark/capture in this process.
+"""A pipeline under test, whole and without Airflow: `Environment` runs the stages of include/tidemark/capture in this
+process.
 
-`run()` is what a DAG run is: preflight → changes_waiting → drain → merge → confirm, the last also after a skip. The merge uses
-the session's one Spark; `crash` runs a stage in a process of its own (tests/support/stages.py) that kills itself at a failpoint.
-Time does not pass by itself: where a test needs a lease to have ended, `let_leases_end` says so.
-"""
+`run()` is what a DAG run is: preflight → changes_waiting → drain → merge → confirm, the last also after a skip. The
+merge uses the session's one Spark; `crash` runs a stage in a process of its own (tests/support/stages.py) that kills
+itself at a failpoint. Time does not pass by itself: where a test needs a lease to have ended, `let_leases_end` says
+so."""
 
 from __future__ import annotations
 
@@ -37,7 +38,9 @@ SALT = b"the salt of the tests"
 
 @dataclass(slots=True)
 class RunReport:
-    """What one run did; `drained` is None where `changes_waiting` said no, `spark_started` False where no plan was needed."""
+    """What one run did; `drained` is None where `changes_waiting` said no, `spark_started` False where no plan was
+    needed.
+    """
 
     run_id: str
     waiting: bool = True
@@ -50,8 +53,8 @@ class RunReport:
 class Environment:
     """One pipeline with a source database, a ledger database and a lake of its own.
 
-    `sessions` are the source's sessions by name; each is autocommit, so a scenario's own BEGIN is what opens a transaction.
-    """
+    `sessions` are the source's sessions by name; each is autocommit, so a scenario's own BEGIN is what opens a
+    transaction."""
 
     config: PipelineConfig
     source: str
@@ -82,7 +85,9 @@ class Environment:
     # --- the stages ----------------------------------------------------------------------------------------------
 
     def run(self, run_id: str | None = None) -> RunReport:
-        """One DAG run; an error of a stage is raised and ends it, as a failed task would. The same `run_id` is a cleared run."""
+        """One DAG run; an error of a stage is raised and ends it, as a failed task would. The same `run_id` is a
+        cleared run.
+        """
         self.begin_run(run_id)
         self.preflight()
         self.report.waiting = self.changes_waiting()
@@ -131,8 +136,9 @@ class Environment:
     # --- faults --------------------------------------------------------------------------------------------------
 
     def crash(self, at: str) -> None:
-        """Run the stage of failpoint `at` in a process of its own and see it killed there. The run's id stays, so that the next
-        call of the stage is the task's retry."""
+        """Run the stage of failpoint `at` in a process of its own and see it killed there. The run's id stays, so that
+        the next call of the stage is the task's retry.
+        """
         stage = at.partition(".")[0]
         process = self.start(stage, at)
         output, _ = process.communicate(timeout=120)
@@ -142,7 +148,9 @@ class Environment:
             )
 
     def start(self, stage: str, failpoint: str = "") -> subprocess.Popen[str]:
-        """Start one stage in a process of its own, with a failpoint ("name" kills it there, "name:stop" halts it there)."""
+        """Start one stage in a process of its own, with a failpoint ("name" kills it there, "name:stop" halts it
+        there).
+        """
         given = self.folder / f"stage-{next(self.numbers)}.pickle"
         given.write_bytes(pickle.dumps(self.stage_input()))
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "include")])}

@@ -1,4 +1,5 @@
-"""The judge of every scenario, fault and simulation: source, `current`, `history` -> the sentences that say what is wrong.
+"""The judge of every scenario, fault and simulation: source, `current`, `history` -> the sentences that say what is
+wrong.
 
 1. `current` equals the source, by value, in all columns (include/standalone/comparison.py).
 2. The last row per key in history above the last truncate, less deletes, equals current. Without a key: inserts less
@@ -48,7 +49,9 @@ def marked(row: TableRow) -> str | None:
 
 
 def wrongs(environment: Environment, tables: Iterable[str] | None = None, excused: Iterable[str] = ()) -> list[str]:
-    """Everything that is wrong with the tables (default: all captured) now; `excused` are those that the test marks itself."""
+    """Everything that is wrong with the tables (default: all captured) now; `excused` are those that the test marks
+    itself.
+    """
     rows = captured(environment)
     excused = set(excused)
     found: list[str] = []

@@ -26,7 +26,7 @@ def jars() -> str:
 
 
 def start(folder: Path) -> SparkSession:
-    """Set up for many tiny tables: few partitions, plans interpreted rather than compiled, a JVM that compiles quickly."""
+    """Set up for many tiny tables: few partitions, interpreted plans, a JVM that compiles quickly."""
     spark = session.start(
         "tidemark tests",
         {
@@ -40,7 +40,6 @@ def start(folder: Path) -> SparkSession:
             "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
             "spark.sql.codegen.wholeStage": "false",
             "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-            "spark.sql.adaptive.enabled": "false",
             "spark.sql.adaptive.enabled": "false",
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",

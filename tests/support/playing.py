@@ -1,8 +1,8 @@
 """Scenarios -> what is wrong with them: plays one or many of them on one pipeline and evaluates what they expect.
 
-Several scenarios go through the pipeline's runs in step: each does what it does at the source up to its next `-- step:`, then one
-run serves them all, then each is judged by its own tables. A drain that one of them asks for is one more batch for the others.
-"""
+Several scenarios go through the pipeline's runs in step: each does what it does at the source up to its next `--
+step:`, then one run serves them all, then each is judged by its own tables. A drain that one of them asks for is one
+more batch for the others."""
 
 from __future__ import annotations
 
@@ -103,7 +103,9 @@ def _staged(environment: Environment) -> Lsn:
 
 @dataclass(slots=True)
 class Play:
-    """One scenario on its way: `at` is the next act, `step` the step it waits for, `excused` the tables it says are marked."""
+    """One scenario on its way: `at` is the next act, `step` the step it waits for, `excused` the tables it says are
+    marked.
+    """
 
     scenario: Scenario
     environment: Environment

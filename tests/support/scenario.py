@@ -16,9 +16,8 @@ A scenario file is SQL with directives in comments, and reads as a specification
     -- step: drain | merge | confirm   one of them alone
     -- expect: …                       what holds after the step; rows follow as comment lines, cells between "|"
 
-In rows "∅" is NULL and "*" anything. After each run, beyond what is expected explicitly, the judge holds `current` against the
-source and history against `current` (tests/support/judge.py). Any other comment is for the reader.
-"""
+In rows "∅" is NULL and "*" anything. After each run, beyond what is expected explicitly, the judge holds `current`
+against the source and history against `current` (tests/support/judge.py). Any other comment is for the reader."""
 
 from __future__ import annotations
 
@@ -71,7 +70,9 @@ class Step:
 
 @dataclass(slots=True)
 class Expectation:
-    """For example "history", table "note", detail "_op, id", rows [["insert", "1"]]; rows is None where none may follow."""
+    """For example "history", table "note", detail "_op, id", rows [["insert", "1"]]; rows is None where none may
+    follow.
+    """
 
     line: int
     kind: str
@@ -103,7 +104,9 @@ class NotAScenario(Exception):
 
 
 def read(path: Path) -> Scenario:
-    """Raises `NotAScenario` for a directive, step or expectation that is none: a typing error must not pass as a comment."""
+    """Raises `NotAScenario` for a directive, step or expectation that is none: a typing error must not pass as a
+    comment.
+    """
     reader = _Reader(path, Scenario(path.stem))
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         reader.take(number, line.rstrip())

@@ -1,8 +1,7 @@
 """The stages of a DAG run as functions, and one of them as a process: `python -m tests.support.stages <stage> <input>`.
 
-Airflow's operators do the same and no more (plugins/tidemark_airflow); what they add (XCom, assets, the Spark hook) carries
-nothing that correctness needs.
-"""
+Airflow's operators do the same and no more (plugins/tidemark_airflow); what they add (XCom, assets, the Spark hook)
+carries nothing that correctness needs."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from tidemark.config import PipelineConfig
 
 @dataclass(frozen=True, slots=True)
 class StageInput:
-    """Everything a task gets; `run_id` also makes the holder's name, so that the same run's retry is the same holder."""
+    """Everything a task gets; `run_id` is part of the holder, so that the same run's retry is the same holder."""
 
     config: PipelineConfig
     source: str
@@ -60,7 +59,7 @@ def drain(given: StageInput) -> Any:
 
 
 def merge(given: StageInput, apply: Callable[[str], None]) -> bool:
-    """Ingest, plan, let `apply` run the application on the plan's URI, ingest. False where there was nothing to plan."""
+    """Ingest, plan, let `apply` run the application on the plan's URI, ingest. False if there was nothing to plan."""
     from tidemark.capture.merging import ingest, make_plan
     from tidemark.staging import layout
 
