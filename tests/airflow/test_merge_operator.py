@@ -242,7 +242,7 @@ def test_killing_the_task_kills_spark_submit(merge: Merge, monkeypatch: pytest.M
         except BaseException as error:
             raised.append(error)
 
-    task = threading.Thread(target=run)
+    task = threading.Thread(target=run, daemon=True)
     task.start()
     noted = merge.folder / "pid"
     pid = int(wait_for("spark-submit runs", lambda: noted.exists() and noted.read_text().strip()))
