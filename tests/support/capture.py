@@ -24,7 +24,7 @@ from typing import Any
 import psycopg
 from pyspark.sql import SparkSession
 
-from tests.support import stages
+from tests.support import local_spark, stages
 from tidemark import failpoints
 from tidemark.config import Bounds, PipelineConfig, TableRule
 from tidemark.ledger import connection as ledger_connection
@@ -147,7 +147,7 @@ class Environment:
                 f"{stage} was not killed at {at} but ended with {process.returncode}:\n{output[-3000:]}"
             )
 
-    def start(self, stage: str, failpoint: str = "") -> subprocess.Popen[str]:
+    def start(self, stage: str, failpoint: str = "", own_jvm: bool = False) -> subprocess.Popen[str]:
         """Start one stage in a process of its own, with a failpoint ("name" kills it there, "name:stop" halts it
         there).
         """
@@ -155,6 +155,8 @@ class Environment:
         given.write_bytes(pickle.dumps(self.stage_input()))
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "include")])}
         environment.pop(failpoints.VARIABLE, None)
+        if stage == "merge" and not own_jvm:
+            environment |= local_spark.gateway_of(self.spark())
         if failpoint:
             environment[failpoints.VARIABLE] = failpoint
         return subprocess.Popen(

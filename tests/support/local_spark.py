@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from tidemark.target import session
@@ -50,3 +52,21 @@ def start(folder: Path) -> SparkSession:
     )
     spark.sparkContext.setLogLevel("ERROR")
     return spark
+
+
+def gateway_of(spark: SparkSession) -> dict[str, str]:
+    """Variables by which another Python process reaches this session's JVM (see `attach`)."""
+    parameters = spark.sparkContext._gateway.gateway_parameters
+    return {"PYSPARK_GATEWAY_PORT": str(parameters.port), "PYSPARK_GATEWAY_SECRET": parameters.auth_token}
+
+
+def attach() -> SparkSession:
+    """A driver of its own on the JVM that `gateway_of` named: killing it kills no test, and starting it costs no JVM.
+
+    What it had handed to the JVM before it died may still be done, which is harsher than a machine that is lost.
+    """
+    gateway = launch_gateway()
+    context = gateway.jvm.org.apache.spark.SparkContext.getOrCreate()
+    java_context = gateway.jvm.org.apache.spark.api.java.JavaSparkContext(context)
+    conf = SparkConf(_jvm=gateway.jvm, _jconf=java_context.getConf())
+    return SparkSession(SparkContext(conf=conf, gateway=gateway, jsc=java_context))

@@ -5,6 +5,7 @@ carries nothing that correctness needs."""
 
 from __future__ import annotations
 
+import os
 import pickle
 import sys
 from collections.abc import Callable
@@ -91,17 +92,20 @@ def main(stage: str, path: str) -> None:
         case "drain":
             drain(given)
         case "merge":
-            from tests.support import local_spark
-
-            merge(given, lambda uri: apply(local_spark.start(Path(path).parent), uri))
-        case "apply":  # one plan alone, its URI in the place of the run's id
-            from tests.support import local_spark
-
-            apply(local_spark.start(Path(path).parent), given.run_id)
+            merge(given, lambda uri: apply(_driver(path), uri))
         case "confirm":
             confirm(given)
         case _:
             raise SystemExit(f"no stage {stage!r}")
+
+
+def _driver(path: str) -> SparkSession:
+    """On the JVM of the tests where the environment names it, else with one of its own."""
+    from tests.support import local_spark
+
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        return local_spark.attach()
+    return local_spark.start(Path(path).parent)
 
 
 if __name__ == "__main__":
