@@ -85,11 +85,28 @@ class PinnedTable:
 
     @property
     def is_empty(self) -> bool:
-        return not self.exists or int(self.snapshot.numOfFiles()) == 0
+        if not self.exists:
+            return True
+        checksum = self.snapshot.checksumOpt()
+        files = checksum.get().numFiles() if checksum.isDefined() else self.snapshot.numOfFiles()
+        return int(files) == 0
 
     def position(self, application: str) -> Lsn | None:
-        """The end LSN of the last batch applied under this application id, None where there is none."""
+        """The end LSN of the last batch applied under this application id, None where there is none.
+
+        Taken from the version's checksum file, which every commit of Delta's writes with all transactions in it; where it
+        is missing, from the whole log, which costs a Spark job or two.
+        """
         if not self.exists:
+            return None
+        checksum = self.snapshot.checksumOpt()
+        listed = checksum.get().setTransactions() if checksum.isDefined() else None
+        if listed is not None and listed.isDefined():
+            transactions = listed.get()
+            for n in range(transactions.size()):
+                transaction = transactions.apply(n)
+                if transaction.appId() == application:
+                    return Lsn(int(transaction.version()))
             return None
         found = self.snapshot.transactions().get(application)
         return Lsn(int(found.get())) if found.isDefined() else None
@@ -154,7 +171,8 @@ def append(spark: SparkSession, table: PinnedTable, frame: DataFrame, applicatio
     jvm: Any = spark.sparkContext._jvm
     nothing = jvm.scala.Option.apply(None)
     transaction = table.log.startTransaction(nothing, jvm.scala.Option.apply(table.snapshot))
-    transaction.txnVersion(application)  # enters the id into the transaction's read set: what makes a rival a conflict
+    # What was read here makes a rival's commit a conflict; `txnVersion(id)` adds it too, but reads the whole log for it.
+    transaction.readTxn().addOne(application)
     files = transaction.writeFiles(frame._jdf)
     moved = jvm.org.apache.spark.sql.delta.actions.SetTransaction(
         application, int(end), jvm.scala.Option.apply(jvm.java.lang.System.currentTimeMillis())
