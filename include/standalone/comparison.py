@@ -33,7 +33,7 @@ Row = tuple[Any, ...]
 
 # What the text of a value depends on; types.md fixes the same settings for the stream.
 _SESSION = (
-    "SET TimeZone = 'UTC'; SET DateStyle = 'ISO, MDY'; SET IntervalStyle = 'postgres'; SET bytea_output = 'hex'; "
+    "SET TimeZone = 'UTC'; SET DateStyle = 'ISO, MDY'; SET IntervalStyle = 'iso_8601'; SET bytea_output = 'hex'; "
     "SET extra_float_digits = 1"
 )
 _FIRST_US = -62_135_596_800_000_000  # 0001-01-01

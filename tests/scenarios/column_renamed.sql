@@ -7,4 +7,4 @@ INSERT INTO item VALUES (1, 'red');
 ALTER TABLE item RENAME COLUMN colour TO paint;
 INSERT INTO item VALUES (2, 'blue');
 -- step: run
--- expect: marked item (paint)
+-- expect: parked item (SchemaNotFollowed.*colour)

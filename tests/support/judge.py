@@ -12,7 +12,7 @@ The Delta tables are read without Spark (tests/support/delta_files.py): no code 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +48,14 @@ def marked(row: TableRow) -> str | None:
     return f"needs backfill: {row.backfill_reason}" if row.needs_backfill else None
 
 
-def wrongs(environment: Environment, tables: Iterable[str] | None = None, excused: Iterable[str] = ()) -> list[str]:
-    """Everything that is wrong with the tables (default: all captured) now; `excused` are those that the test marks
-    itself.
+def wrongs(
+    environment: Environment,
+    tables: Iterable[str] | None = None,
+    excused: Iterable[str] = (),
+    lacking: Mapping[str, Collection[str]] | None = None,
+) -> list[str]:
+    """Everything that is wrong with the tables (default: all captured) now. `excused` are those that the test marks
+    itself; `lacking` maps a table to columns that its current shall not have yet.
     """
     rows = captured(environment)
     excused = set(excused)
@@ -64,12 +69,12 @@ def wrongs(environment: Environment, tables: Iterable[str] | None = None, excuse
         elif (why := marked(row)) is not None:
             found.append(f"{table}: {why}")
         else:
-            found += current_equals_source(environment, table)
+            found += current_equals_source(environment, table, (lacking or {}).get(table, ()))
             found += history_leads_to_current(environment, table)
     return found
 
 
-def current_equals_source(environment: Environment, table: str) -> list[str]:
+def current_equals_source(environment: Environment, table: str, lacking: Collection[str] = ()) -> list[str]:
     schema = schema_of(environment, table)
     if schema is not None and not schema.key and schema.identity != "full":
         return []  # history only
@@ -82,7 +87,7 @@ def current_equals_source(environment: Environment, table: str) -> list[str]:
         table=table,
         fields=None if current is None else current.fields,
         rows=lambda fields: [tuple(row[field.name] for field in fields) for row in rows],
-        leave_out=rule.leave_out,
+        leave_out=(*rule.leave_out, *lacking),
         masked=tuple(rule.mask),
     )
     if compared.equal:

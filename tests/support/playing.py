@@ -113,6 +113,7 @@ class Play:
     step: Step | None = None
     failed: BaseException | None = None
     excused: set[str] = field(default_factory=set)
+    lacking: dict[str, tuple[str, ...]] = field(default_factory=dict)
     staged_before: Lsn = field(default_factory=lambda: Lsn(0))
     refused: bool = False
 
@@ -146,6 +147,7 @@ class Play:
         step = self.step
         assert step is not None
         self.refused = self.refused or step.refused is not None
+        self.lacking = {}
         while self.at < len(self.scenario.acts) and isinstance(act := self.scenario.acts[self.at], Expectation):
             self.at += 1
             try:
@@ -155,7 +157,7 @@ class Play:
                     f"{self.scenario.name}.sql:{act.line}: expected {act.kind} {act.table}: {wrong}"
                 ) from wrong
         if step.name == "run" and step.refused is None:
-            found = judge.wrongs(self.environment, sorted(self._captured()), self.excused)
+            found = judge.wrongs(self.environment, sorted(self._captured()), self.excused, self.lacking)
             if found:
                 raise Unexpected(f"after the step of {self.scenario.name}.sql:{step.line}:\n" + "\n".join(found))
         self.advance()
@@ -177,6 +179,11 @@ class Play:
         match expected.kind:
             case "history" | "current":
                 self._rows(expected, table)
+            case "not yet in current":
+                found = judge.read(self.environment, "current", table)
+                assert found is not None, "there is no current table"
+                assert expected.detail not in {f.name for f in found.fields}, "it is there"
+                self.lacking[table] = (expected.detail,)
             case "no current":
                 assert judge.read(self.environment, "current", table) is None, "there is one"
             case "columns":

@@ -31,6 +31,7 @@ EXPECTATIONS = (
     "history",
     "current",
     "no current",
+    "not yet in current",
     "columns",
     "tables",
     "parked",
