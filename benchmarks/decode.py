@@ -1,7 +1,7 @@
 """Decode speed, client CPU only: `python -m benchmarks.decode [--changes N] [--profile]`.
 
-Synthetic messages (8 columns; of 31 changes 20 inserts, 10 updates, 1 delete; 100 changes
-per transaction) go through `Decoder.decode` in blocks, then into Parquet. Prints microseconds of CPU per change of both.
+Synthetic messages (8 columns; of 31 changes 20 inserts, 10 updates, 1 delete; 100 changes per transaction) go through
+`Decoder.decode` in blocks, then into Parquet. Prints microseconds of CPU per change of both.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 
 import pyarrow.parquet as pq
+
 from tidemark.names import TableName
 from tidemark.pgoutput.decoder import Decoder
 from tidemark.pgoutput.messages import RelationMessage
@@ -78,9 +79,7 @@ def messages(changes: int) -> Iterator[bytes]:
 
 def schema_for(message: RelationMessage) -> TableSchema:
     columns = tuple(
-        Column(
-            c.name, type_name(c.type_oid, c.typmod, {}), c.type_oid, c.typmod, target_type(c.type_oid, c.typmod, {})
-        )
+        Column(c.name, type_name(c.type_oid, c.typmod, {}), c.type_oid, c.typmod, target_type(c.type_oid, c.typmod, {}))
         for c in message.columns
     )
     return TableSchema(TableName("public", "orders"), 1, message.relation_oid, message.identity, ("id",), columns)

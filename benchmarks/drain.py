@@ -1,10 +1,10 @@
 """The drain beside `pg_recvlogical`, on the same WAL: `python -m benchmarks.drain [--inserts N] [--repeat N]`.
 
-Workload a: one table of 8 columns; N inserts, N/2 updates and N/20 deletes in transactions of some thousand changes
-(N = 2,000,000 is the full size). Both read the whole of it over TCP from the embedded server, in turn, each time from
-a fresh copy of the slot: `pg_recvlogical -f /dev/null` only receives, the drain also decodes, writes typed Parquet,
-fsyncs and registers. Prints each time, the medians, rows per second, and the ratio (above 1: the drain is the faster
-one).
+Workload a: one table of 8 columns; N inserts, N/2 updates and N/20 deletes in transactions of some thousand
+changes (N = 2,000,000 is the full size). Both read the whole of it over TCP from the embedded server, in turn,
+each time from a fresh copy of the slot: `pg_recvlogical -f /dev/null` only receives, the drain also decodes,
+writes typed Parquet, fsyncs and registers. Prints each time, the medians, rows per second, and the ratio (above
+1: the drain is the faster one).
 """
 
 from __future__ import annotations

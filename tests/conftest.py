@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 from psycopg import sql
-from standalone.postgres import PostgresServer, running
 
+from standalone.postgres import PostgresServer, running
 from tidemark.config import TableRule
 
 if TYPE_CHECKING:

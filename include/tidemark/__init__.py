@@ -1,5 +1,5 @@
 """Tidemark: change data capture from PostgreSQL to Delta Lake, without a daemon.
 
-The library knows nothing of Airflow; `plugins/tidemark_airflow` and `spark_apps` call it. Start with `capture`, whose modules
-are the stages of a run: preflight, waiting, drain, merging, confirm.
+The library knows nothing of Airflow; `plugins/tidemark_airflow` and `spark_apps` call it. Start with `capture`, whose
+modules are the stages of a run: preflight, waiting, drain, merging, confirm.
 """

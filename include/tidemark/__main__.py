@@ -4,8 +4,8 @@
     status FILE               where the pipeline stands: slot, generation, and each table
     unpark FILE TABLE         let the next run apply all staged batches of a parked table
 
-Exit status 0: as it should be; 1: something needs somebody, and it was said what; 2: the command line was not
-understood.
+Exit status 0: as it should be; 1: something needs somebody, and it was said what; 2: the
+command line was not understood.
 """
 
 from __future__ import annotations

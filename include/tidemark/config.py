@@ -44,8 +44,8 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class TableRule:
-    """One entry of `tables:`, a name or a pattern ("schema.*", "schema.order_*"), with what holds for the tables it
-    names."""
+    """One entry of `tables:`, a name or a pattern ("schema.*", "schema.order_*"), with what
+    holds for the tables it names."""
 
     pattern: str
     leave_out: tuple[str, ...] = ()
@@ -68,9 +68,9 @@ class TableRule:
 def split_pattern(pattern: str) -> tuple[tuple[str, bool], tuple[str, bool]]:
     """`schema.table` as the file has it -> (schema, whether it was quoted), (table, whether it was quoted).
 
-    Names are those of the catalogue, letter by letter; "*", "?" and "[...]" stand for characters as in file names. A
-    part in double quotes holds no pattern and may hold anything, a dot or a "*" too. Raises ValueError on anything
-    else.
+    Names are those of the catalogue, letter by letter; "*", "?" and "[...]" stand for characters as in
+    file names. A part in double quotes holds no pattern and may hold anything, a dot or a "*" too.
+    Raises ValueError on anything else.
     """
     schema = _NAME_PART.match(pattern)
     if schema is not None and pattern[schema.end() : schema.end() + 1] == ".":
@@ -137,8 +137,8 @@ class PipelineConfig:
                 earlier, by = said.setdefault((about, column), (word, rule))
                 if earlier != word and by is not rule:
                     found.append(
-                        f"column {column!r} of {table}: line {by.line} says {earlier}, "
-                        f"the entry in line {rule.line} says {word}"
+                        f"column {column!r} of {table}: line {by.line} says {earlier}, the entry in line {rule.line} "
+                        f"says {word}"
                     )
         return found
 

@@ -118,8 +118,8 @@ def load(path: Path | str) -> PipelineConfig:
 
 
 def load_all(folder: Path | str) -> list[PipelineConfig]:
-    """Read every file of a folder. Raises PipelineFileInvalid with the problems of all files, and those between
-    them."""
+    """Read every file of a folder. Raises PipelineFileInvalid with the problems of all
+    files, and those between them."""
     configs, problems = read_all(folder)
     if problems:
         raise _invalid(problems)
@@ -127,8 +127,8 @@ def load_all(folder: Path | str) -> list[PipelineConfig]:
 
 
 def read_all(folder: Path | str) -> tuple[list[PipelineConfig], list[Problem]]:
-    """The sound files of a folder, and the problems of the others: so that one broken file does not stop the other
-    pipelines.
+    """The sound files of a folder, and the problems of the others: so that one broken file
+    does not stop the other pipelines.
 
     Of two files that contradict each other (one name, one slot, one managed publication) the first by file name counts.
     """
@@ -184,16 +184,15 @@ def _clashes(config: PipelineConfig, others: Iterable[PipelineConfig]) -> list[s
         if config.publication == other.publication and (config.manage_publication or other.manage_publication):
             found.append(
                 f"{other.path} also uses publication {config.publication!r}; a managed publication belongs to one "
-                "pipeline, "
-                "since each would remove the other's tables from it"
+                "pipeline, since each would remove the other's tables from it"
             )
     return found
 
 
 @dataclass(slots=True)
 class _Reader:
-    """Walks the nodes of one file and collects problems; what is missing or wrong is replaced so that the walk goes
-    on."""
+    """Walks the nodes of one file and collects problems; what is missing or wrong is
+    replaced so that the walk goes on."""
 
     path: Path
     problems: list[Problem] = field(default_factory=list)
@@ -201,7 +200,7 @@ class _Reader:
     def problem(self, node: Node | None, message: str) -> None:
         self.problems.append(Problem(str(self.path), 0 if node is None else node.start_mark.line + 1, message))
 
-    # --- the sections --------------------------------------------------------------------------------------------
+    # --- the sections -------------------------------------------------------------------------------------------------
 
     def pipeline(self, root: Node | None) -> PipelineConfig:
         if root is None:
@@ -345,14 +344,14 @@ class _Reader:
             self.problem(node, f"notifier {text!r} is no dotted path of a class")
         return text
 
-    # --- nodes ---------------------------------------------------------------------------------------------------
+    # --- nodes --------------------------------------------------------------------------------------------------------
 
     def at(self, line: int, message: str) -> None:
         self.problems.append(Problem(str(self.path), line, message))
 
     def section(self, node: Node | None, name: str) -> dict[str, Node]:
-        """A mapping with known keys only. `name` is its key in OPTIONS; required options that are missing are
-        problems."""
+        """A mapping with known keys only. `name` is its key in OPTIONS; required options
+        that are missing are problems."""
         known, prefix = OPTIONS[name], f"{name}." if name else ""
         if node is None:
             found: dict[str, Node] = {}

@@ -1,8 +1,9 @@
 """Every error Tidemark raises on purpose, in one tree by whose move it is.
 
-A leaf says in `happened` what happened, with the facts, and in `remedy` what to do; both are templates over the keyword facts
-given when it is raised, so a leaf cannot be raised with a fact missing. `docs/operations.md` has one heading per leaf, and
-`plugins/tidemark_airflow/failures.py` the one table from `Move` to Airflow. No message ever holds a row's value.
+A leaf says in `happened` what happened, with the facts, and in `remedy` what to do; both are templates over the
+keyword facts given when it is raised, so a leaf cannot be raised with a fact missing. `docs/operations.md` has
+one heading per leaf, and `plugins/tidemark_airflow/failures.py` the one table from `Move` to Airflow. No
+message ever holds a row's value.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ class BugError(TidemarkError):
     move = Move.BUG
 
 
-# --- the pipeline file and preflight ------------------------------------------------------------------------------------
+# --- the pipeline file and preflight ----------------------------------------------------------------------------------
 
 
 class PipelineFileInvalid(ConfigError):
@@ -126,7 +127,9 @@ class ConnectionInvalid(ConfigError):
 
 class PreflightFailed(ConfigError):
     happened = "Preflight of pipeline {pipeline} found what must be put right first ({count}):\n{findings}\n"
-    remedy = "Each line says what to do; then run the DAG again, or `python -m tidemark preflight {path}` to look again."
+    remedy = (
+        "Each line says what to do; then run the DAG again, or `python -m tidemark preflight {path}` to look again."
+    )
 
 
 class PreflightWaits(RetryError):
@@ -141,15 +144,20 @@ class LakeUnusable(TargetError):
 
 class SourceLocked(RetryError):
     happened = "No lock on {what} was to be had within {seconds} s: {blockers}"
-    remedy = "Wait until that transaction ends, or end it; the retry asks again. bounds.lock_timeout_s is the longest wait."
+    remedy = (
+        "Wait until that transaction ends, or end it; the retry asks again. bounds.lock_timeout_s is the longest wait."
+    )
 
 
 class SlotCreationBlocked(RetryError):
-    happened = 'The slot "{slot}" could not be created within {seconds} s, since transactions were open all that time: {blockers}'
+    happened = (
+        'The slot "{slot}" could not be created within {seconds} s, since transactions were open all that time: '
+        "{blockers}"
+    )
     remedy = "PostgreSQL begins a slot only when they have ended. Commit, roll back or end them; the retry asks again."
 
 
-# --- protocol (pgoutput) ---------------------------------------------------------------------------------------------
+# --- protocol (pgoutput) ----------------------------------------------------------------------------------------------
 
 
 class MalformedMessage(BugError):
@@ -170,14 +178,14 @@ class MaskWithoutSalt(ConfigError):
     remedy = "Set mask_salt_connection in the pipeline file to a connection whose password is the salt."
 
 
-# --- what a table became at the source -------------------------------------------------------------------------------
+# --- what a table became at the source --------------------------------------------------------------------------------
 
 
 class SchemaNotFollowed(BackfillError):
     happened = "Table {table} changed at the source in a way that is not followed: {difference}"
     remedy = (
-        "Its changes stay in staging and the other tables go on. Bring the target's two tables to the new shape, or remove "
-        "them from the lake, then unpark the table and start a backfill of it."
+        "Its changes stay in staging and the other tables go on. Bring the target's two tables to the new shape, or "
+        "remove them from the lake, then unpark the table and start a backfill of it."
     )
 
 
@@ -189,7 +197,7 @@ class KeyValueUnfit(BackfillError):
     )
 
 
-# --- connections -----------------------------------------------------------------------------------------------------
+# --- connections ------------------------------------------------------------------------------------------------------
 
 
 class DatabaseUnreachable(RetryError):
@@ -199,10 +207,13 @@ class DatabaseUnreachable(RetryError):
 
 class DatabaseRefused(ConfigError):
     happened = "The {database} database refused the connection: {detail}"
-    remedy = "Correct host, database, login or password of the Airflow connection, or pg_hba.conf and the role at the server."
+    remedy = (
+        "Correct host, database, login or password of the Airflow connection, or pg_hba.conf and the role at the "
+        "server."
+    )
 
 
-# --- leases and ledger -----------------------------------------------------------------------------------------------
+# --- leases and ledger ------------------------------------------------------------------------------------------------
 
 
 class LeaseTaken(RetryError):
@@ -217,14 +228,18 @@ class LeaseLost(RetryError):
 
 class StagedMoved(RetryError):
     happened = (
-        "A batch of pipeline {pipeline} starting at {start_lsn} was not registered: the generation is staged up to {staged_lsn}"
+        "A batch of pipeline {pipeline} starting at {start_lsn} was not registered: the generation is staged up to "
+        "{staged_lsn}"
     )
     remedy = "Another drain was faster. Its batches count, this task's files are garbage; the retry goes on from there."
 
 
 class LedgerNotReady(ConfigError):
     happened = 'The ledger schema "tidemark" is missing or at version {found} where {expected} is needed'
-    remedy = "Run the preflight task of the pipeline, or `python -m tidemark preflight <file>`: it brings the schema up to date."
+    remedy = (
+        "Run the preflight task of the pipeline, or `python -m tidemark preflight <file>`: it brings the schema up to "
+        "date."
+    )
 
 
 class GenerationMissing(RetryError):
@@ -234,12 +249,15 @@ class GenerationMissing(RetryError):
 
 class SchemaVersionClash(BugError):
     happened = (
-        "Version {version} of table {table} in a manifest of pipeline {pipeline} is not the one that the ledger has under this number"
+        "Version {version} of table {table} in a manifest of pipeline {pipeline} is not the one that the ledger has "
+        "under this number"
     )
-    remedy = "Nothing was registered. Report it; if the ledger was edited by hand, restore it from a backup and run again."
+    remedy = (
+        "Nothing was registered. Report it; if the ledger was edited by hand, restore it from a backup and run again."
+    )
 
 
-# --- the slot and generations ----------------------------------------------------------------------------------------
+# --- the slot and generations -----------------------------------------------------------------------------------------
 
 
 class SlotMissing(SourceError):
@@ -251,7 +269,10 @@ class SlotMissing(SourceError):
 
 
 class SlotInvalidated(BackfillError):
-    happened = 'The slot "{slot}" was invalidated (wal_status={wal_status}, {reason}) at {lsn}; changes after that point are gone'
+    happened = (
+        'The slot "{slot}" was invalidated (wal_status={wal_status}, {reason}) at {lsn}; changes after that point are '
+        "gone"
+    )
     remedy = (
         "Drop the slot (SELECT pg_drop_replication_slot('{slot}')), run the capture DAG, and start a backfill of the "
         "pipeline's tables. Raise max_slot_wal_keep_size or idle_replication_slot_timeout, or run the DAG more often."
@@ -260,17 +281,26 @@ class SlotInvalidated(BackfillError):
 
 class SlotPluginDiffers(ConfigError):
     happened = 'The slot "{slot}" uses the output plugin {plugin}; Tidemark reads pgoutput'
-    remedy = "Name another slot in the pipeline file, or drop this one if nothing else uses it; preflight creates the right one."
+    remedy = (
+        "Name another slot in the pipeline file, or drop this one if nothing else uses it; preflight creates the right "
+        "one."
+    )
 
 
 class SlotDatabaseDiffers(ConfigError):
     happened = 'The slot "{slot}" belongs to the database {database}; the source connection leads to {connected}'
-    remedy = "Name another slot in the pipeline file (slots are named per server), or correct the database of the connection."
+    remedy = (
+        "Name another slot in the pipeline file (slots are named per server), or correct the database of the "
+        "connection."
+    )
 
 
 class SlotTwoPhase(ConfigError):
     happened = 'The slot "{slot}" was created with two_phase: prepared transactions would arrive before they commit'
-    remedy = "Name another slot in the pipeline file, or drop this one if nothing else uses it; preflight creates the right one."
+    remedy = (
+        "Name another slot in the pipeline file, or drop this one if nothing else uses it; preflight creates the right "
+        "one."
+    )
 
 
 class SlotSynced(ConfigError):
@@ -284,7 +314,9 @@ class SourceInRecovery(ConfigError):
 
 
 class SlotNotReady(RetryError):
-    happened = 'The slot "{slot}" is still being created: it waits for transactions that were open before it ({blocked_by})'
+    happened = (
+        'The slot "{slot}" is still being created: it waits for transactions that were open before it ({blocked_by})'
+    )
     remedy = "End the transactions named, or wait; the retry goes on when they have ended."
 
 
@@ -295,44 +327,50 @@ class SlotOfAnother(ConfigError):
 
 class SlotBusy(RetryError):
     happened = 'The slot "{slot}" is in use by process {pid} ({application})'
-    remedy = "Stop the other reader of this slot; each pipeline needs a slot of its own. A drain that just died frees it by itself."
+    remedy = (
+        "Stop the other reader of this slot; each pipeline needs a slot of its own. A drain that just died frees it by "
+        "itself."
+    )
 
 
 class ChangesGone(BackfillError):
     happened = (
-        'The slot "{slot}" stands at {confirmed_lsn}, beyond {staged_lsn}, the last position staged in generation {generation}: '
-        "somebody advanced or re-created it, or the ledger was restored from an older copy. The changes between are gone"
+        'The slot "{slot}" stands at {confirmed_lsn}, beyond {staged_lsn}, the last position staged in generation '
+        "{generation}: somebody advanced or re-created it, or the ledger was restored from an older copy. The changes "
+        "between are gone"
     )
     remedy = (
-        "A new generation was opened at {confirmed_lsn} and every table is marked as needing a backfill; the next run goes on "
-        "from there. Start a backfill of the pipeline's tables."
+        "A new generation was opened at {confirmed_lsn} and every table is marked as needing a backfill; the next run "
+        "goes on from there. Start a backfill of the pipeline's tables."
     )
 
 
 class SourceReplaced(BackfillError):
     happened = (
-        "The source is another life of the database: {difference}, since generation {generation} was staged up to {staged_lsn}. "
-        "What happened between is in no stream"
+        "The source is another life of the database: {difference}, since generation {generation} was staged up to "
+        "{staged_lsn}. What happened between is in no stream"
     )
     remedy = (
-        "A new generation was opened at {confirmed_lsn} and every table is marked as needing a backfill; the next run goes on "
-        "from there. Start a backfill of the pipeline's tables."
+        "A new generation was opened at {confirmed_lsn} and every table is marked as needing a backfill; the next run "
+        "goes on from there. Start a backfill of the pipeline's tables."
     )
 
 
 class GenerationStale(RetryError):
-    happened = (
-        'The slot "{slot}" is not the one that generation {generation} was staged from: {difference}'
+    happened = 'The slot "{slot}" is not the one that generation {generation} was staged from: {difference}'
+    remedy = (
+        "Nothing was confirmed or staged. The next drain looks at the slot first and opens a generation if it must."
     )
-    remedy = "Nothing was confirmed or staged. The next drain looks at the slot first and opens a generation if it must."
 
 
 class ConfirmFailed(RetryError):
     happened = (
-        'The slot "{slot}" was confirmed up to {position_lsn}, but reads back {confirmed_lsn}, although nothing holds it: '
-        "{staged_lsn} is staged"
+        'The slot "{slot}" was confirmed up to {position_lsn}, but reads back {confirmed_lsn}, although nothing holds '
+        "it: {staged_lsn} is staged"
     )
-    remedy = "The retry confirms again. If it stays, look at the server's log for errors of pg_replication_slot_advance."
+    remedy = (
+        "The retry confirms again. If it stays, look at the server's log for errors of pg_replication_slot_advance."
+    )
 
 
 class ReplicationFailed(RetryError):
@@ -342,49 +380,53 @@ class ReplicationFailed(RetryError):
 
 class DrainStalled(RetryError):
     happened = "No message came from the source for {seconds} s while draining up to {target_lsn}: {cause}"
-    remedy = "Look at pg_stat_replication and at long transactions on the source; the retry resumes at the last staged position."
+    remedy = (
+        "Look at pg_stat_replication and at long transactions on the source; the retry resumes at the last staged "
+        "position."
+    )
 
 
-# --- the Spark application ---------------------------------------------------------------------------------------------
+# --- the Spark application --------------------------------------------------------------------------------------------
 
 
 class SparkApplicationFailed(RetryError):
     happened = "The Spark application of plan {plan} could not do its work: {detail}"
     remedy = (
-        "No table was parked for it. Its own lines stand above in the task's log; what it committed before it ended counts, "
-        "and the next run applies the rest. If it stays, look at the Spark connection, the cluster and the lake."
+        "No table was parked for it. Its own lines stand above in the task's log; what it committed before it ended "
+        "counts, and the next run applies the rest. If it stays, look at the Spark connection, the cluster and the "
+        "lake."
     )
 
 
-# --- merge (Spark and Delta) -------------------------------------------------------------------------------------------
+# --- merge (Spark and Delta) ------------------------------------------------------------------------------------------
 
 
 class PositionBelowPlan(TargetError):
     happened = (
-        "The Delta table {step} of {table} is at {position}, but the plan begins behind {after}: an older copy of it was put "
-        "in its place, or it was replaced or removed. Nothing was written"
+        "The Delta table {step} of {table} is at {position}, but the plan begins behind {after}: an older copy of it "
+        "was put in its place, or it was replaced or removed. Nothing was written"
     )
     remedy = (
-        "Put its newest files back and unpark the table; if they are gone, remove both Delta tables, history and current, "
-        "and start a backfill of the table."
+        "Put its newest files back and unpark the table; if they are gone, remove both Delta tables, history and "
+        "current, and start a backfill of the table."
     )
 
 
 class PositionInsideBatch(TargetError):
     happened = (
-        "The Delta table {step} of {table} is at {position}, which lies within the staged batch from {start_lsn} to {end_lsn}: "
-        "it was not written from this staging. Nothing was written"
+        "The Delta table {step} of {table} is at {position}, which lies within the staged batch from {start_lsn} to "
+        "{end_lsn}: it was not written from this staging. Nothing was written"
     )
     remedy = (
-        "Make sure that no other pipeline or installation writes to this lake root; then remove both Delta tables, history "
-        "and current, and start a backfill of the table."
+        "Make sure that no other pipeline or installation writes to this lake root; then remove both Delta tables, "
+        "history and current, and start a backfill of the table."
     )
 
 
 class HistoryBehindCurrent(TargetError):
     happened = (
-        "Of {table}, history is at {history_lsn} and current already at {current_lsn}: an older copy of history was put in its "
-        "place, or it was replaced or removed. Nothing was written"
+        "Of {table}, history is at {history_lsn} and current already at {current_lsn}: an older copy of history was "
+        "put in its place, or it was replaced or removed. Nothing was written"
     )
     remedy = (
         "Put history's newest files back and unpark the table; if they are gone, remove both Delta tables and start a "
@@ -393,17 +435,20 @@ class HistoryBehindCurrent(TargetError):
 
 
 class TargetDiffers(TargetError):
-    happened = "The Delta table {step} of {table} does not have the columns it was given; differing: {columns}. Nothing was written"
+    happened = (
+        "The Delta table {step} of {table} does not have the columns it was given; differing: {columns}. Nothing was "
+        "written"
+    )
     remedy = (
-        "Undo what was done to the Delta table's columns by hand and unpark the table, or remove both Delta tables, history "
-        "and current, and start a backfill of the table."
+        "Undo what was done to the Delta table's columns by hand and unpark the table, or remove both Delta tables, "
+        "history and current, and start a backfill of the table."
     )
 
 
 class SchemaVersionsDiffer(BackfillError):
     happened = (
-        "Changes of {table} are staged under its schema versions {older} and {newer}, which differ by more than added columns: "
-        "{columns}. Nothing was written"
+        "Changes of {table} are staged under its schema versions {older} and {newer}, which differ by more than added "
+        "columns: {columns}. Nothing was written"
     )
     remedy = "Remove both Delta tables, history and current, and start a backfill of the table."
 
@@ -411,13 +456,16 @@ class SchemaVersionsDiffer(BackfillError):
 class StagedFileGone(BackfillError):
     happened = "A staged file that the plan of {table} names does not exist (any more). Nothing was written"
     remedy = (
-        "Bring the staging folder back (an object store keeps older versions) and unpark the table; if the file is gone for "
-        "good, start a backfill of the table."
+        "Bring the staging folder back (an object store keeps older versions) and unpark the table; if the file is "
+        "gone for good, start a backfill of the table."
     )
 
 
 class MergeContested(RetryError):
-    happened = "Another Spark application commits to {table}; after {rounds} rounds this one gave up. Nothing was written twice"
+    happened = (
+        "Another Spark application commits to {table}; after {rounds} rounds this one gave up. Nothing was written "
+        "twice"
+    )
     remedy = "Look for a driver that outlived its task and end it; the retry goes on from the tables' positions."
 
 
@@ -428,7 +476,10 @@ class MergeFailed(RetryError):
 
 class LakeFailed(RetryError):
     happened = "The lake or the Spark cluster failed while {table} was merged: {condition}"
-    remedy = "Mend storage, network or cluster; the next run goes on from the tables' positions. No table is parked for this."
+    remedy = (
+        "Mend storage, network or cluster; the next run goes on from the tables' positions. No table is parked for "
+        "this."
+    )
 
 
 class MergeBroken(BugError):

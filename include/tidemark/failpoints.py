@@ -1,8 +1,8 @@
 """Named places where a test may kill the process, so that "what if it dies here" has an answer that was tried.
 
-`reach(name)` does nothing unless the environment variable TIDEMARK_FAILPOINT is `name` (SIGKILL: no handler, no `finally`, as
-when a machine is lost) or `name:stop` (SIGSTOP: a process that everybody believes dead, and that goes on later). `NAMES` lists
-all of them in the order in which a run reaches them; tests/faults walks the list.
+`reach(name)` does nothing unless the environment variable TIDEMARK_FAILPOINT is `name` (SIGKILL: no handler, no
+`finally`, as when a machine is lost) or `name:stop` (SIGSTOP: a process that everybody believes dead, and that goes on
+later). `NAMES` lists all of them in the order in which a run reaches them; tests/faults walks the list.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Names of PostgreSQL tables -> one text id, folder names, quoted Spark identifiers.
 
 PostgreSQL allows every character but NUL in a name, object stores and Delta paths do not. So a name is percent-encoded
-wherever it becomes part of a path, and the dot that separates schema and table is the only bare dot of an id: "a.b"."c" and
-"a"."b.c" stay two tables.
+wherever it becomes part of a path, and the dot that separates schema and table is the only bare dot of an id: "a.b"."c"
+and "a"."b.c" stay two tables.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-]")
 
-# Columns that Tidemark adds to `history`, `current` or staging; a source column of the same name is refused by preflight.
+# Columns that Tidemark adds to `history`, `current` or staging; preflight refuses a source column of the same name.
 METADATA_COLUMNS = (
     "_generation",
     "_commit_lsn",
@@ -35,7 +35,8 @@ def encode(name: str) -> str:
 
 @dataclass(frozen=True, slots=True, order=True)
 class TableName:
-    """A table of the source. `str()` gives its id, "schema.table" percent-encoded: the key in ledger, manifest and plan."""
+    """A table of the source. `str()` gives its id, "schema.table" percent-encoded: the
+    key in ledger, manifest and plan."""
 
     schema: str
     name: str

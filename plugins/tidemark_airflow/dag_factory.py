@@ -11,9 +11,9 @@ backfills, which it does not hold back, and `max_active_tis_per_dag` keeps a cle
 beside the same task of the newest. That is what 1-slot pools would do, with nothing to create first; a task whose pool
 does not exist is never scheduled. All of it is courtesy: the ledger's leases keep the order.
 
-A file that is broken becomes a DAG with one task that fails with its problems, under the name its capture DAG has. An
-import error would be seen too, but Airflow keeps it for the whole Python file and then schedules none of the file's
-DAGs.
+A file that is broken becomes a DAG with one task that fails with its problems, under the name its capture
+DAG has. An import error would be seen too, but Airflow keeps it for the whole Python file and then
+schedules none of the file's DAGs.
 """
 
 from __future__ import annotations

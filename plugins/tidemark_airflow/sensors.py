@@ -1,8 +1,8 @@
 """Is there anything to drain, merge or confirm? The pipeline's positions -> success, skip, or a wait in the triggerer.
 
-The sensor looks once. What it finds missing skips drain and merge, so that an idle run starts no Spark; confirm runs
-all the same, by its own trigger rule. BaseSensorOperator's loop, `mode` and `timeout` are not used: it would sleep in a
-worker slot.
+The sensor looks once. What it finds missing skips drain and merge, so that an idle run starts no Spark;
+confirm runs all the same, by its own trigger rule. BaseSensorOperator's loop, `mode` and `timeout` are not
+used: it would sleep in a worker slot.
 """
 
 from __future__ import annotations

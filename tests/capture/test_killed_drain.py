@@ -1,5 +1,5 @@
-"""A drain killed at each of its failpoints: the next try stages every change once, and nothing of the dead one stays.
-"""
+"""A drain killed at each of its failpoints: the next try stages every change once, and
+nothing of the dead one stays."""
 
 from __future__ import annotations
 

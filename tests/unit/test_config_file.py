@@ -132,7 +132,8 @@ class TestProblems:
             ),
             (
                 "ledger: {connection: 'postgres://u:p@h/d'}",
-                "4: ledger.connection is the id of an Airflow connection, not an address: put no address or secret here",
+                "4: ledger.connection is the id of an Airflow connection, not an address: put no address or secret "
+                "here",
             ),
             ("pipeline: a/b", "4: pipeline 'a/b' is no valid name: letters, digits, '_' and '-', at most 64"),
             ("bounds: {batch_rows: true}", "4: bounds.batch_rows must be a whole number, not true or false (true)"),

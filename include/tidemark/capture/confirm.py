@@ -30,8 +30,8 @@ from tidemark.source import slot as slots
 
 log = logging.getLogger(__name__)
 
-# How long a slot may stay active after its client closed before it counts as in use; a dead attempt's backend is ended
-# earlier.
+# How long a slot may stay active after its client closed before it counts as in use; a dead
+# attempt's backend is ended earlier.
 BUSY_WAIT_S: Final = 30.0
 OWN_BACKEND_WAIT_S: Final = 5.0
 # Moving a slot reads the WAL up to the new position; this bounds the reading of what the valve lets pile up.

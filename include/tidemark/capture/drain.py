@@ -1,7 +1,7 @@
 """Slot -> registered batches: one run's drain (mechanics, "Drain"; R2, R3, R4, R11).
 
-    take the lease `slot` ─► settle the generation ─► valve ─► remove what dead attempts left ─► open the stream ─►
-    heartbeat
+    take the lease `slot` ─► settle the generation ─► valve ─► remove what dead attempts left
+      ─► open the stream ─► heartbeat
       ─► read ─► decode ─► stage ──bound passed, at a commit──► close files ─► manifest ─► register ─┐
           ▲                                                                                         │
           └─────────────────────── until the heartbeat is in, or run_s is over ─────────────────────┘
@@ -161,7 +161,7 @@ def _of_run(conn: psycopg.Connection[Any], config: PipelineConfig, run_id: str) 
     )
 
 
-# --- before the stream -----------------------------------------------------------------------------------------------
+# --- before the stream ------------------------------------------------------------------------------------------------
 
 
 def _valve(config: PipelineConfig, source_conn: psycopg.Connection[Any], staged: Lsn) -> bool:
@@ -188,8 +188,7 @@ def _remove_abandoned(
     number: int,
 ) -> None:
     """Remove the folders of attempts that ended without registering them (R4). Only the open generation's: what an
-    older one
-    left may be evidence."""
+    older one left may be evidence."""
     home = layout.generation_folder(config.pipeline, number)
     folders = store.list(home)
     if not folders:
@@ -216,9 +215,8 @@ def _open_stream(
     lease: Lease,
     start: ledger_generations.Generation,
 ) -> ReplicationStream:
-    """Start streaming at what is staged. A slot in use is waited for; a walsender that carries our own name can only
-    be a dead
-    attempt's, since the lease is ours, and is ended. Raises SlotBusy."""
+    """Start streaming at what is staged. A slot in use is waited for; a walsender that carries our own name can only be
+    a dead attempt's, since the lease is ours, and is ended. Raises SlotBusy."""
     began = time.monotonic()
     while True:
         try:
@@ -248,17 +246,15 @@ def _reply_lsn(
     config: PipelineConfig, source_conn: psycopg.Connection[Any], ledger_conn: psycopg.Connection[Any]
 ) -> Lsn | None:
     """What status replies carry: the confirmed LSN of the ledger. None where the slot is further already, since some
-    versions
-    take an older position at its word and move back."""
+    versions take an older position at its word and move back."""
     known = ledger_generations.required(ledger_conn, config.pipeline).confirmed_lsn
     _, confirmed = slot.usable(source_conn, config.slot)
     return known if known is not None and known >= confirmed else None
 
 
 def emit_heartbeat(conn: psycopg.Connection[Any], config: PipelineConfig, generation: int, attempt: str) -> Heartbeat:
-    """Write the message that ends this run. It is committed locally: with a synchronous standby away it would hang
-    for ever.
-    """
+    """Write the message that ends this run. It is committed locally: with a synchronous
+    standby away it would hang for ever."""
     content = json.dumps(
         {"kind": "heartbeat", "pipeline": config.pipeline, "generation": generation, "attempt": attempt}
     )
@@ -270,7 +266,7 @@ def emit_heartbeat(conn: psycopg.Connection[Any], config: PipelineConfig, genera
     return Heartbeat(content.encode(), Lsn.parse(row[0]))
 
 
-# --- the run ---------------------------------------------------------------------------------------------------------
+# --- the run ----------------------------------------------------------------------------------------------------------
 
 
 class _Run:
@@ -309,9 +305,8 @@ class _Run:
         self._batch = self._new_batch(open_generation.staged_lsn)
 
     def until_heartbeat(self, stream: ReplicationStream, run_s: float) -> None:
-        """Read, decode, stage and register; ends when the heartbeat is registered or, at the end of a batch, `run_s`
-        is over.
-        """
+        """Read, decode, stage and register; ends when the heartbeat is registered or, at the
+        end of a batch, `run_s` is over."""
         ends_at = self._clock() + run_s
         block_bytes = min(BLOCK_BYTES, self._config.bounds.batch_bytes)
         try:
@@ -449,9 +444,8 @@ class _Run:
     # --- silence ------------------------------------------------------------------------------------------------------
 
     def _look_for_a_stall(self, stream: ReplicationStream) -> None:
-        """A server that still reads WAL has only nothing to send; one that does not is stalled, and the error says on
-        what.
-        """
+        """A server that still reads WAL has only nothing to send; one that does not is
+        stalled, and the error says on what."""
         stall_s = self._config.bounds.drain_stall_s
         if stream.silent_s() <= stall_s:
             return

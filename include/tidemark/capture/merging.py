@@ -49,8 +49,8 @@ OF_NO_TABLE: Final = frozenset({LakeFailed.__name__})
 
 @dataclass(frozen=True, slots=True)
 class IngestedTable:
-    """What one result said of one table, and what it changed: `before` and `after` are its applied position in the
-    ledger.
+    """What one result said of one table, and what it changed: `before` and `after` are its
+    applied position in the ledger.
 
     `parked` is True where this result's error parked the table.
     """
@@ -86,8 +86,8 @@ def make_plan(config: PipelineConfig, *, ledger: str, holder: str, run_id: str) 
 
 @contextmanager
 def planned(config: PipelineConfig, *, ledger: str, holder: str, run_id: str) -> Iterator[MergePlan | None]:
-    """The plan, with the leases of its tables held while the block runs: a second merge then waits for its turn by an
-    error.
+    """The plan, with the leases of its tables held while the block runs: a second merge then
+    waits for its turn by an error.
 
     The leases save work; what keeps two drivers apart is Delta's own conflict check. Parked tables are left out until
     their retry is due. Of several generations the oldest one with anything unapplied is planned; the next plan goes on.
@@ -170,7 +170,7 @@ def _planned_table(
     )
 
 
-# --- results ---------------------------------------------------------------------------------------------------------
+# --- results ----------------------------------------------------------------------------------------------------------
 
 
 def ingest(config: PipelineConfig, *, ledger: str) -> Ingested:

@@ -35,6 +35,6 @@ def _message(config: PipelineConfig, table: str, error: dict[str, str]) -> str:
         else f"After that: python -m tidemark unpark {config.path} {table}"
     )
     return (
-        f"Table {table} of pipeline {config.pipeline} was parked ({error['kind']}): {error['message']} "
-        f"Its changes are staged meanwhile, and the other tables go on. {next_step}"
+        f"Table {table} of pipeline {config.pipeline} was parked ({error['kind']}): {error['message']} Its changes are "
+        f"staged meanwhile, and the other tables go on. {next_step}"
     )

@@ -111,7 +111,7 @@ class _Look:
     def note(self, check: str, message: str) -> None:
         self.findings.append(Finding("note", check, message))
 
-    # --- looking -------------------------------------------------------------------------------------------------
+    # --- looking ------------------------------------------------------------------------------------------------------
 
     def lake(self) -> None:
         self.findings += log_store_findings(self.config)
@@ -167,7 +167,7 @@ class _Look:
                 )
             )
 
-    # --- acting --------------------------------------------------------------------------------------------------
+    # --- acting -------------------------------------------------------------------------------------------------------
 
     def bring_about(
         self,
@@ -300,8 +300,7 @@ class _Look:
         return bool(Store(self.config.lake).list(path))
 
 
-# --- the slot
-# ----------------------------------------------------------------------------------------------------------
+# --- the slot ---------------------------------------------------------------------------------------------------------
 
 
 def create_slot(source: psycopg.Connection[Any], config: PipelineConfig) -> bool:
@@ -327,8 +326,7 @@ def create_slot(source: psycopg.Connection[Any], config: PipelineConfig) -> bool
     return True
 
 
-# --- tables that join
-# --------------------------------------------------------------------------------------------------
+# --- tables that join -------------------------------------------------------------------------------------------------
 
 
 def _captured(found: Matching, published: Publication | None) -> list[SourceTable]:
@@ -390,8 +388,7 @@ def _intentions(
         yield Finding("note", "slot", f'Would create slot "{config.slot}"')
 
 
-# --- lake and Spark
-# ----------------------------------------------------------------------------------------------------
+# --- lake and Spark ---------------------------------------------------------------------------------------------------
 
 
 def probe(store: Store, config: PipelineConfig) -> None:
@@ -408,8 +405,8 @@ def probe(store: Store, config: PipelineConfig) -> None:
 
 
 def log_store_findings(config: PipelineConfig) -> Iterator[Finding]:
-    """Whether Delta's log store for this scheme can put if absent; without it two drivers would overwrite each other
-    (R5)."""
+    """Whether Delta's log store for this scheme can put if absent; without it two drivers
+    would overwrite each other (R5)."""
     scheme = urlsplit(config.lake).scheme
     if scheme in ("s3", "s3a", "s3n"):
         option = f"spark.delta.logStore.{scheme}.impl"
@@ -418,11 +415,9 @@ def log_store_findings(config: PipelineConfig) -> Iterator[Finding]:
                 "error",
                 "log_store",
                 f"Delta's log store for {scheme}:// cannot put a file only if it is absent: a second Spark driver "
-                "would overwrite the "
-                "commits of the first",
+                "would overwrite the commits of the first",
                 f"Set spark.conf {option}: {_DYNAMODB_LOG_STORE} in the pipeline file, with its jar "
-                "(delta-storage-s3-dynamodb) and a "
-                "DynamoDB table",
+                "(delta-storage-s3-dynamodb) and a DynamoDB table",
                 Move.FIX_CONFIG,
             )
         if scheme == "s3":
@@ -457,8 +452,7 @@ def spark_findings(config: PipelineConfig, master: str | None, environment: Mapp
             "error",
             "spark",
             f"Connection {connection} resolves to --master yarn, as a missing or unreadable connection does, and "
-            "neither "
-            "HADOOP_CONF_DIR nor YARN_CONF_DIR is set",
+            "neither HADOOP_CONF_DIR nor YARN_CONF_DIR is set",
             remedy,
             Move.FIX_CONFIG,
         )

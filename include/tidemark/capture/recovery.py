@@ -1,5 +1,5 @@
-"""Staging -> what the ledger no longer knows, or never learned: complete manifests that go on from `staged` are
-registered.
+"""Staging -> what the ledger no longer knows, or never learned: complete manifests that go
+on from `staged` are registered.
 
 That heals two things alike. A drain that died between manifest and registration left a batch that is as good as any.
 And a ledger that was restored from an older copy, or lost, is behind the tables: draining again would end batches

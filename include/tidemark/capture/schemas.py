@@ -1,5 +1,5 @@
-"""The stream's RELATION messages -> numbered `TableSchema`s, and what to say of a table whose shape changed (R6, R8,
-R11).
+"""The stream's RELATION messages -> numbered `TableSchema`s, and what to say of a table
+whose shape changed (R6, R8, R11).
 
 Columns come from the message, since the stream may be older than the catalogue; the catalogue gives the types behind
 the OIDs, the order of the key's columns, and the primary key under FULL. A shape that the ledger does not have yet
@@ -45,9 +45,8 @@ class Schemas:
         look: Callable[[], Catalog],
         versions: Callable[[str], list[TableSchema]],
     ) -> None:
-        """`rule_for` is `PipelineConfig.rule`; `look` reads the catalogue, `versions` a table's versions in the
-        ledger, oldest first.
-        """
+        """`rule_for` is `PipelineConfig.rule`; `look` reads the catalogue, `versions` a table's
+        versions in the ledger, oldest first."""
         self._rule_for = rule_for
         self._look = look
         self._versions = versions
@@ -148,9 +147,8 @@ def _column(
 
 
 def _key(relation: RelationMessage, known: CapturedTable | None, latest: TableSchema | None) -> tuple[str, ...]:
-    """The key in index order. The message says which columns, save under FULL; the catalogue, or else the version
-    before, says
-    in which order."""
+    """The key in index order. The message says which columns, save under FULL; the catalogue, or else the
+    version before, says in which order."""
     names = {column.name for column in relation.columns}
     identity = {column.name for column in relation.columns if column.in_identity}
     orders = [known.key if known is not None else (), latest.key if latest is not None else ()]
@@ -164,7 +162,7 @@ def _key(relation: RelationMessage, known: CapturedTable | None, latest: TableSc
     return tuple(column.name for column in relation.columns if column.in_identity)
 
 
-# --- marks -----------------------------------------------------------------------------------------------------------
+# --- marks ------------------------------------------------------------------------------------------------------------
 
 
 def marks_of(table: TableName, differences: Iterable[Difference]) -> list[TableMark]:
@@ -195,9 +193,8 @@ def park(table: TableName, error: TidemarkError) -> TableMark:
 def catalogue_marks(
     now: Mapping[str, Fingerprint], before: Mapping[str, Fingerprint], gone: Iterable[str]
 ) -> list[TableMark]:
-    """What the catalogue shows since the fingerprints that the ledger keeps; `gone` are captured tables that it has
-    no more.
-    """
+    """What the catalogue shows since the fingerprints that the ledger keeps; `gone` are
+    captured tables that it has no more."""
     marks = []
     for table_id, fingerprint in now.items():
         if table_id in before and before[table_id] != fingerprint:

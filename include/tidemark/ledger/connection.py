@@ -1,8 +1,8 @@
 """Connections to the ledger: libpq conninfo -> autocommit connection that speaks `Lsn`.
 
 Every function of this package takes such a connection. Writes open their own transaction (`with
-connection.transaction()`) and nest, so a caller that wants several of them to be one thing opens a transaction around
-them.
+connection.transaction()`) and nest, so a caller that wants several of them to be one thing
+opens a transaction around them.
 """
 
 from __future__ import annotations

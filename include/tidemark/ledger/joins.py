@@ -55,8 +55,8 @@ def join(
 
 
 def leave(connection: psycopg.Connection[Any], pipeline: str, table: str) -> None:
-    """The table is no longer in the file or the publication. What is staged of it is still merged; coming back is a
-    join."""
+    """The table is no longer in the file or the publication. What is staged of it is still
+    merged; coming back is a join."""
     connection.execute(
         'UPDATE tidemark.tables SET captured = false, join_horizon = NULL WHERE pipeline = %s AND "table" = %s',
         (pipeline, table),

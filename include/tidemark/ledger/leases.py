@@ -45,8 +45,8 @@ class Lease:
 
     @property
     def lost(self) -> bool:
-        """Whether the renewing thread saw that another attempt took it; a cheap look for long loops, never the
-        fence."""
+        """Whether the renewing thread saw that another attempt took it; a cheap look
+        for long loops, never the fence."""
         return self._lost.is_set()
 
     def mark_lost(self) -> None:
@@ -107,8 +107,8 @@ def _give_back(conninfo: str, lease: Lease) -> None:
 
 
 def ended(connection: psycopg.Connection[Any], pipeline: str, attempt: str) -> bool:
-    """Whether no unexpired lease belongs to this attempt: a condition for what it left unregistered to be garbage
-    (R4)."""
+    """Whether no unexpired lease belongs to this attempt: a condition for what it left
+    unregistered to be garbage (R4)."""
     row = connection.execute(
         "SELECT 1 FROM tidemark.leases WHERE pipeline = %s AND attempt::text = %s AND expires_at >= clock_timestamp()",
         (pipeline, attempt),
@@ -166,8 +166,8 @@ def _taken(connection: psycopg.Connection[Any], pipeline: str, name: str) -> Lea
 
 
 def _renew(conninfo: str, lease: Lease, lease_s: float, stop: threading.Event) -> None:
-    """Push the expiry ahead until told to stop. An unreachable ledger is tried again: the lease may outlive the
-    outage."""
+    """Push the expiry ahead until told to stop. An unreachable ledger is tried again:
+    the lease may outlive the outage."""
     connection: psycopg.Connection[Any] | None = None
     while not stop.wait(lease_s / 3):
         try:

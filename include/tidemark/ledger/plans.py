@@ -84,8 +84,8 @@ def not_ingested(connection: psycopg.Connection[Any], pipeline: str) -> list[Rec
 
 
 def ingest(connection: psycopg.Connection[Any], pipeline: str, result: PlanResult) -> bool:
-    """Keep the result with its plan; True exactly once per plan. Call it first in the transaction that raises the
-    positions."""
+    """Keep the result with its plan; True exactly once per plan. Call it first in the
+    transaction that raises the positions."""
     return (
         connection.execute(
             """
@@ -100,8 +100,7 @@ def ingest(connection: psycopg.Connection[Any], pipeline: str, result: PlanResul
 
 def abandon(connection: psycopg.Connection[Any], pipeline: str, plan: str) -> None:
     """Stop looking for a result: every table of the plan is applied past it, or another plan covers it and a driver
-    that still runs loses by its fence. Its positions, if it commits after all, are found by the next plan's
-    driver."""
+    that still runs loses by its fence. Its positions, if it commits after all, are found by the next plan's driver."""
     connection.execute(
         "UPDATE tidemark.plans SET abandoned_at = clock_timestamp() "
         "WHERE pipeline = %s AND plan = %s AND ingested_at IS NULL AND abandoned_at IS NULL",

@@ -1,9 +1,9 @@
 """How far each table is applied, as Delta's commits said, and from that how far the slot may be confirmed (R3).
 
-Positions are end LSNs read back from Delta (`txnVersion`), per generation; here they only rise, so an old result that
-is ingested late changes nothing. A batch makes no commit on a table it does not touch: a table therefore counts as
-applied up to just before its next untreated batch, which is that batch's `start_lsn`, and up to staged where it has
-none.
+Positions are end LSNs read back from Delta (`txnVersion`), per generation; here they only rise, so an old
+result that is ingested late changes nothing. A batch makes no commit on a table it does not touch: a table
+therefore counts as applied up to just before its next untreated batch, which is that batch's `start_lsn`, and
+up to staged where it has none.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ def applied(connection: psycopg.Connection[Any], pipeline: str) -> dict[str, Lsn
 
 
 def confirmable(connection: psycopg.Connection[Any], pipeline: str) -> Lsn:
-    """R3's minimum in the open generation: over the tables, applied, or staged where parked or deferred; staged
-    without any."""
+    """R3's minimum in the open generation: over the tables, applied, or staged where parked
+    or deferred; staged without any."""
     staged = generations.required(connection, pipeline).staged_lsn
     return min([staged, *held_back_by(connection, pipeline).values()])
 

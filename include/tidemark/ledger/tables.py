@@ -25,9 +25,9 @@ from tidemark.staging.manifest import TableMark
 
 State = Literal["merging", "deferred", "parked"]
 
-# Kinds of `needs_backfill`; those of joining stand in `joins`, those of a changed fingerprint come with the mark. Only
-# EXISTING_ROWS gives way to another: it ends by itself when the table is seen empty, and the target may hold rows
-# otherwise.
+# Kinds of `needs_backfill`; those of joining stand in `joins`, those of a changed fingerprint come with the
+# mark. Only EXISTING_ROWS gives way to another: it ends by itself when the table is seen empty, and the
+# target may hold rows otherwise.
 GAP: Final = "gap"
 HOLES: Final = "holes"
 
@@ -168,8 +168,7 @@ def failed(
 
 def succeeded(connection: psycopg.Connection[Any], pipeline: str, table: str, holes: dict[str, int]) -> None:
     """Record that the table was merged: its counter is 0 again, a park that came from RETRY errors ends, `holes`
-    (unchanged values whose base is known nowhere, per column) are added up and mark the table as needing a
-    backfill."""
+    (unchanged values whose base is known nowhere, per column) are added up and mark the table as needing a backfill."""
     with connection.transaction():
         row = connection.execute(
             """
@@ -201,8 +200,8 @@ def succeeded(connection: psycopg.Connection[Any], pipeline: str, table: str, ho
 
 
 def notified(connection: psycopg.Connection[Any], pipeline: str, table: str) -> bool:
-    """Claim the one notification of the table's park: True for the first caller since it was parked, else False
-    (R6)."""
+    """Claim the one notification of the table's park: True for the first caller since
+    it was parked, else False (R6)."""
     return (
         connection.execute(
             "UPDATE tidemark.tables SET notified_at = clock_timestamp() "
@@ -240,8 +239,8 @@ def clear_needs_backfill(connection: psycopg.Connection[Any], pipeline: str, tab
 
 
 def due(connection: psycopg.Connection[Any], pipeline: str, unpark_retry_s: float) -> set[str]:
-    """The tables that a plan may hold: those not parked, and those parked after RETRY errors and not tried for
-    `unpark_retry_s`."""
+    """The tables that a plan may hold: those not parked, and those parked after RETRY errors and
+    not tried for `unpark_retry_s`."""
     rows = connection.execute(
         """
         SELECT "table" FROM tidemark.tables

@@ -62,10 +62,10 @@ _OPERATION_CODE[[_INSERT, _UPDATE, _DELETE, _TRUNCATE]] = range(4)
 class TableBlock:
     """Consecutive changes of one table under one definition, in R1 order; `rows` follows `staged_schema(schema)`.
 
-    `counts` maps an operation to its changes (only operations that occur). `unchanged` counts rows with an `_unchanged`
-    mask, `moved` rows with an `_old_key`, `converted` per column the rows that keep its text in `_text` (R8).
-    `key_unfit` names the key columns holding a value that their target type cannot (or NULL): such a table must be
-    parked.
+    `counts` maps an operation to its changes (only operations that occur). `unchanged` counts rows with an
+    `_unchanged` mask, `moved` rows with an `_old_key`, `converted` per column the rows that keep its text
+    in `_text` (R8). `key_unfit` names the key columns holding a value that their target type cannot (or
+    NULL): such a table must be parked.
     """
 
     schema: TableSchema
@@ -185,8 +185,7 @@ class Decoder:
 
     def decode(self, payloads: Sequence[bytes | memoryview], skip: int = 0) -> DecodedBlock:
         """Decode messages in stream order. `skip` bytes in front of each are left out (25 for raw CopyData with
-        XLogData headers). Raises MalformedMessage; the decoder is then of no further use.
-        """
+        XLogData headers). Raises MalformedMessage; the decoder is then of no further use."""
         block = _Block.of(payloads, skip)
         ordered = self._order(block)
         messages: list[LogicalMessage] = []
@@ -487,8 +486,8 @@ def _read_tuple(block: _Block, relation: _Relation, at: Positions, ends: Positio
 
 @dataclass(frozen=True, slots=True)
 class _Tuples:
-    """The tuples of rows 0..n: `new` is per captured column what the row holds, in all n rows; `old` only in
-    `old_rows`.
+    """The tuples of rows 0..n: `new` is per captured column what the row holds, in all n
+    rows; `old` only in `old_rows`.
 
     `old_form` is K or O per old row.
     """
@@ -672,9 +671,8 @@ class _Conversion:
         clamp: bool = True,
         keep: Mask | None = None,
     ) -> pa.Array:
-        """`values` of `rows` as the column's target type. Texts that do not fit are kept under `name`, those where
-        `keep` is false excepted.
-        """
+        """`values` of `rows` as the column's target type. Texts that do not fit are kept under `name`, those
+        where `keep` is false excepted."""
         text = values.text(self._data)
         if column.mask is not None:
             return mask(text, column.mask, column.target, self._salt or b"")

@@ -17,8 +17,8 @@ Replication Message Formats"); all integers are big-endian, all strings end with
     Message  'M' int8 flags (1 = transactional), int64 LSN, string prefix, int32 n, n bytes
     tuple    = int16 n, n x ( 'n' | 'u' | 't' int32 length, bytes )
 
-A non-transactional Message may stand anywhere, also between transactions. Every parser consumes its message exactly or
-raises MalformedMessage.
+A non-transactional Message may stand anywhere, also between transactions. Every parser consumes its message
+exactly or raises MalformedMessage.
 """
 
 from __future__ import annotations

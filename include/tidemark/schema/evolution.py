@@ -41,13 +41,12 @@ def reasons(differences: Iterable[Difference], verdict: Verdict) -> str:
     return "; ".join(d.reason for d in differences if d.verdict is verdict)
 
 
-# --- the stream's shape ----------------------------------------------------------------------------------------------
+# --- the stream's shape -----------------------------------------------------------------------------------------------
 
 
 def compare_schemas(old: TableSchema, new: TableSchema) -> list[Difference]:
-    """What the stream's RELATION message changed. Whether an added column brings values for older rows is not seen
-    here.
-    """
+    """What the stream's RELATION message changed. Whether an added column brings values
+    for older rows is not seen here."""
     before = {column.name: column for column in old.columns}
     after = {column.name: column for column in new.columns}
     differences = [Difference(Verdict.FOLLOWED, f'column "{name}" was added') for name in after if name not in before]
@@ -86,7 +85,7 @@ def _identity(old: TableSchema, new: TableSchema) -> Difference:
     return Difference(Verdict.PARK if changes_kind else Verdict.FOLLOWED, about)
 
 
-# --- the catalogue ---------------------------------------------------------------------------------------------------
+# --- the catalogue ----------------------------------------------------------------------------------------------------
 
 
 def compare_fingerprints(old: Fingerprint, new: Fingerprint) -> list[Difference]:
@@ -132,9 +131,8 @@ def _added(column: ColumnPrint, last_attnum: int) -> Difference:
 
 
 def _rewrite(old: Fingerprint, new: Fingerprint) -> list[Difference]:
-    """New storage alone is VACUUM FULL, CLUSTER or TRUNCATE; together with a new row in pg_attribute, ALTER TABLE
-    rewrote it.
-    """
+    """New storage alone is VACUUM FULL, CLUSTER or TRUNCATE; together with a new row in
+    pg_attribute, ALTER TABLE rewrote it."""
     nodes = {leaf.oid: leaf.relfilenode for leaf in old.partitions}
     rewritten = old.relfilenode != new.relfilenode or any(
         nodes.get(leaf.oid, leaf.relfilenode) != leaf.relfilenode for leaf in new.partitions

@@ -1,9 +1,8 @@
 """What the source's catalogue says of one table, as evidence of changes that the stream does not show (R11).
 
-`source.catalog` reads a fingerprint per table and run, manifest and ledger keep it as JSON, `schema.evolution`
-compares two of them. A column's `xmin` is that of its pg_attribute row: with a new relfilenode it tells a rewriting
-ALTER, whose column row is new, from VACUUM FULL, CLUSTER and TRUNCATE, which leave the rows of pg_attribute alone.
-Pure.
+`source.catalog` reads a fingerprint per table and run, manifest and ledger keep it as JSON, `schema.evolution` compares
+two of them. A column's `xmin` is that of its pg_attribute row: with a new relfilenode it tells a rewriting ALTER, whose
+column row is new, from VACUUM FULL, CLUSTER and TRUNCATE, which leave the rows of pg_attribute alone. Pure.
 """
 
 from __future__ import annotations
@@ -16,9 +15,8 @@ from tidemark.schema.table import Identity
 
 @dataclass(frozen=True, slots=True)
 class ColumnPrint:
-    """One captured column. `missing` is its attmissingval as text ("masked" for a masked column), `generated` pg's
-    letter or "".
-    """
+    """One captured column. `missing` is its attmissingval as text ("masked" for a masked column),
+    `generated` pg's letter or ""."""
 
     attnum: int
     name: str
@@ -32,9 +30,8 @@ class ColumnPrint:
 
 @dataclass(frozen=True, slots=True)
 class PartitionPrint:
-    """One leaf of a partitioned table; `born_empty`: every link up to the root was made by CREATE TABLE … PARTITION
-    OF.
-    """
+    """One leaf of a partitioned table; `born_empty`: every link up to the root was made
+    by CREATE TABLE … PARTITION OF."""
 
     oid: int
     relfilenode: int
@@ -45,8 +42,7 @@ class PartitionPrint:
 class Fingerprint:
     """`membership` names the catalogue rows that put the table into the publication, by OID: a table that was removed
     and added again has others. `key` is the key of `TableSchema`; `last_attnum` the highest number of any column,
-    dropped ones included. `published_columns` are those of the publication, in order.
-    """
+    dropped ones included. `published_columns` are those of the publication, in order."""
 
     relation_oid: int
     relfilenode: int

@@ -1,8 +1,8 @@
 """PostgreSQL types -> Delta types (DDL) -> Arrow types, by the table in docs/formats.md.
 
-Pure: the catalogue's rows come in as `PgType`s. Built-in types are recognised by their OID, which PostgreSQL never
-changes, types of extensions by their name. A type that is not known becomes `string`, PostgreSQL's own text, never a
-failure (R8).
+Pure: the catalogue's rows come in as `PgType`s. Built-in types are recognised by their OID, which
+PostgreSQL never changes, types of extensions by their name. A type that is not known becomes `string`,
+PostgreSQL's own text, never a failure (R8).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ Kind = Literal["b", "e", "d", "c", "r", "m", "p"]
 
 @dataclass(frozen=True, slots=True)
 class PgType:
-    """One row of pg_type: `kind` is typtype; `base_oid` and `base_typmod` of a domain, `element_oid` of a true array,
-    else 0.
+    """One row of pg_type: `kind` is typtype; `base_oid` and `base_typmod` of a domain,
+    `element_oid` of a true array, else 0.
 
     A true array is one whose typsubscript is array_subscript_handler: "name" and "point" have a typelem and are none.
     """
@@ -123,9 +123,8 @@ _ARRAY: Final = re.compile(r"array<(.+)>")
 
 
 def target_type(type_oid: int, typmod: int, types: Mapping[int, PgType], override: str | None = None) -> str:
-    """The Delta type as DDL. `override` is "text" or "decimal(p,s)"; ValueError where the column's type does not allow
-    it.
-    """
+    """The Delta type as DDL. `override` is "text" or "decimal(p,s)"; ValueError where the
+    column's type does not allow it."""
     if override is None:
         return _target(type_oid, typmod, types)
     if override.strip().lower() in ("text", "string"):
@@ -168,9 +167,8 @@ def _target(type_oid: int, typmod: int, types: Mapping[int, PgType]) -> str:
 
 
 def _is_scalar(type_oid: int, types: Mapping[int, PgType]) -> bool:
-    """Whether an array of the type becomes an array; of composites, ranges, geometry and unknown types it stays
-    text.
-    """
+    """Whether an array of the type becomes an array; of composites, ranges, geometry
+    and unknown types it stays text."""
     if type_oid in _TYPED or type_oid in _TEXTUAL or type_oid == _NUMERIC:
         return True
     known = types.get(type_oid)

@@ -1,7 +1,7 @@
 """One version of a captured table: columns with their PostgreSQL and Delta types, key and identity.
 
-A new version begins wherever the stream's RELATION message differs in a way that matters to files or target. Versions are
-numbered per table by the ledger; staged files carry the version they follow.
+A new version begins wherever the stream's RELATION message differs in a way that matters to files or target. Versions
+are numbered per table by the ledger; staged files carry the version they follow.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ Identity = Literal["default", "full", "index", "nothing"]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`type` is PostgreSQL's own name with modifiers ("numeric(10,2)"), `target` the Delta type as DDL ("decimal(10,2)")."""
+    """`type` is PostgreSQL's own name with modifiers ("numeric(10,2)"), `target` the Delta
+    type as DDL ("decimal(10,2)")."""
 
     name: str
     type: str
@@ -30,8 +31,8 @@ class Column:
 class TableSchema:
     """The captured columns in the source's order, left-out columns removed.
 
-    `key` holds the columns of the replica identity (under FULL: of the primary key), in index order; empty means that the
-    table has no key: a multiset under FULL, history only without any identity.
+    `key` holds the columns of the replica identity (under FULL: of the primary key), in index order; empty means that
+    the table has no key: a multiset under FULL, history only without any identity.
     """
 
     table: TableName

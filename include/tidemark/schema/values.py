@@ -1,10 +1,10 @@
 """PostgreSQL's text of values -> Arrow arrays of the target type: the one codec of stream and chunks (R8).
 
-Text is what the types' output functions give in a session with TimeZone=UTC, DateStyle=ISO, IntervalStyle=iso_8601,
-bytea_output=hex, extra_float_digits=1, UTF-8. A column is converted as a whole, by one Arrow kernel; only where that
-kernel refuses are the values looked for that do not fit. Such a value never fails: it is NULL (dates and timestamps:
-the nearest end of 0001-01-01 .. 9999-12-31T23:59:59.999999), `kept` marks it, and `kept_text` gives PostgreSQL's text
-of it.
+Text is what the types' output functions give in a session with TimeZone=UTC, DateStyle=ISO,
+IntervalStyle=iso_8601, bytea_output=hex, extra_float_digits=1, UTF-8. A column is converted as a whole, by one
+Arrow kernel; only where that kernel refuses are the values looked for that do not fit. Such a value never fails:
+it is NULL (dates and timestamps: the nearest end of 0001-01-01 .. 9999-12-31T23:59:59.999999), `kept` marks it,
+and `kept_text` gives PostgreSQL's text of it.
 """
 
 from __future__ import annotations
@@ -49,8 +49,7 @@ class Converted:
 
 def convert(text: pa.Array, target: str, *, clamp: bool = True) -> Converted:
     """`text` is a string or binary array, NULL where the value is. With `clamp` false, for keys, nothing is converted
-    with loss: every value that does not fit is NULL.
-    """
+    with loss: every value that does not fit is NULL."""
     if target == "string":
         return _convert_string(text)
     text = _as_string(text)
@@ -70,8 +69,8 @@ def convert(text: pa.Array, target: str, *, clamp: bool = True) -> Converted:
 
 
 def mask(text: pa.Array, how: Literal["null", "sha256"], target: str, salt: bytes) -> pa.Array:
-    """A masked column: NULLs of the target's type, or in lower-case hex the SHA-256 of the salt followed by the text's
-    bytes.
+    """A masked column: NULLs of the target's type, or in lower-case hex the SHA-256 of the
+    salt followed by the text's bytes.
 
     NULL stays NULL under both. Equal values of one pipeline have equal digests, whichever path brought them.
     """
@@ -94,8 +93,7 @@ def kept_text(text: pa.Array, rows: NDArray[np.intp]) -> pa.Array:
 
 def gather(data: Bytes, start: Positions, length: Positions, valid: Mask | None = None) -> pa.Array:
     """Ranges of a buffer -> a binary array, copied by one Arrow kernel. Ranges must ascend without overlap; where
-    `valid` is false the length must be 0.
-    """
+    `valid` is false the length must be 0."""
     count = len(start)
     if count == 0:
         return pa.array([], pa.binary())
@@ -260,7 +258,7 @@ def _convert_bytea(text: pa.Array) -> Converted:
     return Converted(pa.Array.from_buffers(pa.binary(), len(text), buffers), None)
 
 
-# --- arrays, vectors and hstore --------------------------------------------------------------------------------------
+# --- arrays, vectors and hstore ---------------------------------------------------------------------------------------
 
 
 def _parts(text: pa.Array) -> tuple[Bytes, Positions, Mask]:
@@ -286,10 +284,9 @@ def _offsets(lengths: Positions | Mask) -> Positions:
 
 @dataclass(frozen=True, slots=True)
 class _Tokens:
-    """Values with their backslash escapes resolved. `quotes` marks the quotes that delimit, `inside` what is quoted:
-    from an opening quote up to just before the closing one. `broken` marks rows whose quotes do not pair; their bytes
-    are left out.
-    """
+    """Values with their backslash escapes resolved. `quotes` marks the quotes that delimit, `inside` what is
+    quoted: from an opening quote up to just before the closing one. `broken` marks rows whose quotes do not
+    pair; their bytes are left out."""
 
     data: Bytes
     offsets: Positions
@@ -323,9 +320,8 @@ def _tokens(text: pa.Array) -> _Tokens:
 
 
 def _convert_array(text: pa.Array, element: str) -> Converted:
-    """One-dimensional arrays with lower bound 1, "{a,NULL,\\"b c\\"}", and pgvector's "[1,2]"; another shape does not
-    fit.
-    """
+    """One-dimensional arrays with lower bound 1, "{a,NULL,\\"b c\\"}", and pgvector's
+    "[1,2]"; another shape does not fit."""
     tokens = _tokens(text)
     data, offsets, valid = tokens.data, tokens.offsets, tokens.valid
     low, high = offsets[:-1], offsets[1:]

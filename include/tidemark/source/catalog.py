@@ -39,8 +39,8 @@ class CatalogColumn:
 
 @dataclass(frozen=True, slots=True)
 class CapturedTable:
-    """A table of the source that a rule of the pipeline file names; `kind` is pg_class.relkind ("r" or, of a root,
-    "p").
+    """A table of the source that a rule of the pipeline file names; `kind` is
+    pg_class.relkind ("r" or, of a root, "p").
 
     `key` holds the columns of the replica identity in index order, under FULL those of the primary key; a deferrable
     key is none, since two rows may hold it for a moment. `published_columns` is empty unless `published`.
@@ -68,9 +68,8 @@ class CapturedTable:
 
 
 def read_types(conn: psycopg.Connection[Any]) -> dict[int, PgType]:
-    """Every type by OID. An array is one only where its element type says so: int2vector has elements, and another
-    text.
-    """
+    """Every type by OID. An array is one only where its element type says so: int2vector
+    has elements, and another text."""
     rows = conn.execute(
         """
         SELECT t.oid, t.typname, n.nspname, t.typtype::text, t.typbasetype, t.typtypmod,
@@ -192,9 +191,8 @@ def _columns(conn: psycopg.Connection[Any], oids: list[int]) -> dict[int, list[C
 
 
 def _keys(conn: psycopg.Connection[Any], oids: list[int]) -> dict[int, dict[str, tuple[str, ...]]]:
-    """Table OID -> {"primary": …, "index": …}: the columns of its primary key and of its identity index, in index
-    order.
-    """
+    """Table OID -> {"primary": …, "index": …}: the columns of its primary key and of its
+    identity index, in index order."""
     keys: dict[int, dict[str, tuple[str, ...]]] = {}
     for oid, primary, identity, names in conn.execute(
         """

@@ -36,9 +36,8 @@ _REFUSALS: Final = ("28", "3D", "42501")
 
 
 def with_settings(conninfo: str, application_name: str, settings: dict[str, str] | None = None, **keywords: Any) -> str:
-    """The connection string with session settings, keepalives and name added; what it says itself about keepalives
-    wins.
-    """
+    """The connection string with session settings, keepalives and name added; what it
+    says itself about keepalives wins."""
     given = conninfo_to_dict(conninfo)
     merged = {**SESSION_SETTINGS, **(settings or {})}
     options = " ".join(f"-c {name}={_escaped(value)}" for name, value in merged.items())
@@ -83,9 +82,8 @@ def replication_conninfo(conninfo: str, application_name: str) -> str:
 
 
 def unreachable(failed: psycopg.OperationalError, database: str) -> DatabaseRefused | DatabaseUnreachable:
-    """The error to raise for a connection attempt that failed; libpq's text names host, role and database, never a
-    value.
-    """
+    """The error to raise for a connection attempt that failed; libpq's text names host,
+    role and database, never a value."""
     detail = " ".join(str(failed).split())
     sqlstate = failed.sqlstate or _sqlstate_of(detail)
     if sqlstate.startswith(_REFUSALS):
@@ -98,9 +96,8 @@ def _escaped(value: str) -> str:
 
 
 def _sqlstate_of(detail: str) -> str:
-    """libpq gives a failed attempt no SQLSTATE; the server's own sentences for the refusals are stable since
-    PostgreSQL 8.
-    """
+    """libpq gives a failed attempt no SQLSTATE; the server's own sentences for the refusals
+    are stable since PostgreSQL 8."""
     if "authentication failed" in detail or "no pg_hba.conf entry" in detail or "no password supplied" in detail:
         return "28000"
     if 'role "' in detail and "does not exist" in detail:

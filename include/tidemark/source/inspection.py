@@ -1,9 +1,9 @@
 """Facts of the source -> findings: server, role, tables, publication, slot, each judged by a pure function.
 
 `read_server_facts` is one statement; tables and publication come from `source.publication`, the slot from
-`source.slot`. Every finding says what is so, with the facts, and what to do, with the SQL. Nothing here changes
-anything: R9. Source: PostgreSQL documentation, 47.2 "Logical Decoding Concepts", 29.12 "Configuration Settings" (of
-logical replication).
+`source.slot`. Every finding says what is so, with the facts, and what to do, with the SQL. Nothing here
+changes anything: R9. Source: PostgreSQL documentation, 47.2 "Logical Decoding Concepts", 29.12 "Configuration
+Settings" (of logical replication).
 """
 
 from __future__ import annotations
@@ -86,8 +86,7 @@ def read_server_facts(connection: psycopg.Connection[Any]) -> ServerFacts:
     return ServerFacts(*facts)
 
 
-# --- server and role
-# ---------------------------------------------------------------------------------------------------
+# --- server and role --------------------------------------------------------------------------------------------------
 
 
 def server_findings(facts: ServerFacts, config: PipelineConfig, *, slot: SlotState | None) -> Iterator[Finding]:
@@ -151,11 +150,10 @@ def server_findings(facts: ServerFacts, config: PipelineConfig, *, slot: SlotSta
             "error",
             "synchronous_standby_names",
             f"synchronous_standby_names ({facts.synchronous_standby_names}) has {trapped}, which takes the drain's "
-            "connection "
-            f"({config.application_name}) for a synchronous standby: the application's commits would wait for it",
+            f"connection ({config.application_name}) for a synchronous standby: the application's commits would wait "
+            "for it",
             "Name the real standbys in synchronous_standby_names, so that it leaves out every application_name that "
-            "begins "
-            "with tidemark_",
+            "begins with tidemark_",
         )
     yield from _limit_findings(facts, config)
 
@@ -168,8 +166,7 @@ def _limit_findings(facts: ServerFacts, config: PipelineConfig) -> Iterator[Find
             "note",
             "max_slot_wal_keep_size",
             f"The server sets no limit to the WAL that a slot keeps; the drain confirms early from {_size(valve)} on, "
-            "but while "
-            "no DAG runs the source's disk fills",
+            "but while no DAG runs the source's disk fills",
             "Set max_slot_wal_keep_size above wal_valve_bytes if an idle Airflow must not endanger the source",
         )
     elif keep <= valve:
@@ -177,8 +174,7 @@ def _limit_findings(facts: ServerFacts, config: PipelineConfig) -> Iterator[Find
             "warning",
             "max_slot_wal_keep_size",
             f"max_slot_wal_keep_size ({_size(keep)}) is not above wal_valve_bytes ({_size(valve)}): PostgreSQL "
-            "invalidates the slot "
-            "before the drain's valve opens",
+            "invalidates the slot before the drain's valve opens",
             f"Set bounds.wal_valve_bytes to {keep // 2} or less, or raise max_slot_wal_keep_size",
             Move.FIX_CONFIG,
         )
@@ -198,8 +194,7 @@ def _limit_findings(facts: ServerFacts, config: PipelineConfig) -> Iterator[Find
             "error" if gap >= idle else "warning",
             "idle_replication_slot_timeout",
             f"PostgreSQL invalidates a slot that is idle for {idle} s (idle_replication_slot_timeout), and by the "
-            "schedule up to "
-            f"{gap:.0f} s pass between two runs" + ("" if gap >= idle else ": one failed run is enough"),
+            f"schedule up to {gap:.0f} s pass between two runs" + ("" if gap >= idle else ": one failed run is enough"),
             f"Raise idle_replication_slot_timeout above {gap * 3:.0f} s (0 switches it off), or schedule the DAG more "
             "often",
         )
@@ -215,8 +210,7 @@ def _synchronous_name(setting: str, application_name: str) -> str | None:
     return None
 
 
-# --- tables
-# ------------------------------------------------------------------------------------------------------------
+# --- tables -----------------------------------------------------------------------------------------------------------
 
 
 def table_findings(found: Matching, config: PipelineConfig, facts: ServerFacts) -> Iterator[Finding]:
@@ -250,8 +244,7 @@ def table_findings(found: Matching, config: PipelineConfig, facts: ServerFacts) 
             "warning",
             "row_security",
             f"Row-level security hides rows of {listed(secured)} from role {facts.role}: changes are captured all the "
-            "same, but a "
-            "backfill cannot read them",
+            "same, but a backfill cannot read them",
             f"ALTER ROLE {quoted(facts.role)} BYPASSRLS",
         )
 
@@ -319,8 +312,7 @@ def _column_findings(table: SourceTable, config: PipelineConfig) -> Iterator[Fin
             "error",
             "columns",
             f"{column!r} belongs to the key of {name} and is {'masked' if column in rule.mask else 'left out'}: two "
-            "rows could "
-            "become one",
+            "rows could become one",
             "Capture the key as it is",
             Move.FIX_CONFIG,
         )
@@ -372,8 +364,7 @@ def _partition_findings(table: SourceTable) -> Iterator[Finding]:
             "error",
             "replica_identity",
             f"The replica identity of {listed(leaf.table for leaf in differing)} differs from that of the root "
-            f"{root.table} "
-            f"({root.identity}{' on ' + ', '.join(root.key) if root.key else ''})",
+            f"{root.table} ({root.identity}{' on ' + ', '.join(root.key) if root.key else ''})",
             "; ".join(
                 f"ALTER TABLE {qualified(leaf.table)} REPLICA IDENTITY "
                 + {
@@ -397,8 +388,7 @@ def _same_identity(identity: str, key: tuple[str, ...], root: Any) -> bool:
     return bool(identity == root.identity and key == root.key)
 
 
-# --- publication
-# -------------------------------------------------------------------------------------------------------
+# --- publication ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,8 +401,8 @@ class PublicationWork:
 
 
 def eligible(table: SourceTable, facts: ServerFacts, publication: Publication | None) -> bool:
-    """Whether the table may be added to a publication without harm to its own application (R9), or because it was
-    named."""
+    """Whether the table may be added to a publication without harm to its own application
+    (R9), or because it was named."""
     if table.unlogged:
         return False
     reason = table.breaks_updates(_generated_published(facts, publication))
@@ -510,8 +500,7 @@ def _missing_publication(
             "rights",
             f"Role {facts.role} may not create a publication in database {facts.database}",
             f"GRANT CREATE ON DATABASE {quoted(facts.database)} TO {quoted(facts.role)}, or set manage_publication: "
-            "false and "
-            "as owner of the tables run: "
+            "false and as owner of the tables run: "
             f"{readable(statement) if statement else 'the statement that preflight then prints'}",
         )
 
@@ -524,8 +513,8 @@ def _option_findings(config: PipelineConfig, found: Matching, publication: Publi
             "error",
             "publication",
             f'Publication "{name}" does not publish {listed(missing)}: these changes are lost',
-            f"ALTER PUBLICATION {quoted(name)} SET (publish = '{', '.join(OPERATIONS)}'), then start a backfill of "
-            "the tables",
+            f"ALTER PUBLICATION {quoted(name)} SET (publish = '{', '.join(OPERATIONS)}'), then start a backfill of the "
+            "tables",
         )
     partitioned = [table.table for table in found.tables if table.partitioned]
     if partitioned and not publication.via_root:
@@ -558,8 +547,7 @@ def _option_findings(config: PipelineConfig, found: Matching, publication: Publi
                 "error",
                 "publication",
                 f"The column list of {member.table} lacks {listed(uncovered)} of its replica identity: PostgreSQL "
-                "refuses the "
-                "application's own UPDATE and DELETE",
+                "refuses the application's own UPDATE and DELETE",
                 f"ALTER PUBLICATION {quoted(name)} with a column list that has them, or without one",
             )
         else:
@@ -590,17 +578,16 @@ def _ownership_findings(
             "rights",
             f"Role {facts.role} does not own {listed(table.table for table in foreign)}; only an owner adds a table to "
             "a publication",
-            f"GRANT {', '.join(map(quoted, owners))} TO {quoted(facts.role)}; or set manage_publication: false and "
-            "as owner run: "
-            f"{readable(statement)}",
+            f"GRANT {', '.join(map(quoted, owners))} TO {quoted(facts.role)}; or set manage_publication: false and as "
+            f"owner run: {readable(statement)}",
         )
 
 
 def _identity_findings(
     config: PipelineConfig, found: Matching, publication: Publication | None, facts: ServerFacts
 ) -> Iterator[Finding]:
-    """Replica identity: what cannot be captured, what is captured as history only, what already harms its
-    application."""
+    """Replica identity: what cannot be captured, what is captured as history only, what
+    already harms its application."""
     for table in found.tables:
         if table.unlogged:
             continue
@@ -613,18 +600,16 @@ def _identity_findings(
                     "note",
                     "replica_identity",
                     f"{table.table} has no usable primary key; under REPLICA IDENTITY FULL its current table is kept "
-                    "as a multiset, "
-                    "which costs more",
+                    "as a multiset, which costs more",
                 )
             continue
         if "generated column" in reason:
-            # Updates fail in the application from the moment of publication: never by us, and said loudly where it is
-            # so.
+            # Updates fail in the application from the moment of publication: never by us,
+            # and said loudly where it is so.
             yield Finding(
                 "error" if published or table.exact else "warning",
                 "replica_identity",
-                f"{table.table}: {reason}: "
-                "PostgreSQL refuses the application's own UPDATE and DELETE "
+                f"{table.table}: {reason}: PostgreSQL refuses the application's own UPDATE and DELETE "
                 + ("now" if published else "once it is published, so it is not captured"),
                 f"ALTER TABLE {name} REPLICA IDENTITY DEFAULT (with a primary key), or drop the generated column"
                 + (
@@ -638,16 +623,14 @@ def _identity_findings(
         because = "its primary key is deferrable, which is no replica identity" if table.relation.deferrable else reason
         remedy = (
             f"Add a primary key (not deferrable), or as its owner: ALTER TABLE {name} REPLICA IDENTITY USING INDEX <a "
-            "unique, not "
-            f"deferrable index on NOT NULL columns>, or ALTER TABLE {name} REPLICA IDENTITY FULL"
+            f"unique, not deferrable index on NOT NULL columns>, or ALTER TABLE {name} REPLICA IDENTITY FULL"
         )
         if published or table.exact:
             yield Finding(
                 "warning",
                 "replica_identity",
                 f"{table.table} is captured as history only: {because}. While it is published PostgreSQL refuses "
-                "UPDATE and DELETE "
-                "on it; inserts and truncates are captured",
+                "UPDATE and DELETE on it; inserts and truncates are captured",
                 remedy,
             )
         else:
@@ -655,8 +638,7 @@ def _identity_findings(
                 "warning",
                 "replica_identity",
                 f"{table.table} fits a pattern but is not captured: {because}, so once published its application's "
-                "UPDATE and "
-                "DELETE would be refused",
+                "UPDATE and DELETE would be refused",
                 f"{remedy}. If it only grows, name it in the file without a pattern: it is then captured as history "
                 "only",
             )
@@ -667,8 +649,7 @@ def _generated_published(facts: ServerFacts, publication: Publication | None) ->
     return facts.major < 18 or publication is None or publication.generated_columns
 
 
-# --- slot
-# --------------------------------------------------------------------------------------------------------------
+# --- slot -------------------------------------------------------------------------------------------------------------
 
 
 def slot_findings(slot: SlotState) -> Iterator[Finding]:
@@ -695,8 +676,7 @@ def slot_findings(slot: SlotState) -> Iterator[Finding]:
         )
 
 
-# --- words
-# -------------------------------------------------------------------------------------------------------------
+# --- words ------------------------------------------------------------------------------------------------------------
 
 
 def _same_but_for_case(names: Iterable[Any]) -> list[list[Any]]:

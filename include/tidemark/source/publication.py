@@ -68,8 +68,8 @@ class Relation:
 
 @dataclass(frozen=True, slots=True)
 class SourceTable:
-    """A table of the source that the file names, with what decides whether it can be captured. `exact`: named, not by
-    pattern."""
+    """A table of the source that the file names, with what decides whether it can be captured.
+    `exact`: named, not by pattern."""
 
     relation: Relation
     rule: TableRule
@@ -135,8 +135,8 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """`direct` are the tables added one by one; `covered` is what a subscriber sees, schemas and FOR ALL TABLES
-    included."""
+    """`direct` are the tables added one by one; `covered` is what a subscriber sees,
+    schemas and FOR ALL TABLES included."""
 
     name: str
     owner: str
@@ -150,8 +150,7 @@ class Publication:
     covered: frozenset[TableName]
 
 
-# --- reading
-# -----------------------------------------------------------------------------------------------------------
+# --- reading ----------------------------------------------------------------------------------------------------------
 
 
 def matching(connection: psycopg.Connection[Any], config: PipelineConfig) -> Matching:
@@ -249,8 +248,8 @@ _LEAVES: Final = """
      WHERE tree.isleaf AND tree.relid <> root
 """
 
-# An index counts as replica identity only while it is valid and immediate: RelationGetIndexList() in PostgreSQL's
-# relcache.c.
+# An index counts as replica identity only while it is valid and immediate:
+# RelationGetIndexList() in PostgreSQL's relcache.c.
 _IDENTITY: Final = """
     SELECT c.oid, n.nspname, c.relname, c.relkind::text, c.relreplident::text, ident.key, prim.key,
            coalesce(prim.deferrable, false),
@@ -321,8 +320,7 @@ _MEMBERS: Final = """
 """
 
 
-# --- changing
-# ----------------------------------------------------------------------------------------------------------
+# --- changing ---------------------------------------------------------------------------------------------------------
 
 
 def create_statement(name: str, tables: Sequence[TableName], *, server_version: int, generated: bool) -> sql.Composed:
@@ -348,8 +346,8 @@ def drop_statement(name: str, tables: Sequence[TableName]) -> sql.Composed:
 
 
 def change(connection: psycopg.Connection[Any], statements: Sequence[sql.Composed], *, lock_timeout_s: float) -> None:
-    """Run statements on the publication in one transaction. Raises SourceLocked where a table's lock is not to be
-    had."""
+    """Run statements on the publication in one transaction. Raises SourceLocked where a
+    table's lock is not to be had."""
     with lock_bounded(connection, lock_timeout_s, "the publication's tables"), connection.transaction():
         connection.execute("SELECT set_config('lock_timeout', %s, true)", (f"{int(lock_timeout_s * 1000)}ms",))
         for statement in statements:
@@ -380,8 +378,7 @@ def _locks_on_tables(connection: psycopg.Connection[Any]) -> str:
     return "; ".join(f"process {pid} holds {mode} on {relation}" for pid, relation, mode in rows) or "nobody any more"
 
 
-# --- joining
-# -----------------------------------------------------------------------------------------------------------
+# --- joining ----------------------------------------------------------------------------------------------------------
 
 
 def join_horizon(connection: psycopg.Connection[Any]) -> int:

@@ -7,9 +7,9 @@ Replication Protocol"); all integers are big-endian:
             Keepalive  'k' int64 end LSN, int64 clock, int8 reply requested
     client  Status     'r' int64 written, int64 flushed, int64 applied, int64 clock, int8 reply requested
 
-What is confirmed is decided by the ledger and by nobody else (R3): every status reply carries the position that the
-ledger had confirmed when the stream was opened, whatever was received since. So the slot never moves while a drain
-runs.
+What is confirmed is decided by the ledger and by nobody else (R3): every status reply carries the
+position that the ledger had confirmed when the stream was opened, whatever was received since. So the
+slot never moves while a drain runs.
 
 The walsender sends every message by itself, and a client that wakes for each of them halves its speed. While messages
 flow, SO_RCVLOWAT lets the kernel wake the reader only for a large piece; as soon as nothing came for a moment the
@@ -55,8 +55,8 @@ LOW_WATER_BYTES: Final = 512 * 1024
 _RECEIVE_BYTES: Final = 1024 * 1024
 # How long a flowing stream may pause before what lies in the kernel is fetched, however little it is.
 _PAUSE_S: Final = 0.02
-# The server asks for a sign of life after half of wal_sender_timeout (default 60 s) and ends the connection after all
-# of it.
+# The server asks for a sign of life after half of wal_sender_timeout (default 60 s) and ends
+# the connection after all of it.
 REPLY_S: Final = 10.0
 
 
@@ -176,15 +176,15 @@ class ReplicationStream:
         self._socket.close()
         self._connection.close()
 
-    # --- the protocol ---------------------------------------------------------------------------------------------
+    # --- the protocol -------------------------------------------------------------------------------------------------
 
     def _start(self, slot: str, publication: str, start: Lsn) -> None:
         quoted = '"' + slot.replace('"', '""') + '"'
         names = '"' + publication.replace('"', '""') + '"'
         names = names.replace("'", "''")
         command = (
-            f"START_REPLICATION SLOT {quoted} LOGICAL {start} "
-            f"(proto_version '1', publication_names '{names}', messages 'true')"
+            f"START_REPLICATION SLOT {quoted} LOGICAL {start} (proto_version '1', publication_names '{names}', "
+            "messages 'true')"
         )
         result = self._pgconn.exec_(command.encode())
         if result.status == pq.ExecStatus.COPY_BOTH:
@@ -197,8 +197,7 @@ class ReplicationStream:
 
     def _receive(self) -> None:
         """Move what lies in the kernel to libpq's buffer, all of it: what is left behind counts for the low-water mark,
-        so that the next few bytes would wake the reader again.
-        """
+        so that the next few bytes would wake the reader again."""
         received = pending = _pending_bytes(self._pgconn.socket)
         self._pgconn.consume_input()
         while pending and received < _RECEIVE_BYTES:
@@ -274,7 +273,7 @@ class ReplicationStream:
             with suppress(psycopg.Error), self._lock:
                 self._reply()
 
-    # --- the socket -----------------------------------------------------------------------------------------------
+    # --- the socket ---------------------------------------------------------------------------------------------------
 
     def _readable(self, timeout_s: float) -> bool:
         return bool(self._poll.poll(max(0, round(timeout_s * 1000))))

@@ -1,5 +1,5 @@
-"""The Arrow schema of staged files: `TableSchema` -> `pa.Schema`. The one place that says which columns a staged file
-has.
+"""The Arrow schema of staged files: `TableSchema` -> `pa.Schema`. The one place that says
+which columns a staged file has.
 
 Metadata first, then the source's columns, then what only some tables have:
 

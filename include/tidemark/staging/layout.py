@@ -8,7 +8,8 @@
     <pipeline>/plans/<plan>/plan.json, result.json
     <pipeline>/current/<schema>/<table>    <pipeline>/history/<schema>/<table>
 
-The end LSN is unknown when a batch's first file opens, and object stores cannot rename: folders are named by start and attempt.
+The end LSN is unknown when a batch's first file opens, and object stores cannot rename: folders
+are named by start and attempt.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What one batch holds, frozen: `BatchManifest` <-> manifest.json (R4).
 
-A manifest is the only contract between drain and merge, and it is self-sufficient: range, files with sizes and checksums, the
-table definitions the files follow, and enough about the source to rebuild the ledger. Once registered it never changes.
-Pure: reading and writing the JSON is `staging.store`'s business.
+A manifest is the only contract between drain and merge, and it is self-sufficient: range, files with sizes and
+checksums, the table definitions the files follow, and enough about the source to rebuild the ledger. Once registered it
+never changes. Pure: reading and writing the JSON is `staging.store`'s business.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class StagedFile:
 class TableChanges:
     """One table's part of a batch.
 
-    `counts` maps an operation (insert, update, delete, truncate) to its changes. `unchanged` counts changes with at least one
-    unchanged-TOAST column, `moved` changes of the key; both tell the merge which paths it needs. `converted` maps a column to
-    the number of values its target type could not hold (R8).
+    `counts` maps an operation (insert, update, delete, truncate) to its changes. `unchanged` counts changes with at
+    least one unchanged-TOAST column, `moved` changes of the key; both tell the merge which paths it needs. `converted`
+    maps a column to the number of values its target type could not hold (R8).
     """
 
     table: str
@@ -51,8 +51,9 @@ class TableChanges:
 
 @dataclass(frozen=True, slots=True)
 class TableMark:
-    """What the drain found out about a table, and the ledger keeps (R6, R11): it rides on the manifest so that registering the
-    batch, or registering it again after the ledger was restored, marks the table in the same transaction.
+    """What the drain found out about a table, and the ledger keeps (R6, R11): it rides on the manifest
+    so that registering the batch, or registering it again after the ledger was restored, marks the
+    table in the same transaction.
 
     `state` "parked" suspends the merge with an error of the given kind and move; "needs_backfill" only marks the table.
     `message` holds no row's value.

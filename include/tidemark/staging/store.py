@@ -43,9 +43,8 @@ class Store:
 
     @contextmanager
     def create(self, path: str) -> Iterator[IO[bytes]]:
-        """A new file to write to, durable when the block ends well. Raises FileExistsError rather than replace a
-        file.
-        """
+        """A new file to write to, durable when the block ends well. Raises
+        FileExistsError rather than replace a file."""
         writer = self.open_new(path)
         try:
             yield writer

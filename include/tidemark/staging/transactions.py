@@ -1,9 +1,9 @@
-"""The transactions of one batch -> transactions.parquet: id, commit LSN, commit time, and the captured tables each
-one touched.
+"""The transactions of one batch -> transactions.parquet: id, commit LSN, commit time, and the
+captured tables each one touched.
 
-It is the evidence for chunks (R7): a snapshot speaks of 64-bit transaction ids, the order of changes of commit LSNs,
-and this file joins the two. Tables are collected per commit LSN as blocks come in, since a transaction may span many
-of them.
+It is the evidence for chunks (R7): a snapshot speaks of 64-bit transaction ids, the order of changes of
+commit LSNs, and this file joins the two. Tables are collected per commit LSN as blocks come in, since a
+transaction may span many of them.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ ROW_GROUP_ROWS: Final = 128 * 1024
 
 class TransactionIndex:
     """Takes the blocks of one batch in stream order. The file is made when the first captured change comes in or at a
-    row group:
-    a batch without changes has none."""
+    row group: a batch without changes has none."""
 
     def __init__(self, store: Store, path: str, *, row_group_rows: int = ROW_GROUP_ROWS) -> None:
         self._store = store
@@ -56,9 +55,8 @@ class TransactionIndex:
         committed_at: NDArray[np.int64],
         changes: list[tuple[str, NDArray[np.int64]]],
     ) -> None:
-        """The transactions that ended in a block, in order, and per table the ascending commit LSNs of its rows in
-        the block.
-        """
+        """The transactions that ended in a block, in order, and per table the ascending commit
+        LSNs of its rows in the block."""
         pieces = [self._pending]
         for table, lsns in changes:
             distinct = lsns[np.flatnonzero(np.diff(lsns, prepend=-1))]

@@ -16,8 +16,8 @@ SCHEMA = TableSchema(TableName("public", "t"), 1, 1, "default", (), ())
 
 
 def block(commits: list[int], rows: dict[int, int]) -> DecodedBlock:
-    """Commits by their LSN, each ending one byte later; `rows` are changes per commit LSN, open transactions included.
-    """
+    """Commits by their LSN, each ending one byte later; `rows` are changes per commit
+    LSN, open transactions included."""
     lsns = [lsn for lsn, count in sorted(rows.items()) for _ in range(count)]
     batch = pa.RecordBatch.from_arrays([pa.array(lsns, pa.int64())], names=["_commit_lsn"])
     at = np.array(commits, np.int64)

@@ -1,7 +1,7 @@
 """Numbered SQL files of this folder -> the ledger's schema `tidemark`, each applied once, in order, in one transaction.
 
-`schema_migrations` holds the numbers that were applied. An applied file never changes; a change of the schema is a
-new file.
+`schema_migrations` holds the numbers that were applied. An applied file never changes; a
+change of the schema is a new file.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def migrate(conninfo: str) -> int:
         if _version(connection) is None:
             connection.execute("CREATE SCHEMA IF NOT EXISTS tidemark")
             connection.execute(
-                "CREATE TABLE tidemark.schema_migrations ("
-                "number integer PRIMARY KEY, applied_at timestamptz NOT NULL DEFAULT clock_timestamp())"
+                "CREATE TABLE tidemark.schema_migrations (number integer PRIMARY KEY, applied_at timestamptz NOT NULL "
+                "DEFAULT clock_timestamp())"
             )
         applied = _version(connection) or 0
         for number, script in _scripts():
