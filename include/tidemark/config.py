@@ -1,8 +1,8 @@
 """The options of one pipeline, as the rest of the library sees them: checked, typed, defaults filled in.
 
-`config_file` turns include/pipelines/<name>.yaml into these records. Every field of `Bounds` is an option of the file's
-`bounds:` section under its own name; the unit stands last in the name, the default beside it, the meaning in `help`,
-and docs/configuration.md is generated from all three.
+`config_file` turns include/pipelines/<name>.yaml into these records. The fields of `Bounds` are options of the file's
+`bounds:` section under their own names, a few of them fixed; the unit stands last in the name, the default beside it,
+the meaning in `help`, and docs/configuration.md is generated from all three.
 """
 
 from __future__ import annotations
@@ -18,28 +18,35 @@ _NAME_PART = re.compile(r'"((?:[^"]|"")+)"|([^".]+)')
 
 
 def _option(default: Any, help: str) -> Any:
-    return field(default=default, metadata={"help": help})
+    return field(default=default, metadata={"help": help, "option": True})
+
+
+def _fixed(value: Any, help: str) -> Any:
+    return field(default=value, metadata={"help": help, "option": False})
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Every bound and time of a pipeline. All are positive; only `wait_s` may be 0."""
+    """Every bound and time of a pipeline. All are positive; only `wait_s` may be 0.
+
+    A file may set the options. The fixed ones are the same for every pipeline: there is rarely a reason to change
+    them, and a file has 25 options at most.
+    """
 
     batch_rows: int = _option(1_000_000, "changes after which a batch ends at the next commit")
     batch_bytes: int = _option(256 * 2**20, "bytes of WAL messages after which a batch ends at the next commit")
-    batch_s: int = _option(60, "seconds after which a batch ends at the next commit")
     run_s: int = _option(600, "seconds after which a capture run's drain starts no further batch")
     wait_s: int = _option(0, "seconds for which `changes_waiting` defers when it finds nothing; 0 looks once")
-    heartbeat_s: int = _option(900, "an idle pipeline writes and confirms a heartbeat at least this often")
     drain_stall_s: int = _option(120, "seconds without any message before a drain fails with the cause")
     lock_timeout_s: int = _option(5, "longest wait for a lock at the source")
     wal_valve_bytes: int = _option(8 * 2**30, "WAL retained by the slot at which the drain confirms up to staged first")
     merge_timeout_s: int = _option(3600, "longest run of the Spark application")
     merge_threads: int = _option(4, "tables merged at the same time in one Spark application")
-    park_after: int = _option(3, "failed runs after which a table with a RETRY error is parked")
-    unpark_retry_s: int = _option(3600, "how often a table parked after RETRY errors is tried again")
-    parked_bytes: int = _option(64 * 2**30, "staging kept for one parked table beyond the retention")
-    staging_retention_days: int = _option(14, "days for which applied staging is kept")
+
+    batch_s: int = _fixed(60, "seconds after which a batch ends at the next commit")
+    heartbeat_s: int = _fixed(900, "an idle pipeline writes and confirms a heartbeat at least this often")
+    park_after: int = _fixed(3, "failed runs after which a table with a RETRY error is parked")
+    unpark_retry_s: int = _fixed(3600, "how often a table parked after RETRY errors is tried again")
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, Literal, cast
@@ -70,7 +70,7 @@ OPTIONS: Final[dict[str, dict[str, str]]] = {
         "connection": "Airflow connection of type spark",
         "conf": "Spark settings of the pipeline's applications",
     },
-    "bounds": {option.name: option.metadata["help"] for option in fields(Bounds)},
+    "bounds": {bound.name: bound.metadata["help"] for bound in fields(Bounds) if bound.metadata["option"]},
 }
 DEFAULTS: Final[dict[str, str]] = {
     "pipeline": "the file's name without `.yaml`",
@@ -80,7 +80,7 @@ DEFAULTS: Final[dict[str, str]] = {
     "ledger.connection": "`tidemark_ledger`",
     "spark.connection": "`spark_default`",
     "schedule": '`"*/5 * * * *"`',
-    **{f"bounds.{option.name}": f"`{option.default}`" for option in fields(Bounds) if option.default is not MISSING},
+    **{f"bounds.{bound.name}": f"`{bound.default}`" for bound in fields(Bounds) if bound.metadata["option"]},
 }
 REQUIRED: Final = ("source", "source.connection", "tables", "tables[].name", "lake")
 _ZERO_ALLOWED: Final = ("wait_s",)

@@ -53,6 +53,13 @@ history only) where it is named without a pattern: a pattern alone never makes P
 UPDATE and DELETE.
 """
 
+_BOUNDS = """
+All are whole numbers above 0; only `wait_s` may be 0. The unit stands last in the name.
+
+These are the same for every pipeline, and no option:
+
+"""
+
 _SECTIONS = {
     "": "The file",
     "source": "source",
@@ -75,11 +82,14 @@ def document() -> str:
         if section == "tables[]":
             parts.append(_TABLES)
         if section == "bounds":
-            parts.append(
-                f"\nAll {len(fields(Bounds))} are whole numbers above 0; only `wait_s` may be 0. "
-                "The unit stands last in the name.\n"
-            )
+            parts.append(_BOUNDS + _fixed())
     return "".join(parts)
+
+
+def _fixed() -> str:
+    fixed = [bound for bound in fields(Bounds) if not bound.metadata["option"]]
+    rows = [f"| `{bound.name}` | `{bound.default}` | {bound.metadata['help']} |" for bound in fixed]
+    return "\n".join(["| bound | value | meaning |", "|---|---|---|", *rows, ""])
 
 
 def _default(option: str) -> str:

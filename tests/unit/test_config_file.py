@@ -137,6 +137,11 @@ class TestProblems:
             ),
             ("pipeline: a/b", "4: pipeline 'a/b' is no valid name: letters, digits, '_' and '-', at most 64"),
             ("bounds: {batch_rows: true}", "4: bounds.batch_rows must be a whole number, not true or false (true)"),
+            (
+                "bounds: {park_after: 5}",
+                "4: unknown key 'park_after' in bounds; known are batch_rows, batch_bytes, run_s, wait_s, "
+                "drain_stall_s, lock_timeout_s, wal_valve_bytes, merge_timeout_s, merge_threads",
+            ),
             ("bounds: {batch_rows: 1.5}", "4: bounds.batch_rows must be a whole number, not the number 1.5"),
         ],
     )
@@ -279,6 +284,14 @@ class TestFolder:
             source = f"{{connection: c, slot: s_{name}, publication: p, manage_publication: false}}"
             written(tmp_path, f"source: {source}\ntables: [s.*]\nlake: /l\n", f"{name}.yaml")
         assert len(config_file.load_all(tmp_path)) == 2
+
+
+def test_a_file_has_at_most_25_options() -> None:
+    sections = config_file.OPTIONS
+    options = [f"{section}.{name}" for section, known in sections.items() for name in known]
+    of_sections = [f".{section.removesuffix('[]')}" for section in sections if section]
+    assert set(of_sections) < set(options)
+    assert len(options) - len(of_sections) <= 25
 
 
 def test_the_page_of_options_is_current() -> None:
