@@ -22,7 +22,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from delta.exceptions import DeltaConcurrentModificationException
+from delta.exceptions import (
+    ConcurrentAppendException,
+    ConcurrentDeleteDeleteException,
+    ConcurrentDeleteReadException,
+    ConcurrentTransactionException,
+    ConcurrentWriteException,
+    DeltaConcurrentModificationException,
+    MetadataChangedException,
+    ProtocolChangedException,
+)
 from delta.tables import DeltaTable
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -47,6 +56,18 @@ UNMAPPED_CHARACTERS: Final = frozenset(" ,;{}()\n\t=")
 
 STATISTICS_TYPES: Final = (NumericType, StringType, DateType, TimestampType, TimestampNTZType)
 
+# Delta's Python classes have no parent in common.
+_CONFLICTS: Final = (
+    ConcurrentAppendException,
+    ConcurrentDeleteDeleteException,
+    ConcurrentDeleteReadException,
+    ConcurrentTransactionException,
+    ConcurrentWriteException,
+    DeltaConcurrentModificationException,
+    MetadataChangedException,
+    ProtocolChangedException,
+)
+
 # Conditions by which Delta says that the table changed under a command that had been planned on an older version.
 _CONTESTED_CONDITIONS: Final = frozenset(
     {
@@ -62,7 +83,7 @@ _CONTESTED_CONDITIONS: Final = frozenset(
 
 def is_contested(error: BaseException) -> bool:
     """Whether another writer's commit came in between, so that the positions have to be read again."""
-    if isinstance(error, DeltaConcurrentModificationException):
+    if isinstance(error, _CONFLICTS):
         return True
     if isinstance(error, PySparkException):
         condition = error.getCondition() or ""
@@ -94,8 +115,8 @@ class PinnedTable:
     def position(self, application: str) -> Lsn | None:
         """The end LSN of the last batch applied under this application id, None where there is none.
 
-        Taken from the version's checksum file, which every commit of Delta's writes with all transactions in it; where it
-        is missing, from the whole log, which costs a Spark job or two.
+        Taken from the version's checksum file, which every commit writes with all transactions in it; where that is
+        missing, from the whole log, which costs a Spark job or two.
         """
         if not self.exists:
             return None
@@ -171,7 +192,7 @@ def append(spark: SparkSession, table: PinnedTable, frame: DataFrame, applicatio
     jvm: Any = spark.sparkContext._jvm
     nothing = jvm.scala.Option.apply(None)
     transaction = table.log.startTransaction(nothing, jvm.scala.Option.apply(table.snapshot))
-    # What was read here makes a rival's commit a conflict; `txnVersion(id)` adds it too, but reads the whole log for it.
+    # What was read makes a rival's commit a conflict; `txnVersion(id)` adds it too, but reads the whole log for it.
     transaction.readTxn().addOne(application)
     files = transaction.writeFiles(frame._jdf)
     moved = jvm.org.apache.spark.sql.delta.actions.SetTransaction(

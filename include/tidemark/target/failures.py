@@ -7,6 +7,7 @@ class names of the causes; the driver's own log has the rest.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, Final
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -48,7 +49,7 @@ def as_error(failed: BaseException, table: str) -> TidemarkError:
     if condition in _PROMISE_BROKEN:
         return MergeBroken(table=table, condition=condition)
     if isinstance(failed, PySparkException | Py4JError):
-        causes = list(_cause_classes(failed))
+        causes = [str(cause.getClass().getName()) for cause in _causes(failed)]
         if not isinstance(failed, PySparkException | Py4JJavaError) or any(c.startswith(_OF_THE_LAKE) for c in causes):
             return LakeFailed(table=table, condition=causes[-1] if causes else condition)
         return MergeFailed(table=table, condition=condition)
@@ -59,14 +60,20 @@ def condition_of(failed: BaseException) -> str:
     """Spark's error condition, else the class of the innermost cause; no message."""
     if isinstance(failed, PySparkException) and failed.getCondition():
         return str(failed.getCondition())
-    causes = list(_cause_classes(failed))
-    return causes[-1] if causes else type(failed).__name__
+    causes = list(_causes(failed))
+    for cause in causes:
+        with suppress(Py4JError):  # not every Java exception has conditions
+            condition = cause.getCondition()
+            if condition:
+                return str(condition)
+    return str(causes[-1].getClass().getName()) if causes else type(failed).__name__
 
 
-def _cause_classes(failed: BaseException) -> Iterator[str]:
+def _causes(failed: BaseException) -> Iterator[Any]:
+    """The Java exceptions behind what Python got, outermost first."""
     cause: Any = getattr(failed, "_origin", None) or getattr(failed, "java_exception", None)
     for _ in range(MAX_CAUSES):
         if cause is None:
             return
-        yield str(cause.getClass().getName())
+        yield cause
         cause = cause.getCause()
