@@ -78,7 +78,7 @@ class RetryError(TidemarkError):
 
 
 class ConfigError(TidemarkError):
-    """The pipeline file, an Airflow connection or a pool must change."""
+    """The pipeline file, an Airflow connection or the Airflow set-up must change."""
 
     move = Move.FIX_CONFIG
 

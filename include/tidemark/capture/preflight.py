@@ -1,6 +1,6 @@
 """Everything that must hold before a run, looked at in one go: config, source, ledger, lake, Spark -> `Report`.
 
-    look    ledger schema (migrated) · lake · Spark · pools · server · role · tables · publication · slot
+    look    ledger schema (migrated) · lake · Spark · server · role · tables · publication · slot
     act     only where nothing is wrong, and in this order, each step found done by the next preflight:
             publication ──► slot ──► generation ──► tables joined
 
@@ -36,7 +36,7 @@ from tidemark.ledger.leases import SLOT, hold
 from tidemark.ledger.tables import TableRow
 from tidemark.names import TableName
 from tidemark.source import connection as source_sessions
-from tidemark.source import inspection, publication
+from tidemark.source import catalog, inspection, publication
 from tidemark.source.inspection import PublicationWork, ServerFacts
 from tidemark.source.publication import Matching, Publication, SourceTable
 from tidemark.source.slot import PLUGIN, SlotState, read_slot, usable
@@ -55,20 +55,17 @@ def preflight(
     source: str,
     ledger: str,
     spark_master: str | None = None,
-    pools: Mapping[str, int | None] | None = None,
     act: bool = True,
     holder: str | None = None,
 ) -> Report:
     """Look at everything, then do what the first run or a changed file needs. Errors are in the report, not raised.
 
-    `spark_master` is what the Spark hook resolved, None where nobody looked; `pools` maps the pools that the DAG uses
-    to their slots, None for one that does not exist. With `act` false nothing is created, changed or recorded, but the
-    ledger's schema is brought up to date all the same.
+    `spark_master` is what the Spark hook resolved, None where nobody looked. With `act` false nothing is created,
+    changed or recorded, but the ledger's schema is brought up to date all the same.
     """
     started = time.monotonic()
     look = _Look(config, source, ledger, act, holder or f"preflight/{socket.gethostname()}/{os.getpid()}")
     look.findings += spark_findings(config, spark_master, os.environ)
-    look.findings += pool_findings(pools or {})
     look.run("lake", look.lake)
     look.run("ledger", look.ledger_schema)
     look.run("source", look.source)
@@ -261,6 +258,10 @@ class _Look:
             return
         horizon = publication.join_horizon(source)
         blockers = _await_horizon(source, horizon, self.config.bounds.lock_timeout_s)
+        # Before the tables are looked into: what alters one from here on differs from its fingerprint (R11).
+        with publication.lock_bounded(source, self.config.bounds.lock_timeout_s, "the tables that join"):
+            captured = [t for t in catalog.captured_tables(source, self.config) if t.published]
+            prints = catalog.fingerprint(source, self.config.publication, captured)
         for table, row in joining:
             backfill: tuple[str, str] | None = None
             if row is not None and not row.captured:
@@ -273,7 +274,10 @@ class _Look:
                 backfill = (joins.EXISTING_ROWS, why)
             elif _seen_empty(source, table.table, horizon, table.partitioned) is not True:
                 backfill = (joins.EXISTING_ROWS, "it had rows before it was captured")
-            joins.join(ledger, self.config.pipeline, str(table.table), horizon, backfill=backfill)
+            table_id = str(table.table)
+            if (row is None or row.fingerprint is None) and table_id in prints:
+                ledger_tables.keep_fingerprint(ledger, self.config.pipeline, table_id, prints[table_id].to_json())
+            joins.join(ledger, self.config.pipeline, table_id, horizon, backfill=backfill)
         self.note("tables", f"Capturing {listed(table.table for table, _ in joining)}")
 
     def look_again_at_marked(
@@ -473,23 +477,3 @@ def spark_findings(config: PipelineConfig, master: str | None, environment: Mapp
             "Use an object store, or a file system that all of them mount",
             Move.FIX_CONFIG,
         )
-
-
-def pool_findings(pools: Mapping[str, int | None]) -> Iterator[Finding]:
-    for name, slots in sorted(pools.items()):
-        if slots is None:
-            yield Finding(
-                "error",
-                "pools",
-                f'The pool "{name}" does not exist: its tasks would wait for ever',
-                f"airflow pools set {name} 1 'tasks of Tidemark'",
-                Move.FIX_CONFIG,
-            )
-        elif slots < 1:
-            yield Finding(
-                "error",
-                "pools",
-                f'The pool "{name}" has no slot',
-                f"airflow pools set {name} 1 'tasks of Tidemark'",
-                Move.FIX_CONFIG,
-            )

@@ -113,8 +113,8 @@ def _progress(connection: psycopg.Connection[Any], pipeline: str) -> list[tuple[
         SELECT t."table", t.state, coalesce(min(u.start_lsn), g.staged_lsn), g.staged_lsn
           FROM tidemark.generations g
           JOIN tidemark.tables t USING (pipeline)
-          LEFT JOIN tidemark.unapplied u ON u.pipeline = g.pipeline AND u.generation = g.number AND u."table" =
-          t."table"
+          LEFT JOIN tidemark.unapplied u
+                 ON u.pipeline = g.pipeline AND u.generation = g.number AND u."table" = t."table"
          WHERE g.pipeline = %s AND g.number = (SELECT max(number) FROM tidemark.generations WHERE pipeline = %s)
          GROUP BY t."table", t.state, g.staged_lsn
          ORDER BY t."table"

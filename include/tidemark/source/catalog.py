@@ -9,8 +9,8 @@ primary key under FULL. Everything here is a SELECT on catalogue tables (R9). So
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Any
 
 import psycopg
 
@@ -19,22 +19,7 @@ from tidemark.names import TableName
 from tidemark.schema.fingerprint import ColumnPrint, Fingerprint, PartitionPrint
 from tidemark.schema.mapping import PgType
 from tidemark.schema.table import Identity
-
-_IDENTITIES: Final[dict[str, Identity]] = {"d": "default", "f": "full", "i": "index", "n": "nothing"}
-
-
-@dataclass(frozen=True, slots=True)
-class CatalogColumn:
-    """One column as pg_attribute has it now; `generated` is "" or pg's letter, `missing` attmissingval as text."""
-
-    attnum: int
-    name: str
-    type_oid: int
-    typmod: int
-    not_null: bool
-    generated: str
-    missing: str | None
-    xmin: int
+from tidemark.source.publication import matching
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +37,13 @@ class CapturedTable:
     rule: TableRule
     identity: Identity
     key: tuple[str, ...]
-    columns: tuple[CatalogColumn, ...]
+    columns: tuple[ColumnPrint, ...]
     published: bool
     published_columns: tuple[str, ...]
     row_filter: str | None
 
     @property
-    def captured_columns(self) -> tuple[CatalogColumn, ...]:
+    def captured_columns(self) -> tuple[ColumnPrint, ...]:
         """The columns that reach staging: published, where the table is, and not left out."""
         return tuple(
             c
@@ -94,41 +79,28 @@ def read_types(conn: psycopg.Connection[Any]) -> dict[int, PgType]:
 
 def captured_tables(conn: psycopg.Connection[Any], config: PipelineConfig) -> list[CapturedTable]:
     """The existing tables and partition roots that the pipeline file names, in name order, published or not."""
-    found: dict[int, tuple[TableName, str, str, TableRule]] = {}
-    for oid, schema, name, kind, replident in conn.execute(
-        """
-        SELECT c.oid, n.nspname, c.relname, c.relkind::text, c.relreplident::text
-        FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-        WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence <> 't'
-          AND n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname !~ '^pg_(toast|temp)'
-        """
-    ):
-        table = TableName(schema, name)
-        rule = config.rule(table)
-        if rule is not None:
-            found[oid] = (table, kind, replident, rule)
-    oids = list(found)
-    columns = _columns(conn, oids)
-    keys = _keys(conn, oids)
+    named = matching(conn, config).tables
+    columns = _columns(conn, [found.relation.oid for found in named])
     published = _published(conn, config.publication)
     captured = []
-    for oid, (table, kind, replident, rule) in found.items():
-        publication = published.get((table.schema, table.name))
+    for found in named:
+        relation = found.relation
+        publication = published.get((found.table.schema, found.table.name))
         captured.append(
             CapturedTable(
-                table=table,
-                relation_oid=oid,
-                kind=kind,
-                rule=rule,
-                identity=_IDENTITIES[replident],
-                key=keys.get(oid, {}).get({"d": "primary", "f": "primary", "i": "index"}.get(replident, ""), ()),
-                columns=tuple(columns.get(oid, ())),
+                table=found.table,
+                relation_oid=relation.oid,
+                kind=relation.kind,
+                rule=found.rule,
+                identity=relation.identity,
+                key=() if relation.identity == "nothing" else relation.key,
+                columns=tuple(columns.get(relation.oid, ())),
                 published=publication is not None,
                 published_columns=publication[0] if publication else (),
                 row_filter=publication[1] if publication else None,
             )
         )
-    return sorted(captured, key=lambda t: t.table)
+    return captured
 
 
 def fingerprint(
@@ -154,16 +126,7 @@ def fingerprint(
             identity=table.identity,
             key=table.key,
             columns=tuple(
-                ColumnPrint(
-                    attnum=c.attnum,
-                    name=c.name,
-                    type_oid=c.type_oid,
-                    typmod=c.typmod,
-                    not_null=c.not_null,
-                    generated=c.generated,
-                    missing="masked" if c.missing is not None and c.name in table.rule.mask else c.missing,
-                    xmin=c.xmin,
-                )
+                replace(c, missing="masked") if c.missing is not None and c.name in table.rule.mask else c
                 for c in table.captured_columns
             ),
             partitions=tuple(leaves.get(oid, ())),
@@ -175,8 +138,8 @@ def fingerprint(
     }
 
 
-def _columns(conn: psycopg.Connection[Any], oids: list[int]) -> dict[int, list[CatalogColumn]]:
-    columns: dict[int, list[CatalogColumn]] = {}
+def _columns(conn: psycopg.Connection[Any], oids: list[int]) -> dict[int, list[ColumnPrint]]:
+    columns: dict[int, list[ColumnPrint]] = {}
     for oid, *facts in conn.execute(
         """
         SELECT attrelid, attnum, attname, atttypid, atttypmod, attnotnull, attgenerated::text, attmissingval::text,
@@ -186,32 +149,8 @@ def _columns(conn: psycopg.Connection[Any], oids: list[int]) -> dict[int, list[C
         """,
         (oids,),
     ):
-        columns.setdefault(oid, []).append(CatalogColumn(*facts))
+        columns.setdefault(oid, []).append(ColumnPrint(*facts))
     return columns
-
-
-def _keys(conn: psycopg.Connection[Any], oids: list[int]) -> dict[int, dict[str, tuple[str, ...]]]:
-    """Table OID -> {"primary": …, "index": …}: the columns of its primary key and of its
-    identity index, in index order."""
-    keys: dict[int, dict[str, tuple[str, ...]]] = {}
-    for oid, primary, identity, names in conn.execute(
-        """
-        SELECT i.indrelid, i.indisprimary, i.indisreplident,
-               (SELECT array_agg(a.attname::text ORDER BY k.position)
-                FROM unnest(i.indkey::smallint[]) WITH ORDINALITY AS k (attnum, position)
-                JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
-                WHERE k.position <= i.indnkeyatts)
-        FROM pg_index i
-        WHERE i.indrelid = ANY(%s::oid[]) AND (i.indisprimary OR i.indisreplident) AND i.indimmediate AND i.indisvalid
-        """,
-        (oids,),
-    ):
-        of_table = keys.setdefault(oid, {})
-        if primary:
-            of_table["primary"] = tuple(names)
-        if identity:
-            of_table["index"] = tuple(names)
-    return keys
 
 
 def _published(

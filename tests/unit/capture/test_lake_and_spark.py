@@ -1,4 +1,4 @@
-"""The lake's log store, the Spark master and the pools, judged from config and arguments alone."""
+"""The lake's log store and the Spark master, judged from config and arguments alone."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tidemark.capture.preflight import log_store_findings, pool_findings, spark_findings
+from tidemark.capture.preflight import log_store_findings, spark_findings
 from tidemark.config import PipelineConfig, TableRule
 
 CONFIG = PipelineConfig("shop", "s", "slot", "pub", True, (TableRule("shop.*"),), "/lake", "l")
@@ -58,12 +58,3 @@ def test_yarn_is_meant_where_hadoop_is_configured() -> None:
 
 def test_a_cluster_with_an_object_store_is_sound() -> None:
     assert list(spark_findings(replace(CONFIG, lake="gs://b/lake"), "spark://a:7077,b:7077", {})) == []
-
-
-def test_a_pool_must_exist_and_have_a_slot() -> None:
-    findings = list(pool_findings({"good": 1, "missing": None, "empty": 0}))
-    assert [f.message for f in findings] == [
-        'The pool "empty" has no slot',
-        'The pool "missing" does not exist: its tasks would wait for ever',
-    ]
-    assert findings[0].remedy == "airflow pools set empty 1 'tasks of Tidemark'"
