@@ -10,11 +10,17 @@ from tests.support.capture import Environment
 
 
 @pytest.fixture(scope="module")
-def shop(new_environment: Callable[..., Environment]) -> Environment:
-    """A pipeline that the tests of a module share: each of them leaves its tables equal to the source."""
+def shared_shop(new_environment: Callable[..., Environment]) -> Environment:
     environment = new_environment("faults", workload.TABLES)
     workload.create(environment)
     return environment
+
+
+@pytest.fixture
+def shop(shared_shop: Environment) -> Environment:
+    """A pipeline that the tests of a module share: each of them leaves its tables equal to the source."""
+    shared_shop.let_leases_end()
+    return shared_shop
 
 
 @pytest.fixture

@@ -385,7 +385,7 @@ class _Run:
 
     def _manifest(self, staged: Staged, heartbeat_lsn: Lsn | None) -> BatchManifest:
         touched = {table.table for table in staged.tables}
-        marks = list(self._marks)
+        marks = [*self._marks, *self._schemas.take_renamed()]
         for schema in staged.schemas:
             marks += self._schemas.take_marks(schema)
         marks += [unfit_key(table, columns) for table, columns in staged.key_unfit.items()]

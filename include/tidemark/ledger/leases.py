@@ -106,6 +106,14 @@ def _give_back(conninfo: str, lease: Lease) -> None:
         )
 
 
+def give_back_of_dead_try(connection: psycopg.Connection[Any], pipeline: str, name: str, holder: str) -> None:
+    """End the lease that an earlier try of this task instance left when it was killed, where this try has no need of
+    it: the run's next task would wait for it to expire."""
+    connection.execute(
+        "DELETE FROM tidemark.leases WHERE pipeline = %s AND name = %s AND holder = %s", (pipeline, name, holder)
+    )
+
+
 def ended(connection: psycopg.Connection[Any], pipeline: str, attempt: str) -> bool:
     """Whether no unexpired lease belongs to this attempt: a condition for what it left
     unregistered to be garbage (R4)."""
