@@ -216,3 +216,78 @@ def test_the_key_has_the_order_of_its_index(pipeline: Pipeline) -> None:
     pipeline.execute("INSERT INTO orders VALUES (1, 2, 3)")
     pipeline.drain()
     assert pipeline.manifests()[0].schemas[0].key == ("c", "a")
+
+
+# --- what leaves no trace in the stream ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def parted(pipeline: Pipeline) -> Pipeline:
+    """A partitioned table with two partitions and a row in each."""
+    pipeline.execute(
+        "CREATE TABLE orders (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+        "CREATE TABLE orders_1 PARTITION OF orders FOR VALUES FROM (0) TO (10)",
+        "CREATE TABLE orders_2 PARTITION OF orders FOR VALUES FROM (10) TO (20)",
+    )
+    pipeline.begin()
+    pipeline.execute("INSERT INTO orders VALUES (1), (11)")
+    pipeline.drain()
+    return pipeline
+
+
+def test_a_partition_that_left_and_came_back_needs_a_backfill(parted: Pipeline) -> None:
+    parted.execute("ALTER TABLE orders DETACH PARTITION orders_1", "INSERT INTO orders_1 VALUES (2)")
+    parted.execute("ALTER TABLE orders ATTACH PARTITION orders_1 FOR VALUES FROM (0) TO (10)")
+    parted.drain()
+    assert state(parted) == ("merging", "1 partition(s) were detached and attached again")
+
+
+def test_a_truncated_partition_needs_a_backfill_and_a_truncated_root_does_not(parted: Pipeline) -> None:
+    parted.execute("TRUNCATE orders", "INSERT INTO orders VALUES (1), (11)")
+    parted.drain()
+    assert state(parted) == ("merging", None)
+    parted.execute("TRUNCATE orders_1")
+    parted.drain()
+    assert "as TRUNCATE of a partition" in (state(parted)[1] or "")
+
+
+@pytest.mark.parametrize(
+    ("alteration", "marked"),
+    [
+        ("ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'", True),
+        ("ALTER TYPE size ADD ATTRIBUTE depth int", True),
+        ("ALTER TYPE mood ADD VALUE 'glad'", False),
+    ],
+)
+def test_a_type_that_spells_older_rows_otherwise_needs_a_backfill(
+    pipeline: Pipeline, alteration: str, marked: bool
+) -> None:
+    pipeline.execute("CREATE TYPE mood AS ENUM ('sad', 'ok')", "CREATE TYPE size AS (width int)")
+    pipeline.execute("CREATE TABLE orders (id int PRIMARY KEY, moods mood[], size size)")
+    pipeline.begin()
+    pipeline.drain()
+    pipeline.execute(alteration)
+    pipeline.drain()
+    assert ("older rows read as something else" in (state(pipeline)[1] or "")) is marked
+
+
+def test_options_of_the_publication_that_changed_there_and_back_need_a_backfill(orders: Pipeline) -> None:
+    name = orders.config.publication
+    orders.execute(f"ALTER PUBLICATION {name} SET (publish = 'insert')", "DELETE FROM orders")
+    orders.execute(f"ALTER PUBLICATION {name} SET (publish = 'insert, update, delete, truncate')")
+    orders.drain()
+    assert "the publication's options changed" in (state(orders)[1] or "")
+
+
+def test_changes_under_another_name_need_a_backfill_though_the_name_is_back(orders: Pipeline) -> None:
+    orders.with_tables(TableRule("public.orders"))
+    orders.execute("ALTER TABLE orders RENAME TO other", "INSERT INTO other VALUES (2)")
+    orders.execute("ALTER TABLE other RENAME TO orders")
+    orders.drain()
+    assert "was called public.other for a while" in (state(orders)[1] or "")
+
+
+def test_a_table_without_columns_stops_no_other(orders: Pipeline) -> None:
+    orders.execute("CREATE TABLE nothing ()", "INSERT INTO nothing DEFAULT VALUES", "INSERT INTO orders VALUES (2)")
+    orders.drain()
+    assert [r["id"] for r in orders.staged("public.orders")] == [1, 2]

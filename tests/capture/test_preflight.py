@@ -270,6 +270,16 @@ class TestRowsBeforeTheJoin:
         shop.sound()
         assert not shop.rows()["shop.lines"].needs_backfill
 
+    def test_a_table_seen_empty_has_its_fingerprint_from_that_moment(self, shop: Shop) -> None:
+        """What alters it before the first drain looks at it would else be what it always was (R11)."""
+        shop.sound()
+        before = shop.rows()["shop.orders"].fingerprint
+        shop.sql("ALTER TABLE shop.orders ADD COLUMN more int DEFAULT 7")
+        shop.sound()
+        assert before is not None
+        assert "more" not in [column["name"] for column in before["columns"]]
+        assert shop.rows()["shop.orders"].fingerprint == before
+
     def test_a_delta_table_that_is_there_already_is_not_taken_for_empty(self, shop: Shop) -> None:
         path = f"{shop.config.pipeline}/current/shop/orders/_delta_log/00000000000000000000.json"
         Store(shop.config.lake).write_atomic(path, b"{}")

@@ -53,6 +53,7 @@ class Schemas:
         self._catalog = look()
         self._latest: dict[TableName, TableSchema | None] = {}
         self._marks: dict[tuple[TableName, int], tuple[TableMark, ...]] = {}
+        self._renamed: list[TableMark] = []
 
     @property
     def catalog(self) -> Catalog:
@@ -61,6 +62,7 @@ class Schemas:
     def schema_for(self, relation: RelationMessage) -> TableSchema | None:
         """The definition that the changes behind this message follow; None where no rule names the table."""
         rule = self._rule_for(relation.table)
+        self._note_other_name(relation)
         if rule is None:
             return None
         if relation.relation_oid not in self._catalog.tables or any(
@@ -79,6 +81,22 @@ class Schemas:
             self._marks[found.table, found.version] = tuple(marks)
         self._latest[found.table] = found
         return found
+
+    def _note_other_name(self, relation: RelationMessage) -> None:
+        """Changes of a captured table under another name than it has now: they go to that name's table, or nowhere,
+        and where it was renamed there and back, the catalogue shows nothing of it (R8)."""
+        known = self._catalog.tables.get(relation.relation_oid)
+        if known is None or known.table == relation.table:
+            return
+        reason = f"{known.table} was called {relation.table} for a while, and its changes stand under that name"
+        for table in (known.table, relation.table):
+            if self._rule_for(table) is not None:
+                self._renamed += marks_of(table, [Difference(Verdict.NEEDS_BACKFILL, reason)])
+
+    def take_renamed(self) -> tuple[TableMark, ...]:
+        """What is to be said of tables that were called otherwise; once, with the next batch."""
+        renamed, self._renamed = self._renamed, []
+        return tuple(renamed)
 
     def take_marks(self, schema: TableSchema) -> tuple[TableMark, ...]:
         """What is to be said of a version in the batch that is the first to use it; once."""

@@ -116,6 +116,9 @@ def _columns(old: Fingerprint, new: Fingerprint) -> list[Difference]:
             differences.append(
                 Difference(Verdict.NEEDS_BACKFILL, f'column "{known.name}" was renamed to "{column.name}"')
             )
+        elif any(column.spelling.get(part) != was for part, was in known.spelling.items()):
+            reason = f'the type of column "{column.name}" was altered, and older rows read as something else'
+            differences.append(Difference(Verdict.NEEDS_BACKFILL, reason))
     return differences
 
 
@@ -134,27 +137,34 @@ def _rewrite(old: Fingerprint, new: Fingerprint) -> list[Difference]:
     """New storage alone is VACUUM FULL, CLUSTER or TRUNCATE; together with a new row in
     pg_attribute, ALTER TABLE rewrote it."""
     nodes = {leaf.oid: leaf.relfilenode for leaf in old.partitions}
-    rewritten = old.relfilenode != new.relfilenode or any(
-        nodes.get(leaf.oid, leaf.relfilenode) != leaf.relfilenode for leaf in new.partitions
-    )
+    renewed = [leaf for leaf in new.partitions if nodes.get(leaf.oid, leaf.relfilenode) != leaf.relfilenode]
+    rewritten = old.relfilenode != new.relfilenode or bool(renewed)
     if not rewritten:
         return []
     xmins = {column.attnum: column.xmin for column in old.columns}
     altered = [column.name for column in new.columns if xmins.get(column.attnum) != column.xmin]
+    if not altered and 0 < len(renewed) < sum(leaf.oid in nodes for leaf in new.partitions):
+        # TRUNCATE of the root renews all of them, and is in the stream; TRUNCATE of a partition is not.
+        reason = f"{len(renewed)} partition(s) got new storage by themselves, as TRUNCATE of a partition gives it"
+        return [Difference(Verdict.NEEDS_BACKFILL, reason)]
     if not altered:
         return [Difference(Verdict.FOLLOWED, "the table got new storage, its columns are the same")]
     return [Difference(Verdict.NEEDS_BACKFILL, f"the table was rewritten and {_names(altered)} altered")]
 
 
 def _partitions(old: Fingerprint, new: Fingerprint) -> list[Difference]:
-    before = {leaf.oid for leaf in old.partitions}
+    before = {leaf.oid: leaf for leaf in old.partitions}
     after = {leaf.oid: leaf for leaf in new.partitions}
     attached = [leaf for oid, leaf in after.items() if oid not in before and not leaf.born_empty]
     created = [leaf for oid, leaf in after.items() if oid not in before and leaf.born_empty]
-    gone = before - set(after)
+    gone = set(before) - set(after)
+    returned = [leaf for oid, leaf in after.items() if oid in before and before[oid].links != leaf.links]
     differences = []
     if attached:
         reason = f"{len(attached)} partition(s) were attached with what they held"
+        differences.append(Difference(Verdict.NEEDS_BACKFILL, reason))
+    if returned:
+        reason = f"{len(returned)} partition(s) were detached and attached again"
         differences.append(Difference(Verdict.NEEDS_BACKFILL, reason))
     if gone:
         differences.append(Difference(Verdict.NEEDS_BACKFILL, f"{len(gone)} partition(s) were detached or dropped"))
@@ -170,6 +180,9 @@ def _publication(old: Fingerprint, new: Fingerprint) -> list[Difference]:
     elif new.membership and not set(old.membership) & set(new.membership):
         how = "was taken out of the publication and added again" if old.membership else "was added to the publication"
         differences.append(Difference(Verdict.NEEDS_BACKFILL, f"the table {how}"))
+    elif old.publication_xmin != new.publication_xmin:
+        reason = "the publication's options changed, and with them what it publishes"
+        differences.append(Difference(Verdict.NEEDS_BACKFILL, reason))
     if old.row_filter != new.row_filter:
         differences.append(Difference(Verdict.NEEDS_BACKFILL, "the publication's row filter changed"))
     return differences

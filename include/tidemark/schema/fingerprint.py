@@ -7,7 +7,7 @@ column row is new, from VACUUM FULL, CLUSTER and TRUNCATE, which leave the rows 
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, cast
 
 from tidemark.schema.table import Identity
@@ -16,7 +16,8 @@ from tidemark.schema.table import Identity
 @dataclass(frozen=True, slots=True)
 class ColumnPrint:
     """One captured column. `missing` is its attmissingval as text ("masked" for a masked column),
-    `generated` pg's letter or ""."""
+    `generated` pg's letter or "". `spelling` is what the text of stored values depends on besides them: the labels of
+    an enum and the columns of a composite type, by their OIDs."""
 
     attnum: int
     name: str
@@ -26,23 +27,27 @@ class ColumnPrint:
     generated: str
     missing: str | None
     xmin: int
+    spelling: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionPrint:
     """One leaf of a partitioned table; `born_empty`: every link up to the root was made
-    by CREATE TABLE … PARTITION OF."""
+    by CREATE TABLE … PARTITION OF. `links` are the transactions that made the links: those of a leaf that
+    left and came back are others."""
 
     oid: int
     relfilenode: int
     born_empty: bool
+    links: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
     """`membership` names the catalogue rows that put the table into the publication, by OID: a table that was removed
     and added again has others. `key` is the key of `TableSchema`; `last_attnum` the highest number of any column,
-    dropped ones included. `published_columns` are those of the publication, in order."""
+    dropped ones included. `published_columns` are those of the publication, in order, `publication_xmin` is the
+    transaction that last changed its options."""
 
     relation_oid: int
     relfilenode: int
@@ -54,6 +59,7 @@ class Fingerprint:
     membership: tuple[str, ...]
     row_filter: str | None
     published_columns: tuple[str, ...]
+    publication_xmin: int = 0
 
     def to_json(self) -> dict[str, Any]:
         raw = asdict(self)
@@ -79,4 +85,5 @@ class Fingerprint:
             membership=tuple(raw["membership"]),
             row_filter=raw["row_filter"],
             published_columns=tuple(raw["published_columns"]),
+            publication_xmin=raw["publication_xmin"],
         )

@@ -118,6 +118,10 @@ def fingerprint(
     }
     leaves = _leaves(conn, oids)
     membership = _membership(conn, publication, oids)
+    options = conn.execute(
+        "SELECT xmin::text::bigint FROM pg_publication WHERE pubname = %s", (publication,)
+    ).fetchone()
+    publication_xmin = 0 if options is None else options[0]
     return {
         str(table.table): Fingerprint(
             relation_oid=oid,
@@ -133,6 +137,7 @@ def fingerprint(
             membership=tuple(membership.get(oid, ())),
             row_filter=table.row_filter,
             published_columns=table.published_columns,
+            publication_xmin=publication_xmin,
         )
         for oid, table in by_oid.items()
     }
@@ -140,6 +145,7 @@ def fingerprint(
 
 def _columns(conn: psycopg.Connection[Any], oids: list[int]) -> dict[int, list[ColumnPrint]]:
     columns: dict[int, list[ColumnPrint]] = {}
+    spellings = _spellings(conn, oids)
     for oid, *facts in conn.execute(
         """
         SELECT attrelid, attnum, attname, atttypid, atttypmod, attnotnull, attgenerated::text, attmissingval::text,
@@ -149,15 +155,50 @@ def _columns(conn: psycopg.Connection[Any], oids: list[int]) -> dict[int, list[C
         """,
         (oids,),
     ):
-        columns.setdefault(oid, []).append(ColumnPrint(*facts))
+        column = ColumnPrint(*facts)
+        columns.setdefault(oid, []).append(replace(column, spelling=spellings.get(column.type_oid, {})))
     return columns
+
+
+def _spellings(conn: psycopg.Connection[Any], oids: list[int]) -> dict[int, dict[str, str]]:
+    """Type OID -> labels of the enums and columns of the composite types in it; only for types that have any.
+
+    RENAME VALUE and ADD ATTRIBUTE change what stored values read as, and leave no trace in table or stream.
+    """
+    spellings: dict[int, dict[str, str]] = {}
+    for type_oid, part, text in conn.execute(
+        """
+        WITH RECURSIVE held AS (
+            SELECT DISTINCT atttypid AS root, atttypid AS type FROM pg_attribute
+            WHERE attrelid = ANY(%s::oid[]) AND attnum > 0 AND NOT attisdropped AND atttypid >= 16384
+            UNION
+            SELECT held.root, part.type FROM held JOIN pg_type t ON t.oid = held.type
+            CROSS JOIN LATERAL (
+                SELECT t.typelem AS type WHERE t.typelem <> 0
+                UNION ALL SELECT t.typbasetype WHERE t.typbasetype <> 0
+                UNION ALL SELECT rngsubtype FROM pg_range WHERE t.oid IN (rngtypid, rngmultitypid)
+                UNION ALL SELECT atttypid FROM pg_attribute
+                WHERE t.typtype = 'c' AND attrelid = t.typrelid AND attnum > 0 AND NOT attisdropped
+            ) AS part
+        )
+        SELECT held.root, 'label ' || e.oid, e.enumlabel::text FROM held JOIN pg_enum e ON e.enumtypid = held.type
+        UNION ALL
+        SELECT held.root, 'columns ' || t.oid, string_agg(a.attnum::text, ',' ORDER BY a.attnum)
+        FROM held JOIN pg_type t ON t.oid = held.type AND t.typtype = 'c'
+        JOIN pg_attribute a ON a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
+        GROUP BY held.root, t.oid
+        """,
+        (oids,),
+    ):
+        spellings.setdefault(type_oid, {})[part] = text
+    return spellings
 
 
 def _published(
     conn: psycopg.Connection[Any], publication: str
 ) -> dict[tuple[str, str], tuple[tuple[str, ...], str | None]]:
     return {
-        (schema, name): (tuple(columns), row_filter)
+        (schema, name): (tuple(columns or ()), row_filter)
         for schema, name, columns, row_filter in conn.execute(
             "SELECT schemaname, tablename, attnames::text[], rowfilter FROM pg_publication_tables WHERE pubname = %s",
             (publication,),
@@ -194,24 +235,26 @@ def _leaves(conn: psycopg.Connection[Any], roots: list[int]) -> dict[int, list[P
     rewrites the columns' rows, so their command id is later than the row type's even within one transaction.
     """
     leaves: dict[int, list[PartitionPrint]] = {}
-    for root, leaf, filenode, born_empty in conn.execute(
+    for root, leaf, filenode, born_empty, links in conn.execute(
         """
         WITH RECURSIVE tree AS (
-            SELECT oid AS root, oid AS relation, true AS born_empty FROM pg_class
+            SELECT oid AS root, oid AS relation, true AS born_empty, '' AS links FROM pg_class
             WHERE oid = ANY(%s::oid[]) AND relkind = 'p'
             UNION ALL
             SELECT tree.root, i.inhrelid,
                    tree.born_empty AND i.xmin = t.xmin AND NOT EXISTS (
                        SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0
-                       AND (a.xmin <> t.xmin OR NOT a.cmin = t.cmin))
+                       AND (a.xmin <> t.xmin OR NOT a.cmin = t.cmin)),
+                   tree.links || ' ' || i.xmin::text
             FROM tree JOIN pg_inherits i ON i.inhparent = tree.relation
             JOIN pg_class c ON c.oid = i.inhrelid JOIN pg_type t ON t.oid = c.reltype
         )
-        SELECT tree.root, tree.relation, coalesce(pg_relation_filenode(tree.relation), 0), tree.born_empty
+        SELECT tree.root, tree.relation, coalesce(pg_relation_filenode(tree.relation), 0), tree.born_empty,
+               ltrim(tree.links)
         FROM tree JOIN pg_class c ON c.oid = tree.relation WHERE c.relkind <> 'p'
         ORDER BY 1, 2
         """,
         (roots,),
     ):
-        leaves.setdefault(root, []).append(PartitionPrint(leaf, filenode, born_empty))
+        leaves.setdefault(root, []).append(PartitionPrint(leaf, filenode, born_empty, links))
     return leaves
