@@ -35,11 +35,11 @@ from tidemark.ledger import tables as ledger_tables
 from tidemark.ledger.leases import SLOT, hold
 from tidemark.ledger.tables import TableRow
 from tidemark.names import TableName
-from tidemark.source import catalog, inspection, publication, publication_findings
+from tidemark.source import catalog, inspection, publication
 from tidemark.source import connection as source_sessions
 from tidemark.source.inspection import ServerFacts
 from tidemark.source.publication import Matching, Publication, SourceTable
-from tidemark.source.publication_findings import PublicationWork
+from tidemark.source.publication_findings import PublicationWork, publication_findings, publication_work
 from tidemark.source.slot import PLUGIN, SlotState, read_slot, usable
 from tidemark.staging import layout
 from tidemark.staging.store import Store
@@ -134,8 +134,8 @@ class _Look:
             found = publication.matching(source, self.config)
             self.findings += inspection.table_findings(found, self.config, facts)
             published = publication.read(source, self.config.publication)
-            work = publication_findings.publication_work(self.config, found, published, facts)
-            self.findings += publication_findings.publication_findings(self.config, found, published, work, facts, slot=slot)
+            work = publication_work(self.config, found, published, facts)
+            self.findings += publication_findings(self.config, found, published, work, facts, slot=slot)
             if slot is not None:
                 self.run("slot", lambda: self.slot_state(source, slot))
             if not self.ledger_ready:
@@ -187,7 +187,7 @@ class _Look:
             for left in self.leaving(ledger, found, published):
                 joins.leave(ledger, self.config.pipeline, left)
             if self.config.manage_publication:
-                self.publication(source, facts, publication_findings.publication_work(self.config, found, published, facts))
+                self.publication(source, facts, publication_work(self.config, found, published, facts))
             opened = generations.current(ledger, self.config.pipeline)
             slot = read_slot(source, self.config.slot)
             if slot is None and create_slot(source, self.config):
@@ -205,7 +205,7 @@ class _Look:
         published: Publication | None,
     ) -> bool:
         """Whether there is anything to do but for the slot."""
-        work = publication_findings.publication_work(self.config, found, published, facts)
+        work = publication_work(self.config, found, published, facts)
         return bool(
             (self.config.manage_publication and (work.create or work.add or work.drop))
             or generations.current(ledger, self.config.pipeline) is None

@@ -1,0 +1,286 @@
+"""The publication as it is, and the tables of the file -> what has to be done to it, and findings. Pure.
+
+What preflight would do is a `PublicationWork`; where it may not, because the file says `manage_publication: false` or
+rights are missing, the same work becomes the SQL of a finding. A table is added only where that does not make
+PostgreSQL refuse the application's own UPDATE and DELETE, or where the file names it without a pattern (R9). Source:
+PostgreSQL documentation, "CREATE PUBLICATION", 29.1.1 "Replica Identity".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tidemark.config import PipelineConfig
+from tidemark.errors import Move
+from tidemark.findings import Finding, listed
+from tidemark.names import TableName
+from tidemark.source.identifiers import qualified, quoted, readable
+from tidemark.source.inspection import ServerFacts
+from tidemark.source.publication import (
+    OPERATIONS,
+    Matching,
+    Publication,
+    SourceTable,
+    add_statement,
+    create_statement,
+)
+from tidemark.source.slot import SlotState
+
+
+@dataclass(frozen=True, slots=True)
+class PublicationWork:
+    """What preflight has to do so that the publication is what the file says; all empty where it is."""
+
+    create: tuple[TableName, ...] = ()
+    add: tuple[TableName, ...] = ()
+    drop: tuple[TableName, ...] = ()
+
+
+def eligible(table: SourceTable, facts: ServerFacts, publication: Publication | None) -> bool:
+    """Whether the table may be added to a publication without harm to its own application
+    (R9), or because it was named."""
+    if table.unlogged:
+        return False
+    reason = table.breaks_updates(_generated_published(facts, publication))
+    return reason is None or (table.exact and "generated column" not in reason)
+
+
+def publication_work(
+    config: PipelineConfig, found: Matching, publication: Publication | None, facts: ServerFacts
+) -> PublicationWork:
+    wanted = [table.table for table in found.tables if eligible(table, facts, publication)]
+    if publication is None:
+        return PublicationWork(create=tuple(wanted))
+    if publication.all_tables:
+        return PublicationWork()
+    add = tuple(table for table in wanted if table not in publication.covered)
+    drop = tuple(member.table for member in publication.direct if config.rule(member.table) is None)
+    return PublicationWork(add=add, drop=drop)
+
+
+def publication_findings(
+    config: PipelineConfig,
+    found: Matching,
+    publication: Publication | None,
+    work: PublicationWork,
+    facts: ServerFacts,
+    *,
+    slot: SlotState | None,
+) -> Iterator[Finding]:
+    """The publication against the file, replica identities, and the rights that it takes to change it."""
+    name = config.publication
+    if publication is None:
+        yield from _missing_publication(config, found, work, facts, slot)
+    else:
+        yield from _option_findings(config, found, publication)
+        if work.add and not config.manage_publication:
+            yield Finding(
+                "error",
+                "publication",
+                f'Publication "{name}" lacks {listed(work.add)}',
+                f"As owner of publication and tables ({publication.owner}): {readable(add_statement(name, work.add))}",
+            )
+        if work.drop and not config.manage_publication:
+            yield Finding(
+                "note",
+                "publication",
+                f'Publication "{name}" also has {listed(work.drop)}, which the file does not name: they are skipped',
+            )
+        if config.manage_publication and (work.add or work.drop) and not publication.owned:
+            yield Finding(
+                "error",
+                "rights",
+                f'Role {facts.role} does not own publication "{name}" and cannot change its tables',
+                f"ALTER PUBLICATION {quoted(name)} OWNER TO {quoted(facts.role)}, or set manage_publication: false",
+            )
+        if publication.all_tables:
+            yield Finding(
+                "warning",
+                "publication",
+                f'Publication "{name}" is FOR ALL TABLES: each new table without a replica identity refuses UPDATE and '
+                "DELETE",
+                "Publish the tables one by one; with manage_publication: true preflight does it",
+            )
+    yield from _ownership_findings(config, found, work, facts)
+    yield from _identity_findings(config, found, publication, facts)
+
+
+def _missing_publication(
+    config: PipelineConfig, found: Matching, work: PublicationWork, facts: ServerFacts, slot: SlotState | None
+) -> Iterator[Finding]:
+    name = config.publication
+    statement = (
+        create_statement(name, work.create, server_version=facts.version, generated=True) if work.create else None
+    )
+    if slot is not None:
+        yield Finding(
+            "error",
+            "publication",
+            f'Slot "{slot.name}" exists, but publication "{name}" does not: a slot older than its publication cannot '
+            "be decoded",
+            f"SELECT pg_drop_replication_slot('{slot.name}'); the next preflight creates the publication, then the "
+            "slot. What "
+            "changed meanwhile is gone: start a backfill of the pipeline's tables",
+            Move.BACKFILL,
+        )
+    elif not config.manage_publication and statement is not None:
+        yield Finding(
+            "error",
+            "publication",
+            f'Publication "{name}" does not exist, and the file says manage_publication: false',
+            f"As owner of the tables: {readable(statement)}",
+        )
+    if config.manage_publication and not facts.may_create:
+        yield Finding(
+            "error",
+            "rights",
+            f"Role {facts.role} may not create a publication in database {facts.database}",
+            f"GRANT CREATE ON DATABASE {quoted(facts.database)} TO {quoted(facts.role)}, or set manage_publication: "
+            "false and as owner of the tables run: "
+            f"{readable(statement) if statement else 'the statement that preflight then prints'}",
+        )
+
+
+def _option_findings(config: PipelineConfig, found: Matching, publication: Publication) -> Iterator[Finding]:
+    name = publication.name
+    missing = [operation for operation in OPERATIONS if operation not in publication.operations]
+    if missing:
+        yield Finding(
+            "error",
+            "publication",
+            f'Publication "{name}" does not publish {listed(missing)}: these changes are lost',
+            f"ALTER PUBLICATION {quoted(name)} SET (publish = '{', '.join(OPERATIONS)}'), then start a backfill of the "
+            "tables",
+        )
+    partitioned = [table.table for table in found.tables if table.partitioned]
+    if partitioned and not publication.via_root:
+        yield Finding(
+            "error",
+            "publication",
+            f'Publication "{name}" publishes the partitions of {listed(partitioned)} as tables of their own',
+            f"ALTER PUBLICATION {quoted(name)} SET (publish_via_partition_root = true)",
+        )
+    tables = {table.table: table for table in found.tables}
+    for member in publication.direct:
+        table = tables.get(member.table)
+        if table is None:
+            continue
+        if member.row_filter is not None:
+            yield Finding(
+                "note",
+                "publication",
+                f"{member.table} is published with a row filter: the target has only the rows that pass it",
+            )
+        if member.columns is None:
+            continue
+        uncovered = (
+            [column.name for column in table.columns if column.name not in member.columns]
+            if table.relation.identity == "full"
+            else [column for column in table.relation.key if column not in member.columns]
+        )
+        if uncovered:
+            yield Finding(
+                "error",
+                "publication",
+                f"The column list of {member.table} lacks {listed(uncovered)} of its replica identity: PostgreSQL "
+                "refuses the application's own UPDATE and DELETE",
+                f"ALTER PUBLICATION {quoted(name)} with a column list that has them, or without one",
+            )
+        else:
+            yield Finding(
+                "note",
+                "publication",
+                f"{member.table} is published with a column list: a column added later is not captured until the list "
+                "has it",
+            )
+
+
+def _ownership_findings(
+    config: PipelineConfig, found: Matching, work: PublicationWork, facts: ServerFacts
+) -> Iterator[Finding]:
+    if not config.manage_publication:
+        return
+    wanted = {*work.create, *work.add}
+    foreign = [table for table in found.tables if table.table in wanted and not table.owned]
+    if foreign:
+        owners = sorted({table.owner for table in foreign})
+        statement = (
+            add_statement(config.publication, work.add)
+            if work.add
+            else create_statement(config.publication, work.create, server_version=facts.version, generated=True)
+        )
+        yield Finding(
+            "error",
+            "rights",
+            f"Role {facts.role} does not own {listed(table.table for table in foreign)}; only an owner adds a table to "
+            "a publication",
+            f"GRANT {', '.join(map(quoted, owners))} TO {quoted(facts.role)}; or set manage_publication: false and as "
+            f"owner run: {readable(statement)}",
+        )
+
+
+def _identity_findings(
+    config: PipelineConfig, found: Matching, publication: Publication | None, facts: ServerFacts
+) -> Iterator[Finding]:
+    """Replica identity: what cannot be captured, what is captured as history only, what
+    already harms its application."""
+    for table in found.tables:
+        if table.unlogged:
+            continue
+        name = qualified(table.table)
+        published = publication is not None and table.table in publication.covered
+        reason = table.breaks_updates(_generated_published(facts, publication))
+        if reason is None:
+            if table.relation.identity == "full" and not table.relation.key:
+                yield Finding(
+                    "note",
+                    "replica_identity",
+                    f"{table.table} has no usable primary key; under REPLICA IDENTITY FULL its current table is kept "
+                    "as a multiset, which costs more",
+                )
+            continue
+        if "generated column" in reason:
+            # Updates fail in the application from the moment of publication: never by us,
+            # and said loudly where it is so.
+            yield Finding(
+                "error" if published or table.exact else "warning",
+                "replica_identity",
+                f"{table.table}: {reason}: PostgreSQL refuses the application's own UPDATE and DELETE "
+                + ("now" if published else "once it is published, so it is not captured"),
+                f"ALTER TABLE {name} REPLICA IDENTITY DEFAULT (with a primary key), or drop the generated column"
+                + (
+                    f"; for a stored one ALTER PUBLICATION {quoted(config.publication)} SET "
+                    "(publish_generated_columns = stored)"
+                    if table.generated("s")
+                    else ""
+                ),
+            )
+            continue
+        because = "its primary key is deferrable, which is no replica identity" if table.relation.deferrable else reason
+        remedy = (
+            f"Add a primary key (not deferrable), or as its owner: ALTER TABLE {name} REPLICA IDENTITY USING INDEX <a "
+            f"unique, not deferrable index on NOT NULL columns>, or ALTER TABLE {name} REPLICA IDENTITY FULL"
+        )
+        if published or table.exact:
+            yield Finding(
+                "warning",
+                "replica_identity",
+                f"{table.table} is captured as history only: {because}. While it is published PostgreSQL refuses "
+                "UPDATE and DELETE on it; inserts and truncates are captured",
+                remedy,
+            )
+        else:
+            yield Finding(
+                "warning",
+                "replica_identity",
+                f"{table.table} fits a pattern but is not captured: {because}, so once published its application's "
+                "UPDATE and DELETE would be refused",
+                f"{remedy}. If it only grows, name it in the file without a pattern: it is then captured as history "
+                "only",
+            )
+
+
+def _generated_published(facts: ServerFacts, publication: Publication | None) -> bool:
+    """Whether stored generated columns are published, or do no harm: before 18 PostgreSQL does not check for them."""
+    return facts.major < 18 or publication is None or publication.generated_columns
