@@ -7,6 +7,7 @@ import pytest
 from tests.capture.conftest import Pipeline
 from tidemark.capture.schemas import SOURCE_CHANGED
 from tidemark.config import TableRule
+from tidemark.names import TableName
 
 
 @pytest.fixture
@@ -287,7 +288,24 @@ def test_changes_under_another_name_need_a_backfill_though_the_name_is_back(orde
     assert "was called public.other for a while" in (state(orders)[1] or "")
 
 
-def test_a_table_without_columns_stops_no_other(orders: Pipeline) -> None:
-    orders.execute("CREATE TABLE nothing ()", "INSERT INTO nothing DEFAULT VALUES", "INSERT INTO orders VALUES (2)")
-    orders.drain()
-    assert [r["id"] for r in orders.staged("public.orders")] == [1, 2]
+@pytest.mark.parametrize("identity", ["DEFAULT", "FULL"])
+def test_a_table_without_columns_is_parked_and_stops_no_other(pipeline: Pipeline, identity: str) -> None:
+    pipeline.execute("CREATE TABLE orders (id int PRIMARY KEY)")
+    pipeline.execute("CREATE TABLE nothing ()", f"ALTER TABLE nothing REPLICA IDENTITY {identity}")
+    pipeline.begin()
+    pipeline.execute("INSERT INTO nothing DEFAULT VALUES", "INSERT INTO orders VALUES (2)")
+    pipeline.drain()
+    assert [r["id"] for r in pipeline.staged("public.orders")] == [2]
+    assert state(pipeline, "public.nothing")[0] == "parked"
+
+
+def test_names_of_the_greatest_length_are_staged(pipeline: Pipeline) -> None:
+    name = "\N{CYRILLIC SMALL LETTER SHA}" * 31
+    pipeline.with_tables(TableRule("*.*"))
+    pipeline.execute(f'CREATE SCHEMA "{name}"')
+    pipeline.execute(*[f'CREATE TABLE "{name}"."{name[:-1]}{n}" (id int PRIMARY KEY)' for n in (1, 2)])
+    pipeline.begin()
+    pipeline.execute(*[f'INSERT INTO "{name}"."{name[:-1]}{n}" VALUES ({n})' for n in (1, 2)])
+    pipeline.drain()
+    for n in (1, 2):
+        assert [r["id"] for r in pipeline.staged(str(TableName(name, f"{name[:-1]}{n}")))] == [n]

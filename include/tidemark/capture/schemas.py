@@ -132,6 +132,8 @@ def define(
     if missing:
         unfit.append(f"the key's columns {', '.join(missing)} are left out")
         key = ()
+    if not columns:
+        unfit.append("no column of it is captured")
     return TableSchema(relation.table, 0, relation.relation_oid, relation.identity, key, tuple(columns)), unfit
 
 

@@ -34,8 +34,9 @@ OLD_KEY_PREFIX: Final = "_old_key."
 
 
 def carries_old_row(schema: TableSchema) -> bool:
-    """Whether staged rows of the table have `_old`: the table has no key, and its identity is FULL."""
-    return schema.identity == "full" and not schema.key
+    """Whether staged rows of the table have `_old`: the table has no key, and its identity is FULL. Without a column
+    there is nothing to have."""
+    return schema.identity == "full" and not schema.key and bool(schema.columns)
 
 
 def staged_schema(schema: TableSchema) -> pa.Schema:

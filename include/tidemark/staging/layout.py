@@ -14,8 +14,15 @@ are named by start and attempt.
 
 from __future__ import annotations
 
+from hashlib import sha256
+from typing import Final
+
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
+
+
+# File systems and HDFS take 255 bytes; an id of two names of 63 bytes each, all of them encoded, has 379.
+MAX_NAME: Final = 200
 
 
 def staging_root(pipeline: str) -> str:
@@ -35,7 +42,11 @@ def batch_folder(pipeline: str, generation: int, start: Lsn, attempt: str) -> st
 
 
 def changes_file(folder: str, table: TableName, schema_version: int, number: int) -> str:
-    return f"{folder}/{table}/v{schema_version}-{number}.parquet"
+    """A table's id may be longer than a file system takes as one name; then its beginning and a digest stand for it."""
+    name = str(table)
+    if len(name) > MAX_NAME:
+        name = f"{name[: MAX_NAME - 17]}-{sha256(name.encode()).hexdigest()[:16]}"
+    return f"{folder}/{name}/v{schema_version}-{number}.parquet"
 
 
 def transactions_file(folder: str) -> str:

@@ -29,7 +29,7 @@ METADATA_DDL = (
 
 def is_multiset(schema: TableSchema) -> bool:
     """No key, but whole old rows: `current` holds as many copies of a row as the source does."""
-    return not schema.key and schema.identity == "full"
+    return not schema.key and schema.identity == "full" and bool(schema.columns)
 
 
 def has_current(schema: TableSchema) -> bool:
