@@ -20,7 +20,6 @@ from typing import Final
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
 
-
 # File systems and HDFS take 255 bytes; an id of two names of 63 bytes each, all of them encoded, has 379.
 MAX_NAME: Final = 200
 
