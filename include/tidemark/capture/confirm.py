@@ -1,4 +1,4 @@
-"""Ledger -> the slot's confirmed position (R3; mechanics, "Confirm").
+"""Ledger -> the slot's confirmed position (R3).
 
 The position is `positions.confirmable`, from batches and Delta's positions as ingested, never from a task's state: a
 task marked successful by hand confirms nothing. The slot is read first, since pg_replication_slot_advance raises below

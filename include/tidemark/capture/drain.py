@@ -1,4 +1,4 @@
-"""Slot -> registered batches: one run's drain (mechanics, "Drain"; R2, R3, R4, R11).
+"""Slot -> registered batches: one run's drain (R2, R3, R4, R11).
 
     take the lease `slot` ─► settle the generation ─► valve ─► remove what dead attempts left
       ─► open the stream ─► heartbeat

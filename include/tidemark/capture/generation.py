@@ -1,4 +1,4 @@
-"""Slot, ledger and staging -> the generation that a drain may go on with (mechanics, "Generations"; R4, R8).
+"""Slot, ledger and staging -> the generation that a drain may go on with (R4, R8).
 
 PostgreSQL gives a slot no identity, so what is asked is not "is it the same slot" but "can it still
 send everything above `staged`", and that its position answers: a slot sends every transaction that

@@ -1,4 +1,4 @@
-"""Around the Spark application: ledger -> plan.json, and result.json -> ledger (R5, R6; mechanics, "Plan and merge").
+"""Around the Spark application: ledger -> plan.json, and result.json -> ledger (R5, R6).
 
     ingest ──► planned ──► spark_apps/merge_batch.py ──► ingest
     (whatever earlier tasks left)       (one plan)       (this one's result)

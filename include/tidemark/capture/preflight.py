@@ -6,9 +6,8 @@
 
 A slot older than its publication cannot be decoded, hence the order. A table that joined is judged once: its rows from
 before the join are in no stream, so it needs a backfill unless it was seen empty by a snapshot whose xmin is at or
-above its join horizon (mechanics, "Generations" and "Backfill"). Preflight runs every few minutes: once all is in place
-it reads a few catalogue tables, writes one small file, and changes nothing. R9: it takes no lock that it does not wait
-for in a bounded way.
+above its join horizon. Preflight runs every few minutes: once all is in place it reads a few catalogue tables, writes
+one small file, and changes nothing. R9: it takes no lock that it does not wait for in a bounded way.
 """
 
 from __future__ import annotations

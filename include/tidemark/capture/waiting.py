@@ -1,4 +1,4 @@
-"""Source and ledger -> whether a run has anything to do (mechanics, "changes_waiting").
+"""Source and ledger -> whether a run has anything to do.
 
 The ledger is asked first, it costs nothing. Whether the source has changes is more than "its WAL grew": an idle server
 writes checkpoints and snapshots of its own, and so would every run look busy. So where the WAL above `staged` is

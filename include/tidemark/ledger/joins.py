@@ -4,8 +4,8 @@
 
 A table joins when preflight first sees it published in a generation that is open. Its rows from before the join are in
 no stream; unless it was seen empty by a snapshot that saw all of them, it needs a backfill. `join_horizon` is the xid
-below which everything must have ended before a snapshot counts (vocabulary: join horizon); NULL means that the join was
-not yet judged, so that a crash between two steps is caught up by the next preflight.
+below which everything must have ended before a snapshot counts; NULL means that the join was not yet judged, so that a
+crash between two steps is caught up by the next preflight.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """libpq connection strings -> psycopg connections whose text output is the one the codec reads.
 
 The text of a value depends on the session, so every session of Tidemark at the source, the replication session
-included, has the settings of `SESSION_SETTINGS`: chunks and stream then give the same text for the same value
-(types.md, "Text depends on the session"). They travel in libpq's `options`, so they hold from the first statement and
-for a walsender, which knows no SET. Failures are classified by SQLSTATE: what a person must change is a ConfigError,
-the rest a retry. Source: PostgreSQL documentation, 34.1.2 "Parameter Key Words", 19.11.2 "Locale and Formatting".
+included, has the settings of `SESSION_SETTINGS`: chunks and stream then give the same text for the same value. They
+travel in libpq's `options`, so they hold from the first statement and for a walsender, which knows no SET. Failures are
+classified by SQLSTATE: what a person must change is a ConfigError, the rest a retry. Source: PostgreSQL documentation,
+34.1.2 "Parameter Key Words", 19.11.2 "Locale and Formatting".
 """
 
 from __future__ import annotations
