@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 from collections.abc import Iterator
@@ -11,8 +12,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from standalone.postgres import wait_for
+from standalone.postgres import PostgresServer, wait_for
 from tests.capture.conftest import Pipeline
+from tests.conftest import drop_database
 from tidemark.capture import drain as drain_module
 from tidemark.capture import generation
 from tidemark.config import TableRule
@@ -393,3 +395,25 @@ def test_what_a_dead_attempt_left_is_removed_and_what_is_registered_stays(pipeli
     assert not pipeline.store.exists(left)
     assert set(kept) < set(names)
     assert [r["id"] for r in pipeline.staged("public.orders")] == [1, 2]
+
+
+def test_bytes_that_are_no_text_in_an_sql_ascii_database_do_not_stop_the_drain(
+    postgres: PostgresServer, ledger_database: str, pipeline: Pipeline
+) -> None:
+    database = "sql_ascii"
+    with psycopg.connect(postgres.conninfo(), autocommit=True) as server:
+        server.execute(f"CREATE DATABASE {database} TEMPLATE template0 ENCODING 'SQL_ASCII' LOCALE 'C'".encode())
+    source = postgres.conninfo(database)
+    try:
+        with psycopg.connect(source, autocommit=True) as connection:
+            there = dataclasses.replace(pipeline, source=source, connection=connection)
+            there.execute("CREATE TABLE orders (id int PRIMARY KEY, note text)")
+            there.begin()
+            there.execute("INSERT INTO orders VALUES (1, E'caf\\351'), (2, E'caf\\303\\251')")
+            there.drain()
+            assert [(r["id"], r["note"], r["_text"]) for r in there.staged("public.orders")] == [
+                (1, None, [("note", "caf\\xe9")]),
+                (2, "caf\N{LATIN SMALL LETTER E WITH ACUTE}", None),
+            ]
+    finally:
+        drop_database(postgres, source)

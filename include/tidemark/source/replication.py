@@ -103,6 +103,9 @@ class ReplicationStream:
         self._pgconn = self._connection.pgconn
         self.pid = self._pgconn.backend_pid
         try:
+            if self._connection.info.parameter_status("server_encoding") == "SQL_ASCII":
+                # It stores any bytes, and as UTF-8 it would refuse to send those that are none; the codec keeps them.
+                self._connection.execute("SET client_encoding = 'SQL_ASCII'")
             self._start(slot, publication, start)
         except BaseException:
             self._connection.close()
