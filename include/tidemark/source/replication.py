@@ -55,6 +55,9 @@ LOW_WATER_BYTES: Final = 512 * 1024
 _RECEIVE_BYTES: Final = 1024 * 1024
 # How long a flowing stream may pause before what lies in the kernel is fetched, however little it is.
 _PAUSE_S: Final = 0.02
+# A role or database may bound its transactions (since PostgreSQL 17); the stream counts as one, however long it takes.
+_NO_TIMEOUTS: Final = b"SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'transaction_timeout'"
+
 # The server asks for a sign of life after half of wal_sender_timeout (default 60 s) and ends
 # the connection after all of it.
 REPLY_S: Final = 10.0
@@ -103,6 +106,7 @@ class ReplicationStream:
         self._pgconn = self._connection.pgconn
         self.pid = self._pgconn.backend_pid
         try:
+            self._connection.execute(_NO_TIMEOUTS)
             if self._connection.info.parameter_status("server_encoding") == "SQL_ASCII":
                 # It stores any bytes, and as UTF-8 it would refuse to send those that are none; the codec keeps them.
                 self._connection.execute("SET client_encoding = 'SQL_ASCII'")
