@@ -141,12 +141,8 @@ def test_a_role_that_may_not_connect_is_refused_and_not_tried_again(pipeline: Pi
         open_stream(pipeline)
 
 
-def test_a_bound_on_transactions_does_not_end_the_stream(opened: Pipeline) -> None:
-    database = opened.connection.info.dbname
-    opened.execute(f"ALTER DATABASE {database} SET transaction_timeout = '300ms'")
+def test_a_bound_on_transactions_does_not_end_the_stream_within_a_long_one(opened: Pipeline) -> None:
+    opened.execute("INSERT INTO orders SELECT i, repeat('x', 100) FROM generate_series(1, 400000) i")
+    opened.execute(f"ALTER DATABASE {opened.connection.info.dbname} SET transaction_timeout = '150ms'")
     with open_stream(opened) as stream:
-        started = time.monotonic()
-        while time.monotonic() < started + 1:
-            stream.read(1 << 20, 0.2)
-        opened.execute("INSERT INTO orders VALUES (1)")
-        assert read_to_commit(stream) == b"BRIC"
+        assert read_to_commit(stream).endswith(b"IC")
