@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 from tests.spark.lake import TEXTS, Lake, StagedTable, table_schema, with_columns
 from tests.spark.model import Change, Key, Row, apply
 from tidemark.schema.table import TableSchema
+from tidemark.target import changes as target_changes
 from tidemark.target.plan import TableResult
 
 UTC = ZoneInfo("UTC")  # as Arrow gives it back
@@ -280,6 +281,29 @@ def test_history_of_a_multiset_has_the_old_row_and_the_new_one(merged: Merged) -
         ("delete", _shown([EMPTY])),
         ("insert", _shown([MINUS])),
     ]
+
+
+def test_a_large_target_gives_unchanged_values_from_the_files_of_their_keys(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(target_changes, "FEW_FILES", 0)
+    table = lake.table(table_schema("t t", {**TEXTS, "a b": "string"}))
+    keys = range(8)
+    for key in keys:  # a plan each, so that each row has a file of its own
+        table.stage([insert(key, body=f"long {key}", **{"a b": f"also {key}"})])
+        lake.applied(table.planned(key, key + 1))
+    table.stage([update(2, "body", "a b", n=2, **{"a b": None}), move(3, 30, "a b", body="new", **{"a b": None})])
+    lake.applied(table.planned(len(keys)))
+    table.stage([update(2, "body", "a b", n=3, **{"a b": None}), update(9, "body", **{"a b": None})])
+    (result,) = lake.applied(table.planned(len(keys) + 1))
+    assert result.holes == {"body": 1}
+    found = {r["id"]: (r["n"], r["body"], r["a b"]) for r in lake.current(table)}
+    assert found == {
+        **{key: (0, f"long {key}", f"also {key}") for key in keys if key not in (2, 3)},
+        2: (3, "long 2", "also 2"),
+        30: (0, "new", "also 3"),
+        9: (0, None, None),
+    }
 
 
 def test_every_step_is_one_commit_besides_metadata(merged: Merged) -> None:

@@ -26,6 +26,9 @@ from tidemark.target.staged_changes import is_multiset, read_changes
 # Staged bytes per appended file; staged and written Parquet are of about one size.
 FILE_BYTES: Final = 64 * 2**20
 
+# Files of current up to which it is read whole for the values of unchanged columns.
+FEW_FILES: Final = 16
+
 ROW_METADATA: Final = ("_commit_lsn", "_committed_at")
 
 
@@ -92,12 +95,21 @@ class Changes:
         names = self._unchanged_names()
         if not names:
             return single.transform(fold.without_holes)
-        there = None if self.current is None or self.current.is_empty else delta_tables.rows(self.session, self.current)
+        there = self._before(single)
         filled = single.transform(
             fold.fill_unchanged(self.schema.key, names, moved=self.moved, truncated=self.truncated, target=there)
         ).persist()
         self._cached.append(filled)
         return filled
+
+    def _before(self, changes: DataFrame) -> DataFrame | None:
+        """The target's rows that unchanged values may come from; of a large table only the files they lie in."""
+        if self.current is None or self.current.files == 0:
+            return None
+        if self.current.files <= FEW_FILES:
+            return delta_tables.rows(self.session, self.current)
+        keys = changes.where(F.col("_unchanged").isNotNull() | F.col(fold.INHERITS).isNotNull())
+        return delta_tables.rows_in_files_of(self.session, self.current, keys, self.schema.key)
 
     def _unchanged_names(self) -> list[str]:
         """The columns that occur in the mask: at most all of the table's, and mostly one or two."""
@@ -135,7 +147,7 @@ class Changes:
         assert self.current is not None
         newest = self.rows.where(F.col(fold.ABOVE)).transform(fold.newest_per_key(self.schema.key))
         holes = self._count_holes(newest)
-        if self.truncated or self.current.is_empty:
+        if self.truncated or self.current.files == 0:
             counted = self._load(newest.where(F.col("_op") != "delete"), application)
         else:
             columns = [*self.names, *ROW_METADATA]
@@ -161,7 +173,7 @@ class Changes:
         assert self.current is not None
         columns = [*self.names, *ROW_METADATA]
         net = self.rows.where(F.col(fold.ABOVE)).transform(fold.net_copies(self.names))
-        if self.truncated or self.current.is_empty:
+        if self.truncated or self.current.files == 0:
             copies = net.transform(fold.copies_after(self.names, None))
             return self._load(copies.where(F.col(fold.COPY) > 0), application)
         there = delta_tables.rows(self.session, self.current)

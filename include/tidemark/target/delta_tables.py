@@ -35,6 +35,7 @@ from delta.exceptions import (
 from delta.tables import DeltaTable
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import (
     DateType,
     NumericType,
@@ -105,12 +106,12 @@ class PinnedTable:
         return self.version >= 0
 
     @property
-    def is_empty(self) -> bool:
+    def files(self) -> int:
+        """How many data files this version has."""
         if not self.exists:
-            return True
+            return 0
         checksum = self.snapshot.checksumOpt()
-        files = checksum.get().numFiles() if checksum.isDefined() else self.snapshot.numOfFiles()
-        return int(files) == 0
+        return int(checksum.get().numFiles() if checksum.isDefined() else self.snapshot.numOfFiles())
 
     def position(self, application: str) -> Lsn | None:
         """The end LSN of the last batch applied under this application id, None where there is none.
@@ -155,6 +156,29 @@ def rows(spark: SparkSession, table: PinnedTable) -> DataFrame:
         True,
     )
     return DataFrame(spark._jsparkSession.baseRelationToDataFrame(relation), spark)
+
+
+def rows_in_files_of(spark: SparkSession, table: PinnedTable, keys: DataFrame, key: Sequence[str]) -> DataFrame:
+    """The rows of the pinned version that lie in the files where these keys occur; `keys` has the columns of `key`.
+
+    For reading wide columns of few rows: one pass over the keys alone finds the files, as MERGE itself does it. What
+    comes to the driver is the names of those files, never a row.
+    """
+    jvm: Any = spark.sparkContext._jvm
+    there = rows(spark, table)
+    quoted = [spark_identifier(k) for k in key]
+    found = there.select(*quoted, F.col("_metadata.file_name").alias("__tidemark_file"))
+    listed = found.join(keys.select(*quoted), on=list(key), how="left_semi").select("__tidemark_file").distinct()
+    names = jvm.java.util.ArrayList()
+    for row in listed.collect():
+        names.add(row["__tidemark_file"])
+    added = table.snapshot.allFiles()
+    of_these = jvm.org.apache.spark.sql.functions.element_at(
+        jvm.org.apache.spark.sql.functions.split(added.col("path"), "/"), -1
+    ).isInCollection(names)
+    sequence = jvm.org.apache.spark.api.python.PythonUtils.toSeq(added.filter(of_these).collectAsList())
+    nothing = jvm.scala.Option.apply(None)
+    return DataFrame(table.log.createDataFrame(table.snapshot, sequence, False, nothing), spark)
 
 
 def create(spark: SparkSession, path: str, schema: StructType, properties: Mapping[str, str]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, Final
 
-from py4j.protocol import Py4JError, Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
 
 from tidemark.errors import LakeFailed, MergeBroken, MergeFailed, StagedFileGone, TidemarkError
@@ -48,24 +48,25 @@ def as_error(failed: BaseException, table: str) -> TidemarkError:
         return StagedFileGone(table=table)
     if condition in _PROMISE_BROKEN:
         return MergeBroken(table=table, condition=condition)
-    if isinstance(failed, PySparkException | Py4JError):
-        causes = [str(cause.getClass().getName()) for cause in _causes(failed)]
-        if not isinstance(failed, PySparkException | Py4JJavaError) or any(c.startswith(_OF_THE_LAKE) for c in causes):
-            return LakeFailed(table=table, condition=causes[-1] if causes else condition)
-        return MergeFailed(table=table, condition=condition)
-    return MergeBroken(table=table, condition=condition)
+    if isinstance(failed, Py4JNetworkError):  # the JVM is gone
+        return LakeFailed(table=table, condition=condition)
+    if not isinstance(failed, PySparkException | Py4JJavaError):
+        return MergeBroken(table=table, condition=condition)
+    causes = [str(cause.getClass().getName()) for cause in _causes(failed)]
+    if any(cause.startswith(_OF_THE_LAKE) for cause in causes):
+        return LakeFailed(table=table, condition=causes[-1])
+    return MergeFailed(table=table, condition=condition)
 
 
 def condition_of(failed: BaseException) -> str:
-    """Spark's error condition, else the class of the innermost cause; no message."""
-    if isinstance(failed, PySparkException) and failed.getCondition():
-        return str(failed.getCondition())
+    """The innermost of Spark's error conditions, else the class of the innermost cause; no message."""
+    innermost = failed.getCondition() if isinstance(failed, PySparkException) else None
     causes = list(_causes(failed))
     for cause in causes:
         with suppress(Py4JError):  # not every Java exception has conditions
-            condition = cause.getCondition()
-            if condition:
-                return str(condition)
+            innermost = cause.getCondition() or innermost
+    if innermost:
+        return str(innermost)
     return str(causes[-1].getClass().getName()) if causes else type(failed).__name__
 
 

@@ -323,7 +323,9 @@ def newest_per_key(key: Sequence[str]) -> Transform:
 def net_copies(columns: Sequence[str]) -> Transform:
     """Multiset: one row per distinct row value, with NET copies to add or remove and the newest change that touched it.
 
-    Values are told apart by their stored form, so -0.0 and 0.0 stay two, as do rows that differ in nothing but a NULL.
+    A value whose copies come and go within the changes stays in, with NET 0: another driver may have committed a part
+    of them meanwhile, and what is written must be right on top of that too. Values are told apart by their stored form,
+    so -0.0 and 0.0 stay two, as do rows that differ in nothing but a NULL.
     """
 
     def transform(changes: DataFrame) -> DataFrame:
@@ -335,7 +337,7 @@ def net_copies(columns: Sequence[str]) -> Transform:
             F.first(F.struct(*[column(name) for name in columns])).alias("__tidemark_row"),
             F.max(newest).alias("__tidemark_newest"),
         )
-        return grouped.where(F.col(NET) != 0).select(
+        return grouped.select(
             *[column(name, "__tidemark_row") for name in columns],
             F.col("__tidemark_newest._commit_lsn").alias("_commit_lsn"),
             F.col("__tidemark_newest._committed_at").alias("_committed_at"),

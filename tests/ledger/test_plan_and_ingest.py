@@ -1,0 +1,207 @@
+"""R5, R6: what a plan lists, and what a result changes in the ledger, without any Spark."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.ledger.conftest import open_at
+from tests.support.manifests import manifest_of, path_of, schema_of
+from tidemark.capture.merging import Ingested, ingest, make_plan, planned
+from tidemark.config import Bounds, PipelineConfig
+from tidemark.errors import LeaseTaken
+from tidemark.ledger import batches, plans, positions, tables
+from tidemark.ledger.generations import Generation
+from tidemark.ledger.leases import Lease, hold, of_table
+from tidemark.lsn import Lsn
+from tidemark.staging import layout
+from tidemark.staging.store import Store
+from tidemark.target.plan import MergePlan, PlanResult, TableResult
+
+Book = psycopg.Connection[Any]
+BROKEN = {"kind": "PositionBelowPlan", "move": "FIX_TARGET", "message": "it is broken"}
+TRY_AGAIN = {"kind": "MergeFailed", "move": "RETRY", "message": "try again"}
+LAKE_AWAY = {"kind": "LakeFailed", "move": "RETRY", "message": "the lake is away"}
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> PipelineConfig:
+    return PipelineConfig(
+        pipeline="shop",
+        source_connection="source",
+        slot="shop",
+        publication="shop",
+        manage_publication=True,
+        tables=(),
+        lake=str(tmp_path),
+        ledger_connection="ledger",
+        bounds=Bounds(park_after=2, merge_threads=3),
+    )
+
+
+@pytest.fixture(autouse=True)
+def staged(book: Book, lease: Lease, generation: Generation) -> None:
+    """a is in [100, 200) and [300, 400), b in [200, 300)."""
+    for manifest in (manifest_of(100, 200, "s.a"), manifest_of(200, 300, "s.b"), manifest_of(300, 400, "s.a")):
+        batches.register(book, lease, manifest, path_of(manifest))
+
+
+def plan_for(config: PipelineConfig, ledger: str, holder: str = "merge/1") -> MergePlan | None:
+    return make_plan(config, ledger=ledger, holder=holder, run_id="run1")
+
+
+def applied(
+    config: PipelineConfig,
+    ledger: str,
+    plan: MergePlan | None,
+    errors: dict[str, dict[str, str]] | None = None,
+    holes: dict[str, int] | None = None,
+) -> Ingested:
+    """What an application that reached the plan's end would leave behind, and its ingestion."""
+    assert plan is not None
+    leave_result(config, plan, errors or {}, holes or {})
+    return ingest(config, ledger=ledger)
+
+
+def leave_result(
+    config: PipelineConfig, plan: MergePlan, errors: dict[str, dict[str, str]], holes: dict[str, int]
+) -> None:
+    results = [
+        TableResult(t.table, t.after, t.after, error=errors[t.table])
+        if t.table in errors
+        else TableResult(t.table, t.end_lsn, t.end_lsn, {"history": t.rows}, holes)
+        for t in plan.tables
+    ]
+    result = PlanResult(plan.plan, plan.pipeline, plan.generation, tuple(results))
+    Store(config.lake).write_atomic(layout.result_file("shop", plan.plan), result.to_json().encode())
+
+
+def test_a_plan_lists_every_unapplied_batch_per_table(config: PipelineConfig, ledger: str) -> None:
+    plan = plan_for(config, ledger)
+    assert plan is not None
+    a, b = plan.tables
+    assert [(x.start_lsn, x.end_lsn) for x in a.batches] == [(Lsn(100), Lsn(200)), (Lsn(300), Lsn(400))]
+    assert [(x.start_lsn, x.end_lsn) for x in b.batches] == [(Lsn(200), Lsn(300))]
+    assert (a.after, b.after, plan.generation, plan.threads) == (None, None, 1, 3)
+    assert a.schemas == (schema_of("s.a"),)
+    stored = Store(config.lake).read(layout.plan_file("shop", plan.plan)).decode()
+    assert MergePlan.from_json(stored) == plan
+
+
+def test_a_plan_begins_behind_what_is_applied(config: PipelineConfig, ledger: str, book: Book) -> None:
+    positions.rise(book, "shop", 1, "s.a", history_lsn=Lsn(200), current_lsn=Lsn(200))
+    plan = plan_for(config, ledger)
+    assert plan is not None
+    assert plan.tables[0].after == Lsn(200)
+    assert [x.end_lsn for x in plan.tables[0].batches] == [Lsn(400)]
+
+
+def test_nothing_unapplied_is_no_plan(config: PipelineConfig, ledger: str) -> None:
+    ingested = applied(config, ledger, plan_for(config, ledger))
+    assert [(t.table, t.before, t.after, t.moved) for t in ingested.tables] == [
+        ("s.a", None, Lsn(400), True),
+        ("s.b", None, Lsn(300), True),
+    ]
+    assert plan_for(config, ledger) is None
+
+
+def test_every_attempt_has_a_plan_of_its_own(config: PipelineConfig, ledger: str) -> None:
+    first, second = plan_for(config, ledger), plan_for(config, ledger)
+    assert first is not None
+    assert second is not None
+    assert first.plan != second.plan
+
+
+def test_a_result_that_nobody_took_is_taken_by_the_next_run(config: PipelineConfig, ledger: str, book: Book) -> None:
+    lost = plan_for(config, ledger)
+    assert lost is not None
+    leave_result(config, lost, {}, {})
+    assert ingest(config, ledger=ledger).plans == (lost.plan,)
+    assert ingest(config, ledger=ledger).plans == ()
+    assert positions.confirmable(book, "shop") == Lsn(400)
+
+
+def test_a_plan_whose_driver_died_is_given_up_once_its_tables_are_past_it(
+    config: PipelineConfig, ledger: str, book: Book
+) -> None:
+    dead, second = plan_for(config, ledger), plan_for(config, ledger)
+    assert dead is not None
+    assert ingest(config, ledger=ledger) == Ingested()
+    assert {p.plan for p in plans.not_ingested(book, "shop")} == {dead.plan, getattr(second, "plan", None)}
+    applied(config, ledger, second)
+    ingest(config, ledger=ledger)
+    assert plans.not_ingested(book, "shop") == []
+
+
+def test_half_a_result_is_none(config: PipelineConfig, ledger: str) -> None:
+    plan = plan_for(config, ledger)
+    assert plan is not None
+    Store(config.lake).write_atomic(layout.result_file("shop", plan.plan), b'{"format": 1, "plan": "')
+    assert ingest(config, ledger=ledger).plans == ()
+    assert applied(config, ledger, plan).plans == (plan.plan,)
+
+
+def test_an_error_that_is_no_retry_parks_its_table_and_no_other(
+    config: PipelineConfig, ledger: str, book: Book
+) -> None:
+    ingested = applied(config, ledger, plan_for(config, ledger), {"s.a": BROKEN})
+    assert [(t.table, t.parked, t.moved) for t in ingested.tables] == [("s.a", True, False), ("s.b", False, True)]
+    assert plan_for(config, ledger) is None
+    assert positions.confirmable(book, "shop") == Lsn(400)
+    tables.unpark(book, "shop", "s.a")
+    plan = plan_for(config, ledger)
+    assert plan is not None
+    assert [len(t.batches) for t in plan.tables] == [2]
+
+
+def test_a_retry_error_parks_after_park_after_runs_and_is_tried_again_when_due(
+    config: PipelineConfig, ledger: str
+) -> None:
+    first = applied(config, ledger, plan_for(config, ledger), {"s.a": TRY_AGAIN})
+    assert [t.parked for t in first.tables] == [False, False]
+    second = applied(config, ledger, plan_for(config, ledger), {"s.a": TRY_AGAIN})
+    assert [(t.table, t.parked) for t in second.tables] == [("s.a", True)]
+    assert plan_for(config, ledger) is None
+    due = replace(config, bounds=replace(config.bounds, unpark_retry_s=0))
+    assert applied(due, ledger, plan_for(due, ledger)).tables[0].after == Lsn(400)
+
+
+def test_an_error_of_the_lake_moves_no_tables_counter(config: PipelineConfig, ledger: str, book: Book) -> None:
+    for _ in range(3):
+        applied(config, ledger, plan_for(config, ledger), {"s.a": LAKE_AWAY, "s.b": LAKE_AWAY})
+    assert {(t.state, t.failed_runs) for t in tables.all_of(book, "shop")} == {("merging", 0)}
+
+
+def test_holes_mark_the_table(config: PipelineConfig, ledger: str, book: Book) -> None:
+    applied(config, ledger, plan_for(config, ledger), holes={"body": 2})
+    row = tables.one(book, "shop", "s.a")
+    assert row is not None
+    assert (row.holes, row.needs_backfill) == ({"body": 2}, True)
+
+
+def test_an_older_generation_is_planned_before_a_newer_one(
+    config: PipelineConfig, ledger: str, book: Book, lease: Lease
+) -> None:
+    open_at(book, lease, 2, Lsn(500))
+    newer = manifest_of(500, 600, "s.a", generation=2)
+    batches.register(book, lease, newer, path_of(newer))
+    first = plan_for(config, ledger)
+    assert first is not None
+    assert first.generation == 1
+    applied(config, ledger, first)
+    second = plan_for(config, ledger)
+    assert second is not None
+    assert (second.generation, second.tables[0].after) == (2, None)
+
+
+def test_the_tables_are_held_while_they_are_planned(config: PipelineConfig, ledger: str) -> None:
+    with planned(config, ledger=ledger, holder="merge/1", run_id="run1") as plan:
+        assert plan is not None
+        with pytest.raises(LeaseTaken):
+            plan_for(config, ledger, holder="merge/2")
+    with hold(ledger, "shop", of_table("s.b"), "maintenance"), pytest.raises(LeaseTaken):
+        plan_for(config, ledger)
