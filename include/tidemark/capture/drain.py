@@ -105,6 +105,7 @@ def drain(
         migrations.require(ledger_conn)
         done = _of_run(ledger_conn, config, run_id)
         if done.reached_target:
+            leases.give_back_of_dead_try(ledger_conn, config.pipeline, leases.SLOT, holder)
             return done
         with (
             leases.hold(ledger, config.pipeline, leases.SLOT, holder) as lease,
