@@ -33,5 +33,4 @@ down:
 	@if [ -x .venv/bin/python ]; then $(STANDALONE) down; else echo 'nothing runs'; fi
 
 clean:
-	@if [ -x .venv/bin/python ]; then $(STANDALONE) clean; fi
-	@rm -rf .venv .tidemark
+	@"$(or $(PYTHON),.venv/bin/python)" -B -m standalone.clean

@@ -1,4 +1,4 @@
-"""`python -m standalone demo|up|down|test|lint|bench|lock|clean`: what the Makefile calls once set-up is done."""
+"""`python -m standalone demo|up|down|test|lint|bench|lock`: what the Makefile calls once set-up is done."""
 
 from __future__ import annotations
 
@@ -35,7 +35,6 @@ COMMANDS = {
     "demo": _demo,
     "up": services.up,
     "down": services.down,
-    "clean": services.clean,
     "test": checks.test,
     "lint": checks.lint,
     "bench": checks.bench,

@@ -11,10 +11,10 @@ for this checkout.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
-import shutil
 import signal
 import socket
 import subprocess
@@ -28,8 +28,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import psutil
+import psycopg
+from psycopg import sql
+
+from standalone import shop
 from standalone.checkout import Checkout
-from standalone.postgres import PostgresServer, folders_outside
+from standalone.postgres import PostgresServer
 from standalone.steps import StepFailed, Steps, run
 
 DATABASES = ("shop", "tidemark", "airflow")
@@ -41,15 +46,29 @@ _STOP_S = 30
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """`started` is the machine's word for the start time of `pid`, compared as text."""
+    """A process that leads a session of its own; `started` is its start time as the machine says it."""
 
     name: str
     pid: int
-    started: str
+    started: float
 
     @property
     def alive(self) -> bool:
-        return bool(self.started) and _start_time(self.pid) == self.started
+        started = _started(self.pid)
+        return started is not None and self._is(started)
+
+    def _is(self, started: float) -> bool:
+        return abs(started - self.started) < 2  # it is computed from the boot time, which moves with the clock
+
+    def session(self) -> list[int]:
+        """Its own pid and those of its descendants, also where it has ended before them.
+
+        A pid is not given away while a session is named by it: a stranger with this pid means that the session is over.
+        """
+        started = _started(self.pid)
+        if started is not None and not self._is(started):
+            return []
+        return [pid for pid in psutil.pids() if _session_of(pid) == self.pid and _started(pid) is not None]
 
 
 @dataclass
@@ -156,7 +175,6 @@ def start_airflow(services: Services, steps: Steps, *, scheduled: bool = True) -
 
     Unless `scheduled`, runs happen only when they are triggered.
     """
-    checkout = services.checkout
     stop_airflow(services)  # what is left where one process has ended
     services.ui_port = _free_port(services.ui_port or _UI_PORT)
     services.write()
@@ -166,17 +184,13 @@ def start_airflow(services: Services, steps: Steps, *, scheduled: bool = True) -
     _private(home / "passwords.json", json.dumps({UI_USER: services.ui_password}))
     _migrate(services, steps, env, home)
     with steps.step("Airflow: scheduler, DAG processor, triggerer, API server"):
-        commands = {
-            "api-server": ["api-server"],
-            "scheduler": ["scheduler", "--skip-serve-logs"],
-            "dag-processor": ["dag-processor"],
-            "triggerer": ["triggerer", "--skip-serve-logs"],
-        }
         try:
-            for name, arguments in commands.items():
-                services.processes.append(_spawn(checkout, name, arguments, env, home))
-                services.write()
-            _wait_until_healthy(services)
+            for arguments in (["api-server"], ["dag-processor"], ["triggerer", "--skip-serve-logs"]):
+                _spawn(services, arguments, env, home)
+            _wait_until_healthy(services, "metadatabase")
+            # Last: a task that starts before the API server answers fails, and a waiting run would be the first.
+            _spawn(services, ["scheduler", "--skip-serve-logs"], env, home)
+            _wait_until_healthy(services, "scheduler", "dag_processor", "triggerer")
         except BaseException:
             stop_airflow(services)
             raise
@@ -184,8 +198,6 @@ def start_airflow(services: Services, steps: Steps, *, scheduled: bool = True) -
 
 def _migrate(services: Services, steps: Steps, env: dict[str, str], home: Path) -> None:
     """Airflow's tables, unless this database got them from this Airflow before: looking costs it six seconds."""
-    import psycopg
-
     checkout = services.checkout
     with psycopg.connect(services.server.conninfo("airflow")) as connection:
         asked = "SELECT oid, to_regclass('alembic_version') IS NOT NULL FROM pg_database WHERE datname = 'airflow'"
@@ -202,8 +214,6 @@ def _migrate(services: Services, steps: Steps, env: dict[str, str], home: Path) 
 
 def start_postgres(checkout: Checkout, steps: Steps) -> Services:
     """The server and its three databases; the shop's tables, still empty, so that the pipeline finds its source."""
-    from standalone import shop
-
     services = Services.read(checkout)
     services.write()  # the password has to be kept before a cluster is made with it
     with steps.step("PostgreSQL 18 with wal_level=logical"):
@@ -220,16 +230,14 @@ def start_postgres(checkout: Checkout, steps: Steps) -> Services:
 
 
 def create_database(services: Services, name: str) -> None:
-    import psycopg
-    from psycopg import sql
-
     with psycopg.connect(services.server.conninfo(), autocommit=True) as connection:
         if connection.execute("SELECT FROM pg_database WHERE datname = %s", (name,)).fetchone() is None:
             connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
 
 
-def _spawn(checkout: Checkout, name: str, arguments: list[str], env: dict[str, str], home: Path) -> Process:
+def _spawn(services: Services, arguments: list[str], env: dict[str, str], home: Path) -> None:
     """A process of its own session: Ctrl-C in this terminal does not reach it, and `down` can end all of it."""
+    checkout, name = services.checkout, arguments[0]
     with (checkout.logs / f"airflow-{name}.log").open("a") as log:
         child = subprocess.Popen(
             [str(checkout.python), "-m", "airflow", *arguments],
@@ -240,12 +248,12 @@ def _spawn(checkout: Checkout, name: str, arguments: list[str], env: dict[str, s
             cwd=home,
             start_new_session=True,
         )
-    return Process(name, child.pid, _start_time(child.pid))
+    services.processes.append(Process(name, child.pid, _started(child.pid) or 0.0))
+    services.write()
 
 
-def _wait_until_healthy(services: Services) -> None:
+def _wait_until_healthy(services: Services, *parts: str) -> None:
     """Airflow says "ready" early; its monitor counts only parts whose heartbeat is recent."""
-    parts = ("metadatabase", "scheduler", "dag_processor", "triggerer")
 
     def healthy() -> bool:
         dead = [p.name for p in services.processes if not p.alive]
@@ -287,45 +295,36 @@ def down(checkout: Checkout) -> int:
 
 
 def stop_airflow(services: Services) -> None:
-    """Ask every process to end, and insist where one has not after a while."""
-    running = [p for p in services.processes if p.alive]
-    for process in running:
-        os.kill(process.pid, signal.SIGTERM)
-    if not _within(_STOP_S, lambda: not any(p.alive for p in running)):
-        for process in running:
-            if process.alive:
-                os.killpg(process.pid, signal.SIGKILL)
+    """Ask every process to end; kill what is then still there, a task's Spark driver too: it may die anywhere (R5)."""
+    for process in services.processes:
+        if process.alive:
+            os.kill(process.pid, signal.SIGTERM)
+    _within(_STOP_S, lambda: not any(p.alive for p in services.processes))
+    for process in services.processes:
+        for pid in process.session():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
     services.processes = []
     services.write()
-
-
-def clean(checkout: Checkout) -> int:
-    """Stop what runs, and remove what lies outside .venv and .tidemark; make removes these two."""
-    if (checkout.made / "services.json").exists():
-        try:
-            down(checkout)
-        except RuntimeError as error:  # the wheel is gone: so is the way to ask its server
-            print(error)
-    for folder in folders_outside(checkout.root):
-        shutil.rmtree(folder)
-    return 0
 
 
 # --- small facts about this machine ----------------------------------------------------------------------------------
 
 
-def _start_time(pid: int) -> str:
-    """Empty where there is no such process, or only what its parent has not yet collected."""
-    if Path("/proc/self/stat").exists():  # Linux, where a small image may lack ps
-        try:
-            state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            return ""
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return "" if state == "Z" else f"{boot} {rest[18]}"
-    asked = subprocess.run(["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True)
-    state, _, started = asked.stdout.strip().partition(" ")
-    return "" if state.startswith("Z") else started.strip()
+def _started(pid: int) -> float | None:
+    """None where there is no such process, or only what its parent has not yet collected."""
+    try:
+        process = psutil.Process(pid)
+        return None if process.status() == psutil.STATUS_ZOMBIE else process.create_time()
+    except psutil.NoSuchProcess:
+        return None
+
+
+def _session_of(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except OSError:
+        return None
 
 
 def _is_free(port: int) -> bool:
