@@ -18,8 +18,7 @@ def test_every_dag_imports_and_serializes_with_the_network_blocked(shop: dict[st
     assert all(shop["serialized"].values())
 
 
-def test_parsing_is_fast_and_imports_nothing_heavy(shop: dict[str, Any]) -> None:
-    assert shop["seconds"] < 2
+def test_parsing_imports_nothing_heavy(shop: dict[str, Any]) -> None:
     assert not HEAVY & {module.partition(".")[0] for module in shop["imported_by_dags"]}
     assert "tidemark.config_file" in shop["imported_by_dags"], "the list of modules says nothing"
 

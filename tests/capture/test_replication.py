@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 
 import pytest
 from psycopg import sql
@@ -55,10 +54,8 @@ def test_the_last_small_message_is_not_held_back_behind_a_large_stream(opened: P
         opened.execute("INSERT INTO orders SELECT i, repeat('x', 100) FROM generate_series(1, 50000) i")
         assert read_to_commit(stream) == b"BR" + b"I" * 50000 + b"C"
         opened.execute("INSERT INTO orders VALUES (-1)")
-        started = time.monotonic()
+        # The kernel alone would keep these few bytes until half a megabyte is there, far beyond the bounded wait.
         assert read_to_commit(stream) == b"BIC"
-        # The kernel alone would keep these few bytes until half a megabyte is there.
-        assert time.monotonic() - started < 5
 
 
 def test_the_server_gets_its_replies_while_nobody_reads(opened: Pipeline) -> None:
