@@ -36,6 +36,7 @@ from tidemark.ledger import connection as ledger_sessions
 from tidemark.ledger import generations as ledger_generations
 from tidemark.ledger.leases import Lease
 from tidemark.lsn import Lsn
+from tidemark.names import TableName
 from tidemark.pgoutput.decoder import DecodedBlock, Decoder
 from tidemark.pgoutput.messages import LogicalMessage
 from tidemark.schema.fingerprint import Fingerprint
@@ -438,7 +439,15 @@ class _Run:
         }
         looked_at = [t for t in self._schemas.catalog.tables.values() if t.published or str(t.table) in before]
         fingerprints = catalog.fingerprint(self._source, self._config.publication, looked_at)
-        gone = sorted(table for table in before if table not in fingerprints and known[table].captured)
+        # Preflight has already taken a dropped or renamed table for "no longer captured". The file still names it, as
+        # it does not name a table taken out by choice. Said once: the mark stays until the table is back.
+        gone = sorted(
+            table
+            for table in before
+            if table not in fingerprints
+            and self._config.rule(TableName.parse(table)) is not None
+            and (known[table].captured or not known[table].needs_backfill)
+        )
         changed = frozenset(table for table, found in fingerprints.items() if before.get(table) != found)
         return fingerprints, changed, tuple(catalogue_marks(fingerprints, before, gone))
 
