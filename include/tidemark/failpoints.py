@@ -41,4 +41,5 @@ def reach(name: str) -> None:
     if wanted == name:
         os.kill(os.getpid(), signal.SIGKILL)
     elif wanted == f"{name}:stop":
+        os.environ.pop(VARIABLE, None)  # once: what goes on later shall go on to its end
         os.kill(os.getpid(), signal.SIGSTOP)
