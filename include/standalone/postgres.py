@@ -168,8 +168,11 @@ class PostgresServer:
         return self._run("pg_ctl", "-D", str(self.data), "status", check=False).returncode == 0
 
     def conninfo(self, database: str = "postgres", user: str = "postgres") -> str:
-        password = f" password={self.password}" if self.password and user == "postgres" else ""
-        return f"host=127.0.0.1 port={self.port} dbname={database} user={user}{password}"
+        conninfo = f"host=127.0.0.1 port={self.port} dbname={database} user={user}"
+        if not self.password or user != "postgres":
+            return conninfo
+        quoted = self.password.replace("\\", "\\\\").replace("'", "\\'")
+        return f"{conninfo} password='{quoted}'"
 
     def binary(self, name: str) -> Path:
         """A program of the same version, for example pg_recvlogical or pgbench."""

@@ -1,0 +1,69 @@
+"""The embedded server, where it outlives the command that started it, and the shop that it holds."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from standalone import postgres, shop
+from standalone.checkout import this_checkout
+from standalone.postgres import PostgresServer
+
+
+def test_a_server_with_a_password_lets_nobody_in_without_it(tmp_path: Path) -> None:
+    server = PostgresServer(tmp_path / "server", password="it's 1 secret")
+    try:
+        server.start()
+        with psycopg.connect(server.conninfo(), password=server.password) as connection:
+            assert connection.execute("SHOW wal_level").fetchone() == ("logical",)
+        with pytest.raises(psycopg.OperationalError, match="password"):
+            psycopg.connect(f"host=127.0.0.1 port={server.port} dbname=postgres user=postgres")
+        assert not list(server.home.glob("initial-password"))
+    finally:
+        server.remove()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root's servers lie outside of the checkout")
+def test_what_root_makes_outside_the_checkout_is_found_again(tmp_path: Path) -> None:
+    server = PostgresServer(tmp_path / "server")
+    try:
+        server.start()
+        assert server.home in postgres.folders_outside(this_checkout().root)
+        assert server.home not in postgres.folders_outside(tmp_path)
+    finally:
+        server.remove()
+    assert server.home not in postgres.folders_outside(this_checkout().root)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root's servers lie outside of the checkout")
+def test_root_does_not_follow_a_link_that_somebody_left_for_it(tmp_path: Path) -> None:
+    server = PostgresServer(tmp_path / "server")
+    server.home.symlink_to(tmp_path)
+    owner = tmp_path.stat().st_uid
+    try:
+        with pytest.raises(RuntimeError, match="somebody else"):
+            server.start()
+    finally:
+        server.home.unlink()
+    assert tmp_path.stat().st_uid == owner
+
+
+def test_the_shop_does_what_the_demo_says(source: str) -> None:
+    shop.create_tables(source)
+    shop.create_tables(source)
+    busy = shop.Shop(source)
+    busy.trade(0)
+    assert all(busy.changed.values()), Counter({k: v for k, v in busy.changed.items() if not v})
+    assert sum(busy.changed.values()) > 100_000
+    with psycopg.connect(source) as connection:
+        counts = {t: connection.execute(f"SELECT count(*) FROM {t}").fetchone() for t in shop.TABLES}
+        assert counts["shop.orders"] == (20_000 - busy.changed["cancelled orders with their lines"],)
+        moved = connection.execute("SELECT count(*), min(length(description)) FROM shop.products WHERE sku LIKE '%-B'")
+        assert moved.fetchone() == (busy.changed["product numbers changed"], 9899)
+        assert connection.execute("SELECT count(*) FROM shop.orders WHERE total = -1").fetchone() == (0,)
+        shown = connection.execute("SELECT status FROM shop.orders WHERE id = %s", (shop.SHOWN_ORDER,))
+        assert shown.fetchone() == ("delivered",)
