@@ -11,8 +11,8 @@ MAKEFLAGS += --no-print-directory
 PYTHON := $(shell for p in python3.11 python3 python; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' >/dev/null 2>&1 && echo "$$p" && break; done)
 
-# What pytest runs: `make test TESTS=tests/unit`.
-export TESTS ?= tests
+# A part of the tests: `make test TESTS=tests/unit`.
+export TESTS
 export PYTHONPATH := include
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.tidemark/cache/python
 STANDALONE := .venv/bin/python -m standalone

@@ -22,11 +22,13 @@ WITH_SPARK: Final = ("tests/spark", "tests/scenarios", "tests/faults", "tests/si
 
 
 def test(checkout: Checkout) -> int:
-    """Format, lint and types, then all tests in two processes side by side."""
+    """Format, lint and types, then all tests in two processes side by side, or those that TESTS names in one."""
     linted = _all(checkout, _lint(checkout))
+    if chosen := os.environ.get("TESTS", "").split():
+        return max(linted, _all(checkout, {"chosen tests": _pytest(checkout, "chosen tests", chosen)}))
     ignored = [f"--ignore={folder}" for folder in WITH_SPARK]
     halves = {"tests with Spark": list(WITH_SPARK), "other tests": ["tests", *ignored]}
-    tested = _side_by_side(checkout, {what: _pytest(checkout, what, chosen) for what, chosen in halves.items()})
+    tested = _side_by_side(checkout, {what: _pytest(checkout, what, half) for what, half in halves.items()})
     return max(linted, tested)
 
 
