@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -7,6 +8,8 @@ import pytest
 from standalone.postgres import PostgresServer, running
 from tests.faults import workload
 from tests.support.capture import Environment
+
+_numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +31,7 @@ def new_shop(new_environment: Callable[..., Environment]) -> Callable[[str], Env
     """A function from a name to a pipeline of its own, for tests that end with marked tables or break the slot."""
 
     def make(name: str) -> Environment:
-        environment = new_environment(name, workload.TABLES)
+        environment = new_environment(f"{name}{next(_numbers)}", workload.TABLES)
         workload.create(environment)
         return environment
 

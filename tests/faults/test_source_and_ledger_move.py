@@ -45,11 +45,15 @@ def test_a_slot_that_a_crash_moved_back_sends_again_what_is_staged_already(
 ) -> None:
     shop, server = shop_on_its_own_server
     shop.execute("CHECKPOINT")
+    on_disk = server.data / "pg_replslot" / shop.config.slot / "state"
+    at_checkpoint = on_disk.read_bytes()
     workload.change(shop)
     shop.run()
     before = shop.confirmed_lsn()
     shop.close()
-    server.restart("immediate")
+    server.stop("immediate")
+    on_disk.write_bytes(at_checkpoint)  # a crash loses what was confirmed since; some servers wrote it all the same
+    server.start()
     after = shop.confirmed_lsn()
     assert before is not None
     assert after is not None
