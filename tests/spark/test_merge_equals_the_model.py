@@ -16,7 +16,7 @@ from tests.spark.model import Change, Key, Row, apply, random_changes
 from tidemark import failpoints
 from tidemark.target import changes as target_changes
 
-SEEDS = range(4)
+SEEDS = range(3)
 PLANS = 3
 
 

@@ -16,7 +16,7 @@ from tests.spark.lake import TEXTS, Lake, StagedTable, table_schema, with_column
 from tests.spark.model import Change, Row, apply
 from tests.spark.test_values import BAG, ONE, delete, insert, move, row, update
 from tidemark.target import changes as target_changes
-from tidemark.target import delta_tables
+from tidemark.target import delta_tables, merge
 
 # Batches 0 to 3. Each touches what the one before it left, so that one applied twice or out of order shows.
 KEYED: list[list[Change]] = [
@@ -157,6 +157,7 @@ def test_an_older_plan_goes_on_after_a_newer_one_added_a_column_and_died(
 def test_a_rival_that_never_stops_ends_in_an_error_to_retry(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     table = _keyed(lake)
     lake.applied(table.planned(0, 1))
+    monkeypatch.setattr(merge, "MAX_ROUNDS", 3)
     append = delta_tables.append
 
     def overtaken(spark: Any, pinned: Any, *rest: Any) -> int:

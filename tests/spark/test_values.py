@@ -329,10 +329,10 @@ def test_a_large_target_gives_unchanged_values_from_the_files_of_their_keys(
 ) -> None:
     monkeypatch.setattr(target_changes, "FEW_FILES", 0)
     table = lake.table(table_schema("t t", {**TEXTS, "a b": "string"}))
-    keys = range(8)
-    for key in keys:  # a plan each, so that each row has a file of its own
+    keys = range(2, 5)
+    for n, key in enumerate(keys):  # a plan each, so that each row has a file of its own
         table.stage([insert(key, body=f"long {key}", **{"a b": f"also {key}"})])
-        lake.applied(table.planned(key, key + 1))
+        lake.applied(table.planned(n, n + 1))
     table.stage([update(2, "body", "a b", n=2, **{"a b": None}), move(3, 30, "a b", body="new", **{"a b": None})])
     lake.applied(table.planned(len(keys)))
     table.stage([update(2, "body", "a b", n=3, **{"a b": None}), update(9, "body", **{"a b": None})])
