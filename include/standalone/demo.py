@@ -190,7 +190,6 @@ def _judge(checkout: Checkout, running: services.Services) -> tuple[list[TableRe
         .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
         .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
         .config("spark.databricks.delta.snapshotPartitions", "1")
-        .config("spark.sql.warehouse.dir", str(checkout.made / "cache" / "warehouse"))
         .getOrCreate()
     )
     lake = str(checkout.made / "lake")

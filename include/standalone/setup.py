@@ -211,6 +211,9 @@ def _spark_settings(checkout: Checkout) -> None:
     folder = checkout.made / "spark"
     folder.mkdir(exist_ok=True)
     (folder / "log4j2.properties").write_text(_LOG4J)
+    # Named, since Spark makes its own one in a folder beside the checkout where the path has a space ("%20").
+    warehouse = checkout.made / "tmp" / "spark-warehouse"
+    (folder / "spark-defaults.conf").write_text(f"spark.sql.warehouse.dir {warehouse}\n")
 
 
 def main() -> int:
