@@ -43,7 +43,8 @@ def create_database(server: PostgresServer, prefix: str) -> str:
 
 
 def drop_database(server: PostgresServer, conninfo: str) -> None:
-    """Drop a database together with its replication slots and whatever is still connected to it."""
+    """Drop a database together with its replication slots and whatever is still connected to it; two environments
+    may share a ledger, so it may be gone already."""
     name = psycopg.conninfo.conninfo_to_dict(conninfo)["dbname"]
     with psycopg.connect(server.conninfo(), autocommit=True) as connection:
         for slot, pid in connection.execute(
@@ -52,7 +53,7 @@ def drop_database(server: PostgresServer, conninfo: str) -> None:
             if pid is not None:
                 connection.execute("SELECT pg_terminate_backend(%s, 5000)", (pid,))
             connection.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
-        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(str(name))))
+        connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(str(name))))
 
 
 @pytest.fixture

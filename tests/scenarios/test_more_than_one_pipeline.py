@@ -13,7 +13,7 @@ from tidemark.config import TableRule
 from tidemark.errors import LeaseTaken
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def two(new_environment: Callable[..., Environment]) -> tuple[Environment, Environment]:
     """Two pipelines on two source databases that share one ledger and one lake."""
     left = new_environment("left", (TableRule("public.*"),))

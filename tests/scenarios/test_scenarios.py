@@ -22,7 +22,8 @@ def shared_outcome(
     request: pytest.FixtureRequest, new_environment: Callable[..., Environment]
 ) -> dict[str, BaseException | None]:
     """What became of the selected scenarios that share a pipeline."""
-    selected = [item.callspec.params["name"] for item in request.session.items if hasattr(item, "callspec")]
+    here = [item for item in request.session.items if item.path == request.path and hasattr(item, "callspec")]
+    selected = [item.callspec.params["name"] for item in here]
     sharing = [s for name in FILES if name in selected and not (s := scenario.read(FILES[name])).needs_its_own_pipeline]
     environment = new_environment("shared", tuple(rule for one in sharing for rule in rules(one)))
     return play(environment, sharing)
