@@ -37,10 +37,12 @@ def test_the_tables_end_equal_to_their_source(
     create(environment)
     workload = Workload(environment, random)
     told: list[str] = []
-    for _ in range(ROUNDS):
-        workload.some(random.randint(3, 25))
-        told.append(_act(environment, random, monkeypatch))
-    workload.settle()
+    try:
+        for _ in range(ROUNDS):
+            workload.some(random.randint(3, 25))
+            told.append(_act(environment, random, monkeypatch))
+    finally:
+        workload.settle()  # an open transaction would hold up the slots of other tests
     environment.let_leases_end()
     environment.run()
     said = f"seed {seed}, bounds {bounds}, acts {told}"
