@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import textwrap
 import threading
 import time
 from collections.abc import Iterator
@@ -137,8 +138,9 @@ def _capture(api: AirflowApi, running: services.Services, steps: Steps) -> None:
     if failed:
         raise StepFailed(f"The shop's own statements failed: {failed[0]}")
     _run(api, steps, f"run {number}, after the last row")
-    print(f"    the shop wrote {sum(busy.changed.values()):,} rows: ", end="")
-    print(", ".join(f"{count:,} {what}" for what, count in busy.changed.items()))
+    written = ", ".join(f"{count:,} {what}" for what, count in busy.changed.items())
+    written = f"the shop wrote {sum(busy.changed.values()):,} rows: {written}"
+    print(textwrap.fill(written, 110, initial_indent="    ", subsequent_indent="    "))
 
 
 def _trade(busy: shop.Shop, failed: list[BaseException]) -> None:
