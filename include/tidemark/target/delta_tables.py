@@ -113,6 +113,14 @@ class PinnedTable:
         checksum = self.snapshot.checksumOpt()
         return int(checksum.get().numFiles() if checksum.isDefined() else self.snapshot.numOfFiles())
 
+    @property
+    def bytes(self) -> int | None:
+        """The size of this version's data files, None where its checksum file is missing."""
+        if not self.exists:
+            return 0
+        checksum = self.snapshot.checksumOpt()
+        return int(checksum.get().tableSizeBytes()) if checksum.isDefined() else None
+
     def position(self, application: str) -> Lsn | None:
         """The end LSN of the last batch applied under this application id, None where there is none.
 

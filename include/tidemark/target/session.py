@@ -42,6 +42,15 @@ TABLE_SETTINGS: Final[Mapping[str, str]] = {
     "spark.databricks.delta.write.txnVersion.autoReset.enabled": "true",
 }
 
+# Set besides where a table and its changes are small: compiling and re-planning would be most of the work
+# (a quarter of the CPU of merging five small tables).
+FEW_ROWS_SETTINGS: Final[Mapping[str, str]] = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.shuffle.partitions": "1",
+}
+
 DEFAULT_SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
 
 
@@ -63,16 +72,24 @@ def table_session(spark: SparkSession, pool: str) -> SparkSession:
     `pool` names the FAIR pool of the thread's jobs.
     """
     session = spark.newSession()
-    given = spark.sparkContext.getConf()
-    for key, value in TABLE_SETTINGS.items():
-        explicit = given.get(key)
-        session.conf.set(key, value if explicit is None else explicit)
-    if given.get(DEFAULT_SHUFFLE_PARTITIONS) is None:
-        # 200 is Spark's guess for a cluster; adaptive execution joins partitions, but planning them costs.
-        session.conf.set(DEFAULT_SHUFFLE_PARTITIONS, str(max(2, 2 * spark.sparkContext.defaultParallelism)))
+    # 200 partitions are Spark's guess for a cluster; adaptive execution joins them, but planning them costs.
+    partitions = {DEFAULT_SHUFFLE_PARTITIONS: str(max(2, 2 * spark.sparkContext.defaultParallelism))}
+    _set_unless_given(session, {**TABLE_SETTINGS, **partitions})
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", pool)
     activate(session)
     return session
+
+
+def expect_few_rows(session: SparkSession) -> None:
+    """Plan what follows in this session for a small table with few changes."""
+    _set_unless_given(session, FEW_ROWS_SETTINGS)
+
+
+def _set_unless_given(session: SparkSession, settings: Mapping[str, str]) -> None:
+    given = session.sparkContext.getConf()
+    for key, value in settings.items():
+        explicit = given.get(key)
+        session.conf.set(key, value if explicit is None else explicit)
 
 
 def activate(session: SparkSession) -> None:
