@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 from standalone import checks, services
@@ -46,6 +47,7 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1 or arguments[0] not in COMMANDS:
         print(f"usage: python -m standalone {'|'.join(COMMANDS)}", file=sys.stderr)
         return 2
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as an exception, so that the demo stops what it started
     try:
         return COMMANDS[arguments[0]](this_checkout())
     except StepFailed as failed:
