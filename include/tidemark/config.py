@@ -47,6 +47,11 @@ class Bounds:
     heartbeat_s: int = _fixed(900, "an idle pipeline writes and confirms a heartbeat at least this often")
     park_after: int = _fixed(3, "failed runs after which a table with a RETRY error is parked")
     unpark_retry_s: int = _fixed(3600, "how often a table parked after RETRY errors is tried again")
+    chunk_rows: int = _fixed(50_000, "rows of a backfill's first chunk, where its form does not say")
+    chunk_s: int = _fixed(10, "seconds that a backfill's chunk is made to take, by its size")
+    readers: int = _fixed(2, "tasks that read a backfill at the same time, where its form does not say")
+    join_wait_s: int = _fixed(300, "how long a backfill waits for transactions older than the table's capture")
+    backfill_idle_s: int = _fixed(86_400, "an open backfill that nobody reads for so long is closed")
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,17 @@ from typing import Final
 
 VARIABLE: Final = "TIDEMARK_FAILPOINT"
 
-NAMES: Final = (
+OF_A_BACKFILL: Final = (
+    "plan.before_open",
+    "plan.after_open",
+    "read.after_low",
+    "read.after_files",
+    "read.before_chunk",
+    "read.after_chunk",
+    "read.after_high",
+)
+
+OF_CAPTURE: Final = (
     "drain.before_files",
     "drain.after_files",
     "drain.before_manifest",
@@ -31,6 +41,8 @@ NAMES: Final = (
     "confirm.before_confirm",
     "confirm.after_confirm",
 )
+
+NAMES: Final = OF_A_BACKFILL + OF_CAPTURE
 
 
 def reach(name: str) -> None:

@@ -15,7 +15,7 @@ from tidemark.capture.drain import drain
 from tidemark.config import PipelineConfig
 from tidemark.staging import layout
 
-FAILPOINTS = [name for name in failpoints.NAMES if name.startswith("drain.")]
+FAILPOINTS = [name for name in failpoints.OF_CAPTURE if name.startswith("drain.")]
 
 
 def die_at(failpoint: str, config: PipelineConfig, source: str, ledger: str) -> None:

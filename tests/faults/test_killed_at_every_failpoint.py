@@ -1,5 +1,5 @@
-"""SIGKILL at every name of `tidemark.failpoints.NAMES`, in a process of its own: the task's retry, or the next run,
-converges.
+"""SIGKILL at every name of `tidemark.failpoints.OF_CAPTURE`, in a process of its own: the task's retry, or the
+next run, converges.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidemark import failpoints
 STAGES = ("drain", "merge", "confirm")
 
 
-@pytest.mark.parametrize("name", failpoints.NAMES)
+@pytest.mark.parametrize("name", failpoints.OF_CAPTURE)
 def test_a_run_killed_here_is_finished_by_its_retry(name: str, shop: Environment) -> None:
     workload.change(shop)
     _run_until(shop, name)
@@ -58,7 +58,7 @@ def test_every_failpoint_is_reached_in_one_place_of_the_code() -> None:
         and ast.unparse(node.func).endswith("reach")
         and isinstance(node.args[0], ast.Constant)
     ]
-    assert sorted(reached) == sorted(failpoints.NAMES)
+    assert sorted(reached) == sorted(failpoints.OF_CAPTURE)
 
 
 def _stage(failpoint: str) -> str:

@@ -20,7 +20,7 @@ from tidemark.ledger.leases import Lease, hold, of_table
 from tidemark.lsn import Lsn
 from tidemark.staging import layout
 from tidemark.staging.store import Store
-from tidemark.target.plan import MergePlan, PlanResult, TableResult
+from tidemark.target.plan import Holes, MergePlan, PlanResult, TableResult
 
 Book = psycopg.Connection[Any]
 BROKEN = {"kind": "PositionBelowPlan", "move": "FIX_TARGET", "message": "it is broken"}
@@ -73,7 +73,7 @@ def leave_result(
     results = [
         TableResult(t.table, t.after, t.after, error=errors[t.table])
         if t.table in errors
-        else TableResult(t.table, t.end_lsn, t.end_lsn, {"history": t.rows}, holes)
+        else TableResult(t.table, t.end_lsn, t.end_lsn, {"history": t.rows}, Holes(holes, ()))
         for t in plan.tables
     ]
     result = PlanResult(plan.plan, plan.pipeline, plan.generation, tuple(results))

@@ -65,7 +65,7 @@ def _act(environment: Environment, random: Random, monkeypatch: pytest.MonkeyPat
     environment.let_leases_end()
     match act:
         case "die":
-            name = random.choice(failpoints.NAMES)
+            name = random.choice(failpoints.OF_CAPTURE)
             _die_at(environment, name, monkeypatch)
             return f"died at {name}"
         case "late":

@@ -232,7 +232,7 @@ def _ingest_table(
     after = positions.all_of(connection, config.pipeline, generation)[result.table]
     parked = False
     if result.error is None:
-        tables.succeeded(connection, config.pipeline, result.table, result.holes)
+        tables.succeeded(connection, config.pipeline, result.table, result.holes.columns if result.holes else {})
     elif result.error["kind"] not in OF_NO_TABLE:
         parked = tables.failed(
             connection, config.pipeline, result.table, result.error, park_after=config.bounds.park_after
@@ -243,7 +243,7 @@ def _ingest_table(
         before=None if before is None else before.applied_lsn,
         after=after.applied_lsn,
         rows=result.rows,
-        holes=result.holes,
+        holes=result.holes.columns if result.holes else {},
         seconds=result.seconds,
         error=result.error,
         parked=parked,

@@ -1,5 +1,5 @@
-"""The Arrow schema of staged files: `TableSchema` -> `pa.Schema`. The one place that says
-which columns a staged file has.
+"""The Arrow schema of staged files and of chunks: `TableSchema` -> `pa.Schema`. The one place that says
+which columns such a file has.
 
 Metadata first, then the source's columns, then what only some tables have:
 
@@ -59,3 +59,9 @@ def staged_schema(schema: TableSchema) -> pa.Schema:
     if carries_old_row(schema):
         fields.append(pa.field("_old", pa.struct(source)))
     return pa.schema(fields)
+
+
+def chunk_schema(schema: TableSchema) -> pa.Schema:
+    """The Arrow schema of a chunk's files: the source's columns as the snapshot saw them, and `_text`, as above."""
+    source = [pa.field(c.name, arrow_type(c.target)) for c in schema.columns]
+    return pa.schema([*source, pa.field("_text", pa.map_(pa.string(), pa.string()))])

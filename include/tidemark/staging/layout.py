@@ -5,6 +5,7 @@
         <schema>.<table>/v<schema version>-<n>.parquet
         transactions.parquet
         manifest.json
+    <pipeline>/chunks/<backfill>/<schema>.<table>/<chunk>-<attempt>/v<schema version>-<n>.parquet
     <pipeline>/plans/<plan>/plan.json, result.json
     <pipeline>/current/<schema>/<table>    <pipeline>/history/<schema>/<table>
 
@@ -42,10 +43,26 @@ def batch_folder(pipeline: str, generation: int, start: Lsn, attempt: str) -> st
 
 def changes_file(folder: str, table: TableName, schema_version: int, number: int) -> str:
     """A table's id may be longer than a file system takes as one name; then its beginning and a digest stand for it."""
+    return f"{folder}/{_one_name(table)}/v{schema_version}-{number}.parquet"
+
+
+def _one_name(table: TableName) -> str:
     name = str(table)
     if len(name) > MAX_NAME:
         name = f"{name[: MAX_NAME - 17]}-{sha256(name.encode()).hexdigest()[:16]}"
-    return f"{folder}/{name}/v{schema_version}-{number}.parquet"
+    return name
+
+
+def chunks_folder(pipeline: str, backfill: str, table: TableName) -> str:
+    return f"{pipeline}/chunks/{backfill}/{_one_name(table)}"
+
+
+def chunk_folder(pipeline: str, backfill: str, table: TableName, chunk: str, attempt: str) -> str:
+    return f"{chunks_folder(pipeline, backfill, table)}/{chunk}-{attempt}"
+
+
+def chunk_file(folder: str, schema_version: int, number: int) -> str:
+    return f"{folder}/v{schema_version}-{number}.parquet"
 
 
 def transactions_file(folder: str) -> str:

@@ -29,12 +29,77 @@ class StagedFile:
 
 
 @dataclass(frozen=True, slots=True)
+class Claim:
+    """A chunk whose high watermark lies in the batch, with everything that the merge needs of it (R7).
+
+    `snapshot` is the chunk's `pg_current_snapshot()` as text; where `consistent_point` is set, the chunk was read under
+    an exported snapshot, and what committed below that LSN is what it saw. `watermark_lsn` and `watermark_at` are the
+    commit of the high watermark: the order key of the chunk's rows. What committed below `low_lsn` was in the WAL
+    before the read began; it serves the audit alone. `files` hold the rows (`staging.columns.chunk_schema`).
+    """
+
+    backfill: str
+    chunk: str
+    attempt: str
+    watermark_lsn: Lsn
+    watermark_at: str
+    low_lsn: Lsn
+    snapshot: str
+    consistent_point: Lsn | None
+    rows: int
+    files: tuple[StagedFile, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "backfill": self.backfill,
+            "chunk": self.chunk,
+            "attempt": self.attempt,
+            "watermark_lsn": str(self.watermark_lsn),
+            "watermark_at": self.watermark_at,
+            "low_lsn": str(self.low_lsn),
+            "snapshot": self.snapshot,
+            "consistent_point": None if self.consistent_point is None else str(self.consistent_point),
+            "rows": self.rows,
+            "files": [_file_json(f) for f in self.files],
+        }
+
+    @classmethod
+    def from_json(cls, raw: dict[str, Any]) -> Claim:
+        point = raw["consistent_point"]
+        return cls(
+            backfill=raw["backfill"],
+            chunk=raw["chunk"],
+            attempt=raw["attempt"],
+            watermark_lsn=Lsn.parse(raw["watermark_lsn"]),
+            watermark_at=raw["watermark_at"],
+            low_lsn=Lsn.parse(raw["low_lsn"]),
+            snapshot=raw["snapshot"],
+            consistent_point=None if point is None else Lsn.parse(point),
+            rows=raw["rows"],
+            files=tuple(StagedFile(**f) for f in raw["files"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """The batch claims the last chunk of a backfill of the whole table: what it read nowhere is removed.
+
+    `snapshot` is the one that was recorded before the backfill's first chunk.
+    """
+
+    backfill: str
+    snapshot: str
+
+
+@dataclass(frozen=True, slots=True)
 class TableChanges:
     """One table's part of a batch.
 
     `counts` maps an operation (insert, update, delete, truncate) to its changes. `unchanged` counts changes with at
     least one unchanged-TOAST column, `moved` changes of the key; both tell the merge which paths it needs. `converted`
-    maps a column to the number of values its target type could not hold (R8).
+    maps a column to the number of values its target type could not hold (R8). `max_xid` is the highest transaction id
+    of the changes, None where there are none: a snapshot whose xmin is above it has seen them all. A batch may touch a
+    table by `claims` alone.
     """
 
     table: str
@@ -43,6 +108,9 @@ class TableChanges:
     unchanged: int = 0
     moved: int = 0
     converted: dict[str, int] = field(default_factory=dict)
+    max_xid: int | None = None
+    claims: tuple[Claim, ...] = ()
+    sweeps: tuple[Sweep, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -95,7 +163,6 @@ class BatchManifest:
     heartbeat_lsn: Lsn | None = None
     last_committed_at: str | None = None
     skipped_messages: int = 0
-    claims: tuple[str, ...] = ()
     fingerprints: dict[str, Any] = field(default_factory=dict)
     marks: tuple[TableMark, ...] = ()
 
@@ -124,6 +191,9 @@ class BatchManifest:
                         "unchanged": t.unchanged,
                         "moved": t.moved,
                         "converted": t.converted,
+                        "max_xid": t.max_xid,
+                        "claims": [c.to_json() for c in t.claims],
+                        "sweeps": [asdict(s) for s in t.sweeps],
                     }
                     for t in self.tables
                 ],
@@ -133,7 +203,6 @@ class BatchManifest:
                 "heartbeat_lsn": None if self.heartbeat_lsn is None else str(self.heartbeat_lsn),
                 "last_committed_at": self.last_committed_at,
                 "skipped_messages": self.skipped_messages,
-                "claims": list(self.claims),
                 "fingerprints": self.fingerprints,
                 "marks": [asdict(mark) for mark in self.marks],
             },
@@ -164,6 +233,9 @@ class BatchManifest:
                         unchanged=t["unchanged"],
                         moved=t["moved"],
                         converted=t["converted"],
+                        max_xid=t["max_xid"],
+                        claims=tuple(Claim.from_json(c) for c in t["claims"]),
+                        sweeps=tuple(Sweep(**s) for s in t["sweeps"]),
                     )
                     for t in raw["tables"]
                 ),
@@ -173,7 +245,6 @@ class BatchManifest:
                 heartbeat_lsn=None if raw["heartbeat_lsn"] is None else Lsn.parse(raw["heartbeat_lsn"]),
                 last_committed_at=raw["last_committed_at"],
                 skipped_messages=raw["skipped_messages"],
-                claims=tuple(raw["claims"]),
                 fingerprints=raw["fingerprints"],
                 marks=tuple(TableMark(**m) for m in raw["marks"]),
             )

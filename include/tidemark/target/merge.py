@@ -49,7 +49,7 @@ from tidemark.target import delta_tables
 from tidemark.target.changes import ROW_METADATA, Changes
 from tidemark.target.delta_tables import PinnedTable
 from tidemark.target.failures import as_error
-from tidemark.target.plan import MergePlan, PlannedBatch, PlannedTable, PlanResult, TableResult
+from tidemark.target.plan import Holes, MergePlan, PlannedBatch, PlannedTable, PlanResult, TableResult
 from tidemark.target.session import expect_few_rows, table_session
 from tidemark.target.staged_changes import check_versions, has_current, struct_of
 
@@ -154,7 +154,7 @@ class TableMerge:
             history_lsn=None if reached is None else reached.history_lsn,
             current_lsn=None if reached is None else reached.current_lsn,
             rows=self.rows,
-            holes=self.holes,
+            holes=Holes(self.holes, ()),
             seconds=round(time.monotonic() - begun, 3),
             error=None if error is None else _as_json(error),
         )
