@@ -38,11 +38,11 @@ class Bounds:
     run_s: int = _option(600, "seconds after which a capture run's drain starts no further batch")
     wait_s: int = _option(0, "seconds for which `changes_waiting` defers when it finds nothing; 0 looks once")
     drain_stall_s: int = _option(120, "seconds without any message before a drain fails with the cause")
-    lock_timeout_s: int = _option(5, "longest wait for a lock at the source")
     wal_valve_bytes: int = _option(8 * 2**30, "WAL retained by the slot at which the drain confirms up to staged first")
     merge_timeout_s: int = _option(3600, "longest run of the Spark application")
     merge_threads: int = _option(4, "tables merged at the same time in one Spark application")
 
+    lock_timeout_s: int = _fixed(5, "longest wait for a lock at the source")
     batch_s: int = _fixed(60, "seconds after which a batch ends at the next commit")
     heartbeat_s: int = _fixed(900, "an idle pipeline writes and confirms a heartbeat at least this often")
     park_after: int = _fixed(3, "failed runs after which a table with a RETRY error is parked")
@@ -113,6 +113,7 @@ class PipelineConfig:
     spark_connection: str = "spark_default"
     spark_conf: dict[str, str] = field(default_factory=dict)
     schedule: str | None = "*/5 * * * *"
+    auto_backfill: bool = False
     mask_salt_connection: str | None = None
     notifier: str | None = None
     bounds: Bounds = Bounds()

@@ -48,6 +48,7 @@ OPTIONS: Final[dict[str, dict[str, str]]] = {
         "ledger": "the database that holds the ledger",
         "spark": "where the Spark application runs",
         "schedule": "cron expression or Airflow preset of the capture DAG; null for none",
+        "auto_backfill": "whether a capture run that finds a table in need of a backfill starts it",
         "mask_salt_connection": "Airflow connection whose password is the salt of `sha256` masks",
         "notifier": "dotted path of an Airflow notifier, called once when a table is parked",
         "bounds": "bounds and times, see below",
@@ -80,6 +81,7 @@ DEFAULTS: Final[dict[str, str]] = {
     "ledger.connection": "`tidemark_ledger`",
     "spark.connection": "`spark_default`",
     "schedule": '`"*/5 * * * *"`',
+    "auto_backfill": "`false`",
     **{f"bounds.{bound.name}": f"`{bound.default}`" for bound in fields(Bounds) if bound.metadata["option"]},
 }
 REQUIRED: Final = ("source", "source.connection", "tables", "tables[].name", "lake")
@@ -237,6 +239,7 @@ class _Reader:
             spark_connection=self.connection(spark, "spark.connection") or "spark_default",
             spark_conf=conf,
             schedule=self.schedule(top),
+            auto_backfill=self.boolean(top.get("auto_backfill"), "auto_backfill", False),
             mask_salt_connection=salt,
             notifier=self.notifier(top.get("notifier")),
             bounds=self.bounds(top.get("bounds")),

@@ -145,7 +145,7 @@ class LakeUnusable(TargetError):
 class SourceLocked(RetryError):
     happened = "No lock on {what} was to be had within {seconds} s: {blockers}"
     remedy = (
-        "Wait until that transaction ends, or end it; the retry asks again. bounds.lock_timeout_s is the longest wait."
+        "Wait until that transaction ends, or end it; the retry asks again."
     )
 
 

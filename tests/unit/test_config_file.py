@@ -52,6 +52,7 @@ class TestSoundFile:
             spark_connection="spark_default",
             spark_conf={"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "4"},
             schedule="*/5 * * * *",
+            auto_backfill=True,
             mask_salt_connection="shop_mask_salt",
             notifier="airflow.providers.smtp.notifications.smtp.SmtpNotifier",
             bounds=Bounds(batch_rows=100_000, wait_s=0),
@@ -94,7 +95,7 @@ class TestProblems:
             "source: {conection: a, slot: Big}\n"
             "tables: [shop]\n"
             "lake: 5\n"
-            "bounds: {batch_row: 3, run_s: soon, lock_timeout_s: 0}\n"
+            "bounds: {batch_row: 3, run_s: soon, merge_threads: 0}\n"
             "schedule: 5\n"
         )
         assert problems(tmp_path, text) == [
@@ -104,7 +105,7 @@ class TestProblems:
             "2: unknown key 'conection' in source; did you mean 'connection'?",
             "3: 'shop' is not of the form schema.table; quote a part that holds a dot: schema.\"a.b\"",
             "4: lake must be a text, not the number 5",
-            "5: bounds.lock_timeout_s must be 1 or more, not 0",
+            "5: bounds.merge_threads must be 1 or more, not 0",
             "5: bounds.run_s must be a whole number, not 'soon'",
             "5: unknown key 'batch_row' in bounds; did you mean 'batch_rows'?",
             "6: schedule must be a cron expression or preset in quotes, or null, not the number 5",
@@ -140,8 +141,9 @@ class TestProblems:
             (
                 "bounds: {park_after: 5}",
                 "4: unknown key 'park_after' in bounds; known are batch_rows, batch_bytes, run_s, wait_s, "
-                "drain_stall_s, lock_timeout_s, wal_valve_bytes, merge_timeout_s, merge_threads",
+                "drain_stall_s, wal_valve_bytes, merge_timeout_s, merge_threads",
             ),
+            ("auto_backfill: later", "4: auto_backfill must be true or false, not 'later'"),
             ("bounds: {batch_rows: 1.5}", "4: bounds.batch_rows must be a whole number, not the number 1.5"),
         ],
     )
