@@ -3,7 +3,7 @@
 A block is any run of consecutive messages of one replication connection. It is joined into one buffer, and everything
 is worked out for all of its messages at once: kinds, the transaction each belongs to, ordinals; then, per relation,
 where column k of every row begins and how long it is, which gives where column k+1 begins. The ranges of a column
-become one Arrow array, and `schema.values` converts it. No row is ever touched by itself.
+become one Arrow array, and `conversion` converts it. No row is ever touched by itself.
 
 Rules kept here. R1: rows carry (commit LSN, ordinal), the ordinal counting every change of the transaction, those of
 tables that are not captured included. R8: a value that does not fit is text in `_text` and counted, a key value that
@@ -24,8 +24,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tidemark.errors import MalformedMessage, MaskWithoutSalt, SchemaDisagrees
+from tidemark.errors import MalformedMessage, SchemaDisagrees
 from tidemark.lsn import Lsn
+from tidemark.pgoutput.conversion import (
+    NULL,
+    PADDING,
+    TEXT,
+    UNCHANGED,
+    Conversion,
+    Values,
+    int64,
+    list_offsets,
+    require_salt,
+    structs,
+    uint32,
+    words,
+)
 from tidemark.pgoutput.messages import (
     POSTGRES_EPOCH_US,
     LogicalMessage,
@@ -37,8 +51,8 @@ from tidemark.pgoutput.messages import (
     parse_truncate,
     widen_xids,
 )
-from tidemark.schema.table import Column, TableSchema
-from tidemark.schema.values import Converted, Mask, Positions, convert, gather, kept_text, mask
+from tidemark.schema.table import TableSchema
+from tidemark.schema.values import Mask, Positions
 from tidemark.staging.columns import OLD_KEY_PREFIX, OPERATIONS, carries_old_row, staged_schema
 
 _KNOWN: Final = np.isin(np.arange(256), np.frombuffer(b"BCORYIUDTM", np.uint8))
@@ -46,13 +60,9 @@ _KNOWN: Final = np.isin(np.arange(256), np.frombuffer(b"BCORYIUDTM", np.uint8))
 _BEGIN, _COMMIT, _INSERT, _UPDATE, _DELETE, _TRUNCATE = b"BCIUDT"
 _RELATION, _TYPE, _ORIGIN, _MESSAGE = b"RYOM"
 _NEW, _KEY, _OLD = b"NKO"
-_TEXT, _NULL, _UNCHANGED = b"tnu"
 
 _BEGIN_BYTES: Final = 21
 _COMMIT_BYTES: Final = 26
-
-# Behind the last message, so that eight bytes can be read wherever a message ends.
-_PADDING: Final = bytes(8)
 
 _OPERATION_CODE: Final = np.zeros(256, np.int8)
 _OPERATION_CODE[[_INSERT, _UPDATE, _DELETE, _TRUNCATE]] = range(4)
@@ -237,17 +247,17 @@ class Decoder:
         carried = self._open or _Transaction(-1, 0, 0, 0)
         transaction = np.cumsum(kinds == _BEGIN)
         at = block.starts[begins]
-        commit_lsn = np.concatenate(([carried.commit_lsn], _int64(data, at + 1)))
-        committed_at = np.concatenate(([carried.committed_at], _int64(data, at + 9) + POSTGRES_EPOCH_US))
-        xid = np.concatenate(([carried.xid], _uint32(data, at + 17)))
+        commit_lsn = np.concatenate(([carried.commit_lsn], int64(data, at + 1)))
+        committed_at = np.concatenate(([carried.committed_at], int64(data, at + 9) + POSTGRES_EPOCH_US))
+        xid = np.concatenate(([carried.xid], uint32(data, at + 17)))
         if (np.diff(np.concatenate(([self._last_commit_lsn], commit_lsn[0 if was_open else 1 :]))) <= 0).any():
             raise MalformedMessage(detail="the commit LSNs of two transactions do not ascend")
 
         at = block.starts[commits]
         ended = transaction[commits]
-        if (data[at + 1] != 0).any() or (_int64(data, at + 2) != commit_lsn[ended]).any():
+        if (data[at + 1] != 0).any() or (int64(data, at + 2) != commit_lsn[ended]).any():
             raise MalformedMessage(detail="a COMMIT does not belong to its BEGIN")
-        end_lsn = _int64(data, at + 10)
+        end_lsn = int64(data, at + 10)
         if (end_lsn <= commit_lsn[ended]).any():
             raise MalformedMessage(detail="a transaction ends before its commit record")
 
@@ -258,7 +268,7 @@ class Decoder:
 
         changes = ((kinds == _INSERT) | (kinds == _UPDATE) | (kinds == _DELETE)).astype(np.int64)
         truncates = np.flatnonzero(kinds == _TRUNCATE)
-        changes[truncates] = _uint32(data, block.starts[truncates] + 1)
+        changes[truncates] = uint32(data, block.starts[truncates] + 1)
         total = np.cumsum(changes)
         before = total - changes
         first = np.concatenate(([-carried.next_ordinal], before[begins]))
@@ -295,7 +305,7 @@ class Decoder:
         too_short = block.ends[index] - block.starts[index] < 6
         if too_short.any():
             raise MalformedMessage(detail="a change ends before its relation")
-        oids = _uint32(block.data, block.starts[index] + 1)
+        oids = uint32(block.data, block.starts[index] + 1)
         present = [int(oids[0])] if len(oids) and (oids == oids[0]).all() else np.unique(oids).tolist()
         truncated: dict[int, list[_Truncate]] = {}
         for truncate in truncates:
@@ -359,7 +369,7 @@ class _Block:
         lengths = np.fromiter(map(len, payloads), np.int64, len(payloads))
         if (lengths <= skip).any():
             raise MalformedMessage(detail="an empty message")
-        data = np.frombuffer(b"".join(chain(payloads, (_PADDING,))), np.uint8)
+        data = np.frombuffer(b"".join(chain(payloads, (PADDING,))), np.uint8)
         ends = np.cumsum(lengths)
         starts = ends - lengths + skip
         kinds = data[starts]
@@ -375,20 +385,6 @@ class _Block:
     def check_length(self, index: NDArray[np.intp], length: int, kind: str) -> None:
         if (self.ends[index] - self.starts[index] != length).any():
             raise MalformedMessage(detail=f"{kind} is not {length} bytes long")
-
-
-def _words(data: NDArray[np.uint8], dtype: str) -> NDArray[np.int64]:
-    """A view in which element i is the integer whose first byte is byte i."""
-    width = np.dtype(dtype).itemsize
-    return np.ndarray((len(data) - width + 1,), dtype, data, strides=(1,))
-
-
-def _int64(data: NDArray[np.uint8], at: Positions) -> Positions:
-    return _words(data, "<i8")[at].byteswap(inplace=True)
-
-
-def _uint32(data: NDArray[np.uint8], at: Positions) -> Positions:
-    return _words(data, "<u4")[at].byteswap(inplace=True).astype(np.int64)
 
 
 # --- one relation -----------------------------------------------------------------------------------------------------
@@ -418,9 +414,7 @@ class _Relation:
         wrong += [c.name for c in schema.columns if c.mask == "sha256" and c.target != "string"]
         if wrong or schema.identity != message.identity:
             raise SchemaDisagrees(table=schema.table, columns=", ".join(dict.fromkeys(wrong)) or "replica identity")
-        masked = [c.name for c in schema.columns if c.mask == "sha256"]
-        if masked and salt is None:
-            raise MaskWithoutSalt(table=schema.table, columns=", ".join(masked))
+        require_salt(schema, salt)
         return cls(
             message,
             schema,
@@ -430,47 +424,29 @@ class _Relation:
         )
 
 
-@dataclass(slots=True)
-class _Values:
-    """One captured column in every row of a tuple: its kind byte, where its text begins, how long it is."""
-
-    kind: NDArray[np.uint8]
-    start: Positions
-    length: Positions
-
-    def fill(self, rows: NDArray[np.intp], other: _Values, other_rows: NDArray[np.intp]) -> None:
-        self.kind[rows] = other.kind[other_rows]
-        self.start[rows] = other.start[other_rows]
-        self.length[rows] = other.length[other_rows]
-
-    def text(self, data: NDArray[np.uint8]) -> pa.Array:
-        valid = self.kind == _TEXT
-        return gather(data, self.start, self.length, None if valid.all() else valid)
-
-
-def _read_tuple(block: _Block, relation: _Relation, at: Positions, ends: Positions) -> tuple[list[_Values], Positions]:
+def _read_tuple(block: _Block, relation: _Relation, at: Positions, ends: Positions) -> tuple[list[Values], Positions]:
     """Tuples of one relation that begin at `at` -> the captured columns, and where each tuple ends."""
     if (at + 2 > ends).any():
         raise MalformedMessage(detail=f"a tuple of relation {relation.message.relation_oid} is missing")
-    words = _words(block.data, "<i8")
+    eight_bytes = words(block.data, "<i8")
     columns = len(relation.place)
     counts = block.data[at].astype(np.int64) << 8 | block.data[at + 1]
     if (counts != columns).any():
         raise MalformedMessage(
             detail=f"a tuple of relation {relation.message.relation_oid} has not the {columns} columns defined"
         )
-    values: list[_Values | None] = [None] * max(len(relation.place), 1)
+    values: list[Values | None] = [None] * max(len(relation.place), 1)
     at = at + 2
     for place in relation.place:
         # One read of eight bytes holds the kind and, for text, the length. Where it reads beyond the message's end, the
         # next position exceeds that end, and is found out.
-        word = words[at].byteswap(inplace=True)
+        word = eight_bytes[at].byteswap(inplace=True)
         kind = (word >> 56).astype(np.uint8)
         length = (word >> 24) & 0xFFFFFFFF
-        is_text = kind == _TEXT
+        is_text = kind == TEXT
         start = at + 5
         if not is_text.all():
-            if not (is_text | (kind == _NULL) | (kind == _UNCHANGED)).all():
+            if not (is_text | (kind == NULL) | (kind == UNCHANGED)).all():
                 raise MalformedMessage(
                     detail=f"a column of relation {relation.message.relation_oid} is neither text, NULL nor unchanged"
                 )
@@ -480,7 +456,7 @@ def _read_tuple(block: _Block, relation: _Relation, at: Positions, ends: Positio
         if (at > ends).any():
             raise MalformedMessage(detail=f"a tuple of relation {relation.message.relation_oid} ends early")
         if place >= 0:
-            values[place] = _Values(kind, start, length)
+            values[place] = Values(kind, start, length)
     return [v for v in values if v is not None], at
 
 
@@ -492,8 +468,8 @@ class _Tuples:
     `old_form` is K or O per old row.
     """
 
-    new: list[_Values]
-    old: list[_Values]
+    new: list[Values]
+    old: list[Values]
     old_rows: NDArray[np.intp]
     old_form: NDArray[np.uint8]
 
@@ -510,7 +486,7 @@ def _read_rows(block: _Block, relation: _Relation, index: NDArray[np.intp], kind
     if not (has_old | ((form == _NEW) & has_new) | (kinds == _TRUNCATE)).all():
         raise MalformedMessage(detail=f"a change of relation {oid} has no tuple where one must be")
     old_rows = np.flatnonzero(has_old)
-    old: list[_Values] = []
+    old: list[Values] = []
     if len(old_rows):
         old, after = _read_tuple(block, relation, at[old_rows] + 1, ends[old_rows])
         at[old_rows] = after
@@ -527,7 +503,7 @@ def _read_rows(block: _Block, relation: _Relation, index: NDArray[np.intp], kind
     if not everywhere:
         spread = []
         for values in new:
-            whole = _Values(np.full(len(index), _NULL, np.uint8), starts.copy(), np.zeros(len(index), np.int64))
+            whole = Values(np.full(len(index), NULL, np.uint8), starts.copy(), np.zeros(len(index), np.int64))
             whole.kind[new_rows], whole.start[new_rows], whole.length[new_rows] = (
                 values.kind,
                 values.start,
@@ -567,7 +543,7 @@ def _decode_rows(
     is_delete = kinds == _DELETE
     _fill_from_old(relation, tuples, is_delete)
     moved, moved_old = _moved(block, relation, tuples, is_delete)
-    conversion = _Conversion(block, salt, len(index))
+    conversion = Conversion(block.data, salt, len(index))
 
     transaction = ordered.transaction[index]
     operations = pa.array(OPERATIONS, pa.string())
@@ -586,7 +562,7 @@ def _decode_rows(
         fields = [
             conversion.column(
                 schema.columns[i],
-                _some(tuples.old[i], moved_old),
+                tuples.old[i].some(moved_old),
                 moved,
                 OLD_KEY_PREFIX + schema.columns[i].name,
                 clamp=False,
@@ -595,7 +571,7 @@ def _decode_rows(
             else None
             for i in relation.key
         ]
-        arrays.append(_struct(relation.staged.field("_old_key").type, fields, moved, len(index)))
+        arrays.append(structs(relation.staged.field("_old_key").type, fields, moved, len(index)))
     arrays.append(_unchanged(schema, tuples.new, len(index)))
     if carries_old_row(schema):
         deleted = is_delete[tuples.old_rows]
@@ -603,7 +579,7 @@ def _decode_rows(
             conversion.column(column, old, tuples.old_rows, column.name, keep=deleted)
             for column, old in zip(schema.columns, tuples.old, strict=bool(tuples.old))
         ]
-        arrays += [conversion.text(), _struct(relation.staged.field("_old").type, fields, tuples.old_rows, len(index))]
+        arrays += [conversion.text(), structs(relation.staged.field("_old").type, fields, tuples.old_rows, len(index))]
     else:
         arrays.append(conversion.text())
     return TableBlock.of(schema, pa.RecordBatch.from_arrays(arrays, schema=relation.staged))
@@ -611,10 +587,6 @@ def _decode_rows(
 
 def _old_count(kinds: NDArray[np.uint8]) -> int:
     return int(np.count_nonzero((kinds == _UPDATE) | (kinds == _DELETE)))
-
-
-def _some(values: _Values, rows: NDArray[np.intp]) -> _Values:
-    return _Values(values.kind[rows], values.start[rows], values.length[rows])
 
 
 def _fill_from_old(relation: _Relation, tuples: _Tuples, is_delete: Mask) -> None:
@@ -626,8 +598,8 @@ def _fill_from_old(relation: _Relation, tuples: _Tuples, is_delete: Mask) -> Non
     for i, (new, old) in enumerate(zip(tuples.new, tuples.old, strict=True)):
         in_key = i in relation.key
         # In a 'K' tuple NULL means "not sent"; under FULL it is the value.
-        known = (old.kind == _TEXT) & (full | in_key) | (old.kind == _NULL) & full
-        from_old = np.flatnonzero((new.kind[tuples.old_rows] == _UNCHANGED) & known | (deletes & in_key))
+        known = (old.kind == TEXT) & (full | in_key) | (old.kind == NULL) & full
+        from_old = np.flatnonzero((new.kind[tuples.old_rows] == UNCHANGED) & known | (deletes & in_key))
         if len(from_old):
             new.fill(tuples.old_rows[from_old], old, from_old)
 
@@ -645,65 +617,16 @@ def _moved(
     rows = tuples.old_rows[candidates]
     differs = np.zeros(len(candidates), np.bool_)
     for i in relation.key:
-        old, new = _some(tuples.old[i], candidates), _some(tuples.new[i], rows)
+        old, new = tuples.old[i].some(candidates), tuples.new[i].some(rows)
         differs |= old.kind != new.kind
         same = pc.equal(old.text(block.data), new.text(block.data))
         differs |= ~np.asarray(pc.fill_null(same, True).to_numpy(zero_copy_only=False), np.bool_)
     return rows[differs], candidates[differs]
 
 
-class _Conversion:
-    """Converts columns of one relation's rows and collects the texts that are kept (R8)."""
-
-    def __init__(self, block: _Block, salt: bytes | None, rows: int) -> None:
-        self._data = block.data
-        self._salt = salt
-        self._count = rows
-        self._kept: list[tuple[str, NDArray[np.intp], pa.Array]] = []
-
-    def column(
-        self,
-        column: Column,
-        values: _Values,
-        rows: NDArray[np.intp],
-        name: str,
-        *,
-        clamp: bool = True,
-        keep: Mask | None = None,
-    ) -> pa.Array:
-        """`values` of `rows` as the column's target type. Texts that do not fit are kept under `name`, those
-        where `keep` is false excepted."""
-        text = values.text(self._data)
-        if column.mask is not None:
-            return mask(text, column.mask, column.target, self._salt or b"")
-        converted: Converted = convert(text, column.target, clamp=clamp)
-        if converted.kept is not None:
-            unfit = np.flatnonzero(converted.kept if keep is None else converted.kept & keep)
-            if len(unfit):
-                self._kept.append((name, rows[unfit], kept_text(text, unfit)))
-        return converted.values
-
-    def text(self) -> pa.Array:
-        """`_text`: per row the kept texts by column, NULL where there are none."""
-        if not self._kept:
-            return pa.nulls(self._count, pa.map_(pa.string(), pa.string()))
-        rows = np.concatenate([r for _, r, _ in self._kept])
-        in_order = np.argsort(rows, kind="stable")
-        names = pa.array([name for name, _, _ in self._kept], pa.string())
-        of_name = np.repeat(np.arange(len(self._kept)), [len(r) for _, r, _ in self._kept])
-        keys = names.take(pa.array(of_name[in_order]))
-        items = pa.concat_arrays([t for _, _, t in self._kept]).take(pa.array(in_order))
-        counts = np.bincount(rows, minlength=self._count)
-        return pa.MapArray.from_arrays(_list_offsets(counts), keys, items, mask=pa.array(counts == 0))
-
-
-def _list_offsets(counts: Positions) -> pa.Array:
-    return pa.array(np.concatenate((np.zeros(1, np.int32), np.cumsum(counts, dtype=np.int32))))
-
-
-def _unchanged(schema: TableSchema, values: list[_Values], count: int) -> pa.Array:
+def _unchanged(schema: TableSchema, values: list[Values], count: int) -> pa.Array:
     """`_unchanged`: per row the names of the columns whose value was not sent, NULL where there are none."""
-    masks = [v.kind == _UNCHANGED for v in values]
+    masks = [v.kind == UNCHANGED for v in values]
     columns = [i for i, m in enumerate(masks) if m.any()]
     if not columns:
         return pa.nulls(count, pa.list_(pa.string()))
@@ -711,17 +634,4 @@ def _unchanged(schema: TableSchema, values: list[_Values], count: int) -> pa.Arr
     counts = matrix.sum(axis=1)
     names = pa.array([schema.columns[i].name for i in columns], pa.string())
     flat = names.take(pa.array(np.nonzero(matrix)[1]))
-    return pa.ListArray.from_arrays(_list_offsets(counts), flat, mask=pa.array(counts == 0))
-
-
-def _struct(type_: pa.StructType, fields: list[pa.Array], rows: NDArray[np.intp], count: int) -> pa.Array:
-    """Structs in `rows`, NULL in every other of `count` rows."""
-    if not len(rows):
-        return pa.nulls(count, type_)
-    place = np.zeros(count, np.int64)
-    place[rows] = np.arange(len(rows))
-    absent = np.ones(count, np.bool_)
-    absent[rows] = False
-    take = pa.array(place, mask=absent)
-    spread = [field.take(take) for field in fields]
-    return pa.StructArray.from_arrays(spread, fields=list(type_), mask=pa.array(absent))
+    return pa.ListArray.from_arrays(list_offsets(counts), flat, mask=pa.array(counts == 0))
