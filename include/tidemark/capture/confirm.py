@@ -49,13 +49,19 @@ class ConfirmResult:
 
 
 def confirm(
-    config: PipelineConfig, *, source: str, ledger: str, holder: str, busy_wait_s: float = BUSY_WAIT_S
+    config: PipelineConfig,
+    *,
+    source: str,
+    ledger: str,
+    holder: str,
+    busy_wait_s: float = BUSY_WAIT_S,
+    wait_s: float = 0.0,
 ) -> ConfirmResult:
-    """Confirm what the ledger says is applied everywhere. Takes the lease `slot`.
+    """Confirm what the ledger says is applied everywhere. Takes the lease `slot`, for which it waits up to `wait_s`.
 
     Raises `GenerationMissing`, `GenerationStale`, `ConfirmFailed`, `SlotBusy`, `LeaseTaken` or a slot's error.
     """
-    with leases.hold(ledger, config.pipeline, SLOT, holder) as lease, connect(ledger) as book:
+    with leases.hold(ledger, config.pipeline, SLOT, holder, wait_s=wait_s) as lease, connect(ledger) as book:
         migrations.require(book)
         with book.transaction():
             book.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")

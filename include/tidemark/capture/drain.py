@@ -94,10 +94,13 @@ def drain(
     holder: str,
     salt: bytes | None = None,
     run_s: float | None = None,
+    wait_s: float = 0.0,
     clock: Callable[[], float] = time.monotonic,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> DrainResult:
     """Stage everything up to this run's heartbeat, or as much as `run_s` (default: the pipeline's) allows.
+
+    The lease `slot` is waited for up to `wait_s`: a drain of the pipeline's other DAG may hold it.
 
     `source` and `ledger` are connection strings. A run that has registered a heartbeat of its own is done: its
     batches are returned and nothing else happens.
@@ -109,7 +112,7 @@ def drain(
             leases.give_back_of_dead_try(ledger_conn, config.pipeline, leases.SLOT, holder)
             return done
         with (
-            leases.hold(ledger, config.pipeline, leases.SLOT, holder) as lease,
+            leases.hold(ledger, config.pipeline, leases.SLOT, holder, wait_s=wait_s) as lease,
             source_sessions.connect(
                 source, application_name=config.application_name, lock_timeout_s=config.bounds.lock_timeout_s
             ) as source_conn,

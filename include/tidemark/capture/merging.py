@@ -85,9 +85,11 @@ def make_plan(config: PipelineConfig, *, ledger: str, holder: str, run_id: str) 
 
 
 @contextmanager
-def planned(config: PipelineConfig, *, ledger: str, holder: str, run_id: str) -> Iterator[MergePlan | None]:
-    """The plan, with the leases of its tables held while the block runs: a second merge then
-    waits for its turn by an error.
+def planned(
+    config: PipelineConfig, *, ledger: str, holder: str, run_id: str, wait_s: float = 0.0
+) -> Iterator[MergePlan | None]:
+    """The plan, with the leases of its tables held while the block runs: a second merge waits
+    for its turn up to `wait_s`, then raises LeaseTaken.
 
     The leases save work; what keeps two drivers apart is Delta's own conflict check. Parked tables are left out until
     their retry is due. Of several generations the oldest one with anything unapplied is planned; the next plan goes on.
@@ -98,7 +100,7 @@ def planned(config: PipelineConfig, *, ledger: str, holder: str, run_id: str) ->
         yield None
         return
     with (
-        hold(ledger, config.pipeline, [of_table(table) for table in wanted], holder) as lease,
+        hold(ledger, config.pipeline, [of_table(table) for table in wanted], holder, wait_s=wait_s) as lease,
         connect(ledger) as connection,
     ):
         # Read again: until the leases were had, another task may have merged some of it.
