@@ -144,9 +144,7 @@ class LakeUnusable(TargetError):
 
 class SourceLocked(RetryError):
     happened = "No lock on {what} was to be had within {seconds} s: {blockers}"
-    remedy = (
-        "Wait until that transaction ends, or end it; the retry asks again."
-    )
+    remedy = "Wait until that transaction ends, or end it; the retry asks again."
 
 
 class SlotCreationBlocked(RetryError):
@@ -232,6 +230,24 @@ class StagedMoved(RetryError):
         "{staged_lsn}"
     )
     remedy = "Another drain was faster. Its batches count, this task's files are garbage; the retry goes on from there."
+
+
+class ClaimRefused(RetryError):
+    happened = (
+        "A batch of pipeline {pipeline} was not registered: it claims {chunk} of backfill {backfill}, and {reason}"
+    )
+    remedy = (
+        "The backfill was closed, or another drain was faster. This task's files are garbage; the retry reads the same "
+        "changes again and claims what is there then."
+    )
+
+
+class SchemaVersionTaken(RetryError):
+    happened = (
+        "A batch of pipeline {pipeline} was not registered: while it was staged, a backfill's reader gave version "
+        "{version} of table {table} to another shape"
+    )
+    remedy = "This task's files are garbage; the retry gives its shape the next number."
 
 
 class LedgerNotReady(ConfigError):

@@ -17,6 +17,7 @@ from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
 from tidemark.errors import GenerationMissing, TidemarkError
+from tidemark.ledger import backfills
 from tidemark.ledger.leases import SLOT, Lease
 from tidemark.lsn import Lsn
 from tidemark.staging.generation import GenerationFile
@@ -72,6 +73,8 @@ def open_generation(connection: psycopg.Connection[Any], lease: Lease, opening: 
         connection.execute(
             "INSERT INTO tidemark.pipelines (pipeline) VALUES (%s) ON CONFLICT DO NOTHING", (lease.pipeline,)
         )
+        # Opening a backfill shares this row: it ends before the backfills are closed below, or sees this generation.
+        connection.execute("SELECT 1 FROM tidemark.pipelines WHERE pipeline = %s FOR UPDATE", (lease.pipeline,))
         newest = current(connection, lease.pipeline)
         if newest is not None and newest.number >= opening.number:
             raise ValueError(f"generation {opening.number} is not above the open one, {newest.number}")
@@ -95,12 +98,13 @@ def open_generation(connection: psycopg.Connection[Any], lease: Lease, opening: 
                 None if opening.error is None else Jsonb(opening.error),
             ),
         )
+        backfills.close_older(connection, lease.pipeline, opening.number)
         if opening.backfill_kind is not None:
             connection.execute(
                 """
                 UPDATE tidemark.tables
                    SET needs_backfill = true, backfill_kind = %s, backfill_reason = %s,
-                       backfill_since = clock_timestamp(), join_horizon = NULL
+                       backfill_since = clock_timestamp(), marked_at = clock_timestamp(), join_horizon = NULL
                  WHERE pipeline = %s
                 """,
                 (opening.backfill_kind, opening.reason, lease.pipeline),

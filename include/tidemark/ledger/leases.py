@@ -33,6 +33,11 @@ def of_table(table: str) -> str:
     return f"table:{table}"
 
 
+def of_range(backfill: str, number: int) -> str:
+    """The name of the lease of one range of a backfill, which its reader holds."""
+    return f"range:{backfill}:{number}"
+
+
 class Lease:
     """Held leases of one attempt; made by `hold`. `attempt` (uuid text) also names what the attempt writes."""
 

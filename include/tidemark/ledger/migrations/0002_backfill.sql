@@ -89,3 +89,6 @@ SELECT b.*
 ALTER TABLE tidemark.tables
     ADD COLUMN hole_keys  jsonb NOT NULL DEFAULT '[]',
     ADD COLUMN marked_at  timestamptz;
+
+-- A version that only a backfill's reader knows is ahead of the stream: the drain does not compare with it.
+ALTER TABLE tidemark.schema_versions ADD COLUMN streamed boolean NOT NULL DEFAULT true;

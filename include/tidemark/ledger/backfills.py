@@ -1,0 +1,231 @@
+"""Which tables' existing rows are being read, and how it ended: rows of `backfills`.
+
+    create ──► open ──the batch of its last claim is applied──► applied
+                 └──another one takes its place, nobody reads it, a new generation opens──► closed, with the reason
+
+A backfill is one table's, and a table has one open backfill at most. What was read of it stands in `chunks`. Its row is
+the lock of everything below it: recording, claiming and rejecting chunks and ending the backfill lock it first, so that
+whether it is open, and all of it read and claimed, is decided by one transaction at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Literal
+
+import psycopg
+from psycopg.rows import class_row
+from psycopg.types.json import Jsonb
+
+from tidemark.lsn import Lsn
+
+Mode = Literal["chunks", "exported_snapshot", "keys"]
+State = Literal["open", "applied", "closed"]
+
+Key = tuple[str, ...]
+
+_COLUMNS: Final = (
+    'pipeline, backfill, "table", generation, mode, row_filter, chunk_rows, run_id, snapshot, estimated_rows, sweeps, '
+    "state, state_reason, opened_at, active_at, ended_at, swept, complete_lsn"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Backfill:
+    """One table's backfill. `table` is the table's id; the columns are explained in the ledger's migration 0002.
+
+    `create` takes the fields up to `sweeps`; the ledger fills in the others.
+    """
+
+    pipeline: str
+    backfill: str
+    table: str
+    generation: int
+    mode: Mode
+    row_filter: str | None
+    chunk_rows: int
+    run_id: str
+    snapshot: str
+    estimated_rows: int
+    sweeps: bool
+    state: State = "open"
+    state_reason: str | None = None
+    opened_at: datetime | None = None
+    active_at: datetime | None = None
+    ended_at: datetime | None = None
+    swept: int | None = None
+    complete_lsn: Lsn | None = None
+
+    @property
+    def whole_table(self) -> bool:
+        """Whether every row of the table is read, rather than those of a filter or of chosen keys."""
+        return self.row_filter is None and self.mode != "keys"
+
+
+@dataclass(frozen=True, slots=True)
+class NewRange:
+    """A part of the key's order, `(lower, upper]`, None for no bound; or `keys`, each as texts, to read instead."""
+
+    lower: Key | None = None
+    upper: Key | None = None
+    keys: tuple[Key, ...] | None = None
+
+
+def open_of(connection: psycopg.Connection[Any], pipeline: str, table: str) -> Backfill | None:
+    """The table's open backfill, None without one."""
+    found = _select(connection, """pipeline = %s AND "table" = %s AND state = 'open'""", (pipeline, table))
+    return found[0] if found else None
+
+
+def one(connection: psycopg.Connection[Any], pipeline: str, backfill: str) -> Backfill | None:
+    """The backfill of this id, whatever its state."""
+    found = _select(connection, "pipeline = %s AND backfill = %s", (pipeline, backfill))
+    return found[0] if found else None
+
+
+def of_run(connection: psycopg.Connection[Any], pipeline: str, run_id: str) -> list[Backfill]:
+    """The backfills that this DAG run reads or read, whatever their state, by table."""
+    return _select(connection, "pipeline = %s AND run_id = %s", (pipeline, run_id))
+
+
+def all_open(connection: psycopg.Connection[Any], pipeline: str) -> list[Backfill]:
+    """Every open backfill of the pipeline, by table."""
+    return _select(connection, "pipeline = %s AND state = 'open'", (pipeline,))
+
+
+def _select(connection: psycopg.Connection[Any], condition: str, values: tuple[Any, ...]) -> list[Backfill]:
+    with connection.cursor(row_factory=class_row(Backfill)) as cursor:
+        query = f'SELECT {_COLUMNS} FROM tidemark.backfills WHERE {condition} ORDER BY "table", opened_at, backfill'
+        return cursor.execute(query.encode(), values).fetchall()
+
+
+def create(connection: psycopg.Connection[Any], backfill: Backfill, ranges: Sequence[NewRange]) -> bool:
+    """Open the backfill with its ranges, numbered from 1; at least one. False, and nothing is written, where the table
+    has an open one meanwhile or the backfill's generation is not the open one."""
+    if not ranges:
+        raise ValueError(f"backfill {backfill.backfill} of {backfill.table} has no range to read")
+    with connection.transaction():
+        # Opening a generation locks this row and closes the open backfills: this one is seen by it, or sees it.
+        connection.execute("SELECT 1 FROM tidemark.pipelines WHERE pipeline = %s FOR KEY SHARE", (backfill.pipeline,))
+        opened = connection.execute(
+            """
+            INSERT INTO tidemark.backfills
+                   (pipeline, backfill, "table", generation, mode, row_filter, chunk_rows, run_id, snapshot,
+                    estimated_rows, sweeps)
+            SELECT %s, %s, %s, max(number), %s, %s, %s, %s, %s, %s, %s
+              FROM tidemark.generations WHERE pipeline = %s HAVING max(number) = %s
+            ON CONFLICT (pipeline, "table") WHERE state = 'open' DO NOTHING
+            """,
+            (
+                backfill.pipeline,
+                backfill.backfill,
+                backfill.table,
+                backfill.mode,
+                backfill.row_filter,
+                backfill.chunk_rows,
+                backfill.run_id,
+                backfill.snapshot,
+                backfill.estimated_rows,
+                backfill.sweeps,
+                backfill.pipeline,
+                backfill.generation,
+            ),
+        ).rowcount
+        if opened != 1:
+            return False
+        add_ranges(connection, backfill.pipeline, backfill.backfill, ranges)
+    return True
+
+
+def add_ranges(connection: psycopg.Connection[Any], pipeline: str, backfill: str, ranges: Iterable[NewRange]) -> None:
+    """Give the backfill more to read. The caller has its row locked, or has just made it."""
+    for part in ranges:
+        connection.execute(
+            """
+            INSERT INTO tidemark.ranges (pipeline, backfill, range, lower, upper, keys)
+            SELECT %(pipeline)s, %(backfill)s, 1 + coalesce(max(range), 0), %(lower)s, %(upper)s, %(keys)s
+              FROM tidemark.ranges WHERE pipeline = %(pipeline)s AND backfill = %(backfill)s
+            """,
+            {
+                "pipeline": pipeline,
+                "backfill": backfill,
+                "lower": None if part.lower is None else list(part.lower),
+                "upper": None if part.upper is None else list(part.upper),
+                "keys": None if part.keys is None else Jsonb([list(key) for key in part.keys]),
+            },
+        )
+
+
+def adopt(connection: psycopg.Connection[Any], pipeline: str, backfill: str, run_id: str) -> bool:
+    """Let another DAG run read on. False where the backfill is not open any more."""
+    return (
+        connection.execute(
+            "UPDATE tidemark.backfills SET run_id = %s, active_at = clock_timestamp() "
+            "WHERE pipeline = %s AND backfill = %s AND state = 'open'",
+            (run_id, pipeline, backfill),
+        ).rowcount
+        == 1
+    )
+
+
+def touch(connection: psycopg.Connection[Any], pipeline: str, backfill: str) -> bool:
+    """Note that somebody works on the backfill now. False where it is not open any more."""
+    return (
+        connection.execute(
+            "UPDATE tidemark.backfills SET active_at = clock_timestamp() "
+            "WHERE pipeline = %s AND backfill = %s AND state = 'open'",
+            (pipeline, backfill),
+        ).rowcount
+        == 1
+    )
+
+
+def close(connection: psycopg.Connection[Any], pipeline: str, backfill: str, reason: str) -> bool:
+    """End the backfill before it was applied: nothing of it is claimed any more, what was claimed is merged. `reason`
+    is a sentence for people. False where it is not open any more."""
+    return (
+        connection.execute(
+            "UPDATE tidemark.backfills SET state = 'closed', state_reason = %s, ended_at = clock_timestamp() "
+            "WHERE pipeline = %s AND backfill = %s AND state = 'open'",
+            (reason, pipeline, backfill),
+        ).rowcount
+        == 1
+    )
+
+
+def close_idle(connection: psycopg.Connection[Any], pipeline: str, idle_s: float) -> list[Backfill]:
+    """Close the open backfills that have something left to read and that nobody worked on for `idle_s`; those with
+    everything read only wait for a drain or a merge."""
+    rows = connection.execute(
+        """
+        UPDATE tidemark.backfills b
+           SET state = 'closed', ended_at = clock_timestamp(),
+               state_reason = format('nobody read on since %%s', to_char(active_at, 'YYYY-MM-DD HH24:MI:SS TZ'))
+         WHERE pipeline = %(pipeline)s AND state = 'open'
+           AND active_at < clock_timestamp() - make_interval(secs => %(idle)s)
+           AND EXISTS (SELECT 1 FROM tidemark.ranges r
+                        WHERE r.pipeline = b.pipeline AND r.backfill = b.backfill AND NOT r.done)
+           AND NOT EXISTS (SELECT 1 FROM tidemark.leases l
+                            WHERE l.pipeline = b.pipeline AND starts_with(l.name, 'range:' || b.backfill || ':')
+                              AND l.expires_at >= clock_timestamp())
+        RETURNING backfill
+        """,
+        {"pipeline": pipeline, "idle": idle_s},
+    ).fetchall()
+    closed = [backfill for (backfill,) in rows]
+    return _select(connection, "pipeline = %s AND backfill = ANY(%s)", (pipeline, closed)) if closed else []
+
+
+def close_older(connection: psycopg.Connection[Any], pipeline: str, generation: int) -> None:
+    """Close what was opened in a generation below: its snapshots are compared with transaction ids of that one alone.
+    Called where the generation opens, in that transaction."""
+    connection.execute(
+        """
+        UPDATE tidemark.backfills
+           SET state = 'closed', ended_at = clock_timestamp(), state_reason = %s
+         WHERE pipeline = %s AND generation < %s AND state = 'open'
+        """,
+        (f"generation {generation} was opened", pipeline, generation),
+    )

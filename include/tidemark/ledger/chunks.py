@@ -1,0 +1,492 @@
+"""What a backfill reads: ranges of the key's order with a cursor, and the chunks that were read of them.
+
+    recorded ──its high watermark is in a batch that is registered──► claimed ──that batch is merged──► with a result
+        └──its table is another one now──► rejected, and its part is a new range
+
+A chunk is recorded by a compare-and-set on its range's cursor, after its files are durable and before its high
+watermark: of two readers of one range exactly one counts, and a watermark whose chunk is unknown is a dead attempt's.
+Whether everything is read and claimed, and so the sweep is due, is decided under the lock of the backfill's row, which
+`record`, `claim` and `reject` take first. The drain asks earlier, when it writes the manifest. What it found then still
+holds when it registers: with every range done nothing can be recorded, since only the drain itself opens another one;
+and what is recorded after it asked has its watermark behind the batch, so the batch that claims it is asked anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import psycopg
+from psycopg.rows import dict_row
+from psycopg.types.json import Jsonb
+
+from tidemark.errors import ClaimRefused
+from tidemark.ledger import backfills
+from tidemark.ledger.backfills import Key, Mode, NewRange
+from tidemark.ledger.leases import Lease, of_range
+from tidemark.lsn import Lsn
+from tidemark.staging.manifest import Claim, StagedFile, Sweep
+
+# The rate of a backfill is that of the chunks recorded in so many seconds.
+RATE_WINDOW_S: Final = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A part of the key's order, `(lower, upper]`, None for no bound. `cursor` is the last key read, None before the
+    first chunk; `next_chunk` numbers the chunk that is read next. `keys` are read instead of an interval."""
+
+    pipeline: str
+    backfill: str
+    range: int
+    lower: Key | None
+    upper: Key | None
+    keys: tuple[Key, ...] | None
+    cursor: Key | None
+    next_chunk: int
+    done: bool
+
+    @property
+    def chunk(self) -> str:
+        """The id of the chunk that is read next."""
+        return f"{self.range}-{self.next_chunk}"
+
+    @property
+    def lease(self) -> str:
+        return of_range(self.backfill, self.range)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadChunk:
+    """One chunk that was read, `(lower, upper]` of its range: `upper` is the cursor from then on, or where the range
+    ends. `fingerprint` is the JSON of `schema.fingerprint.Fingerprint`, `attempt` a UUID as text. `record` takes the
+    fields up to `seconds`; the ledger fills in the others."""
+
+    pipeline: str
+    backfill: str
+    chunk: str
+    attempt: str
+    table: str
+    generation: int
+    range: int
+    lower: Key | None
+    upper: Key | None
+    snapshot: str
+    consistent_point: Lsn | None
+    fingerprint: dict[str, Any]
+    low_lsn: Lsn
+    files: tuple[StagedFile, ...]
+    converted: dict[str, int]
+    rows: int
+    bytes: int
+    seconds: float
+    read_at: datetime | None = None
+    rejected: str | None = None
+    claimed_lsn: Lsn | None = None
+    watermark_lsn: Lsn | None = None
+    result: dict[str, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """A chunk that is read again; `reason` is half a sentence without values."""
+
+    backfill: str
+    chunk: str
+    attempt: str
+    reason: str
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def free_ranges(connection: psycopg.Connection[Any], pipeline: str, run_id: str, holder: str = "") -> list[Range]:
+    """What is left to read of the run's open backfills, without what another holder has a live lease of: those begun
+    earlier first. What `holder` itself has a lease of is listed: a dead try's, taken over by this one."""
+    return _ranges(
+        connection,
+        """
+          JOIN tidemark.backfills b USING (pipeline, backfill)
+         WHERE b.pipeline = %(pipeline)s AND b.run_id = %(run)s AND b.state = 'open' AND NOT r.done
+           AND b.generation = (SELECT max(number) FROM tidemark.generations WHERE pipeline = %(pipeline)s)
+           AND NOT EXISTS (SELECT 1 FROM tidemark.leases l
+                            WHERE l.pipeline = r.pipeline AND l.name = 'range:' || r.backfill || ':' || r.range
+                              AND l.expires_at >= clock_timestamp() AND l.holder <> %(holder)s)
+         ORDER BY b.opened_at, b.backfill, r.range
+        """,
+        {"pipeline": pipeline, "run": run_id, "holder": holder},
+    )
+
+
+def ranges_of(connection: psycopg.Connection[Any], pipeline: str, backfill: str) -> list[Range]:
+    """Every range of a backfill, by number."""
+    return _ranges(
+        connection,
+        " WHERE r.pipeline = %(pipeline)s AND r.backfill = %(backfill)s ORDER BY r.range",
+        {"pipeline": pipeline, "backfill": backfill},
+    )
+
+
+def _ranges(connection: psycopg.Connection[Any], rest: str, values: dict[str, Any]) -> list[Range]:
+    columns = "r.pipeline, r.backfill, r.range, r.lower, r.upper, r.keys, r.cursor, r.next_chunk, r.done"
+    rows = connection.execute(f"SELECT {columns} FROM tidemark.ranges r {rest}".encode(), values).fetchall()
+    return [
+        Range(
+            name,
+            backfill,
+            number,
+            _key(lower),
+            _key(upper),
+            None if keys is None else tuple(tuple(key) for key in keys),
+            _key(cursor),
+            next_chunk,
+            done,
+        )
+        for name, backfill, number, lower, upper, keys, cursor, next_chunk, done in rows
+    ]
+
+
+def record(
+    connection: psycopg.Connection[Any], lease: Lease, chunk: ReadChunk, *, cursor_before: Key | None, done: bool
+) -> bool:
+    """Write down a chunk whose files are durable, and move its range's cursor to `chunk.upper`, or end the range.
+
+    False, and the files are garbage, where the range went on without this reader, or the backfill is not open any more.
+    Needs the lease of the range.
+    """
+    if chunk.upper is None and not done:
+        raise ValueError(f"chunk {chunk.chunk} of {chunk.backfill} has no last key, and its range is not done")
+    with connection.transaction():
+        lease.check(connection, of_range(chunk.backfill, chunk.range))
+        if not _is_open(connection, chunk) or not _move_cursor(connection, chunk, cursor_before, done):
+            return False
+        connection.execute(
+            """
+            INSERT INTO tidemark.chunks
+                   (pipeline, backfill, chunk, attempt, "table", generation, range, lower, upper, snapshot,
+                    consistent_point, fingerprint, low_lsn, files, converted, rows, bytes, seconds)
+            VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+            """,
+            (
+                chunk.pipeline,
+                chunk.backfill,
+                chunk.chunk,
+                chunk.attempt,
+                chunk.table,
+                chunk.generation,
+                chunk.range,
+                _list(chunk.lower),
+                _list(chunk.upper),
+                chunk.snapshot,
+                chunk.consistent_point,
+                Jsonb(chunk.fingerprint),
+                chunk.low_lsn,
+                Jsonb([asdict(f) for f in chunk.files]),
+                Jsonb(chunk.converted),
+                chunk.rows,
+                chunk.bytes,
+                chunk.seconds,
+            ),
+        )
+    return True
+
+
+def _is_open(connection: psycopg.Connection[Any], chunk: ReadChunk) -> bool:
+    return (
+        connection.execute(
+            """
+            UPDATE tidemark.backfills SET active_at = clock_timestamp()
+             WHERE pipeline = %(pipeline)s AND backfill = %(backfill)s AND "table" = %(table)s AND state = 'open'
+               AND generation = %(generation)s
+               AND generation = (SELECT max(number) FROM tidemark.generations WHERE pipeline = %(pipeline)s)
+            """,
+            {
+                "pipeline": chunk.pipeline,
+                "backfill": chunk.backfill,
+                "table": chunk.table,
+                "generation": chunk.generation,
+            },
+        ).rowcount
+        == 1
+    )
+
+
+def _move_cursor(connection: psycopg.Connection[Any], chunk: ReadChunk, cursor_before: Key | None, done: bool) -> bool:
+    """The compare-and-set."""
+    return (
+        connection.execute(
+            """
+            UPDATE tidemark.ranges
+               SET cursor = coalesce(%(upper)s::text[], cursor), next_chunk = next_chunk + 1, done = %(done)s
+             WHERE pipeline = %(pipeline)s AND backfill = %(backfill)s AND range = %(range)s AND NOT done
+               AND cursor IS NOT DISTINCT FROM %(before)s::text[] AND range || '-' || next_chunk = %(chunk)s
+            """,
+            {
+                "upper": _list(chunk.upper),
+                "done": done,
+                "pipeline": chunk.pipeline,
+                "backfill": chunk.backfill,
+                "range": chunk.range,
+                "before": _list(cursor_before),
+                "chunk": chunk.chunk,
+            },
+        ).rowcount
+        == 1
+    )
+
+
+# --- claiming ---------------------------------------------------------------------------------------------------------
+
+
+def unclaimed(connection: psycopg.Connection[Any], pipeline: str) -> list[ReadChunk]:
+    """The chunks that no batch has claimed, of the backfills that are open in the open generation."""
+    return _chunks(
+        connection,
+        """
+          JOIN tidemark.backfills b USING (pipeline, backfill)
+         WHERE c.pipeline = %(pipeline)s AND c.claimed_lsn IS NULL AND c.rejected IS NULL AND b.state = 'open'
+           AND c.generation = (SELECT max(number) FROM tidemark.generations WHERE pipeline = %(pipeline)s)
+        """,
+        {"pipeline": pipeline},
+    )
+
+
+def of_backfill(connection: psycopg.Connection[Any], pipeline: str, backfill: str) -> list[ReadChunk]:
+    """Every chunk that was read of a backfill, rejected ones included."""
+    return _chunks(
+        connection,
+        " WHERE c.pipeline = %(pipeline)s AND c.backfill = %(backfill)s",
+        {"pipeline": pipeline, "backfill": backfill},
+    )
+
+
+def _chunks(connection: psycopg.Connection[Any], rest: str, values: dict[str, Any]) -> list[ReadChunk]:
+    query = f"""
+        SELECT c.pipeline, c.backfill, c.chunk, c.attempt::text, c."table", c.generation, c.range, c.lower, c.upper,
+               c.snapshot, c.consistent_point, c.fingerprint, c.low_lsn, c.files, c.converted, c.rows, c.bytes,
+               c.seconds, c.read_at, c.rejected, c.claimed_lsn, c.watermark_lsn, c.result
+          FROM tidemark.chunks c {rest} ORDER BY c.read_at, c.backfill, c.chunk
+        """
+    with connection.cursor(row_factory=dict_row) as cursor:
+        rows = cursor.execute(query.encode(), values).fetchall()
+    return [
+        ReadChunk(
+            **{
+                **row,
+                "lower": _key(row["lower"]),
+                "upper": _key(row["upper"]),
+                "files": tuple(StagedFile(**f) for f in row["files"]),
+            }
+        )
+        for row in rows
+    ]
+
+
+def lock_backfills(connection: psycopg.Connection[Any], pipeline: str, ids: Iterable[str]) -> None:
+    """Lock the rows of these backfills, in one order for all, until the caller's transaction ends."""
+    connection.execute(
+        "SELECT 1 FROM tidemark.backfills WHERE pipeline = %s AND backfill = ANY(%s) ORDER BY backfill FOR UPDATE",
+        (pipeline, sorted(set(ids))),
+    )
+
+
+def claim(
+    connection: psycopg.Connection[Any], pipeline: str, generation: int, end_lsn: Lsn, claims: Sequence[Claim]
+) -> None:
+    """Give the chunks to the batch that ends at `end_lsn`. Raises `ClaimRefused` where one is unknown, claimed or
+    rejected, or its backfill is not open in this generation. The caller has the backfills locked (`lock_backfills`)."""
+    for chunk in claims:
+        taken = connection.execute(
+            """
+            UPDATE tidemark.chunks c SET claimed_lsn = %s, watermark_lsn = %s
+              FROM tidemark.backfills b
+             WHERE c.pipeline = %s AND c.backfill = %s AND c.chunk = %s AND c.attempt = %s::uuid AND c.generation = %s
+               AND c.claimed_lsn IS NULL AND c.rejected IS NULL
+               AND b.pipeline = c.pipeline AND b.backfill = c.backfill AND b.state = 'open'
+            """,
+            (end_lsn, chunk.watermark_lsn, pipeline, chunk.backfill, chunk.chunk, chunk.attempt, generation),
+        ).rowcount
+        if taken != 1:
+            raise ClaimRefused(
+                chunk=chunk.chunk, backfill=chunk.backfill, pipeline=pipeline, reason="it is not free any more"
+            )
+
+
+def claim_again(
+    connection: psycopg.Connection[Any], pipeline: str, generation: int, end_lsn: Lsn, claims: Sequence[Claim]
+) -> None:
+    """The same for a manifest that is registered again: what it says was decided when it was written. A chunk that the
+    ledger does not know, restored from an older copy, is in the batch all the same."""
+    for chunk in claims:
+        connection.execute(
+            """
+            UPDATE tidemark.chunks SET claimed_lsn = %s, watermark_lsn = %s, rejected = NULL
+             WHERE pipeline = %s AND backfill = %s AND chunk = %s AND attempt = %s::uuid AND generation = %s
+            """,
+            (end_lsn, chunk.watermark_lsn, pipeline, chunk.backfill, chunk.chunk, chunk.attempt, generation),
+        )
+
+
+def reject(connection: psycopg.Connection[Any], pipeline: str, rejection: Rejection) -> None:
+    """Have the chunk's part read again, as a range of its own. Nothing happens where it is not unclaimed any more. The
+    caller has the backfill locked."""
+    row = connection.execute(
+        """
+        UPDATE tidemark.chunks c SET rejected = %s
+          FROM tidemark.ranges r
+         WHERE c.pipeline = %s AND c.backfill = %s AND c.chunk = %s AND c.attempt = %s::uuid
+           AND c.claimed_lsn IS NULL AND c.rejected IS NULL
+           AND (r.pipeline, r.backfill, r.range) = (c.pipeline, c.backfill, c.range)
+        RETURNING c.lower, c.upper, r.keys
+        """,
+        (rejection.reason, pipeline, rejection.backfill, rejection.chunk, rejection.attempt),
+    ).fetchone()
+    if row is None:
+        return
+    lower, upper, keys = row
+    part = NewRange(_key(lower), _key(upper)) if keys is None else NewRange(keys=tuple(tuple(key) for key in keys))
+    backfills.add_ranges(connection, pipeline, rejection.backfill, [part])
+
+
+def all_read(connection: psycopg.Connection[Any], pipeline: str, backfill: str) -> bool:
+    """Whether every range of the backfill is done."""
+    row = connection.execute(
+        "SELECT bool_and(done) FROM tidemark.ranges WHERE pipeline = %s AND backfill = %s", (pipeline, backfill)
+    ).fetchone()
+    return row is not None and bool(row[0])
+
+
+def require_sweeps(connection: psycopg.Connection[Any], pipeline: str, sweeps: Sequence[Sweep]) -> None:
+    """Verify, after the batch's claims and rejections, that nothing of the backfills to be swept is unread or
+    unclaimed. Raises `ClaimRefused`. The caller has the backfills locked."""
+    for sweep in sweeps:
+        row = connection.execute(
+            "SELECT 1 FROM tidemark.chunks "
+            "WHERE pipeline = %s AND backfill = %s AND claimed_lsn IS NULL AND rejected IS NULL LIMIT 1",
+            (pipeline, sweep.backfill),
+        ).fetchone()
+        if row is not None or not all_read(connection, pipeline, sweep.backfill):
+            raise ClaimRefused(
+                chunk="(the sweep)", backfill=sweep.backfill, pipeline=pipeline, reason="not all of it is read"
+            )
+
+
+# --- progress ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A stretch of a range that was read, `(lower, upper]` as keys in PostgreSQL's texts, None for no bound; of chosen
+    keys, how many of their rows. The bounds are values of rows: never for a log."""
+
+    range: int
+    lower: Key | None
+    upper: Key | None
+    keys: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a backfill is: `chunks` and `rows` read, `claimed` and `applied` chunks of them; `rate_rows_s` is that
+    of the last minutes, None where nothing was read in them."""
+
+    backfill: str
+    table: str
+    mode: Mode
+    state: backfills.State
+    run_id: str
+    ranges: int
+    ranges_done: int
+    chunks: int
+    rejected: int
+    claimed: int
+    rows: int
+    estimated_rows: int
+    seconds: float
+    rate_rows_s: float | None
+
+    @property
+    def left_s(self) -> float | None:
+        """How long the rest takes at this rate, if the estimate holds; None where there is no telling."""
+        if self.ranges_done == self.ranges:
+            return 0.0
+        if not self.rate_rows_s:
+            return None
+        return max(0, self.estimated_rows - self.rows) / self.rate_rows_s
+
+    def __str__(self) -> str:
+        line = (
+            f"{self.table}: {self.rows} of about {self.estimated_rows} rows read in {self.chunks} chunks, "
+            f"{self.ranges_done} of {self.ranges} ranges done, {self.claimed} chunks claimed"
+        )
+        if self.rejected:
+            line += f", {self.rejected} rejected and read again"
+        if self.rate_rows_s:
+            line += f", {self.rate_rows_s:.0f} rows/s"
+        if self.left_s:
+            line += f", about {self.left_s:.0f} s left"
+        return line
+
+
+def progress(connection: psycopg.Connection[Any], pipeline: str, run_id: str | None = None) -> list[Progress]:
+    """The backfills of a run, whatever their state; without a run, every open one. By table."""
+    rows = connection.execute(
+        """
+        SELECT b.backfill, b."table", b.mode, b.state, b.run_id, r.ranges, r.done, c.chunks, c.rejected, c.claimed,
+               c.rows, b.estimated_rows, c.seconds, c.rate
+          FROM tidemark.backfills b
+          JOIN LATERAL (SELECT count(*) AS ranges, count(*) FILTER (WHERE done) AS done FROM tidemark.ranges
+                         WHERE pipeline = b.pipeline AND backfill = b.backfill) r ON true
+          JOIN LATERAL (
+               SELECT count(*) FILTER (WHERE rejected IS NULL) AS chunks,
+                      count(*) FILTER (WHERE rejected IS NOT NULL) AS rejected,
+                      count(*) FILTER (WHERE claimed_lsn IS NOT NULL) AS claimed,
+                      coalesce(sum(rows) FILTER (WHERE rejected IS NULL), 0)::bigint AS rows,
+                      coalesce(sum(seconds), 0) AS seconds,
+                      (sum(rows) FILTER (WHERE read_at > clock_timestamp() - make_interval(secs => %(window)s)))::float8
+                      / nullif(extract(epoch FROM clock_timestamp() - min(read_at - make_interval(secs => seconds))
+                               FILTER (WHERE read_at > clock_timestamp() - make_interval(secs => %(window)s)))::float8,
+                               0) AS rate
+                 FROM tidemark.chunks WHERE pipeline = b.pipeline AND backfill = b.backfill) c ON true
+         WHERE b.pipeline = %(pipeline)s
+           AND CASE WHEN %(run)s::text IS NULL THEN b.state = 'open' ELSE b.run_id = %(run)s END
+         ORDER BY b."table", b.opened_at
+        """,
+        {"pipeline": pipeline, "run": run_id, "window": RATE_WINDOW_S},
+    ).fetchall()
+    return [Progress(*row) for row in rows]
+
+
+def filled(connection: psycopg.Connection[Any], pipeline: str, backfill: str) -> list[Filled]:
+    """The stretches whose chunks were claimed, in order: they are in the target, or will be with the next merge. What
+    lies between them is as the stream left it."""
+    rows = connection.execute(
+        """
+        SELECT c.range, c.lower, c.upper, c.rows, r.keys IS NOT NULL, c.claimed_lsn IS NOT NULL
+          FROM tidemark.chunks c JOIN tidemark.ranges r USING (pipeline, backfill, range)
+         WHERE c.pipeline = %s AND c.backfill = %s
+         ORDER BY c.range, split_part(c.chunk, '-', 2)::int
+        """,
+        (pipeline, backfill),
+    ).fetchall()
+    found: list[Filled] = []
+    goes_on = False
+    for number, lower, upper, count, by_keys, is_claimed in rows:
+        if is_claimed and goes_on and found[-1].range == number:
+            last = found[-1]
+            keys = None if last.keys is None else last.keys + count
+            found[-1] = Filled(number, last.lower, _key(upper), keys)
+        elif is_claimed:
+            found.append(Filled(number, _key(lower), _key(upper), count if by_keys else None))
+        goes_on = is_claimed
+    return found
+
+
+def _key(raw: list[str] | None) -> Key | None:
+    return None if raw is None else tuple(raw)
+
+
+def _list(key: Key | None) -> list[str] | None:
+    return None if key is None else list(key)

@@ -1,0 +1,49 @@
+"""The numbered shapes of a table, of those who write files of it: the drain, which finds them in the stream, and the
+reader of a backfill, which finds them in the catalogue and may be ahead of the stream.
+
+A version is `streamed` once a registered batch holds files of it. The drain compares what the stream brings with the
+last streamed one, never with what a reader saw: a column that only the catalogue has yet was not dropped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import psycopg
+from psycopg.types.json import Jsonb
+
+from tidemark.ledger import generations, tables
+from tidemark.schema.table import TableSchema
+
+
+def adopt(connection: psycopg.Connection[Any], pipeline: str, schema: TableSchema) -> TableSchema:
+    """The shape under its version number, which is given to it here where the table's latest version is another shape;
+    `schema.version` is not read. Two readers at once get one number."""
+    with connection.transaction():
+        tables.add(connection, pipeline, str(schema.table))
+        connection.execute(
+            'SELECT 1 FROM tidemark.tables WHERE pipeline = %s AND "table" = %s FOR UPDATE',
+            (pipeline, str(schema.table)),
+        )
+        known = tables.versions(connection, pipeline, str(schema.table))
+        if known and known[-1].same_shape(schema):
+            return replace(known[-1], relation_oid=schema.relation_oid)
+        found = replace(schema, version=1 + (known[-1].version if known else 0))
+        generation = generations.required(connection, pipeline)
+        connection.execute(
+            """
+            INSERT INTO tidemark.schema_versions
+                   (pipeline, "table", version, definition, generation, start_lsn, streamed)
+            VALUES (%s, %s, %s, %s, %s, %s, false)
+            """,
+            (
+                pipeline,
+                str(schema.table),
+                found.version,
+                Jsonb(found.to_json()),
+                generation.number,
+                generation.staged_lsn,
+            ),
+        )
+    return found

@@ -1,0 +1,102 @@
+"""Backfills, ranges and chunks as the readers would leave them in the ledger; no file behind a chunk unless the test
+writes one."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import NAMESPACE_OID, uuid5
+
+import psycopg
+
+from tidemark.ledger import backfills, chunks, leases
+from tidemark.ledger.backfills import Backfill, Key, NewRange
+from tidemark.ledger.chunks import ReadChunk
+from tidemark.ledger.connection import connect
+from tidemark.lsn import Lsn
+from tidemark.names import TableName
+from tidemark.staging import layout
+from tidemark.staging.manifest import Claim, StagedFile
+
+Book = psycopg.Connection[Any]
+
+# The first half of the key's order and the second.
+HALVES = (NewRange(None, ("10",)), NewRange(("10",), None))
+
+
+def backfill_of(table: str, backfill: str = "b1", **fields: Any) -> Backfill:
+    given: dict[str, Any] = {
+        "pipeline": "shop",
+        "backfill": backfill,
+        "table": table,
+        "generation": 1,
+        "mode": "chunks",
+        "row_filter": None,
+        "chunk_rows": 1000,
+        "run_id": "backfill1",
+        "snapshot": "700:700:",
+        "estimated_rows": 20,
+        "sweeps": True,
+        **fields,
+    }
+    return Backfill(**given)
+
+
+def open_backfill(book: Book, table: str, backfill: str = "b1", *ranges: NewRange, **fields: Any) -> Backfill:
+    """Open it, with one range from end to end where none is given."""
+    made = backfill_of(table, backfill, **fields)
+    assert backfills.create(book, made, ranges or (NewRange(),))
+    return made
+
+
+def chunk_of(
+    made: Backfill, chunk: str = "1-1", upper: Key | None = None, lower: Key | None = None, **fields: Any
+) -> ReadChunk:
+    attempt = str(uuid5(NAMESPACE_OID, f"{made.backfill}/{chunk}"))
+    folder = layout.chunk_folder(made.pipeline, made.backfill, TableName.parse(made.table), chunk, attempt)
+    given: dict[str, Any] = {
+        "pipeline": made.pipeline,
+        "backfill": made.backfill,
+        "chunk": chunk,
+        "attempt": attempt,
+        "table": made.table,
+        "generation": made.generation,
+        "range": int(chunk.partition("-")[0]),
+        "lower": lower,
+        "upper": upper,
+        "snapshot": "710:712:711",
+        "consistent_point": None,
+        "fingerprint": {},
+        "low_lsn": Lsn(50),
+        "files": (StagedFile(layout.chunk_file(folder, 1, 0), rows=5, bytes=4, sha256="00", schema_version=1),),
+        "converted": {},
+        "rows": 5,
+        "bytes": 4,
+        "seconds": 0.5,
+        **fields,
+    }
+    return ReadChunk(**given)
+
+
+def record(
+    ledger: str, chunk: ReadChunk, *, cursor_before: Key | None = None, done: bool, holder: str = "read/1"
+) -> bool:
+    """What a reader does once a chunk's files are durable."""
+    name = leases.of_range(chunk.backfill, chunk.range)
+    with leases.hold(ledger, chunk.pipeline, name, holder) as lease, connect(ledger) as book:
+        return chunks.record(book, lease, chunk, cursor_before=cursor_before, done=done)
+
+
+def claim_of(chunk: ReadChunk, watermark: int) -> Claim:
+    """The claim of a batch whose high watermark of the chunk commits at `watermark`."""
+    return Claim(
+        backfill=chunk.backfill,
+        chunk=chunk.chunk,
+        attempt=chunk.attempt,
+        watermark_lsn=Lsn(watermark),
+        watermark_at="2026-01-02T03:04:00+00:00",
+        low_lsn=chunk.low_lsn,
+        snapshot=chunk.snapshot,
+        consistent_point=chunk.consistent_point,
+        rows=chunk.rows,
+        files=chunk.files,
+    )
