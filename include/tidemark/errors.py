@@ -115,6 +115,11 @@ class PipelineFileInvalid(ConfigError):
     remedy = "Correct the pipeline file; docs/configuration.md lists every option."
 
 
+class BackfillFormInvalid(ConfigError):
+    happened = "The form of the backfill of pipeline {pipeline} cannot be used: {problems}"
+    remedy = "Trigger the DAG again with the fields {fields}; nothing was started."
+
+
 class ConnectionMissing(ConfigError):
     happened = 'The connection "{connection}" is known neither to the environment nor to Airflow'
     remedy = "Add it in Airflow (Admin, Connections), or set {variable} to its JSON or URI."

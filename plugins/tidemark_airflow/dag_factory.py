@@ -1,15 +1,18 @@
-"""Pipeline files -> DAGs: one `<pipeline>_capture` each.
+"""Pipeline files -> DAGs: `<pipeline>_capture` and `<pipeline>_backfill` each.
 
     preflight ─► changes_waiting ─► drain ─► merge ─► confirm
+    plan ─► read_chunks (one per reader) ─► drain ─► merge ─► confirm ─► report
 
-Edge by edge. A failure anywhere leaves the rest undone and the run red; the next run catches up. Where nothing waits
-the sensor is skipped, and with it drain and merge (all_success); confirm has none_failed, so it runs after a skip, not
-after a failure.
+Edge by edge. A failure anywhere leaves the rest undone and the run red; the next run catches up, a backfill goes on
+when the failed task is cleared. Where nothing waits the sensor is skipped, and with it drain and merge (all_success);
+where nothing is to be read, no reader is mapped, and the same are skipped. confirm and report have none_failed, so they
+run after a skip, not after a failure.
 
 Runs of a DAG do not overlap: `max_active_runs` holds back scheduled and manual runs, `allowed_run_types` forbids native
-backfills, which it does not hold back, and `max_active_tis_per_dag` keeps a cleared task of an old run from running
-beside the same task of the newest. That is what 1-slot pools would do, with nothing to create first; a task whose pool
-does not exist is never scheduled. All of it is courtesy: the ledger's leases keep the order.
+backfills of Airflow, which it does not hold back, and `max_active_tis_per_dag` keeps a cleared task of an old run from
+running beside the same task of the newest. That is what 1-slot pools would do, with nothing to create first; a task
+whose pool does not exist is never scheduled. All of it is courtesy: the ledger's leases keep the order, between the two
+DAGs as well.
 
 A file that is broken becomes a DAG with one task that fails with its problems, under the name its capture
 DAG has. An import error would be seen too, but Airflow keeps it for the whole Python file and then
@@ -18,22 +21,28 @@ schedules none of the file's DAGs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from airflow.sdk import DAG, TriggerRule, chain
+from airflow.sdk import DAG, BaseOperator, TriggerRule, chain
 
 from tidemark.config import PipelineConfig
 from tidemark.config_file import Problem, read_all
+from tidemark_airflow.auto_backfill import backfill_dag_id
+from tidemark_airflow.backfill_operators import PlanBackfillOperator, ReadChunksOperator, ReportBackfillOperator
 from tidemark_airflow.failures import MovePolicy
+from tidemark_airflow.form import form
 from tidemark_airflow.operators import (
+    MERGE_WAIT_S,
     BrokenPipelineFile,
     ConfirmOperator,
     DrainOperator,
     MergeOperator,
     PreflightOperator,
+    slot_wait_s,
 )
 from tidemark_airflow.sensors import TRIGGERER_GRACE_S, ChangesWaitingSensor
 
@@ -42,8 +51,25 @@ START = datetime(2025, 1, 1, tzinfo=UTC)
 RETRIES = 2
 MERGE_RETRIES = 1
 RETRY_DELAY_S = 30
+# A reader may work for hours and loses little when it is ended: its tries outlast an outage of about an hour.
+READ_RETRIES = 10
+READ_MAX_RETRY_DELAY_S = 600
+# What a merge of the capture holds is applied by then, or by the capture's next run.
+REPORT_RETRIES = 20
 SLACK_S = 3600
 BROKEN_SCHEDULE = "*/5 * * * *"
+
+_BACKFILL_DOCUMENT = """\
+Reads rows that were there before pipeline `{pipeline}` captured them, or that need to be read again, while capture
+goes on. Trigger it, with tables or without: then it takes all that need it.
+
+- **Stop** it by marking the run or a task failed. The tables stay exact; what was read stays read.
+- **Go on** by clearing the red task, or by a new run with the same tables, filter and mode: it goes on where that one
+  ended.
+- **Run it again** whenever you like: on a table that equals its source it changes nothing, else it repairs.
+
+Progress stands in the log of `read_chunks`, the outcome in that of `report`.
+"""
 
 
 def pipeline_dags(folder: Path | str) -> Iterator[DAG]:
@@ -52,13 +78,14 @@ def pipeline_dags(folder: Path | str) -> Iterator[DAG]:
     taken: set[str] = set()
     for config in configs:
         try:
-            dag = capture_dag(config)
-            dag.validate()
+            dags = [capture_dag(config), backfill_dag(config)]
+            for dag in dags:
+                dag.validate()
         except Exception as refused:  # whatever Airflow says of one file must not take the others with it
             problems.append(Problem(config.path, 0, f"Airflow refuses it: {refused}"))
             continue
-        taken.add(dag.dag_id)
-        yield dag
+        taken.update(dag.dag_id for dag in dags)
+        yield from dags
     for path in sorted({problem.path for problem in problems}):
         stem = Path(path).stem
         dag_id = f"{stem}_capture" if f"{stem}_capture" not in taken else f"{Path(path).name}_broken"
@@ -67,7 +94,6 @@ def pipeline_dags(folder: Path | str) -> Iterator[DAG]:
 
 def capture_dag(config: PipelineConfig) -> DAG:
     """The DAG `<pipeline>_capture`."""
-    bounds = config.bounds
     dag = DAG(
         dag_id=f"{config.pipeline}_capture",
         description=f"Changes of {config.source_connection} into Delta tables",
@@ -81,28 +107,78 @@ def capture_dag(config: PipelineConfig) -> DAG:
         default_args=_defaults(),
         tags=["tidemark", config.pipeline],
     )
-    one = {"dag": dag, "config": config, "max_active_tis_per_dag": 1}
+    one = {"dag": dag, "config": config}
     chain(
-        PreflightOperator(task_id="preflight", dag=dag, config=config),
-        ChangesWaitingSensor(task_id="changes_waiting", dag=dag, config=config, timeout=bounds.wait_s),
-        DrainOperator(task_id="drain", **one),
-        MergeOperator(
-            task_id="merge",
-            retries=MERGE_RETRIES,
-            execution_timeout=timedelta(seconds=bounds.merge_timeout_s),
-            **one,
-        ),
-        ConfirmOperator(task_id="confirm", trigger_rule=TriggerRule.NONE_FAILED, **one),
+        PreflightOperator(task_id="preflight", **one),
+        ChangesWaitingSensor(task_id="changes_waiting", timeout=config.bounds.wait_s, **one),
+        *_shared(dag, config, starts_backfill=config.auto_backfill),
     )
     return dag
 
 
+def backfill_dag(config: PipelineConfig) -> DAG:
+    """The DAG `<pipeline>_backfill`: no schedule, a form, and no time limit, as a backfill may take days.
+
+    It is not paused when it is new: it does nothing by itself, and a triggered run of a paused DAG would only wait.
+    """
+    dag = DAG(
+        dag_id=backfill_dag_id(config),
+        description=f"Existing rows of {config.source_connection} into Delta tables, beside the changes",
+        doc_md=_BACKFILL_DOCUMENT.format(pipeline=config.pipeline),
+        schedule=None,
+        start_date=START,
+        catchup=False,
+        max_active_runs=1,
+        allowed_run_types=["manual", "operator_triggered"],
+        is_paused_upon_creation=False,
+        params=form(config),
+        default_args=_defaults(),
+        tags=["tidemark", config.pipeline],
+    )
+    one = {"dag": dag, "config": config}
+    plan = PlanBackfillOperator(task_id="plan", max_active_tis_per_dag=1, **one)
+    read = ReadChunksOperator.partial(
+        task_id="read_chunks",
+        retries=READ_RETRIES,
+        retry_exponential_backoff=2.0,
+        max_retry_delay=timedelta(seconds=READ_MAX_RETRY_DELAY_S),
+        map_index_template="reader {{ task.reader }}",
+        **one,
+    ).expand(reader=plan.output)
+    report = ReportBackfillOperator(
+        task_id="report", trigger_rule=TriggerRule.NONE_FAILED, retries=REPORT_RETRIES, **one
+    )
+    chain(plan, read, *_shared(dag, config, run_s=math.inf), report)
+    return dag
+
+
+def _shared(
+    dag: DAG, config: PipelineConfig, *, run_s: float | None = None, starts_backfill: bool = False
+) -> list[BaseOperator]:
+    """drain, merge and confirm, which both DAGs have."""
+    one = {"dag": dag, "config": config, "max_active_tis_per_dag": 1}
+    return [
+        DrainOperator(task_id="drain", run_s=run_s, **one),
+        MergeOperator(
+            task_id="merge",
+            retries=MERGE_RETRIES,
+            execution_timeout=timedelta(seconds=MERGE_WAIT_S + config.bounds.merge_timeout_s),
+            **one,
+        ),
+        ConfirmOperator(
+            task_id="confirm", trigger_rule=TriggerRule.NONE_FAILED, starts_backfill=starts_backfill, **one
+        ),
+    ]
+
+
 def run_timeout_s(config: PipelineConfig) -> int:
-    """The longest that a sound run can take: every try of every task, and an hour for one huge transaction."""
+    """The longest that a sound run can take: every try of every task with its wait for the other DAG, and an hour for
+    one huge transaction."""
     bounds = config.bounds
-    drains = (RETRIES + 1) * (bounds.run_s + bounds.drain_stall_s)
-    merges = (MERGE_RETRIES + 1) * bounds.merge_timeout_s
-    return bounds.wait_s + TRIGGERER_GRACE_S + drains + merges + SLACK_S
+    drains = (RETRIES + 1) * (slot_wait_s(config) + bounds.run_s + bounds.drain_stall_s)
+    merges = (MERGE_RETRIES + 1) * (MERGE_WAIT_S + bounds.merge_timeout_s)
+    confirms = (RETRIES + 1) * slot_wait_s(config)
+    return bounds.wait_s + TRIGGERER_GRACE_S + drains + merges + confirms + SLACK_S
 
 
 def broken_dag(dag_id: str, problems: list[str]) -> DAG:

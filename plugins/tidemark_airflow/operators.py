@@ -2,6 +2,9 @@
 
     preflight ─► changes_waiting ─► drain ─► merge ─► confirm
 
+The last three are those of a backfill too. Two DAGs of one pipeline may do them at the same time: each waits for the
+other's lease, a merge that waits too long leaves its work to the next one.
+
 A task hands nothing to the next one: what is staged, planned, applied and confirmed is read from the ledger each time
 (R3-R5), so any task may be retried, cleared, or marked by hand. What goes to XCom is for people.
 """
@@ -15,19 +18,29 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import BaseOperator, Context
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from tidemark.config import PipelineConfig
-from tidemark.errors import PipelineFileInvalid, SparkApplicationFailed
+from tidemark.errors import LeaseTaken, PipelineFileInvalid, SparkApplicationFailed
 from tidemark.staging.layout import plan_file, result_file
 from tidemark_airflow import submission
 from tidemark_airflow.assets import event_extra, pipeline_alias, table_asset
+from tidemark_airflow.auto_backfill import start_wanted
 from tidemark_airflow.connections import conninfo, salt, spark_master
 from tidemark_airflow.notifiers import notify
 
 if TYPE_CHECKING:
     from tidemark.capture.merging import Ingested
     from tidemark.target.plan import MergePlan
+
+
+# A merge holds its tables as long as its application runs, so waiting for it is bounded by far less than that.
+MERGE_WAIT_S = 600
+
+
+def slot_wait_s(config: PipelineConfig) -> int:
+    """How long a task waits for the slot: as long as a drain of capture may hold it."""
+    return config.bounds.run_s + config.bounds.drain_stall_s
 
 
 def run_id(context: Context) -> str:
@@ -65,11 +78,15 @@ class PreflightOperator(BaseOperator):
 
 
 class DrainOperator(BaseOperator):
-    """Reads the slot into staging, batch by batch."""
+    """Reads the slot into staging, batch by batch, until the run's heartbeat is in or `run_s` is over.
 
-    def __init__(self, *, config: PipelineConfig, **kwargs: Any) -> None:
+    The default of `run_s` is the pipeline's.
+    """
+
+    def __init__(self, *, config: PipelineConfig, run_s: float | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.config = config
+        self.run_s = run_s
 
     def execute(self, context: Context) -> dict[str, Any]:
         from tidemark.capture.drain import drain
@@ -81,6 +98,8 @@ class DrainOperator(BaseOperator):
             run_id=run_id(context),
             holder=holder(context),
             salt=salt(self.config.mask_salt_connection),
+            run_s=self.run_s,
+            wait_s=slot_wait_s(self.config),
         )
         self.log.info(
             "Staged %d changes in %d batches, up to %s%s",
@@ -102,6 +121,9 @@ class MergeOperator(SparkSubmitOperator):
 
     Each try writes a plan of its own, so nothing is resumed: `durable` is off. Marking the task failed, or its time
     running out, kills spark-submit (`on_kill` of the hook); a driver that survives it loses by the fence (R5).
+
+    While another merge holds one of the tables it waits, for MERGE_WAIT_S at most; then it is skipped. What is staged
+    stays unapplied until the next merge, and confirm counts what is applied.
     """
 
     def __init__(self, *, config: PipelineConfig, **kwargs: Any) -> None:
@@ -120,10 +142,14 @@ class MergeOperator(SparkSubmitOperator):
         ledger = conninfo(self.config.ledger_connection)
         ingested = [ingest(self.config, ledger=ledger)]
         failure = None
-        with planned(self.config, ledger=ledger, holder=holder(context), run_id=run_id(context)) as plan:
-            if plan is not None:
-                failure = self.submit(plan, context)
-                ingested.append(ingest(self.config, ledger=ledger))
+        mine = {"holder": holder(context), "run_id": run_id(context)}
+        try:
+            with planned(self.config, ledger=ledger, wait_s=MERGE_WAIT_S, **mine) as plan:
+                if plan is not None:
+                    failure = self.submit(plan, context)
+                    ingested.append(ingest(self.config, ledger=ledger))
+        except LeaseTaken as busy:
+            raise AirflowSkipException(f"Left to the next merge: {busy}") from busy
         events = self.emit(ingested, ledger, context)
         self.log.info("%s; moved: %s", plan.plan if plan else "Nothing to merge", ", ".join(events) or "no table")
         if plan is not None:
@@ -185,11 +211,15 @@ def judge(config: PipelineConfig, plan: str, ingested: Sequence[Ingested], failu
 
 
 class ConfirmOperator(BaseOperator):
-    """Moves the slot up to what is applied (R3), then announces the tables that were parked since the last run (R6)."""
+    """Moves the slot up to what is applied (R3), then announces the tables that were parked since the last run (R6).
 
-    def __init__(self, *, config: PipelineConfig, **kwargs: Any) -> None:
+    With `starts_backfill` it ends by starting the backfill that a table needs.
+    """
+
+    def __init__(self, *, config: PipelineConfig, starts_backfill: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.config = config
+        self.starts_backfill = starts_backfill
 
     def execute(self, context: Context) -> dict[str, Any]:
         from tidemark.capture.confirm import confirm
@@ -201,11 +231,14 @@ class ConfirmOperator(BaseOperator):
             source=conninfo(self.config.source_connection),
             ledger=ledger,
             holder=holder(context),
+            wait_s=slot_wait_s(self.config),
         )
         self.log.info("Confirmed %s, was %s, staged %s", confirmed.after, confirmed.before, confirmed.staged)
         messages = announce_parked(self.config, ledger=ledger, tell=lambda message: self._tell(message, context))
         if messages and self.config.notifier is None:
             raise AirflowFailException("\n".join(["The slot was confirmed; this run is red once because", *messages]))
+        if self.starts_backfill and (instead := start_wanted(self.config, ledger=ledger, context=context)):
+            self.log.info("%s", instead)
         return {"before": str(confirmed.before), "after": str(confirmed.after), "staged": str(confirmed.staged)}
 
     def _tell(self, message: str, context: Context) -> None:

@@ -14,7 +14,7 @@ Parse = Callable[[Mapping[str, str]], dict[str, Any]]
 
 def test_every_dag_imports_and_serializes_with_the_network_blocked(shop: dict[str, Any]) -> None:
     assert shop["import_errors"] == {}
-    assert {"shop_capture", "example_orders_report"} <= set(shop["dags"])
+    assert {"shop_capture", "shop_backfill", "example_orders_report"} <= set(shop["dags"])
     assert all(shop["serialized"].values())
 
 

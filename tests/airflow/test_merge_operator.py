@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from standalone.postgres import wait_for
 from tests.airflow.conftest import SHOP
@@ -23,7 +23,7 @@ from tidemark.capture import merging, moved
 from tidemark.capture.merging import Ingested, IngestedTable
 from tidemark.capture.moved import MovedTable
 from tidemark.config_file import load
-from tidemark.errors import SparkApplicationFailed
+from tidemark.errors import LeaseTaken, SparkApplicationFailed
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
 from tidemark.target.plan import MergePlan
@@ -56,6 +56,7 @@ class Merge:
         self.plan = folder / "lake" / "shop" / "plans" / PLAN
         self.plan.mkdir(parents=True)
         self.tables: list[IngestedTable] = []
+        self.held_by: str | None = None
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.operator = MergeOperator(task_id="merge", config=self.config)
         monkeypatch.setattr(merging, "planned", self._planned)
@@ -89,7 +90,10 @@ class Merge:
         return dict(line.split("=", 1) for line in lines if "=" in line)
 
     @contextmanager
-    def _planned(self, config: Any, *, ledger: str, holder: str, run_id: str) -> Iterator[MergePlan]:
+    def _planned(self, config: Any, *, ledger: str, holder: str, run_id: str, wait_s: float) -> Iterator[MergePlan]:
+        if self.held_by is not None:
+            assert wait_s > 0, "the other merge is waited for"
+            raise LeaseTaken(lease="table:shop.orders", pipeline="shop", holder=self.held_by, until="soon")
         assert (holder, run_id) == ("shop_capture/manual__1/merge/-1", "shop_capture/manual__1")
         yield MergePlan(PLAN, "shop", 1, config.lake, 4, ())
 
@@ -230,6 +234,12 @@ def test_a_tables_error_is_its_own_and_the_lakes_is_the_runs(
     with pytest.raises(outcome, match=r"no disk|broken"):
         merge.execute()
     assert len(merge.events) == sum(one.error is None for one in tables), "what moved is told all the same"
+
+
+def test_what_another_merge_works_on_is_left_to_the_next_one(merge: Merge) -> None:
+    merge.held_by = "shop_backfill/manual__2/merge/-1"
+    with pytest.raises(AirflowSkipException, match=r"Left to the next merge: .* is held by shop_backfill/manual__2"):
+        merge.execute()
 
 
 def test_killing_the_task_kills_spark_submit(merge: Merge, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 TASKS = ["preflight", "changes_waiting", "drain", "merge", "confirm"]
+BACKFILL_TASKS = ["plan", "read_chunks", "drain", "merge", "confirm", "report"]
 
 
 @pytest.fixture
@@ -15,14 +16,29 @@ def capture(shop: dict[str, Any]) -> dict[str, Any]:
     return dict(shop["dags"]["shop_capture"])
 
 
-def test_the_tasks_stand_in_one_chain(capture: dict[str, Any]) -> None:
-    upstream = {name: task["upstream"] for name, task in capture["tasks"].items()}
-    assert upstream == {"preflight": [], **{after: [before] for before, after in pairwise(TASKS)}}
+@pytest.fixture
+def backfill(shop: dict[str, Any]) -> dict[str, Any]:
+    return dict(shop["dags"]["shop_backfill"])
+
+
+def test_the_tasks_stand_in_one_chain(capture: dict[str, Any], backfill: dict[str, Any]) -> None:
+    for dag, tasks in ((capture, TASKS), (backfill, BACKFILL_TASKS)):
+        upstream = {name: task["upstream"] for name, task in dag["tasks"].items()}
+        assert upstream == {tasks[0]: [], **{after: [before] for before, after in pairwise(tasks)}}
 
 
 def test_confirm_runs_after_a_skip_and_not_after_a_failure(capture: dict[str, Any]) -> None:
     rules = {name: task["trigger_rule"] for name, task in capture["tasks"].items()}
     assert rules == {**dict.fromkeys(TASKS, "all_success"), "confirm": "none_failed"}
+
+
+def test_a_backfill_of_nothing_confirms_and_reports(backfill: dict[str, Any]) -> None:
+    rules = {name: task["trigger_rule"] for name, task in backfill["tasks"].items()}
+    assert rules == {
+        **dict.fromkeys(BACKFILL_TASKS, "all_success"),
+        "confirm": "none_failed",
+        "report": "none_failed",
+    }
 
 
 def test_runs_do_not_overlap_and_nothing_is_backfilled_by_airflow(capture: dict[str, Any]) -> None:
@@ -33,20 +49,42 @@ def test_runs_do_not_overlap_and_nothing_is_backfilled_by_airflow(capture: dict[
         assert capture["tasks"][name]["max_active_tis_per_dag"] == 1
 
 
-def test_no_task_waits_for_a_pool_that_nobody_created(capture: dict[str, Any]) -> None:
-    assert {task["pool"] for task in capture["tasks"].values()} == {"default_pool"}
+def test_a_backfill_is_started_by_a_person_or_by_capture_alone(backfill: dict[str, Any]) -> None:
+    assert backfill["schedule"] == "None"
+    assert backfill["allowed_run_types"] == ["manual", "operator_triggered"]
+    assert backfill["max_active_runs"] == 1
+    assert backfill["is_paused_upon_creation"] is False, "a triggered run of a paused DAG would wait for ever"
+
+
+def test_nothing_ends_a_backfill_that_takes_days(backfill: dict[str, Any]) -> None:
+    assert backfill["dagrun_timeout_s"] is None
+    assert backfill["tasks"]["read_chunks"]["execution_timeout_s"] is None
+    assert backfill["tasks"]["read_chunks"]["retries"] == 10
+    assert backfill["tasks"]["report"]["retries"] == 20
+
+
+def test_the_same_task_of_two_runs_does_not_overlap(backfill: dict[str, Any]) -> None:
+    for name in ("plan", "drain", "merge", "confirm"):
+        assert backfill["tasks"][name]["max_active_tis_per_dag"] == 1
+    assert backfill["tasks"]["read_chunks"]["max_active_tis_per_dag"] is None
+
+
+def test_no_task_waits_for_a_pool_that_nobody_created(capture: dict[str, Any], backfill: dict[str, Any]) -> None:
+    pools = {task["pool"] for dag in (capture, backfill) for task in dag["tasks"].values()}
+    assert pools == {"default_pool"}
 
 
 def test_merge_is_bounded_and_retried_once_within_a_bounded_run(capture: dict[str, Any]) -> None:
     merge = capture["tasks"]["merge"]
-    assert merge["execution_timeout_s"] == 3600
+    assert merge["execution_timeout_s"] == 3600 + 600, "the application's time, and the wait for another merge"
     assert merge["retries"] == 1
     assert capture["dagrun_timeout_s"] > 2 * merge["execution_timeout_s"]
 
 
-def test_whose_move_it_is_decides_about_every_retry(capture: dict[str, Any]) -> None:
-    assert {task["retry_policy"] for task in capture["tasks"].values()} == {"MovePolicy"}
-    assert all(task["retries"] >= 1 for task in capture["tasks"].values())
+def test_whose_move_it_is_decides_about_every_retry(capture: dict[str, Any], backfill: dict[str, Any]) -> None:
+    tasks = [*capture["tasks"].values(), *backfill["tasks"].values()]
+    assert {task["retry_policy"] for task in tasks} == {"MovePolicy"}
+    assert all(task["retries"] >= 1 for task in tasks)
 
 
 def test_airflow_alone_decides_whether_a_new_pipeline_starts_paused(capture: dict[str, Any]) -> None:

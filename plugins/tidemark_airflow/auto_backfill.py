@@ -1,0 +1,66 @@
+"""Capture's last step: a table needs a backfill -> a run of the pipeline's backfill DAG, where the file says so.
+
+It is done as TriggerDagRunOperator does it in Airflow 3: the task asks its supervisor by raising
+DagRunTriggerException, and has succeeded when the run exists. One run at a time: while one is queued or running,
+nothing is started, since its form without tables takes all that are wanted when it begins.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from textwrap import shorten
+from typing import TYPE_CHECKING
+
+from airflow.sdk import Context
+from airflow.sdk.exceptions import DagRunTriggerException
+
+from tidemark.config import PipelineConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tidemark.capture.backfill.wanted import Wanted
+
+# What `DAG.test` calls the user of its runs (airflow/sdk/definitions/dag.py); a run that it created would never start.
+DAGS_TEST_USER = "dag_test"
+UNFINISHED = ["queued", "running"]
+NOTE_CHARACTERS = 1000
+
+
+def backfill_dag_id(config: PipelineConfig) -> str:
+    return f"{config.pipeline}_backfill"
+
+
+def start_wanted(config: PipelineConfig, *, ledger: str, context: Context) -> str | None:
+    """What stands in the way of starting a backfill, None where nothing is wanted.
+
+    Raises DagRunTriggerException where one is to be started: the task ends with that, successfully.
+    """
+    from tidemark.capture.backfill.wanted import wanted
+
+    found = wanted(config, ledger=ledger)
+    if not found:
+        return None
+    dag_id, tables = backfill_dag_id(config), _tables(found)
+    if context["dag_run"].triggering_user_name == DAGS_TEST_USER:
+        return f"Run `airflow dags test {dag_id}` next: {tables}"
+    if context["ti"].get_dr_count(dag_id, states=UNFINISHED):
+        return f"A run of {dag_id} is there already: {tables}"
+    raise DagRunTriggerException(
+        trigger_dag_id=dag_id,
+        dag_run_id=f"operator_triggered__{datetime.now(UTC).isoformat()}",
+        conf={},
+        logical_date=None,
+        reset_dag_run=False,
+        skip_when_already_exists=False,
+        wait_for_completion=False,
+        allowed_states=[],
+        failed_states=[],
+        poke_interval=0,
+        deferrable=False,
+        note=shorten(f"Started by the capture: {tables}", NOTE_CHARACTERS, placeholder=" …"),
+    )
+
+
+def _tables(found: Sequence[Wanted]) -> str:
+    return "; ".join(f"{one.table} ({one.reason})" for one in found)

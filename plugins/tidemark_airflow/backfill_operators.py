@@ -1,0 +1,97 @@
+"""The tasks of a backfill that capture does not have, each a call of one function of the library.
+
+    plan ─► read_chunks (one per reader) ─► drain ─► merge ─► confirm ─► report
+
+What is to be read, how far it was read and what became of it stands in the ledger: a task that is cleared, or killed
+and tried again, goes on where the ledger says. What `plan` hands on is only how many readers there shall be.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from typing import Any
+
+from airflow.sdk import BaseOperator, Context
+
+from tidemark.config import PipelineConfig
+from tidemark_airflow import form
+from tidemark_airflow.connections import conninfo, salt
+from tidemark_airflow.operators import holder, run_id
+
+
+class PlanBackfillOperator(BaseOperator):
+    """Opens, or goes on with, the backfills that the form asks for. Returns the readers' numbers, none for none."""
+
+    def __init__(self, *, config: PipelineConfig, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.config = config
+
+    def execute(self, context: Context) -> list[int]:
+        from tidemark.capture.backfill.planning import plan
+
+        given = context["params"]
+        planned = plan(
+            self.config,
+            source=conninfo(self.config.source_connection),
+            ledger=conninfo(self.config.ledger_connection),
+            run_id=run_id(context),
+            holder=holder(context),
+            request=form.request(self.config, given, context["dag_run"].conf or {}),
+        )
+        self.log.info("To be read: %s", ", ".join(one.table for one in planned) or "nothing; no table needs a backfill")
+        return form.readers(given) if planned else []
+
+
+class ReadChunksOperator(BaseOperator):
+    """Reads range after range of the run's backfills until none is free."""
+
+    def __init__(self, *, config: PipelineConfig, reader: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.config = config
+        self.reader = reader
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        from tidemark.capture.backfill.exported import read_exported
+        from tidemark.capture.backfill.reading import read_chunks
+
+        given = context["params"]
+        where: dict[str, Any] = {
+            "source": conninfo(self.config.source_connection),
+            "ledger": conninfo(self.config.ledger_connection),
+            "run_id": run_id(context),
+            "holder": holder(context),
+            "salt": salt(self.config.mask_salt_connection),
+        }
+        results = []
+        if given["mode"] == form.EXPORTED:
+            results.append(read_exported(self.config, readers=given["readers"], **where))
+        # Beside an exported snapshot too: the keys of holes are read in chunks whatever the form says.
+        results.append(read_chunks(self.config, **where))
+        chunks, rows = sum(one.chunks for one in results), sum(one.rows for one in results)
+        self.log.info("Reader %d read %d chunks with %d rows", self.reader, chunks, rows)
+        return {"chunks": chunks, "rows": rows}
+
+    def on_kill(self) -> None:
+        """Leave by an exception, so that the range's lease is given back and the query cancelled.
+
+        Airflow calls this in its handler of SIGTERM and would otherwise go on until SIGKILL; the next reader of the
+        range would then wait for the lease to expire.
+        """
+        for child in multiprocessing.active_children():
+            child.terminate()
+        raise SystemExit("The reader was told to end; what it has read is kept, the range goes on at its cursor")
+
+
+class ReportBackfillOperator(BaseOperator):
+    """Says what the run's backfills did, once all of it is applied; until then it is retried."""
+
+    def __init__(self, *, config: PipelineConfig, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.config = config
+
+    def execute(self, context: Context) -> str:
+        from tidemark.capture.backfill.reporting import report
+
+        found = report(self.config, ledger=conninfo(self.config.ledger_connection), run_id=run_id(context))
+        self.log.info("%s", found)
+        return str(found)

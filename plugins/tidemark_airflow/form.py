@@ -1,0 +1,138 @@
+"""A pipeline file -> the trigger form of its backfill DAG -> what the library is asked to read.
+
+The form is Airflow's: a `Param` with JSON Schema per field, and the same for a person in the UI, `airflow dags trigger
+--conf` and REST, which refuse a wrong type or number before a run exists. What needs the source (does the table exist,
+does the filter run) is refused by `plan`. Nothing is looked up while a DAG file is parsed: the multi-select offers what
+the file names, a table of a pattern is typed by name. A form without tables means all that are wanted.
+
+Airflow drops no key that the form does not have: `{"table": …}` would silently mean all tables, so `request` refuses
+it. Source: Airflow documentation, "Params"; the multi-select empties to null, so `tables` may be null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.sdk import Param
+
+from tidemark.config import PipelineConfig, TableRule
+from tidemark.errors import BackfillFormInvalid
+
+if TYPE_CHECKING:
+    from tidemark.capture.backfill.planning import BackfillRequest
+
+MODES: Final = {
+    "chunks": "chunks: short queries by key, beside the running capture",
+    "exported_snapshot": "exported_snapshot: all rows as of one LSN, for a first load; holds one snapshot open",
+    "keys": "keys: only the keys given below, of one table",
+}
+EXPORTED: Final = "exported_snapshot"
+MAX_READERS: Final = 16
+MAX_CHUNK_ROWS: Final = 10_000_000
+_READING: Final = "How it is read"
+_NAMES: Final = {"type": "string", "minLength": 1}
+
+
+def form(config: PipelineConfig) -> dict[str, Param]:
+    """The fields, in the order in which the UI shows them."""
+    bounds = config.bounds
+    offered = {rule.pattern: _label(rule) for rule in config.tables}
+    return {
+        "tables": Param(
+            [],
+            type=["array", "null"],
+            title="Tables",
+            description="What the pipeline file names. Without a table here or below: all tables that need a backfill.",
+            examples=list(offered),
+            values_display=offered,
+            items=_NAMES,
+        ),
+        "other_tables": Param(
+            [],
+            type=["array", "null"],
+            title="Tables by name",
+            description="One per line, for tables that only a pattern of the pipeline file names: shop.orders",
+            items=_NAMES,
+        ),
+        "mode": Param("chunks", type="string", title="Mode", enum=list(MODES), values_display=MODES),
+        "row_filter": Param(
+            None,
+            type=["string", "null"],
+            title="Row filter",
+            description="SQL condition on the table's columns, tried at the source first. Rows outside of it are left "
+            "as they are in the lake. For one table, or several that all have the columns.",
+            format="multiline",
+            maxLength=10_000,
+        ),
+        "keys": Param(
+            [],
+            type=["array", "null"],
+            title="Keys",
+            description='For mode keys: one object per row, with all key columns: [{"order_id": 7, "line_no": 1}]',
+            items={"type": "object", "minProperties": 1},
+        ),
+        "chunk_rows": Param(
+            bounds.chunk_rows,
+            type="integer",
+            title="Rows of the first chunk",
+            description=f"Later ones take about {bounds.chunk_s} s each.",
+            minimum=1,
+            maximum=MAX_CHUNK_ROWS,
+            section=_READING,
+        ),
+        "readers": Param(
+            bounds.readers,
+            type="integer",
+            title="Readers",
+            description="Tasks that read at the same time, each with one session at the source.",
+            minimum=1,
+            maximum=MAX_READERS,
+            section=_READING,
+        ),
+        "replace": Param(
+            False,
+            type="boolean",
+            title="Replace",
+            description="Close an open backfill of the same table and begin anew. Otherwise it is gone on with, or, "
+            "where it has another filter or mode, this one is refused.",
+            section=_READING,
+        ),
+    }
+
+
+def request(config: PipelineConfig, given: Mapping[str, Any], typed: Iterable[str]) -> BackfillRequest:
+    """What the library is asked for; `typed` are the keys as they were sent, those that the form lacks included.
+
+    Raises BackfillFormInvalid for a key that is not a field.
+    """
+    from tidemark.capture.backfill.planning import BackfillRequest
+
+    known = tuple(form(config))
+    unknown = [f"{key!r} is no field{_did_you_mean(key, known)}" for key in sorted(set(typed) - set(known))]
+    if unknown:
+        raise BackfillFormInvalid(pipeline=config.pipeline, problems="; ".join(unknown), fields=", ".join(known))
+    names = [name.strip() for field in ("tables", "other_tables") for name in given[field] or ()]
+    return BackfillRequest(
+        tables=tuple(dict.fromkeys(name for name in names if name)),
+        row_filter=(given["row_filter"] or "").strip() or None,
+        chunk_rows=given["chunk_rows"],
+        mode=given["mode"],
+        keys=tuple(given["keys"] or ()),
+        replace=given["replace"],
+    )
+
+
+def readers(given: Mapping[str, Any]) -> list[int]:
+    """The numbers of the reading tasks. A snapshot is exported by one, which has processes of its own."""
+    return [1] if given["mode"] == EXPORTED else list(range(1, given["readers"] + 1))
+
+
+def _label(rule: TableRule) -> str:
+    return rule.pattern if rule.exact else f"{rule.pattern} (all that are captured)"
+
+
+def _did_you_mean(key: str, known: tuple[str, ...]) -> str:
+    match = get_close_matches(key, known, n=1, cutoff=0.6)
+    return f" (did you mean {match[0]!r}?)" if match else ""
