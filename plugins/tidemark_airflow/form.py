@@ -31,7 +31,7 @@ MODES: Final = {
 EXPORTED: Final = "exported_snapshot"
 MAX_READERS: Final = 16
 MAX_CHUNK_ROWS: Final = 10_000_000
-_READING: Final = "How it is read"
+_RARE: Final = "Rarely needed"
 _NAMES: Final = {"type": "string", "minLength": 1}
 
 
@@ -66,13 +66,6 @@ def form(config: PipelineConfig) -> dict[str, Param]:
             format="multiline",
             maxLength=10_000,
         ),
-        "keys": Param(
-            [],
-            type=["array", "null"],
-            title="Keys",
-            description='For mode keys: one object per row, with all key columns: [{"order_id": 7, "line_no": 1}]',
-            items={"type": "object", "minProperties": 1},
-        ),
         "chunk_rows": Param(
             bounds.chunk_rows,
             type="integer",
@@ -80,7 +73,6 @@ def form(config: PipelineConfig) -> dict[str, Param]:
             description=f"Later ones take about {bounds.chunk_s} s each.",
             minimum=1,
             maximum=MAX_CHUNK_ROWS,
-            section=_READING,
         ),
         "readers": Param(
             bounds.readers,
@@ -89,7 +81,14 @@ def form(config: PipelineConfig) -> dict[str, Param]:
             description="Tasks that read at the same time, each with one session at the source.",
             minimum=1,
             maximum=MAX_READERS,
-            section=_READING,
+        ),
+        "keys": Param(
+            [],
+            type=["array", "null"],
+            title="Keys",
+            description='For mode keys: one object per row, with all key columns: [{"order_id": 7, "line_no": 1}]',
+            items={"type": "object", "minProperties": 1},
+            section=_RARE,
         ),
         "replace": Param(
             False,
@@ -97,7 +96,7 @@ def form(config: PipelineConfig) -> dict[str, Param]:
             title="Replace",
             description="Close an open backfill of the same table and begin anew. Otherwise it is gone on with, or, "
             "where it has another filter or mode, this one is refused.",
-            section=_READING,
+            section=_RARE,
         ),
     }
 
@@ -121,6 +120,7 @@ def request(config: PipelineConfig, given: Mapping[str, Any], typed: Iterable[st
         mode=given["mode"],
         keys=tuple(given["keys"] or ()),
         replace=given["replace"],
+        readers=given["readers"],
     )
 
 

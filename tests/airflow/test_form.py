@@ -67,7 +67,7 @@ def test_what_is_typed_reaches_the_library(config: PipelineConfig) -> None:
     }
     asked = form.request(config, filled(config, **conf), conf)
     assert asked.tables == ("shop.orders", "stock.items")
-    assert (asked.row_filter, asked.chunk_rows, asked.replace) == ("total > 5", 10, True)
+    assert (asked.row_filter, asked.chunk_rows, asked.replace, asked.readers) == ("total > 5", 10, True, 2)
 
 
 def test_keys_reach_the_library(config: PipelineConfig) -> None:
