@@ -6,116 +6,22 @@ The judge is the demo's: every row of `current` is compared with the source's.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
-import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
-from standalone.comparison import compare
-from standalone.postgres import PostgresServer, running, wait_for
-from tests.conftest import create_database, drop_database
-from tests.support.airflow_home import AirflowHome, postgres_connection, spark_connection
-from tidemark.capture.preflight import preflight
-from tidemark.config import PipelineConfig
-from tidemark.config_file import load
+from standalone.postgres import PostgresServer, wait_for
+from tests.airflow.captured_shop import FIRST_ORDERS, MORE_ORDERS, SLOW_S, TABLES, Shop, open_shop
 from tidemark.lsn import Lsn
-
-TABLES = ("shop.customers", "shop.orders", "shop.audit")
-SCHEMA = """
-CREATE SCHEMA shop;
-CREATE TABLE shop.customers (id bigint PRIMARY KEY, email text NOT NULL, born date, prefs jsonb);
-CREATE TABLE shop.orders
-    (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), customer bigint, total numeric(12, 2), note text);
-CREATE TABLE shop.audit (at timestamptz DEFAULT now(), what text);
-ALTER TABLE shop.audit REPLICA IDENTITY FULL;
-"""
-FIRST_ORDERS = """
-INSERT INTO shop.customers
-    SELECT n, 'c' || n || '@example.org', date '1970-01-01' + n, '{"n": 1}' FROM generate_series(1, 500) n;
-INSERT INTO shop.orders (customer, total, note)
-    SELECT n, n * 1.01, (SELECT string_agg(md5((n * i)::text), '') FROM generate_series(1, 200) i)
-    FROM generate_series(1, 300) n;
-INSERT INTO shop.audit (what) VALUES ('opened');
-"""
-MORE_ORDERS = """
-UPDATE shop.orders SET total = total + 1 WHERE customer <= 100;
-DELETE FROM shop.orders WHERE customer > 250;
-UPDATE shop.customers SET id = id + 10000 WHERE id <= 10;
-INSERT INTO shop.audit (what) VALUES ('priced'), ('priced');
-"""
-
 
 TASKS = ("preflight", "changes_waiting", "drain", "merge", "confirm")
 
 
-# Nothing here takes so long; a machine that does other things besides may.
-SLOW_S = 300
-
-
-class Shop:
-    """A source database with its pipeline, its slot, and an Airflow of its own."""
-
-    def __init__(self, folder: Path, source: str, ledger: str, metadata: str) -> None:
-        self.source, self.ledger = source, ledger
-        self.file = folder / "pipelines" / "shop.yaml"
-        self.file.parent.mkdir()
-        self.config: PipelineConfig = self.configure(schedule="null", wait_s=0)
-        self.execute(SCHEMA)
-        # The slot comes first, so that no row is older than it.
-        preflight(self.config, source=source, ledger=ledger).raise_for_errors()
-        self.airflow = AirflowHome(
-            folder / "airflow",
-            metadata,
-            self.file.parent,
-            {
-                "shop_source": postgres_connection(source, application_name="shop"),
-                "tidemark_ledger": postgres_connection(ledger),
-                "spark_default": spark_connection(),
-            },
-        )
-        self.airflow.migrate()
-
-    def configure(self, schedule: str, wait_s: int) -> PipelineConfig:
-        self.file.write_text(
-            "source: {connection: shop_source}\n"
-            "tables: [shop.*]\n"
-            "lake: ../lake\n"
-            "spark: {conf: {spark.driver.memory: 1g, spark.driver.host: 127.0.0.1}}\n"
-            f"schedule: {schedule}\n"
-            f"bounds: {{wait_s: {wait_s}}}\n"
-        )
-        return load(self.file)
-
-    def execute(self, statements: str) -> None:
-        with psycopg.connect(self.source, autocommit=True) as connection:
-            connection.execute(statements.encode())
-
-    def differences(self, spark: SparkSession) -> dict[str, tuple[int, str]]:
-        found = [compare(spark, source=self.source, lake=self.config.lake, pipeline="shop", table=t) for t in TABLES]
-        assert all(c.source_rows for c in found), "nothing to compare"
-        return {c.table: (c.differences, "\n".join(map(str, c.examples))) for c in found if not c.equal}
-
-    def confirmed_lsn(self) -> Lsn:
-        with psycopg.connect(self.source) as connection:
-            row = connection.execute(
-                "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s", (self.config.slot,)
-            ).fetchone()
-        assert row is not None
-        return Lsn.parse(row[0])
-
-
 @pytest.fixture(scope="module")
 def shop(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
-    # A server of its own for the source, that writes no WAL by itself: what ledger and metadata write beside it, or a
-    # vacuum, looks like work unread, and then an idle run drains an empty batch.
-    quiet = {"fsync": "off", "autovacuum": "off", "full_page_writes": "off"}
-    with running(tmp_path_factory.mktemp("source"), 18, **quiet) as server:
-        source = create_database(server, "source")
-        ledger, metadata = create_database(postgres, "ledger"), create_database(postgres, "airflow")
-        yield Shop(tmp_path_factory.mktemp("shop"), source, ledger, metadata)
-    for database in (ledger, metadata):
-        drop_database(postgres, database)
+    with open_shop(postgres, tmp_path_factory) as found:
+        found.begin()
+        yield found
 
 
 def test_dags_test_brings_the_tables_to_the_source_and_an_idle_run_starts_no_spark(

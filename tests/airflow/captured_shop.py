@@ -1,0 +1,120 @@
+"""A shop with its pipeline, its slot and an Airflow of its own, for the tests that run whole DAGs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+from pyspark.sql import SparkSession
+
+from standalone.comparison import compare
+from standalone.postgres import PostgresServer, running
+from tests.conftest import create_database, drop_database
+from tests.support.airflow_home import AirflowHome, postgres_connection, spark_connection
+from tidemark.capture.preflight import preflight
+from tidemark.config import PipelineConfig
+from tidemark.config_file import load
+from tidemark.lsn import Lsn
+
+TABLES = ("shop.customers", "shop.orders", "shop.audit")
+SCHEMA = """
+CREATE SCHEMA shop;
+CREATE TABLE shop.customers (id bigint PRIMARY KEY, email text NOT NULL, born date, prefs jsonb);
+CREATE TABLE shop.orders
+    (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), customer bigint, total numeric(12, 2), note text);
+CREATE TABLE shop.audit (at timestamptz DEFAULT now(), what text);
+ALTER TABLE shop.audit REPLICA IDENTITY FULL;
+"""
+FIRST_ORDERS = """
+INSERT INTO shop.customers
+    SELECT n, 'c' || n || '@example.org', date '1970-01-01' + n, '{"n": 1}' FROM generate_series(1, 500) n;
+INSERT INTO shop.orders (customer, total, note)
+    SELECT n, n * 1.01, (SELECT string_agg(md5((n * i)::text), '') FROM generate_series(1, 200) i)
+    FROM generate_series(1, 300) n;
+INSERT INTO shop.audit (what) VALUES ('opened');
+"""
+MORE_ORDERS = """
+UPDATE shop.orders SET total = total + 1 WHERE customer <= 100;
+DELETE FROM shop.orders WHERE customer > 250;
+UPDATE shop.customers SET id = id + 10000 WHERE id <= 10;
+INSERT INTO shop.audit (what) VALUES ('priced'), ('priced');
+"""
+
+# Nothing here takes so long; a machine that does other things besides may.
+SLOW_S = 300
+
+
+class Shop:
+    """A source database with its pipeline, its slot, and an Airflow of its own."""
+
+    def __init__(self, folder: Path, source: str, ledger: str, metadata: str) -> None:
+        self.source, self.ledger = source, ledger
+        self.file = folder / "pipelines" / "shop.yaml"
+        self.file.parent.mkdir()
+        self.config: PipelineConfig = self.configure()
+        self.execute(SCHEMA)
+        self.airflow = AirflowHome(
+            folder / "airflow",
+            metadata,
+            self.file.parent,
+            {
+                "shop_source": postgres_connection(source, application_name="shop"),
+                "tidemark_ledger": postgres_connection(ledger),
+                "spark_default": spark_connection(),
+            },
+        )
+        self.airflow.migrate()
+
+    def configure(self, schedule: str = "null", wait_s: int = 0, auto_backfill: bool = False) -> PipelineConfig:
+        self.file.write_text(
+            "source: {connection: shop_source}\n"
+            "tables: [shop.*]\n"
+            "lake: ../lake\n"
+            "spark: {conf: {spark.driver.memory: 1g, spark.driver.host: 127.0.0.1}}\n"
+            f"schedule: {schedule}\n"
+            f"auto_backfill: {str(auto_backfill).lower()}\n"
+            f"bounds: {{wait_s: {wait_s}}}\n"
+        )
+        return load(self.file)
+
+    def begin(self) -> None:
+        """Create the slot before the first row, so that nothing needs a backfill."""
+        preflight(self.config, source=self.source, ledger=self.ledger).raise_for_errors()
+
+    def execute(self, statements: str) -> None:
+        with psycopg.connect(self.source, autocommit=True) as connection:
+            connection.execute(statements.encode())
+
+    def differences(self, spark: SparkSession, *more: str) -> dict[str, tuple[int, str]]:
+        """Per table that is not as its source, how many rows differ, and some of them; `more` are tables of a test."""
+        found = [
+            compare(spark, source=self.source, lake=self.config.lake, pipeline="shop", table=table)
+            for table in (*TABLES, *more)
+        ]
+        assert all(c.source_rows for c in found), "nothing to compare"
+        return {c.table: (c.differences, "\n".join(map(str, c.examples))) for c in found if not c.equal}
+
+    def confirmed_lsn(self) -> Lsn:
+        with psycopg.connect(self.source) as connection:
+            row = connection.execute(
+                "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s", (self.config.slot,)
+            ).fetchone()
+        assert row is not None
+        return Lsn.parse(row[0])
+
+
+@contextmanager
+def open_shop(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    """The shop, still without rows and without a slot."""
+    # A server of its own for the source, that writes no WAL by itself: what ledger and metadata write beside it, or a
+    # vacuum, looks like work unread, and then an idle run drains an empty batch.
+    quiet = {"fsync": "off", "autovacuum": "off", "full_page_writes": "off"}
+    with running(tmp_path_factory.mktemp("source"), 18, **quiet) as server:
+        source = create_database(server, "source")
+        ledger, metadata = create_database(postgres, "ledger"), create_database(postgres, "airflow")
+        yield Shop(tmp_path_factory.mktemp("shop"), source, ledger, metadata)
+    for database in (ledger, metadata):
+        drop_database(postgres, database)
