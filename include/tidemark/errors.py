@@ -407,6 +407,82 @@ class DrainStalled(RetryError):
     )
 
 
+# --- backfills: planning and reading ---------------------------------------------------------------------------------
+
+
+class CaptureNotBegun(ConfigError):
+    happened = "A backfill of {tables} cannot begin before the pipeline {pipeline} captures it: {reason}"
+    remedy = "Run the capture DAG ({pipeline}_capture) first, to its end; then start the backfill again."
+
+
+class BackfillTablesUnknown(ConfigError):
+    happened = "The backfill names what pipeline {pipeline} does not capture: {problems}"
+    remedy = "Correct the form's tables: names as the source has them, schema.table. Nothing was started."
+
+
+class BackfillRefused(ConfigError):
+    happened = "A backfill of {table} cannot be done as the form says: {reason}"
+    remedy = "Correct the form and trigger the DAG again; nothing was started for this table."
+
+
+class RowFilterInvalid(ConfigError):
+    happened = "The row filter cannot be used on table {table}: {detail}"
+    remedy = "Correct the form's row filter: an SQL condition on the table's columns. Nothing was started."
+
+
+class BackfillIsOpen(ConfigError):
+    happened = "Table {table} has an open backfill already, {backfill} of run {run_id}: {difference}"
+    remedy = (
+        "Let it end (run the backfill DAG without a form, it goes on where it stopped), or trigger again with "
+        "`replace`, which closes it."
+    )
+
+
+class BackfillIsRead(RetryError):
+    happened = "Table {table} has an open backfill, {backfill} of run {run_id}, which is being read by {reader}"
+    remedy = "Let it end; the retry goes on with it when nobody reads it, or trigger again with `replace`."
+
+
+class JoinHorizonBlocked(RetryError):
+    happened = (
+        "A backfill of {table} waits for transactions that began before its changes were captured; after {seconds} s "
+        "they are still open: {blockers}"
+    )
+    remedy = "Commit, roll back or end them; the retry waits again."
+
+
+class JoinHorizonAhead(RetryError):
+    happened = (
+        "A chunk of {table} was not read: transactions from {xmin} on may be open, and what began before {horizon} is "
+        "in no stream"
+    )
+    remedy = "The retry reads it when they have ended. If it stays, look for transactions open since the table joined."
+
+
+class ReadRefused(SourceError):
+    happened = "The source refuses to show the rows of {table}: {detail}"
+    remedy = (
+        "Grant the pipeline's role SELECT on the table; where row-level security hides rows from it, ALTER ROLE … "
+        "BYPASSRLS. Then run the task again."
+    )
+
+
+class ReadInterrupted(RetryError):
+    happened = "A chunk of {table} could not be read to its end: {detail}"
+    remedy = (
+        "The retry reads it again from its beginning; chunks that were recorded count. If it stays, look up the "
+        "SQLSTATE in PostgreSQL's documentation and look at the row filter."
+    )
+
+
+class SnapshotExportFailed(RetryError):
+    happened = "The source exported no snapshot for the backfill: {detail}"
+    remedy = (
+        "It needs a free replication slot and a free WAL sender (max_replication_slots, max_wal_senders) beside those "
+        "in use. The retry tries again; mode `chunks` needs neither."
+    )
+
+
 # --- the Spark application --------------------------------------------------------------------------------------------
 
 

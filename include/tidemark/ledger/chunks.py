@@ -28,6 +28,7 @@ from tidemark.ledger.backfills import Key, Mode, NewRange
 from tidemark.ledger.leases import Lease, of_range
 from tidemark.lsn import Lsn
 from tidemark.staging.manifest import Claim, StagedFile, Sweep
+from tidemark.target.plan import ChunkResult
 
 # The rate of a backfill is that of the chunks recorded in so many seconds.
 RATE_WINDOW_S: Final = 120
@@ -146,6 +147,26 @@ def _ranges(connection: psycopg.Connection[Any], rest: str, values: dict[str, An
         )
         for name, backfill, number, lower, upper, keys, cursor, next_chunk, done in rows
     ]
+
+
+def being_read(connection: psycopg.Connection[Any], pipeline: str, backfill: str) -> str | None:
+    """Who has a live lease of one of the backfill's ranges; None where nobody has."""
+    row = connection.execute(
+        "SELECT holder FROM tidemark.leases WHERE pipeline = %s AND starts_with(name, %s) "
+        "AND expires_at >= clock_timestamp() LIMIT 1",
+        (pipeline, f"range:{backfill}:"),
+    ).fetchone()
+    return None if row is None else str(row[0])
+
+
+def has_read_rows(connection: psycopg.Connection[Any], pipeline: str, table: str) -> bool:
+    """Whether a batch took rows that any backfill read of the table: then its history has `read` rows, or will."""
+    row = connection.execute(
+        """SELECT 1 FROM tidemark.chunks WHERE pipeline = %s AND "table" = %s AND rows > 0 AND claimed_lsn IS NOT NULL
+           LIMIT 1""",
+        (pipeline, table),
+    ).fetchone()
+    return row is not None
 
 
 def record(
@@ -322,8 +343,9 @@ def claim_again(
     for chunk in claims:
         connection.execute(
             """
-            UPDATE tidemark.chunks SET claimed_lsn = %s, watermark_lsn = %s, rejected = NULL
+            UPDATE tidemark.chunks SET claimed_lsn = %s, watermark_lsn = %s
              WHERE pipeline = %s AND backfill = %s AND chunk = %s AND attempt = %s::uuid AND generation = %s
+               AND rejected IS NULL
             """,
             (end_lsn, chunk.watermark_lsn, pipeline, chunk.backfill, chunk.chunk, chunk.attempt, generation),
         )
@@ -348,6 +370,17 @@ def reject(connection: psycopg.Connection[Any], pipeline: str, rejection: Reject
     lower, upper, keys = row
     part = NewRange(_key(lower), _key(upper)) if keys is None else NewRange(keys=tuple(tuple(key) for key in keys))
     backfills.add_ranges(connection, pipeline, rejection.backfill, [part])
+
+
+def keep_results(connection: psycopg.Connection[Any], pipeline: str, results: Iterable[ChunkResult]) -> None:
+    """What became of the rows of claimed chunks; written over, never added, since a plan may be repeated."""
+    for found in results:
+        counts = {name: count for name, count in asdict(found).items() if isinstance(count, int)}
+        connection.execute(
+            "UPDATE tidemark.chunks SET result = %s "
+            "WHERE pipeline = %s AND backfill = %s AND chunk = %s AND attempt = %s::uuid",
+            (Jsonb(counts), pipeline, found.backfill, found.chunk, found.attempt),
+        )
 
 
 def all_read(connection: psycopg.Connection[Any], pipeline: str, backfill: str) -> bool:

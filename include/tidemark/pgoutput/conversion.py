@@ -99,6 +99,10 @@ class Conversion:
                 self._kept.append((name, rows[unfit], kept_text(text, unfit)))
         return converted.values
 
+    def counts(self) -> dict[str, int]:
+        """Per column the values whose text is kept, only columns that have any."""
+        return {name: len(rows) for name, rows, _ in self._kept}
+
     def text(self) -> pa.Array:
         """`_text`: per row the kept texts by column, NULL where there are none."""
         if not self._kept:

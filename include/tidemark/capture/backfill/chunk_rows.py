@@ -1,0 +1,54 @@
+"""A COPY's rows on their way to a chunk's files, in bounded memory: block by block, what is counted of them kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from tidemark.errors import KeyValueUnfit
+from tidemark.ledger.backfills import Key
+from tidemark.pgoutput.copy_rows import CopyDecoder
+from tidemark.schema.table import TableSchema
+from tidemark.source.copying import copy_rows
+from tidemark.staging.chunk_writer import ChunkWriter
+
+
+class ChunkRows:
+    """What one session writes of a chunk. `last_key` is that of the last row, None where the table has no key."""
+
+    def __init__(
+        self, conn: psycopg.Connection[Any], schema: TableSchema, salt: bytes | None, writer: ChunkWriter
+    ) -> None:
+        self.schema = schema
+        self.salt = salt
+        self.writer = writer
+        self.count = 0
+        self.converted: dict[str, int] = {}
+        self.last_key: Key | None = None
+        self._conn = conn
+
+    def copy(self, query: sql.Composed) -> None:
+        """Write what the query gives; raises KeyValueUnfit. A session that is left in the middle is closed."""
+        decoder = CopyDecoder(self.schema, self.salt)
+        blocks = copy_rows(self._conn, query)
+        try:
+            for messages in blocks:
+                block = decoder.decode(messages)
+                if block.key_unfit:
+                    raise KeyValueUnfit(table=self.schema.table, columns=", ".join(block.key_unfit))
+                self.writer.write(block.rows)
+                self.count += block.rows.num_rows
+                self.last_key = block.last_key or self.last_key
+                self.add_converted(block.converted)
+            decoder.finish()
+        except psycopg.Error:
+            raise
+        except BaseException:
+            self._conn.close()
+            raise
+
+    def add_converted(self, converted: dict[str, int]) -> None:
+        for column, count in converted.items():
+            self.converted[column] = self.converted.get(column, 0) + count

@@ -1,0 +1,357 @@
+"""A table's key index -> the statements that read the table in its order, piece by piece (R7, R9).
+
+A key is ordered as its index orders it: by the operators of the index's operator classes, under its collations, each
+column ascending or descending. All of that is read from the catalogue, and every comparison is made by PostgreSQL,
+never here; so any key can be walked. A position is the key as a list of PostgreSQL's texts, one per column, and a range
+is `(lower, upper]`; None is no bound. For a key (a, b, c), what lies behind the position (x, y, z) is read in parts:
+
+    a = x AND b = y AND c > z     ORDER BY c
+    a = x AND b > y               ORDER BY b, c
+    a > x                         ORDER BY a, b, c
+
+one statement each, all under one snapshot, so that each is one stretch of the index. An index scan stops at its LIMIT;
+what lies behind the range's upper bound is cut off outside of it, so that a chunk never reads more rows than it was
+asked for, however many share the leading columns. Source: PostgreSQL documentation, 7.5 "Sorting Rows", 11.10
+"Operator Classes and Operator Families", 53.3 "pg_amop", 53.26 "pg_index".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import psycopg
+from psycopg import pq, sql
+
+from tidemark.names import TableName
+from tidemark.source.catalog import CapturedTable
+
+Key = tuple[str, ...]
+
+# Types whose binary form on the wire is their text: text, varchar, bpchar, json.
+_SENT_AS_TEXT: Final = frozenset({25, 1043, 1042, 114})
+
+# How much of a table is looked at to find the bounds of ranges.
+_SAMPLED_PAGES: Final = 1000
+# On how many rows a filter is tried.
+_TRIED_ROWS: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class KeyColumn:
+    """One column of a key index. `type` and `collation` are SQL, `operators` maps "<", "<=", "=", ">=", ">" to the
+    operator class's own operators, by their strategy numbers."""
+
+    name: str
+    type: str
+    collation: str | None
+    descending: bool
+    nulls_first: bool
+    operators: dict[str, str]
+
+    def compare(self, operator: str, text: str) -> sql.Composed:
+        """`column operator text`, in the direction of the index: "<" is "comes before"."""
+        return sql.SQL("{} {} {}").format(self.value, sql.SQL(self._directed(operator)), self.literal(text))
+
+    def compare_texts(self, operator: str, left: str, right: str) -> sql.Composed:
+        """The same of two texts."""
+        return sql.SQL("{} {} {}").format(self.literal(left), sql.SQL(self._directed(operator)), self.literal(right))
+
+    @property
+    def value(self) -> sql.Composed:
+        return self._collated(sql.Identifier(self.name))
+
+    @property
+    def order(self) -> sql.Composed:
+        return sql.SQL("{} USING {} NULLS {}").format(
+            self.value, sql.SQL(self._directed("<")), sql.SQL("FIRST" if self.nulls_first else "LAST")
+        )
+
+    def literal(self, text: str) -> sql.Composed:
+        return self._collated(sql.SQL("{}::{}").format(sql.Literal(text), sql.SQL(self.type)))
+
+    def _collated(self, expression: sql.Composable) -> sql.Composed:
+        if self.collation is None:
+            return sql.Composed([expression])
+        return sql.SQL("{} COLLATE {}").format(expression, sql.SQL(self.collation))
+
+    def _directed(self, operator: str) -> str:
+        if self.descending:
+            operator = {"<": ">", "<=": ">=", "=": "=", ">=": "<=", ">": "<"}[operator]
+        return self.operators[operator]
+
+
+@dataclass(frozen=True, slots=True)
+class TableToRead:
+    """What of a table is captured, as SQL: `rows` filters the publication's rows and the backfill's own. `key` is
+    empty where the table has none."""
+
+    table: TableName
+    partitioned: bool
+    columns: tuple[tuple[str, int], ...]
+    key: tuple[KeyColumn, ...]
+    filters: tuple[str, ...]
+
+    @property
+    def name(self) -> sql.Composed:
+        return sql.Composed([sql.Identifier(self.table.schema, self.table.name)])
+
+    @property
+    def relation(self) -> sql.Composed:
+        """Through its root where it is partitioned, else alone: an inheritance child is a table of its own."""
+        return self.name if self.partitioned else sql.SQL("ONLY {}").format(self.name)
+
+    @property
+    def conditions(self) -> list[sql.Composable]:
+        # On lines of their own: a filter may end in a comment.
+        return [sql.SQL("(\n{}\n)").format(sql.SQL(text)) for text in self.filters]
+
+
+def table_to_read(conn: psycopg.Connection[Any], table: CapturedTable, row_filter: str | None) -> TableToRead:
+    """What holds of the table now. The key's columns are those of `table.key`, in their order."""
+    key = _key_columns(conn, table) if table.key else ()
+    return TableToRead(
+        table=table.table,
+        partitioned=table.kind == "p",
+        columns=tuple((column.name, column.type_oid) for column in table.captured_columns),
+        key=key,
+        filters=tuple(text for text in (table.row_filter, row_filter) if text is not None),
+    )
+
+
+def _key_columns(conn: psycopg.Connection[Any], table: CapturedTable) -> tuple[KeyColumn, ...]:
+    """The key's index is that of the replica identity, under FULL and by default the primary key's. Strategies of a
+    B-tree, which every unique index is: 1 to 5 are <, <=, =, >=, >."""
+    rows = conn.execute(
+        """
+        SELECT a.attname::text, format_type(a.atttypid, -1),
+               CASE WHEN k.collation_oid <> 0 THEN (
+                   SELECT quote_ident(n.nspname) || '.' || quote_ident(l.collname) FROM pg_collation l
+                   JOIN pg_namespace n ON n.oid = l.collnamespace WHERE l.oid = k.collation_oid) END,
+               k.option & 1 = 1, k.option & 2 = 2,
+               (SELECT array_agg(format('OPERATOR(%%I.%%s)', n.nspname, p.oprname) ORDER BY m.amopstrategy)
+                  FROM pg_opclass c
+                  JOIN pg_amop m ON m.amopfamily = c.opcfamily AND m.amoppurpose = 's'
+                   AND m.amoplefttype = c.opcintype AND m.amoprighttype = c.opcintype
+                   AND m.amopstrategy BETWEEN 1 AND 5
+                  JOIN pg_operator p ON p.oid = m.amopopr JOIN pg_namespace n ON n.oid = p.oprnamespace
+                 WHERE c.oid = k.class)
+          FROM pg_index i
+         CROSS JOIN LATERAL unnest(i.indkey::int2[], i.indclass::oid[], i.indcollation::oid[], i.indoption::int2[])
+               WITH ORDINALITY AS k (attnum, class, collation_oid, option, n)
+          JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+         WHERE i.indrelid = %s AND i.indisvalid AND i.indimmediate AND k.n <= i.indnkeyatts
+           AND CASE WHEN %s THEN i.indisreplident ELSE i.indisprimary END
+         ORDER BY k.n
+        """,
+        (table.relation_oid, table.identity == "index"),
+    ).fetchall()
+    columns = tuple(
+        KeyColumn(
+            name=name,
+            type=type_,
+            collation=collation,
+            descending=descending,
+            nulls_first=nulls_first,
+            operators=dict(zip(("<", "<=", "=", ">=", ">"), operators, strict=True)),
+        )
+        for name, type_, collation, descending, nulls_first, operators in rows
+    )
+    if tuple(column.name for column in columns) != table.key:
+        raise LookupError(f"the key of {table.table} changed while it was looked at")
+    return columns
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def copied_columns(table: TableToRead) -> sql.Composed:
+    """The captured columns as texts of their output functions, for COPY in binary form. `IS DISTINCT FROM NULL`, since
+    a composite value of NULLs alone IS NULL and yet is a value."""
+    return sql.SQL(", ").join(
+        sql.Identifier(name)
+        if type_oid in _SENT_AS_TEXT
+        else sql.SQL("CASE WHEN {0} IS DISTINCT FROM NULL THEN pg_catalog.concat({0}) END").format(sql.Identifier(name))
+        for name, type_oid in table.columns
+    )
+
+
+def parts_behind(table: TableToRead, position: Key | None) -> Iterator[int]:
+    """How many leading key columns are equal to the position's, for each part of what lies behind it, in order."""
+    yield from range(len(table.key) - 1, -1, -1) if position is not None else (0,)
+
+
+def chunk_query(table: TableToRead, position: Key | None, upper: Key | None, *, equal: int, limit: int) -> sql.Composed:
+    """One part of the rows in `(position, upper]`, `limit` of them at most, in the key's order. Fewer rows mean that
+    there are no more of them."""
+    key = table.key
+    order = sql.SQL(", ").join(column.order for column in key[equal:])
+    conditions = table.conditions
+    if position is not None:
+        conditions += [column.compare("=", text) for column, text in zip(key[:equal], position, strict=False)]
+        conditions.append(key[equal].compare(">", position[equal]))
+    if upper is not None:
+        conditions.append(_may_be_within(key, position, upper, equal))
+    rows = sql.SQL("SELECT {} FROM {}{} ORDER BY {} LIMIT {}").format(
+        sql.SQL(", ").join(sql.Identifier(name) for name, _ in table.columns),
+        table.relation,
+        _where(conditions),
+        order,
+        sql.Literal(limit),
+    )
+    if upper is None:
+        return sql.SQL("SELECT {} FROM ({}) AS chunk ORDER BY {}").format(copied_columns(table), rows, order)
+    return sql.SQL("SELECT {} FROM ({}) AS chunk WHERE {} ORDER BY {}").format(
+        copied_columns(table), rows, _within(key, upper), order
+    )
+
+
+def _within(key: Sequence[KeyColumn], upper: Key) -> sql.Composed:
+    """The key is at or before the position."""
+    column, text = key[0], upper[0]
+    if len(key) == 1:
+        return column.compare("<=", text)
+    return sql.SQL("({} OR ({} AND {}))").format(
+        column.compare("<", text), column.compare("=", text), _within(key[1:], upper[1:])
+    )
+
+
+def _may_be_within(key: Sequence[KeyColumn], position: Key | None, upper: Key, equal: int) -> sql.Composed:
+    """A bound on the part's first column alone, which ends an index scan: what is beyond it is beyond `upper`. It holds
+    where the part's equal columns are those of `upper` too, which PostgreSQL decides while it plans; where they come
+    before them, the whole part is within."""
+    bound = key[equal].compare("<=", upper[equal])
+    if equal == 0 or position is None:
+        return bound
+    same = sql.SQL(" AND ").join(
+        column.compare_texts("=", left, right)
+        for column, left, right in zip(key[:equal], position, upper, strict=False)
+    )
+    return sql.SQL("(NOT ({}) OR {})").format(same, bound)
+
+
+def keys_query(table: TableToRead, keys: Sequence[Key]) -> sql.Composed:
+    """The rows with one of the keys, in any order; a key that is given twice is found once."""
+    wanted = sql.SQL(" OR ").join(
+        sql.SQL("({})").format(
+            sql.SQL(" AND ").join(column.compare("=", text) for column, text in zip(table.key, key, strict=True))
+        )
+        for key in keys
+    )
+    return sql.SQL("SELECT {} FROM {}{}").format(
+        copied_columns(table), table.relation, _where([*table.conditions, sql.SQL("({})").format(wanted)])
+    )
+
+
+def whole_query(table: TableToRead) -> sql.Composed:
+    """All rows, in any order."""
+    return sql.SQL("SELECT {} FROM {}{}").format(copied_columns(table), table.relation, _where(table.conditions))
+
+
+def stretch_query(table: TableToRead, leaf: TableName, first: int, end: int | None) -> sql.Composed:
+    """The rows in pages `[first, end)` of the table or one of its leaves; without `end` all behind `first`."""
+    conditions = [*table.conditions, sql.SQL("ctid >= '({},0)'::tid").format(sql.SQL(str(first)))]
+    if end is not None:
+        conditions.append(sql.SQL("ctid < '({},0)'::tid").format(sql.SQL(str(end))))
+    return sql.SQL("SELECT {} FROM ONLY {}{}").format(
+        copied_columns(table), sql.Identifier(leaf.schema, leaf.name), _where(conditions)
+    )
+
+
+def _where(conditions: Sequence[sql.Composable]) -> sql.Composable:
+    if not conditions:
+        return sql.SQL("")
+    return sql.SQL(" WHERE {}").format(sql.SQL(" AND ").join(conditions))
+
+
+# --- planning ---------------------------------------------------------------------------------------------------------
+
+
+def estimated_rows(conn: psycopg.Connection[Any], table: TableToRead) -> int:
+    """How many rows the planner expects to be read; costs no look at the table."""
+    query = sql.SQL("EXPLAIN (FORMAT JSON) SELECT 1 FROM {}{}").format(table.relation, _where(table.conditions))
+    row = conn.execute(query).fetchone()
+    assert row is not None
+    plan = json.loads(row[0]) if isinstance(row[0], str) else row[0]
+    return int(plan[0]["Plan"]["Plan Rows"])
+
+
+def sampled_bounds(conn: psycopg.Connection[Any], table: TableToRead, parts: int) -> list[Key]:
+    """Up to `parts - 1` keys, ascending in the key's order, that cut the table into parts of about equal size. Found
+    among the rows of some pages; the bounds need not be good, any are correct."""
+    if parts < 2:
+        return []
+    row = conn.execute(
+        """
+        SELECT sum(pg_relation_size(relid)) / current_setting('block_size')::int
+          FROM pg_partition_tree(to_regclass(%s)) WHERE isleaf
+        UNION ALL SELECT pg_relation_size(to_regclass(%s)) / current_setting('block_size')::int
+        """,
+        (table.name.as_string(None), table.name.as_string(None)),
+    ).fetchall()
+    pages = max(int(count or 0) for (count,) in row)
+    percent = min(100.0, 100.0 * _SAMPLED_PAGES / max(pages, 1))
+    names = [sql.Identifier(f"k{i}") for i in range(len(table.key))]
+    query = sql.SQL(
+        "SELECT {texts} FROM (SELECT {columns}, row_number() OVER (ORDER BY {order}) AS n, count(*) OVER () AS total"
+        " FROM {relation} TABLESAMPLE SYSTEM ({percent}) REPEATABLE (1){where}) AS sampled"
+        " WHERE n IN (SELECT total * part / {parts} FROM generate_series(1, {parts} - 1) AS part) ORDER BY n"
+    ).format(
+        texts=sql.SQL(", ").join(sql.SQL("pg_catalog.concat({})").format(name) for name in names),
+        columns=sql.SQL(", ").join(
+            sql.SQL("{} AS {}").format(sql.Identifier(column.name), name)
+            for column, name in zip(table.key, names, strict=True)
+        ),
+        order=sql.SQL(", ").join(column.order for column in table.key),
+        relation=table.relation,
+        percent=sql.Literal(percent),
+        where=_where(table.conditions),
+        parts=sql.Literal(parts),
+    )
+    return [tuple(key) for key in conn.execute(query).fetchall()]
+
+
+def refused_filter(conn: psycopg.Connection[Any], table: TableToRead, row_filter: str) -> str | None:
+    """Why the source does not take the text as a condition on the table's rows; None where it does. `table` has the
+    filter among its own. No answer holds a row's value.
+
+    It must be a condition by itself, and stay one inside parentheses: `a) OR (b` is only the latter. What is only
+    prepared is not run, and a second statement is no part of what can be prepared.
+    """
+    alone = sql.SQL("SELECT 1 FROM {} WHERE\n{}\n").format(table.relation, sql.SQL(row_filter))
+    inside = sql.SQL("SELECT 1 FROM {}{}").format(table.relation, _where(table.conditions))
+    for statement in (alone, inside):
+        prepared = conn.pgconn.prepare(b"", statement.as_bytes(conn))
+        if prepared.status != pq.ExecStatus.COMMAND_OK:
+            error = psycopg.errors.error_from_result(prepared, encoding=conn.info.encoding)
+            return error.diag.message_primary or f"SQLSTATE {error.sqlstate}"
+    some = sql.SQL("SELECT count(*) FROM (SELECT * FROM {} LIMIT {}) AS {} WHERE (\n{}\n)").format(
+        table.relation, sql.Literal(_TRIED_ROWS), sql.Identifier(table.table.name), sql.SQL(row_filter)
+    )
+    try:
+        conn.execute(some)
+    except psycopg.errors.DataError as failed:
+        return f"it fails on the table's values (SQLSTATE {failed.sqlstate})"
+    except (psycopg.errors.SyntaxError, psycopg.ProgrammingError) as failed:
+        return failed.diag.message_primary or f"SQLSTATE {failed.sqlstate}"
+    return None
+
+
+def canonical_keys(conn: psycopg.Connection[Any], key: Sequence[KeyColumn], keys: Sequence[Key]) -> list[Key]:
+    """Keys as anybody may write them -> as PostgreSQL writes them, each once, in the order given. Raises psycopg's
+    DataError where one is no value of its columns."""
+    rows = sql.SQL(", ").join(
+        sql.SQL("({}, {})").format(
+            sql.Literal(number), sql.SQL(", ").join(c.literal(text) for c, text in zip(key, texts, strict=True))
+        )
+        for number, texts in enumerate(keys)
+    )
+    names = [sql.Identifier(f"k{i}") for i in range(len(key))]
+    query = sql.SQL("SELECT {} FROM (VALUES {}) AS given (number, {}) ORDER BY number").format(
+        sql.SQL(", ").join(sql.SQL("pg_catalog.concat({})").format(name) for name in names),
+        rows,
+        sql.SQL(", ").join(names),
+    )
+    return list(dict.fromkeys(tuple(texts) for texts in conn.execute(query).fetchall()))

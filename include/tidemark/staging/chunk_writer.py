@@ -1,0 +1,86 @@
+"""The rows of one chunk -> its Parquet files, in bounded memory however large the chunk is.
+
+Blocks are gathered into row groups of about `row_group_bytes`, and a file ends at `file_bytes`. Files are fsynced
+before they are closed, then their folder (R3); a chunk without rows has none.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from tidemark.schema.table import TableSchema
+from tidemark.staging import layout
+from tidemark.staging.columns import chunk_schema
+from tidemark.staging.manifest import StagedFile
+from tidemark.staging.store import Store
+from tidemark.staging.writer import FILE_BYTES, ROW_GROUP_BYTES, ParquetFile
+
+
+class ChunkWriter:
+    """`first` is the number of the first file, for those who write one chunk in several parts at once: each part
+    numbers its files `first`, `first + step`, …"""
+
+    def __init__(
+        self,
+        store: Store,
+        folder: str,
+        schema: TableSchema,
+        *,
+        first: int = 1,
+        step: int = 1,
+        row_group_bytes: int = ROW_GROUP_BYTES,
+        file_bytes: int = FILE_BYTES,
+    ) -> None:
+        self.folder = folder
+        self.rows = 0
+        self._store = store
+        self._schema = schema
+        self._arrow = chunk_schema(schema)
+        self._number = first
+        self._step = step
+        self._row_group_bytes = row_group_bytes
+        self._file_bytes = file_bytes
+        self._buffered: list[pa.RecordBatch] = []
+        self._size = 0
+        self._file: ParquetFile | None = None
+        self._finished: list[StagedFile] = []
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Add rows that follow `chunk_schema`."""
+        if rows.num_rows == 0:
+            return
+        self._buffered.append(rows)
+        self._size += rows.nbytes
+        self.rows += rows.num_rows
+        if self._size >= self._row_group_bytes:
+            self._flush()
+
+    def finish(self) -> tuple[StagedFile, ...]:
+        """Write what is buffered and make the files durable, their folders excepted."""
+        self._flush()
+        self._end_file()
+        return tuple(self._finished)
+
+    def abandon(self) -> None:
+        """Let go of the files; nobody will record them."""
+        self._buffered = []
+        if self._file is not None:
+            self._file.abandon()
+            self._file = None
+
+    def _flush(self) -> None:
+        if not self._buffered:
+            return
+        if self._file is None:
+            path = layout.chunk_file(self.folder, self._schema.version, self._number)
+            self._number += self._step
+            self._file = ParquetFile(self._store, path, self._arrow, self._schema.version)
+        buffered, self._buffered, self._size = self._buffered, [], 0
+        self._file.write(buffered)
+        if self._file.size >= self._file_bytes:
+            self._end_file()
+
+    def _end_file(self) -> None:
+        if self._file is not None:
+            self._finished.append(self._file.finish())
+            self._file = None
