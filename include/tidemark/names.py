@@ -25,6 +25,7 @@ METADATA_COLUMNS = (
     "_unchanged",
     "_text",
     "_old",
+    "_holes",
 )
 
 

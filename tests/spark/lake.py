@@ -18,7 +18,8 @@ from tidemark.lsn import Lsn
 from tidemark.names import TableName
 from tidemark.schema.table import Column, Identity, TableSchema
 from tidemark.staging import layout
-from tidemark.staging.columns import staged_schema
+from tidemark.staging.columns import chunk_schema, staged_schema
+from tidemark.staging.manifest import Claim, StagedFile, Sweep
 from tidemark.target.merge import apply_plan
 from tidemark.target.plan import MergePlan, PlannedBatch, PlannedFile, PlannedTable, PlanResult, TableResult
 
@@ -52,31 +53,52 @@ class StagedTable:
     schemas: list[TableSchema] = field(default_factory=list)
     generation: int = 1
 
+    def __post_init__(self) -> None:
+        self._start = self.next_lsn()
+
     @property
     def id(self) -> str:
         return str(self.schema.table)
 
     def stage(self, *transactions: Iterable[Change]) -> PlannedBatch:
+        commits = []
+        self._start = self.next_lsn()
+        for transaction in transactions:
+            commit = self.next_lsn()
+            commits.append((commit, commit, list(transaction)))
+        return self.stage_committed(commits)
+
+    def next_lsn(self) -> int:
+        return int(next(self.lsns))
+
+    def stage_committed(
+        self,
+        transactions: Sequence[tuple[int, int, list[Change]]],
+        claims: tuple[Claim, ...] = (),
+        sweeps: tuple[Sweep, ...] = (),
+    ) -> PlannedBatch:
+        """A batch of transactions given as commit LSN, transaction id and changes, and of chunks."""
         if self.schema not in self.schemas:
             self.schemas.append(self.schema)
-        start = Lsn(next(self.lsns))
+        start, end = Lsn(self._start), Lsn(self.next_lsn())
+        self._start = int(end)
         rows: list[Row] = []
         changes: list[Change] = []
-        for transaction in transactions:
-            commit = next(self.lsns)
+        for commit, xid, transaction in transactions:
             for ordinal, change in enumerate(transaction):
-                rows.append(self._row(change, commit, ordinal))
+                rows.append(self._row(change, commit, ordinal, xid))
                 changes.append(change)
-        end = Lsn(next(self.lsns))
         folder = layout.batch_folder(PIPELINE, self.generation, start, "attempt")
         path = layout.changes_file(folder, self.schema.table, self.schema.version, 1)
-        file = self.lake / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(pa.Table.from_pylist(rows, staged_schema(self.schema)), file)
+        files = ()
+        if rows:
+            files = (self._write(path, pa.Table.from_pylist(rows, staged_schema(self.schema))),)
         batch = PlannedBatch(
             start,
             end,
-            (PlannedFile(path, len(rows), file.stat().st_size, self.schema.version),),
+            files,
+            claims=claims,
+            sweeps=sweeps,
             unchanged=sum(bool(c.unchanged) for c in changes),
             moved=sum(c.old_key is not None for c in changes),
             truncates=sum(c.op == "truncate" for c in changes),
@@ -84,12 +106,31 @@ class StagedTable:
         self.batches.append(batch)
         return batch
 
-    def _row(self, change: Change, commit: int, ordinal: int) -> Row:
+    def stage_chunk(self, backfill: str, chunk: str, rows: Sequence[Row], *, snapshot: str, low: int) -> Claim:
+        """A chunk's rows in their file; its watermark is still to come."""
+        if self.schema not in self.schemas:
+            self.schemas.append(self.schema)
+        files: tuple[StagedFile, ...] = ()
+        if rows:
+            folder = layout.chunk_folder(PIPELINE, backfill, self.schema.table, chunk, "attempt")
+            path = layout.chunk_file(folder, self.schema.version, 1)
+            written = self._write(path, pa.Table.from_pylist(list(rows), chunk_schema(self.schema)))
+            files = (StagedFile(path, written.rows, written.bytes, "", self.schema.version),)
+        when = NOON.isoformat()
+        return Claim(backfill, chunk, "attempt", Lsn(0), when, Lsn(low), snapshot, None, len(rows), files)
+
+    def _write(self, path: str, rows: pa.Table) -> PlannedFile:
+        file = self.lake / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(rows, file)
+        return PlannedFile(path, rows.num_rows, file.stat().st_size, self.schema.version)
+
+    def _row(self, change: Change, commit: int, ordinal: int, xid: int) -> Row:
         return {
             "_generation": self.generation,
             "_commit_lsn": commit,
             "_ordinal": ordinal,
-            "_xid": commit,
+            "_xid": xid,
             "_committed_at": NOON + timedelta(seconds=commit),
             "_op": change.op,
             **change.row,
@@ -102,12 +143,15 @@ class StagedTable:
     def planned(self, first: int = 0, last: int | None = None) -> PlannedTable:
         """Batches `first` to `last` (exclusive), as a plan that knows of the ones before."""
         chosen = self.batches[first:last]
-        used = {f.schema_version for b in chosen for f in b.files}
+        evidence = self.batches[:first] if any(b.claims or b.sweeps for b in chosen) else []
+        used = {f.schema_version for b in (*chosen, *evidence) for f in b.files}
+        used |= {f.schema_version for b in (*chosen, *evidence) for c in b.claims for f in c.files}
         return PlannedTable(
             self.id,
             self.batches[first - 1].end_lsn if first else None,
-            tuple(s for s in self.schemas if s.version in used),
+            tuple(s for s in self.schemas if s.version in used) or (self.schema,),
             tuple(chosen),
+            tuple(evidence),
         )
 
 

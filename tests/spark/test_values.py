@@ -22,7 +22,7 @@ from tests.spark.lake import TEXTS, Lake, StagedTable, table_schema, with_column
 from tests.spark.model import Change, Key, Row, apply
 from tidemark.schema.table import TableSchema
 from tidemark.target import changes as target_changes
-from tidemark.target.plan import TableResult
+from tidemark.target.plan import Holes, TableResult
 
 UTC = ZoneInfo("UTC")  # as Arrow gives it back
 
@@ -272,12 +272,16 @@ def merged(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Mer
     return Merged(lake, by_trap, {name: by_id[table.id] for name, table in by_trap.items()})
 
 
+def _holes(result: TableResult) -> dict[str, int]:
+    return {} if result.holes is None else result.holes.columns
+
+
 @pytest.mark.parametrize("trap", TRAPS, ids=[t.name for t in TRAPS])
 def test_current_equals_the_source(merged: Merged, trap: Trap) -> None:
     table = merged.tables[trap.name]
     result = merged.results[trap.name]
     assert result.error is None
-    assert result.holes == (trap.holes if trap.schema is not SHARED else {"body": 2, "note": 1})
+    assert _holes(result) == (trap.holes if trap.schema is not SHARED else {"body": 2, "note": 1})
     assert result.current_lsn == result.history_lsn == table.batches[-1].end_lsn
     expected = trap.current if trap.current is not None else list(_source(trap)[0].values())
     names = [c.name for c in table.schema.columns]
@@ -337,7 +341,7 @@ def test_a_large_target_gives_unchanged_values_from_the_files_of_their_keys(
     lake.applied(table.planned(len(keys)))
     table.stage([update(2, "body", "a b", n=3, **{"a b": None}), update(9, "body", **{"a b": None})])
     (result,) = lake.applied(table.planned(len(keys) + 1))
-    assert result.holes == {"body": 1}
+    assert result.holes == Holes({"body": 1}, (("9",),))
     found = {r["id"]: (r["n"], r["body"], r["a b"]) for r in lake.current(table)}
     assert found == {
         **{key: (0, f"long {key}", f"also {key}") for key in keys if key not in (2, 3)},

@@ -2,8 +2,9 @@
 wrong.
 
 1. `current` equals the source, by value, in all columns (include/standalone/comparison.py).
-2. The last row per key in history above the last truncate, less deletes, equals current. Without a key: inserts less
-   deletes, as multisets, where an update is the delete of its old row and the insert of its new one.
+2. The last row per key in history above the last truncate, less deletes and sweeps, equals current. Without a key:
+   inserts and reads less deletes and sweeps, as multisets, where an update is the delete of its old row and the insert
+   of its new one.
 3. A second run changes nothing: no Delta table has a new version.
 A table that is parked or marked as needing a backfill is outside of 1 and 2 only where the test says that it shall be.
 The Delta tables are read without Spark (tests/support/delta_files.py): no code of what is judged is used, nor its time.
@@ -25,6 +26,10 @@ from tidemark.ledger.tables import TableRow
 from tidemark.names import METADATA_COLUMNS, TableName
 from tidemark.schema.table import TableSchema
 from tidemark.staging import layout
+
+
+REMOVALS = ("delete", "sweep")
+ADDITIONS = ("read", "sweep")
 
 
 def captured(environment: Environment) -> dict[str, TableRow]:
@@ -105,7 +110,7 @@ def history_leads_to_current(environment: Environment, table: str) -> list[str]:
     if history is None:
         return [] if current is None or not current.rows() else [f"{table}: current has rows and there is no history"]
     changes = in_order(history.rows())
-    found = _twice(table, changes)
+    found = _twice(table, changes, () if schema is None else schema.key)
     if current is None:
         return found
     assert schema is not None
@@ -124,7 +129,7 @@ def history_leads_to_current(environment: Environment, table: str) -> list[str]:
 
 def in_order(changes: list[Row]) -> list[Row]:
     """History in R1 order; of a change of the key the delete comes before the insert."""
-    return sorted(changes, key=lambda c: (*_order_key(c), c["_op"] != "delete"))
+    return sorted(changes, key=lambda c: (*_order_key(c), c["_op"] not in REMOVALS))
 
 
 def _order_key(change: Row) -> tuple[int, int, int]:
@@ -140,7 +145,7 @@ def _last_rows(changes: list[Row], key: tuple[str, ...], columns: list[str]) -> 
     for change in changes:
         if change["_op"] == "truncate":
             rows.clear()
-        elif change["_op"] == "delete":
+        elif change["_op"] in REMOVALS:
             rows.pop(_values(change, key), None)
         else:
             rows[_values(change, key)] = _values(change, columns)
@@ -153,13 +158,18 @@ def _remaining_rows(changes: list[Row], columns: list[str]) -> Counter[tuple[Any
         if change["_op"] == "truncate":
             rows.clear()
         else:
-            rows[_values(change, columns)] += -1 if change["_op"] == "delete" else 1
+            rows[_values(change, columns)] += -1 if change["_op"] in REMOVALS else 1
     return rows
 
 
-def _twice(table: str, changes: list[Row]) -> list[str]:
-    """A change stands in history once: as one row, or as the delete and the insert of a change of the key."""
-    counted = Counter((*_order_key(change), change["_op"]) for change in changes)
+def _twice(table: str, changes: list[Row], key: tuple[str, ...]) -> list[str]:
+    """A change stands in history once: as one row, or as the delete and the insert of a change of the key. What chunks
+    add all stands at one watermark, each key once."""
+    of_stream = [change for change in changes if change["_op"] not in ADDITIONS]
+    counted = Counter((*_order_key(change), change["_op"]) for change in of_stream)
+    if key:
+        of_chunks = [change for change in changes if change["_op"] in ADDITIONS]
+        counted += Counter((*_order_key(change), str(_values(change, key))) for change in of_chunks)
     return [f"{table}: {count} times in history: {change}" for change, count in counted.items() if count > 1][:3]
 
 

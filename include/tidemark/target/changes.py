@@ -55,7 +55,8 @@ class Changes:
         self.moved = any(b.moved for b in batches)
         self.unchanged = any(b.unchanged for b in batches)
         self.truncated = any(b.truncates for b in batches)
-        self.holes: dict[str, int] = {}
+        self.may_truncate = self.truncated
+        self.new_holes = False
         self._cached: list[DataFrame] = []
 
     def release(self) -> None:
@@ -87,20 +88,33 @@ class Changes:
         Filled rows are kept for the second commit: they cost windows and joins over the target, and a MERGE that
         reads them again must see the same.
         """
-        staged = self.staged.where(F.col("_op") != "truncate") if self.truncated else self.staged
-        identity = self.names if self.multiset else self.schema.key
-        single = staged.transform(
-            fold.split_identity(identity, self.names, moved=self.moved, multiset=self.multiset)
-        ).transform(fold.mark_above(self.last_truncate))
-        names = self._unchanged_names()
+        single = self._single(self.staged)
+        names = self._unchanged_names(self.staged)
         if not names:
             return single.transform(fold.without_holes)
-        there = self._before(single)
-        filled = single.transform(
-            fold.fill_unchanged(self.schema.key, names, moved=self.moved, truncated=self.truncated, target=there)
-        ).persist()
-        self._cached.append(filled)
-        return filled
+        return self._kept(single.transform(self._fill(single, names)))
+
+    @property
+    def additions(self) -> DataFrame | None:
+        """What chunks add to the changes, see `chunk_changes`."""
+        return None
+
+    def _single(self, staged: DataFrame) -> DataFrame:
+        """Staged changes but truncates, one key each."""
+        identity = self.names if self.multiset else self.schema.key
+        changes = staged.where(F.col("_op") != "truncate") if self.may_truncate else staged
+        return changes.transform(
+            fold.split_identity(identity, self.names, moved=self.moved, multiset=self.multiset)
+        ).transform(fold.mark_above(self.last_truncate))
+
+    def _fill(self, changes: DataFrame, unchanged: Sequence[str]) -> fold.Transform:
+        there = self._before(changes)
+        return fold.fill_unchanged(self.schema.key, unchanged, moved=self.moved, truncated=self.truncated, target=there)
+
+    def _kept(self, frame: DataFrame) -> DataFrame:
+        """The frame, computed once; until `release`."""
+        self._cached.append(frame.persist())
+        return frame
 
     def _before(self, changes: DataFrame) -> DataFrame | None:
         """The target's rows that unchanged values may come from; of a large table only the files they lie in."""
@@ -111,11 +125,11 @@ class Changes:
         keys = changes.where(F.col("_unchanged").isNotNull() | F.col(fold.INHERITS).isNotNull())
         return delta_tables.rows_in_files_of(self.session, self.current, keys, self.schema.key)
 
-    def _unchanged_names(self) -> list[str]:
+    def _unchanged_names(self, staged: DataFrame) -> list[str]:
         """The columns that occur in the mask: at most all of the table's, and mostly one or two."""
         if not self.unchanged:
             return []
-        found = self.staged.select(F.explode("_unchanged").alias("name")).distinct().collect()
+        found = staged.select(F.explode("_unchanged").alias("name")).distinct().collect()
         return sorted(row["name"] for row in found)
 
     # --- history --------------------------------------------------------------------------------------------------
@@ -123,11 +137,14 @@ class Changes:
     def move_history(self, history: PinnedTable, application: str) -> int:
         """Append every change, truncates as rows without a key. Returns the rows appended."""
         shape = history.schema()
-        frame = _closing_select(self.rows, shape)
+        frame = closing_select(self.rows, shape)
         if self.truncated:
             truncates = self.staged.where(F.col("_op") == "truncate")
-            frame = frame.unionByName(_closing_select(truncates, shape))
+            frame = frame.unionByName(closing_select(truncates, shape))
+        if self.additions is not None:
+            frame = frame.unionByName(closing_select(self.additions, shape))
         staged_bytes = sum(f.bytes for b in self.batches for f in b.files)
+        staged_bytes += sum(f.bytes for b in self.batches for c in b.claims for f in c.files)
         frame = frame.coalesce(max(1, -(-staged_bytes // FILE_BYTES)))
         failpoints.reach("merge.before_history")
         count = delta_tables.append(self.session, history, frame, application, self.end)
@@ -145,12 +162,13 @@ class Changes:
 
     def _keyed(self, application: str) -> dict[str, int]:
         assert self.current is not None
-        newest = self.rows.where(F.col(fold.ABOVE)).transform(fold.newest_per_key(self.schema.key))
-        holes = self._count_holes(newest)
+        newest = self._newest()
+        self.new_holes = self.unchanged and not newest.where(F.col(fold.ROW_HOLES).isNotNull()).isEmpty()
+        removes = F.col("_op").isin("delete", "sweep")
         if self.truncated or self.current.files == 0:
-            counted = self._load(newest.where(F.col("_op") != "delete"), application)
+            counted = self._load(newest.where(~removes), application)
         else:
-            columns = [*self.names, *ROW_METADATA]
+            columns = [*self.names, *ROW_METADATA, fold.ROW_HOLES]
             values = {name: fold.column(name, "s") for name in columns}
             source = newest.select(*[fold.column(name) for name in columns], "_op")
             same_key = fold.all_of([fold.column(k, "t") == fold.column(k, "s") for k in self.schema.key])
@@ -159,20 +177,24 @@ class Changes:
                 self.current,
                 source,
                 on=same_key,
-                delete=F.col("s._op") == "delete",
+                delete=F.col("s._op").isin("delete", "sweep"),
                 update=values,
-                insert=F.col("s._op") != "delete",
+                insert=~F.col("s._op").isin("delete", "sweep"),
                 insert_values=values,
                 application=application,
                 end=self.end,
             )
-        self.holes = holes
         return counted
+
+    def _newest(self) -> DataFrame:
+        """One row per key that the changes leave behind, removals included, with ROW_HOLES."""
+        newest = self.rows.where(F.col(fold.ABOVE)).transform(fold.newest_per_key(self.schema.key))
+        return newest.transform(with_row_holes)
 
     def _multiset(self, application: str) -> dict[str, int]:
         assert self.current is not None
         columns = [*self.names, *ROW_METADATA]
-        net = self.rows.where(F.col(fold.ABOVE)).transform(fold.net_copies(self.names))
+        net = self._net()
         if self.truncated or self.current.files == 0:
             copies = net.transform(fold.copies_after(self.names, None))
             return self._load(copies.where(F.col(fold.COPY) > 0), application)
@@ -193,24 +215,26 @@ class Changes:
             end=self.end,
         )
 
+    def _net(self) -> DataFrame:
+        """Per value that the changes touch, how many copies of it come or go."""
+        return self.rows.where(F.col(fold.ABOVE)).transform(fold.net_copies(self.names))
+
     def _load(self, rows: DataFrame, application: str) -> dict[str, int]:
         """Into an empty table, or in place of everything before a truncate: no join with what is there."""
         assert self.current is not None
-        frame = _closing_select(rows, self.current.schema())
+        frame = closing_select(rows, self.current.schema())
         if self.truncated:
             delta_tables.replace(self.session, self.current, frame, application, self.end)
             return {"truncated": 1}
         return {"inserted": delta_tables.append(self.session, self.current, frame, application, self.end)}
 
-    def _count_holes(self, newest: DataFrame) -> dict[str, int]:
-        """Values of the rows that stay whose base is known nowhere, by column."""
-        if not self.unchanged:
-            return {}
-        holes = newest.where(F.col("_op") != "delete").select(F.explode(fold.HOLES).alias("name"))
-        return {row["name"]: row["count"] for row in holes.groupBy("name").count().collect()}
+
+def with_row_holes(rows: DataFrame) -> DataFrame:
+    holes = F.when((F.col("_op") != "delete") & (F.size(fold.HOLES) > 0), F.col(fold.HOLES))
+    return rows.withColumn(fold.ROW_HOLES, holes)
 
 
-def _closing_select(frame: DataFrame, shape: StructType) -> DataFrame:
+def closing_select(frame: DataFrame, shape: StructType) -> DataFrame:
     """The table's own columns in its own order; what the changes do not have (a column added since) is NULL."""
     there = set(frame.columns)
     return frame.select(

@@ -48,6 +48,7 @@ from pyspark.sql.types import (
 
 from tidemark.lsn import Lsn
 from tidemark.names import spark_identifier
+from tidemark.target.plan import Holes
 
 TXN_APP_ID: Final = "spark.databricks.delta.write.txnAppId"
 TXN_VERSION: Final = "spark.databricks.delta.write.txnVersion"
@@ -187,6 +188,16 @@ def rows_in_files_of(spark: SparkSession, table: PinnedTable, keys: DataFrame, k
     sequence = jvm.org.apache.spark.api.python.PythonUtils.toSeq(added.filter(of_these).collectAsList())
     nothing = jvm.scala.Option.apply(None)
     return DataFrame(table.log.createDataFrame(table.snapshot, sequence, False, nothing), spark)
+
+
+def count_holes(spark: SparkSession, path: str, key: Sequence[str], most: int) -> Holes:
+    """The rows of the newest version that have `_holes`: how many per column, and the keys of `most` of them."""
+    lacking = rows(spark, pin(spark, path)).where(F.col("_holes").isNotNull())
+    columns = lacking.select(F.explode("_holes").alias("name")).groupBy("name").count().collect()
+    if not columns:
+        return Holes({}, ())
+    keys = lacking.select(*[F.col(spark_identifier(k)).cast("string") for k in key]).limit(most).collect()
+    return Holes({row["name"]: row["count"] for row in columns}, tuple(tuple(row) for row in keys))
 
 
 def create(spark: SparkSession, path: str, schema: StructType, properties: Mapping[str, str]) -> None:

@@ -8,6 +8,10 @@ into two rows, the delete of the old and the insert of the new one, ordered by H
 every row has one key, and a key has one life after the other: a life begins with an insert or in the target, and ends
 with a delete.
 
+A chunk's row stands in its key's order between the changes that its snapshot saw and those that it did not, which are a
+suffix; it begins a life, as an insert does. Changes that were applied before, and that the snapshot did not see, follow
+it again: what they leave open is what the target has.
+
 **Unchanged values** (a TOASTed value that an update did not touch is not sent) are a mask, `_unchanged`, never a
 value. The newest value present since the life's insert stands for it; a life that began in the target takes the
 target's; a life that began with a change of the key takes what the old key's life had just then, and so on along the
@@ -37,8 +41,16 @@ NET = "__tidemark_net"  # multiset: copies to add, negative: to remove
 INHERITS = (
     "__tidemark_inherits"  # the unchanged columns of a change of the key, on its delete: what has to be handed over
 )
+# Only where chunks are claimed, see `visibility`:
+SEEN = "__tidemark_seen"  # 0: seen by the snapshot of the key's chunk, or the key has none; 1: its row; 2: not seen
+ORIGIN = "__tidemark_origin"  # the plan's own change, an older one that was applied before, or a chunk's row
 
 ORDER = ("_commit_lsn", "_ordinal", HALF)
+
+# A column of current: the row's columns whose unchanged value is known nowhere.
+ROW_HOLES = "_holes"
+
+PLAN, OLDER, READ = "plan", "older", "read"
 
 Transform = Callable[[DataFrame], DataFrame]
 
@@ -182,14 +194,15 @@ def _absent(changes: DataFrame, name: str) -> Column:
 def _know(key: Sequence[str], unchanged: Sequence[str]) -> Transform:
     """Adds, per column, the newest value since the life's insert (`known` false where that insert itself did not have
     it; NULL where the life began in the target), and the insert that began the life."""
-    life = (
-        Window.partitionBy(*[column(k) for k in key], column(ABOVE))
-        .orderBy(*ORDER)
-        .rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    )
-    is_insert = F.col("_op") == "insert"
+    is_insert = F.col("_op").isin("insert", "read")
 
     def transform(changes: DataFrame) -> DataFrame:
+        has_chunks = SEEN in changes.columns
+        life = (
+            Window.partitionBy(*[column(k) for k in key], column(ABOVE))
+            .orderBy(*((SEEN, *ORDER) if has_chunks else ORDER))
+            .rowsBetween(Window.unboundedPreceding, Window.currentRow)
+        )
         known = []
         for name in unchanged:
             present = ~_is_unchanged(name)
@@ -198,15 +211,17 @@ def _know(key: Sequence[str], unchanged: Sequence[str]) -> Transform:
                 F.struct(present.alias("known"), column(name).alias("value")),
             )
             known.append(F.last(says, ignorenulls=True).over(life).alias(_known(name)))
-        born = F.when(is_insert, F.struct("_commit_lsn", "_ordinal", F.col(MOVED).alias("moved")))
+        older = (F.col(ORIGIN) == OLDER) if has_chunks else F.lit(False)
+        born = F.when(is_insert, F.struct("_commit_lsn", "_ordinal", F.col(MOVED).alias("moved"), older.alias("older")))
         return changes.select("*", *known, F.last(born, ignorenulls=True).over(life).alias(_BORN))
 
     return transform
 
 
 def _own_root(key: Sequence[str], truncated: bool) -> Column:
-    """The key itself where the life began in the target. Nothing above a truncate did."""
-    begins_there = column(_BORN).isNull()
+    """The key itself where the life began in the target. Nothing above a truncate did. A life that an older change
+    began is in the target too, since that change was applied."""
+    begins_there = column(_BORN).isNull() | column(_BORN)["older"]
     if truncated:
         begins_there &= ~column(ABOVE)
     return F.when(begins_there, F.struct(*[column(k) for k in key]))
@@ -291,11 +306,21 @@ def _take_from_target(key: Sequence[str], unchanged: Sequence[str], target: Data
         same = [column(k) == F.col(n) for k, n in zip(key, names, strict=True)]
         base = target.join(needed, on=all_of(same), how="left_semi").select(
             F.struct(*[column(k) for k in key]).alias("__tidemark_target"),
-            *[F.struct(column(name).alias("value")).alias(_base(name)) for name in unchanged],
+            *[
+                F.when(~_is_hole(target, name), F.struct(column(name).alias("value"))).alias(_base(name))
+                for name in unchanged
+            ],
         )
         return frame.join(base, on=F.col(_ROOT) == F.col("__tidemark_target"), how="left").drop("__tidemark_target")
 
     return transform
+
+
+def _is_hole(target: DataFrame, name: str) -> Column:
+    """Whether the target's row has no value there either."""
+    if ROW_HOLES not in target.columns:
+        return F.lit(False)
+    return F.coalesce(F.array_contains(ROW_HOLES, F.lit(name)), F.lit(False))
 
 
 def all_of(conditions: Sequence[Column]) -> Column:
@@ -320,8 +345,16 @@ def newest_per_key(key: Sequence[str]) -> Transform:
     return transform
 
 
-def net_copies(columns: Sequence[str]) -> Transform:
+def copies_of() -> Column:
+    """How many copies of its row a change adds."""
+    return F.when(F.col("_op").isin("delete", "sweep"), -1).otherwise(1)
+
+
+def net_copies(columns: Sequence[str], weight: Column | None = None, always: Column | None = None) -> Transform:
     """Multiset: one row per distinct row value, with NET copies to add or remove and the newest change that touched it.
+
+    `weight` is how many copies a row stands for, by default one more or, of a delete, one less. With it, a value whose
+    NET is 0 stays in only where `always` holds for one of its rows.
 
     A value whose copies come and go within the changes stays in, with NET 0: another driver may have committed a part
     of them meanwhile, and what is written must be right on top of that too. Values are told apart by their stored form,
@@ -333,11 +366,12 @@ def net_copies(columns: Sequence[str]) -> Transform:
         forms = [stored_form(column(name), types[name]).alias(f"__tidemark_form_{n}") for n, name in enumerate(columns)]
         newest = F.struct(*[F.col(name) for name in ORDER], "_committed_at")
         grouped = changes.groupBy(*forms).agg(
-            F.sum(F.when(F.col("_op") == "delete", -1).otherwise(1)).alias(NET),
+            F.sum(copies_of() if weight is None else weight).alias(NET),
+            F.coalesce(F.max(F.lit(weight is None) if always is None else always), F.lit(False)).alias("__tidemark_in"),
             F.first(F.struct(*[column(name) for name in columns])).alias("__tidemark_row"),
             F.max(newest).alias("__tidemark_newest"),
         )
-        return grouped.select(
+        return grouped.where((F.col(NET) != 0) | F.col("__tidemark_in")).select(
             *[column(name, "__tidemark_row") for name in columns],
             F.col("__tidemark_newest._commit_lsn").alias("_commit_lsn"),
             F.col("__tidemark_newest._committed_at").alias("_committed_at"),

@@ -47,9 +47,20 @@ from tidemark.schema.table import TableSchema
 from tidemark.staging import layout
 from tidemark.target import delta_tables
 from tidemark.target.changes import ROW_METADATA, Changes
+from tidemark.target.chunk_changes import ChunkChanges
 from tidemark.target.delta_tables import PinnedTable
 from tidemark.target.failures import as_error
-from tidemark.target.plan import Holes, MergePlan, PlannedBatch, PlannedTable, PlanResult, TableResult
+from tidemark.target.fold import ROW_HOLES
+from tidemark.target.plan import (
+    MAX_HOLE_KEYS,
+    ChunkResult,
+    Holes,
+    MergePlan,
+    PlannedBatch,
+    PlannedTable,
+    PlanResult,
+    TableResult,
+)
 from tidemark.target.session import expect_few_rows, table_session
 from tidemark.target.staged_changes import check_versions, has_current, struct_of
 
@@ -68,6 +79,8 @@ HISTORY_METADATA: Final = (
 )
 HISTORY_MARKS: Final = "_unchanged ARRAY<STRING>, _text MAP<STRING, STRING>"
 CURRENT_METADATA: Final = "_commit_lsn BIGINT, _committed_at TIMESTAMP"
+# Of a row of a table with a key: its columns whose unchanged value is known nowhere.
+CURRENT_HOLES: Final = f"{ROW_HOLES} ARRAY<STRING>"
 
 TABLE_PROPERTIES: Final = {"delta.checkpointInterval": "50", "delta.enableDeletionVectors": "true"}
 
@@ -134,15 +147,19 @@ class TableMerge:
         self.history_id = application_id(plan, planned.table, "history")
         self.current_id = application_id(plan, planned.table, "current")
         self.rows: dict[str, int] = {}
-        self.holes: dict[str, int] = {}
+        self.new_holes = False
+        self.chunks: tuple[ChunkResult, ...] = ()
+        self.swept: dict[str, int] = {}
 
     def run(self) -> TableResult:
         """Move the table on; what goes wrong is in the result, with the positions that were reached."""
         begun = time.monotonic()
         error: TidemarkError | None = None
         reached: State | None = None
+        holes: Holes | None = None
         try:
             reached = self._until_at_end()
+            holes = self._holes()
         except Exception as failed:
             error = failed if isinstance(failed, TidemarkError) else as_error(failed, self.planned.table)
             if not isinstance(failed, TidemarkError | PySparkException):
@@ -154,7 +171,9 @@ class TableMerge:
             history_lsn=None if reached is None else reached.history_lsn,
             current_lsn=None if reached is None else reached.current_lsn,
             rows=self.rows,
-            holes=Holes(self.holes, ()),
+            holes=holes,
+            chunks=self.chunks,
+            swept=self.swept,
             seconds=round(time.monotonic() - begun, 3),
             error=None if error is None else _as_json(error),
         )
@@ -226,17 +245,42 @@ class TableMerge:
         if current is not None:
             current = self._with_columns("current", current, self._current_type(), ())
         ahead = [b for b in lagging if b not in missing]
-        changes = Changes(self.session, self.plan.lake, self.planned.schemas, ahead or missing, current)
+        changes = self._changes(ahead or missing, history, current)
         try:
             if not ahead:
                 self._add("history", changes.move_history(history, self.history_id))
             if current is not None:
                 for what, count in changes.move_current(self.current_id).items():
                     self._add(what, count)
-                for name, count in changes.holes.items():
-                    self.holes[name] = self.holes.get(name, 0) + count
+                self.new_holes = self.new_holes or changes.new_holes
+            if isinstance(changes, ChunkChanges) and (self.schema.key or not ahead):
+                # Without a key, a history that is ahead has the chunk's rows already: what became of them is not known.
+                self.chunks += changes.chunk_results()
+                self.swept |= changes.swept_rows()
         finally:
             changes.release()
+
+    def _changes(self, batches: list[PlannedBatch], history: PinnedTable, current: PinnedTable | None) -> Changes:
+        """The batches that come next, with what stands behind them in evidence or plan."""
+        if not any(b.claims or b.sweeps for b in batches):
+            return Changes(self.session, self.plan.lake, self.planned.schemas, batches, current)
+        before = [b for b in self.planned.batches if b.end_lsn <= batches[0].start_lsn]
+        return ChunkChanges(
+            self.session,
+            self.plan.lake,
+            self.planned.schemas,
+            batches,
+            current,
+            history=history,
+            evidence=[*self.planned.evidence, *before],
+            generation=self.plan.generation,
+        )
+
+    def _holes(self) -> Holes | None:
+        """The rows of current that lack a value; None where nothing of it can have changed."""
+        if not self.schema.key or not (self.new_holes or self.planned.had_holes):
+            return None
+        return delta_tables.count_holes(self.session, self.current_path, self.schema.key, MAX_HOLE_KEYS)
 
     def _add(self, what: str, count: int) -> None:
         self.rows[what] = self.rows.get(what, 0) + count
@@ -257,7 +301,7 @@ class TableMerge:
             return delta_tables.pin(self.session, table.path)
         found = {f.name: f.dataType for f in table.schema().fields}
         missing = [f for f in wanted.fields if f.name not in found]
-        followed = {c.name for c in self.schema.columns if c.name not in self.schema.key}
+        followed = {ROW_HOLES, *(c.name for c in self.schema.columns if c.name not in self.schema.key)}
         differing = [f.name for f in missing if f.name not in followed]
         differing += [f.name for f in wanted.fields if f.name in found and found[f.name] != f.dataType]
         if differing:
@@ -276,4 +320,4 @@ class TableMerge:
         columns = ", ".join(
             f"{spark_identifier(c.name)} {c.target}{' NOT NULL' if c.name in key else ''}" for c in self.schema.columns
         )
-        return struct_of(f"{columns}, {CURRENT_METADATA}")
+        return struct_of(", ".join([columns, CURRENT_METADATA, *([CURRENT_HOLES] if key else [])]))

@@ -8,10 +8,11 @@ gets here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import cast
 
+from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
@@ -19,6 +20,7 @@ from pyspark.sql.types import StructType
 from tidemark.errors import SchemaVersionsDiffer
 from tidemark.names import spark_identifier
 from tidemark.schema.table import Column, TableSchema
+from tidemark.staging.manifest import Claim
 from tidemark.target.plan import PlannedBatch
 
 METADATA_DDL = (
@@ -66,7 +68,36 @@ def read_changes(
         if paths:
             frame = session.read.schema(staged_type(schema)).parquet(*paths)
             parts.append(_aligned(frame, schema, newest))
+    if not parts:
+        return _aligned(session.createDataFrame([], staged_type(newest)), newest, newest)
     return reduce(DataFrame.unionByName, parts)
+
+
+def read_chunk_rows(
+    session: SparkSession, lake: str, schemas: Sequence[TableSchema], claims: Mapping[int, Claim], number: str
+) -> DataFrame:
+    """All rows of the claimed chunks: the newest version's columns, `_text`, and in the column `number` the claim's."""
+    newest = schemas[-1]
+    parts = []
+    for schema in schemas:
+        files = {f.path: n for n, claim in claims.items() for f in claim.files if f.schema_version == schema.version}
+        if files:
+            # A chunk's folder is named by chunk and attempt, and so tells the claim.
+            folder = F.element_at(F.split("_metadata.file_path", "/"), -2)
+            of_folder = {path.rsplit("/", 2)[1]: n for path, n in files.items()}
+            numbers = F.create_map(*[F.lit(part) for pair in of_folder.items() for part in pair])
+            frame = session.read.schema(chunk_type(schema)).parquet(*[f"{lake}/{path}" for path in files])
+            frame = frame.withColumn(number, numbers[folder])
+            parts.append(frame.select(number, *_values(schema, newest), "_text"))
+    if not parts:
+        empty = session.createDataFrame([], chunk_type(newest))
+        return empty.select(F.lit(0).alias(number), *_values(newest, newest), "_text")
+    return reduce(DataFrame.unionByName, parts)
+
+
+def chunk_type(schema: TableSchema) -> StructType:
+    """The Spark type of a chunk's file: `staging.columns.chunk_schema` in Spark's terms."""
+    return struct_of(", ".join([*(_ddl(c) for c in schema.columns), "_text MAP<STRING, STRING>"]))
 
 
 def staged_type(schema: TableSchema) -> StructType:
@@ -98,12 +129,18 @@ def _fields(columns: Sequence[Column]) -> str:
     return ", ".join(f"{spark_identifier(c.name)}: {c.target}" for c in columns)
 
 
-def _aligned(frame: DataFrame, schema: TableSchema, newest: TableSchema) -> DataFrame:
+def _values(schema: TableSchema, newest: TableSchema) -> list[SparkColumn]:
+    """The newest version's columns, of a frame that has those of `schema`."""
     known = {c.name for c in schema.columns}
-    values = [
+    return [
         F.col(spark_identifier(c.name)) if c.name in known else F.lit(None).cast(c.target).alias(c.name)
         for c in newest.columns
     ]
+
+
+def _aligned(frame: DataFrame, schema: TableSchema, newest: TableSchema) -> DataFrame:
+    known = {c.name for c in schema.columns}
+    values = _values(schema, newest)
     before = []
     if newest.key:
         before = [F.col("_old_key").alias("_before")]

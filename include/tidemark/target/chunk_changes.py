@@ -1,0 +1,308 @@
+"""The changes of batches that claim chunks, or sweep: `Changes`, with the rows that the chunks add (R7).
+
+    staged changes ─┐                     ┌─► rows: the changes, unchanged values filled, from chunks too
+    older changes ──┼─ place, fill ───────┤
+    chunk rows ─────┘                     └─► additions: `read` and `sweep` rows ─┬─► history, besides the changes
+    current, history as they were ────────────────────────────────────────────────┘   current, by what is newest per key
+
+What a chunk adds is worked out against the pinned tables, so history and current get the same whatever happens between
+their two commits, and a chunk that is right already adds nothing: then no row is written. Chunk rows whose keys no
+change touches, which is nearly all of them, go past every window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property, reduce
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from tidemark.backfill.snapshot import Snapshot
+from tidemark.schema.table import TableSchema
+from tidemark.staging.manifest import Claim, Sweep
+from tidemark.target import delta_tables, fold, visibility
+from tidemark.target.changes import Changes, with_row_holes
+from tidemark.target.delta_tables import PinnedTable
+from tidemark.target.fold import ABOVE, ORIGIN, SEEN
+from tidemark.target.plan import ChunkResult, PlannedBatch
+from tidemark.target.staged_changes import read_changes, read_chunk_rows
+from tidemark.target.visibility import (
+    ALONE,
+    CLAIM,
+    INSERTED,
+    LOST,
+    REPAIRED,
+    UNCHANGED,
+    VERDICT,
+    NumberedClaim,
+    Truncate,
+)
+
+_WEIGHT: Final = "__tidemark_weight"  # how many copies of its value a row stands for
+
+
+class ChunkChanges(Changes):
+    """`evidence` are batches that were applied before, and `history` its pinned version, both from just before these
+    changes or, where history is ahead, from just behind them."""
+
+    def __init__(
+        self,
+        session: SparkSession,
+        lake: str,
+        schemas: Sequence[TableSchema],
+        batches: Sequence[PlannedBatch],
+        current: PinnedTable | None,
+        *,
+        history: PinnedTable,
+        evidence: Sequence[PlannedBatch],
+        generation: int,
+    ) -> None:
+        super().__init__(session, lake, schemas, batches, current)
+        self.history = history
+        self.evidence = evidence
+        self.generation = generation
+        self.claims: tuple[Claim, ...] = tuple(c for b in batches for c in b.claims)
+        self.sweeps: tuple[Sweep, ...] = tuple(s for b in batches for s in b.sweeps)
+        self.moved = self.moved or any(b.moved for b in evidence)
+        self.unchanged = self.unchanged or any(b.unchanged for b in evidence)
+        self.may_truncate = self.truncated or any(b.truncates for b in evidence)
+        self.keyed = bool(self.schema.key)
+
+    # --- what there is ------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def alive(self) -> list[NumberedClaim]:
+        """The claims whose rows no truncate has removed since."""
+        return visibility.alive(self.claims, self._truncates()) if self.claims else []
+
+    def _truncates(self) -> list[Truncate]:
+        found = []
+        for batches, older in ((self.evidence, True), (self.batches, False)):
+            with_truncates = [b for b in batches if b.truncates]
+            if with_truncates:
+                staged = read_changes(self.session, self.lake, self.schemas, with_truncates)
+                each = staged.where(F.col("_op") == "truncate").groupBy("_commit_lsn", "_xid")
+                for row in each.agg(F.max("_ordinal").alias("ordinal")).collect():
+                    found.append(Truncate(row["_commit_lsn"], row["ordinal"], row["_xid"], older))
+        return found
+
+    @cached_property
+    def _claims(self) -> DataFrame:
+        return visibility.claims_frame(self.session, self.alive)
+
+    @cached_property
+    def _reads(self) -> DataFrame:
+        """The chunks' rows in the shape of changes."""
+        numbered = {c.number: c.claim for c in self.alive}
+        rows = read_chunk_rows(self.session, self.lake, self.schemas, numbered, CLAIM)
+        reads = rows.transform(visibility.as_changes(self._claims, self.names, self.generation))
+        return reads.transform(visibility.greatest_watermark(self.schema.key)) if self._overlap else reads
+
+    @property
+    def _has_changes(self) -> bool:
+        """Whether there is any change that a chunk's row could have to give way to."""
+        return any(b.files for b in (*self.batches, *self.evidence))
+
+    @property
+    def _overlap(self) -> bool:
+        """Whether two chunks may hold one key. The chunks of one backfill never do."""
+        return self.keyed and len({c.claim.backfill for c in self.alive}) > 1
+
+    @cached_property
+    def _older(self) -> DataFrame:
+        """Changes that were applied before and that some chunk may not have seen: those from the lowest xmin on."""
+        staged = read_changes(self.session, self.lake, self.schemas, [b for b in self.evidence if b.files])
+        if all(c.claim.consistent_point is None for c in self.alive):
+            staged = staged.where(F.col("_xid") >= min(Snapshot.parse(c.claim.snapshot).xmin for c in self.alive))
+        return staged
+
+    # --- a table with a key -------------------------------------------------------------------------------------------
+
+    @cached_property
+    def rows(self) -> DataFrame:
+        if not (self.keyed and self.alive and self._has_changes):
+            return self._plain_rows
+        own = self._events.where(F.col(ORIGIN) == fold.PLAN)
+        return own.drop(fold.SEEN, ORIGIN, CLAIM)
+
+    @cached_property
+    def _plain_rows(self) -> DataFrame:
+        """The changes as they are without chunks."""
+        return super().rows
+
+    @cached_property
+    def _events(self) -> DataFrame:
+        """Changes of the plan, older ones that chunks did not see, and the rows of chunks whose keys they touch; each
+        in its place, unchanged values filled."""
+        events = self._placed.unionByName(self._touched_reads)
+        names = self._unchanged_names(self.staged.select("_unchanged").unionByName(self._older.select("_unchanged")))
+        filled = events.transform(self._fill(events, names) if names else fold.without_holes)
+        return self._kept(filled)
+
+    @cached_property
+    def _placed(self) -> DataFrame:
+        own = self._single(self.staged).withColumn(ORIGIN, F.lit(fold.PLAN))
+        older = self._single(self._older).withColumn(ORIGIN, F.lit(fold.OLDER))
+        keys = self._reads.select(*[fold.column(k) for k in self.schema.key], CLAIM)
+        changes = own.unionByName(older)
+        return self._kept(changes.transform(visibility.place_changes(self.schema.key, keys, self._claims)))
+
+    @cached_property
+    def _touched_keys(self) -> DataFrame:
+        of_chunks = self._placed.where(F.col(CLAIM).isNotNull())
+        return of_chunks.select(*[fold.column(k) for k in self.schema.key]).distinct()
+
+    @cached_property
+    def _touched_reads(self) -> DataFrame:
+        return self._reads.join(self._touched_keys, on=list(self.schema.key), how="left_semi")
+
+    @cached_property
+    def _judged(self) -> DataFrame:
+        """Every chunk row with its verdict. Kept where it took a look at the target; into an empty one it is cheaper to
+        read the chunks twice."""
+        rows = self._reads.transform(visibility.untouched(self.names))
+        if self._has_changes:
+            others = rows.join(self._touched_keys, on=list(self.schema.key), how="left_anti")
+            touched = self._events.transform(visibility.at_watermark(self.schema.key, self.names, self._claims))
+            rows = touched.unionByName(others)
+        types = {f.name: f.dataType for f in rows.schema.fields}
+        judged = rows.transform(visibility.judge(self.schema.key, self.names, types, self._there))
+        return judged if self._there is None else self._kept(judged)
+
+    @cached_property
+    def _there(self) -> DataFrame | None:
+        """What current holds, None where that is nothing."""
+        if self.current is None or self.current.files == 0:
+            return None
+        return delta_tables.rows(self.session, self.current)
+
+    @cached_property
+    def additions(self) -> DataFrame | None:
+        parts = []
+        if self.alive and self.keyed:
+            parts.append(self._judged.transform(visibility.additions(self.schema.key, self.names)))
+        elif self._base is not None:
+            parts.append(self._kept(self._missing_in_history(self._base)))
+        parts += list(self._swept.values())
+        return reduce(DataFrame.unionByName, parts) if parts else None
+
+    @cached_property
+    def _swept(self) -> dict[str, DataFrame]:
+        """Per sweep the target's rows that no chunk of the backfill has and that nothing unseen touched. What a
+        truncate of the plan removes needs no sweep."""
+        if self._there is None or self.truncated or not self.keyed:
+            return {}
+        return {sweep.backfill: self._kept(self._sweep(sweep, self._there)) for sweep in self.sweeps}
+
+    def _sweep(self, sweep: Sweep, there: DataFrame) -> DataFrame:
+        key = [fold.column(k) for k in self.schema.key]
+        claims = [c for b in (*self.evidence, *self.batches) for c in b.claims if c.backfill == sweep.backfill]
+        known = [read_chunk_rows(self.session, self.lake, self.schemas, dict(enumerate(claims)), CLAIM).select(*key)]
+        older = read_changes(self.session, self.lake, self.schemas, [b for b in self.evidence if b.files])
+        known.append(self._single(older).transform(visibility.keys_not_seen(self.schema.key, sweep)))
+        known.append(self._single(self.staged).select(*key))
+        last = max(claims, key=lambda claim: claim.watermark_lsn)
+        return visibility.swept(
+            self.schema.key, self.names, there, reduce(DataFrame.union, known), self.generation, last
+        )
+
+    def _newest(self) -> DataFrame:
+        if self.additions is None:
+            return super()._newest()
+        additions = self.additions.where(F.col(ABOVE))
+        touched = additions.where(~F.col(ALONE)).drop(ALONE)
+        rows = self.rows.where(F.col(ABOVE))
+        newest = rows.unionByName(touched, allowMissingColumns=True).transform(fold.newest_per_key(self.schema.key))
+        others = additions.where(F.col(ALONE)).drop(ALONE)
+        return newest.unionByName(others, allowMissingColumns=True).transform(with_row_holes)
+
+    # --- a table without a key ----------------------------------------------------------------------------------------
+
+    @cached_property
+    def _base(self) -> NumberedClaim | None:
+        """The chunk with the greatest watermark, whose rows are the whole table; none where a truncate follows it."""
+        newest = max(self.alive, key=lambda c: c.claim.watermark_lsn, default=None)
+        return newest if newest is not None and newest.above else None
+
+    def _copies(self, base: NumberedClaim) -> DataFrame:
+        """The chunk's rows, older changes that it did not see, and the plan's changes: ORIGIN and SEEN say which."""
+        claim = self._claims.where(F.col(CLAIM) == base.number)
+        own = self.rows.where(F.col(ABOVE)).withColumn(ORIGIN, F.lit(fold.PLAN))
+        older = self._single(self._older).transform(fold.without_holes).withColumn(ORIGIN, F.lit(fold.OLDER))
+        placed = own.unionByName(older).crossJoin(claim).transform(visibility.mark_seen)
+        reads = self._reads.where(F.col(CLAIM) == base.number)
+        return placed.unionByName(reads.transform(fold.without_holes))
+
+    def _missing_in_history(self, base: NumberedClaim) -> DataFrame:
+        """`read` rows for the copies that the stream alone lacks just below the watermark, `sweep` rows for those that
+        it has too many; of a table with history only the former. History, unlike current, also counts removals of rows
+        that it never had, so it is what the copies are held against."""
+        seen = F.when((F.col(ORIGIN) == fold.PLAN) & (F.col(SEEN) == 0), -1)
+        weight = seen.when(F.col(ORIGIN) == fold.PLAN, 0).otherwise(1) * fold.copies_of()
+        copies = self._copies(base).withColumn(_WEIGHT, weight)
+        if not self.truncated and self.history.exists:
+            said = delta_tables.rows(self.session, self.history).transform(visibility.above_last_truncate)
+            copies = copies.unionByName(said.withColumn(_WEIGHT, -fold.copies_of()), allowMissingColumns=True)
+        net = copies.transform(fold.net_copies(self.names, F.col(_WEIGHT)))
+        if not self.multiset:
+            net = net.where(F.col(fold.NET) > 0)
+        return net.transform(visibility.copies_at(base.claim, self.names, self.generation))
+
+    def _net(self) -> DataFrame:
+        """What current lacks of the chunk's rows under all that it did not see, or has too many."""
+        if self._base is None:
+            return super()._net()
+        weight = F.when((F.col(ORIGIN) == fold.PLAN) & (F.col(SEEN) == 0), 0).otherwise(1) * fold.copies_of()
+        copies = self._copies(self._base).withColumn(_WEIGHT, weight)
+        if self._there is not None and not self.truncated:
+            there = self._there.withColumn("_op", F.lit("delete")).withColumn(_WEIGHT, F.lit(-1))
+            copies = copies.unionByName(there, allowMissingColumns=True)
+        of_plan = F.coalesce(F.col(ORIGIN) == fold.PLAN, F.lit(False))
+        return copies.transform(fold.net_copies(self.names, F.col(_WEIGHT), always=of_plan))
+
+    # --- what became of the chunks ------------------------------------------------------------------------------------
+
+    def chunk_results(self) -> tuple[ChunkResult, ...]:
+        """Per claim what became of its rows, dead ones included."""
+        counts: dict[int, dict[str, int]] = {c.number: {} for c in self.alive}
+        lost: dict[int, int] = {}
+        if self.keyed and self.alive:
+            into_nothing = self._there is None and not self._overlap
+            rows = self._judged.where(~F.col(ALONE)) if into_nothing else self._judged
+            counted = rows.groupBy(CLAIM, VERDICT).agg(F.count(F.lit(1)).alias("n"), F.count_if(LOST).alias("lost"))
+            for row in counted.collect() if self._has_changes or not into_nothing else ():
+                counts[row[CLAIM]][row[VERDICT]] = row["n"]
+                lost[row[CLAIM]] = lost.get(row[CLAIM], 0) + row["lost"]
+            if into_nothing:
+                for numbered in self.alive:
+                    of = counts[numbered.number]
+                    of[INSERTED] = of.get(INSERTED, 0) + numbered.claim.rows - sum(of.values())
+        elif self._base is not None and self.additions is not None:
+            ops = {row["_op"]: row["count"] for row in self.additions.groupBy("_op").count().collect()}
+            inserted = ops.get("read", 0)
+            counts[self._base.number] = {
+                INSERTED: inserted,
+                REPAIRED: ops.get("sweep", 0),
+                UNCHANGED: max(0, self._base.claim.rows - inserted),
+            }
+        return tuple(self._result(n, claim, counts.get(n, {}), lost.get(n, 0)) for n, claim in enumerate(self.claims))
+
+    def _result(self, number: int, claim: Claim, counts: dict[str, int], lost: int) -> ChunkResult:
+        inserted, repaired, unchanged = (counts.get(verdict, 0) for verdict in (INSERTED, REPAIRED, UNCHANGED))
+        return ChunkResult(
+            backfill=claim.backfill,
+            chunk=claim.chunk,
+            attempt=claim.attempt,
+            read=claim.rows,
+            inserted=inserted,
+            repaired=repaired,
+            unchanged=unchanged,
+            overtaken=max(0, claim.rows - inserted - repaired - unchanged),
+            lost_by_window=lost,
+        )
+
+    def swept_rows(self) -> dict[str, int]:
+        """Per backfill the rows that its sweep removed."""
+        return {sweep.backfill: self._swept[sweep.backfill].count() if self._swept else 0 for sweep in self.sweeps}

@@ -1,0 +1,394 @@
+"""Claimed chunks and the changes around them -> what a chunk adds to the changes: `read` and `sweep` rows (R7).
+
+    chunk rows ── base under ──► the changes that their snapshot did not see
+                     │
+                     ▼
+    the row just below the chunk's high watermark W, by the snapshot's word
+                     │  differs from ── the row just below W, by the stream's word
+                     ▼
+    a `read` row at W: what the target lacked or had otherwise (a `sweep` row where it has one and should not)
+
+Visibility decides, never an LSN: a change whose commit record lies below the low watermark may not have been visible
+when the chunk was read. The changes of one key that a snapshot did not see are a suffix of its changes, since row locks
+outlast visibility; a truncate is a change of every key. Keys in no chunk follow the stream alone.
+
+DataFrame to DataFrame, no I/O but the lists of claims, which the driver has anyway. A claim's facts are joined to its
+rows by number; nothing here grows on the driver with the number of changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DataType, IntegerType, StringType, StructField, StructType
+
+from tidemark.backfill.snapshot import Snapshot
+from tidemark.staging.manifest import Claim, Sweep
+from tidemark.target import fold
+from tidemark.target.fold import ABOVE, HALF, HOLES, INHERITS, MOVED, ORIGIN, SEEN, Transform, column
+
+# Columns that exist within an application only.
+CLAIM: Final = "__tidemark_claim"  # the number of the chunk that a row or a key belongs to
+ALONE: Final = "__tidemark_alone"  # the row's key has no change in plan or evidence
+VERDICT: Final = "__tidemark_verdict"  # what became of a chunk's row, one of the words of VERDICTS
+LOST: Final = "__tidemark_lost"  # a change not seen by the snapshot was in the WAL before the low watermark
+
+INSERTED, REPAIRED, UNCHANGED, OVERTAKEN = "inserted", "repaired", "unchanged", "overtaken"
+
+_XMAX, _RUNNING, _POINT = "__tidemark_xmax", "__tidemark_running", "__tidemark_point"
+_W, _W_AT, _LOW, _IS_ABOVE = "__tidemark_w", "__tidemark_w_at", "__tidemark_low", "__tidemark_is_above"
+
+
+@dataclass(frozen=True, slots=True)
+class NumberedClaim:
+    """A claim with its number in the plan; `above` is False where the plan's last truncate came after its snapshot,
+    so that the truncate removes its rows too."""
+
+    number: int
+    claim: Claim
+    above: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    """One truncate of the table; `older` where it was applied before the plan."""
+
+    commit_lsn: int
+    ordinal: int
+    xid: int
+    older: bool
+
+
+def alive(claims: Sequence[Claim], truncates: Sequence[Truncate]) -> list[NumberedClaim]:
+    """The claims whose rows still count, numbered. A chunk that did not see a truncate below its watermark holds rows
+    that are gone: its keys follow the stream, which begins anew at the truncate."""
+    last = max((t for t in truncates if not t.older), key=lambda t: (t.commit_lsn, t.ordinal), default=None)
+    found = []
+    for number, claim in enumerate(claims):
+        unseen = [t for t in truncates if not sees(claim, t.xid, t.commit_lsn)]
+        if not any(t.older or t.commit_lsn < int(claim.watermark_lsn) for t in unseen):
+            found.append(NumberedClaim(number, claim, last is None or last not in unseen))
+    return found
+
+
+def sees(claim: Claim | Sweep, xid: int, commit_lsn: int) -> bool:
+    """Whether the snapshot had the transaction's effects in it."""
+    if isinstance(claim, Claim) and claim.consistent_point is not None:
+        return commit_lsn < int(claim.consistent_point)
+    return Snapshot.parse(claim.snapshot).sees(xid)
+
+
+def claims_frame(session: SparkSession, claims: Sequence[NumberedClaim]) -> DataFrame:
+    """One row per claim: its number, what its snapshot saw, its watermarks. Small: it is broadcast."""
+    rows = []
+    for numbered in claims:
+        claim = numbered.claim
+        snapshot = Snapshot.parse(claim.snapshot)
+        running = ", ".join(f"{xid}L" for xid in snapshot.in_progress)
+        point = "CAST(NULL AS BIGINT)" if claim.consistent_point is None else f"{int(claim.consistent_point)}L"
+        rows.append(
+            f"({numbered.number}, {snapshot.xmax}L, CAST(array({running}) AS ARRAY<BIGINT>), {point}, "
+            f"{int(claim.watermark_lsn)}L, TIMESTAMP '{claim.watermark_at}', {int(claim.low_lsn)}L, {numbered.above})"
+        )
+    names = ", ".join([CLAIM, _XMAX, _RUNNING, _POINT, _W, _W_AT, _LOW, _IS_ABOVE])
+    return F.broadcast(session.sql(f"SELECT * FROM VALUES {', '.join(rows)} AS claims({names})"))
+
+
+def _is_seen() -> Column:
+    """Of a change joined with its key's claim."""
+    by_id = (F.col("_xid") < F.col(_XMAX)) & ~F.array_contains(_RUNNING, F.col("_xid"))
+    return F.when(F.col(_POINT).isNotNull(), F.col("_commit_lsn") < F.col(_POINT)).otherwise(by_id)
+
+
+# --- the chunks' rows among the changes -------------------------------------------------------------------------------
+
+
+def as_changes(claims: DataFrame, columns: Sequence[str], generation: int) -> Transform:
+    """Chunk rows (CLAIM, the columns, `_text`) -> rows in the shape of split changes: `_op` read, at the watermark."""
+
+    def transform(rows: DataFrame) -> DataFrame:
+        return rows.join(claims, on=CLAIM, how="inner").select(
+            F.lit(generation).cast("int").alias("_generation"),
+            F.col(_W).alias("_commit_lsn"),
+            F.lit(0).cast("bigint").alias("_ordinal"),
+            F.lit(None).cast("bigint").alias("_xid"),
+            F.col(_W_AT).alias("_committed_at"),
+            F.lit("read").alias("_op"),
+            *[column(name) for name in columns],
+            F.lit(None).cast("array<string>").alias("_unchanged"),
+            F.col("_text"),
+            F.lit(1).alias(HALF),
+            F.lit(False).alias(MOVED),
+            F.lit(None).cast("array<string>").alias(INHERITS),
+            F.col(_IS_ABOVE).alias(ABOVE),
+            F.lit(1).alias(SEEN),
+            F.lit(fold.READ).alias(ORIGIN),
+            F.col(CLAIM),
+        )
+
+    return transform
+
+
+def greatest_watermark(key: Sequence[str]) -> Transform:
+    """Of several chunk rows of one key the one with the greatest watermark: chunks of more than one backfill."""
+
+    def transform(rows: DataFrame) -> DataFrame:
+        newest = F.max(F.struct("_commit_lsn", CLAIM)).over(Window.partitionBy(*[column(k) for k in key]))
+        marked = rows.withColumn("__tidemark_newest", newest)
+        return marked.where(F.col(CLAIM) == F.col("__tidemark_newest")[CLAIM]).drop("__tidemark_newest")
+
+    return transform
+
+
+def place_changes(key: Sequence[str], chunk_keys: DataFrame, claims: DataFrame) -> Transform:
+    """Sets SEEN and CLAIM of changes by the chunk of their key; `chunk_keys` has the key's columns and CLAIM. Older
+    changes stay only where a chunk's snapshot did not see them: everything else they say is in the target."""
+    names = [f"__tidemark_key_{n}" for n in range(len(key))]
+
+    def transform(changes: DataFrame) -> DataFrame:
+        of_key = chunk_keys.select(*[column(k).alias(n) for k, n in zip(key, names, strict=True)], CLAIM)
+        same = fold.all_of([column(k) == F.col(n) for k, n in zip(key, names, strict=True)])
+        joined = changes.join(of_key, on=same, how="left").drop(*names).join(claims, on=CLAIM, how="left")
+        return joined.transform(mark_seen)
+
+    return transform
+
+
+def mark_seen(changes: DataFrame) -> DataFrame:
+    """Changes joined with their claims, where they have one -> SEEN, and no older change but those not seen."""
+    unseen = F.col(CLAIM).isNotNull() & ~_is_seen()
+    placed = changes.withColumn(SEEN, F.when(unseen, 2).otherwise(0))
+    kept = placed.where((F.col(ORIGIN) == fold.PLAN) | (F.col(SEEN) == 2))
+    return kept.drop(_XMAX, _RUNNING, _POINT, _W, _W_AT, _LOW, _IS_ABOVE)
+
+
+# --- what a chunk's rows come to --------------------------------------------------------------------------------------
+
+
+def at_watermark(key: Sequence[str], columns: Sequence[str], claims: DataFrame) -> Transform:
+    """Filled changes and chunk rows of the keys that have both -> one row per key of a chunk, as of its watermark.
+
+    The row is the chunk's under the unseen changes that were applied before; `__tidemark_stream` is the plan's newest
+    change below the watermark (NULL: what the target has), VERDICT is OVERTAKEN where that change was not seen: it says
+    itself what the row is.
+    """
+    row = F.struct("_op", *[column(name) for name in columns], "_text", HOLES, SEEN)
+    order = F.struct(*fold.ORDER)
+
+    def transform(events: DataFrame) -> DataFrame:
+        of_claim = events.where(F.col(CLAIM).isNotNull()).join(claims.select(CLAIM, _W, _LOW), on=CLAIM, how="inner")
+        below = (F.col(ORIGIN) == fold.PLAN) & (F.col("_commit_lsn") < F.col(_W))
+        lost = (F.col(SEEN) == 2) & (F.col("_commit_lsn") < F.col(_LOW))
+        in_chunk = F.col(ORIGIN) == fold.READ
+        facts = ("_generation", "_commit_lsn", "_committed_at", ABOVE)
+        per_key = of_claim.groupBy(*[column(k) for k in key]).agg(
+            F.max_by(row, F.when(in_chunk, F.lit(1))).alias("__tidemark_read"),
+            F.max_by(row, F.when(F.col(ORIGIN) == fold.OLDER, order)).alias("__tidemark_older"),
+            F.max_by(row, F.when(below, order)).alias("__tidemark_stream"),
+            F.max_by(F.struct(CLAIM, *facts), F.when(in_chunk, F.lit(1))).alias("__tidemark_at"),
+            F.coalesce(F.max(lost), F.lit(False)).alias(LOST),
+        )
+        stream = F.col("__tidemark_stream")
+        value = F.coalesce("__tidemark_older", "__tidemark_read")
+        named = F.when(stream.isNull(), value).otherwise(F.col("__tidemark_read"))
+        chosen = per_key.where(F.col("__tidemark_read").isNotNull()).withColumn("__tidemark_row", named)
+        is_overtaken = F.coalesce(stream[SEEN] == 2, F.lit(False))
+        return chosen.select(
+            *[F.col("__tidemark_at")[fact].alias(fact) for fact in (*facts, CLAIM)],
+            F.when(F.col("__tidemark_row._op") == "delete", "sweep").otherwise("read").alias("_op"),
+            *[column(name, "__tidemark_row").alias(name) for name in columns],
+            F.col("__tidemark_row._text").alias("_text"),
+            F.col(f"__tidemark_row.{HOLES}").alias(HOLES),
+            stream.alias("__tidemark_stream"),
+            F.when(is_overtaken, F.lit(OVERTAKEN)).alias(VERDICT),
+            F.col(LOST),
+            F.lit(False).alias(ALONE),
+        )
+
+    return transform
+
+
+def untouched(columns: Sequence[str]) -> Transform:
+    """Chunk rows whose keys no change of the plan or the evidence has -> the same shape as `at_watermark`."""
+
+    def transform(rows: DataFrame) -> DataFrame:
+        return rows.select(
+            *["_generation", "_commit_lsn", "_committed_at", ABOVE, CLAIM, "_op"],
+            *[column(name) for name in columns],
+            "_text",
+            F.lit(None).cast("array<string>").alias(HOLES),
+            F.lit(None).cast(_stream_type(rows, columns)).alias("__tidemark_stream"),
+            F.lit(None).cast("string").alias(VERDICT),
+            F.lit(False).alias(LOST),
+            F.lit(True).alias(ALONE),
+        )
+
+    return transform
+
+
+def _stream_type(rows: DataFrame, columns: Sequence[str]) -> StructType:
+    """The type of the row that `at_watermark` makes."""
+    kept = [rows.schema[name] for name in ("_op", *columns, "_text")]
+    return StructType([*kept, StructField(HOLES, ArrayType(StringType())), StructField(SEEN, IntegerType())])
+
+
+def judge(
+    key: Sequence[str], columns: Sequence[str], types: dict[str, DataType], target: DataFrame | None
+) -> Transform:
+    """Sets VERDICT: whether the stream's row, of the plan or else of the pinned target, is there and the same."""
+    names = [f"__tidemark_key_{n}" for n in range(len(key))]
+
+    def transform(rows: DataFrame) -> DataFrame:
+        stream = F.col("__tidemark_stream")
+        is_row = F.col("_op") == "read"
+        in_stream = stream["_op"] != "delete"
+        same_as_stream = _same(columns, types, "__tidemark_stream")
+        if target is None:
+            joined = rows
+            present, same = F.coalesce(in_stream, F.lit(False)), same_as_stream
+        else:
+            holes = F.col(fold.ROW_HOLES) if fold.ROW_HOLES in target.columns else F.lit(None).cast("array<string>")
+            there = target.select(
+                *[column(k).alias(n) for k, n in zip(key, names, strict=True)],
+                F.struct(*[column(name) for name in columns], holes.alias(HOLES)).alias("__tidemark_there"),
+            )
+            matches = fold.all_of([column(k) == F.col(n) for k, n in zip(key, names, strict=True)])
+            joined = rows.join(there, on=matches, how="left").drop(*names)
+            in_target = F.col("__tidemark_there").isNotNull()
+            same_as_target = _same(columns, types, "__tidemark_there")
+            present = F.when(stream.isNotNull(), in_stream).otherwise(in_target)
+            same = F.when(stream.isNotNull(), same_as_stream).otherwise(same_as_target)
+        verdict = (
+            F.when(F.col(VERDICT).isNotNull(), F.col(VERDICT))
+            .when(~is_row & ~present, F.lit(OVERTAKEN))
+            .when(is_row & ~present, F.lit(INSERTED))
+            .when(is_row & same, F.lit(UNCHANGED))
+            .otherwise(F.lit(REPAIRED))
+        )
+        return joined.withColumn(VERDICT, verdict).drop("__tidemark_stream", "__tidemark_there")
+
+    return transform
+
+
+def _same(columns: Sequence[str], types: dict[str, DataType], struct: str) -> Column:
+    """Whether a row and the one in a struct are stored alike, and lack the same values."""
+    nothing = F.array().cast("array<string>")
+    holes = [F.array_sort(F.coalesce(of, nothing)) for of in (F.col(HOLES), F.col(struct)[HOLES])]
+    return fold.all_of(
+        [
+            holes[0] == holes[1],
+            *[
+                fold.stored_form(column(name), types[name]).eqNullSafe(
+                    fold.stored_form(column(name, struct), types[name])
+                )
+                for name in columns
+            ],
+        ]
+    )
+
+
+def additions(key: Sequence[str], columns: Sequence[str]) -> Transform:
+    """Judged rows -> the rows that the changes get besides: `read` and `sweep`; of a sweep the key alone is kept."""
+
+    def transform(judged: DataFrame) -> DataFrame:
+        is_row = F.col("_op") == "read"
+        return judged.where(F.col(VERDICT).isin(INSERTED, REPAIRED)).select(
+            "_generation",
+            "_commit_lsn",
+            F.lit(0).cast("bigint").alias("_ordinal"),
+            F.lit(None).cast("bigint").alias("_xid"),
+            "_committed_at",
+            "_op",
+            *[column(name) if name in key else F.when(is_row, column(name)).alias(name) for name in columns],
+            F.lit(None).cast("array<string>").alias("_unchanged"),
+            F.when(is_row, F.col("_text")).alias("_text"),
+            F.lit(1).alias(HALF),
+            ABOVE,
+            HOLES,
+            ALONE,
+        )
+
+    return transform
+
+
+# --- without a key ----------------------------------------------------------------------------------------------------
+
+
+def above_last_truncate(history: DataFrame) -> DataFrame:
+    """The rows of history above its last truncate, in the shape that `fold.net_copies` takes."""
+    order = F.struct("_generation", "_commit_lsn", "_ordinal")
+    last = history.where(F.col("_op") == "truncate").agg(F.max(order).alias("__tidemark_last"))
+    above = F.col("__tidemark_last").isNull() | (order > F.col("__tidemark_last"))
+    rows = history.crossJoin(F.broadcast(last)).where(above & (F.col("_op") != "truncate")).drop("__tidemark_last")
+    return rows.withColumn(HALF, F.lit(1))
+
+
+def copies_at(claim: Claim, columns: Sequence[str], generation: int) -> Transform:
+    """Net copies -> as many rows at the claim's watermark: `read` for those missing, `sweep` for those too many."""
+
+    def transform(net: DataFrame) -> DataFrame:
+        copies = F.explode(F.sequence(F.lit(1), F.abs(fold.NET).cast("int")))
+        return (
+            net.where(F.col(fold.NET) != 0)
+            .withColumn("__tidemark_copy_number", copies)
+            .select(
+                F.lit(generation).cast("int").alias("_generation"),
+                F.lit(int(claim.watermark_lsn)).cast("bigint").alias("_commit_lsn"),
+                F.lit(0).cast("bigint").alias("_ordinal"),
+                F.lit(None).cast("bigint").alias("_xid"),
+                F.expr(f"TIMESTAMP '{claim.watermark_at}'").alias("_committed_at"),
+                F.when(F.col(fold.NET) > 0, "read").otherwise("sweep").alias("_op"),
+                *[column(name) for name in columns],
+                F.lit(None).cast("array<string>").alias("_unchanged"),
+                F.lit(None).cast("map<string, string>").alias("_text"),
+                F.lit(1).alias(HALF),
+                F.lit(True).alias(ABOVE),
+                F.lit(None).cast("array<string>").alias(HOLES),
+                F.lit(True).alias(ALONE),
+            )
+        )
+
+    return transform
+
+
+# --- what was read nowhere --------------------------------------------------------------------------------------------
+
+
+def swept(
+    key: Sequence[str], columns: Sequence[str], target: DataFrame, known: DataFrame, generation: int, watermark: Claim
+) -> DataFrame:
+    """The target's keys that are not `known` (the key's columns), as `sweep` rows at the watermark; compared for
+    equality only, since Spark's order of keys is not an index's."""
+    types = {field.name: field.dataType for field in target.schema.fields}
+    return target.join(known, on=list(key), how="left_anti").select(
+        F.lit(generation).cast("int").alias("_generation"),
+        F.lit(int(watermark.watermark_lsn)).cast("bigint").alias("_commit_lsn"),
+        F.lit(0).cast("bigint").alias("_ordinal"),
+        F.lit(None).cast("bigint").alias("_xid"),
+        F.expr(f"TIMESTAMP '{watermark.watermark_at}'").alias("_committed_at"),
+        F.lit("sweep").alias("_op"),
+        *[column(name) if name in key else F.lit(None).cast(types[name]).alias(name) for name in columns],
+        F.lit(None).cast("array<string>").alias("_unchanged"),
+        F.lit(None).cast("map<string, string>").alias("_text"),
+        F.lit(1).alias(HALF),
+        F.lit(True).alias(ABOVE),
+        F.lit(None).cast("array<string>").alias(HOLES),
+        F.lit(True).alias(ALONE),
+    )
+
+
+def keys_not_seen(key: Sequence[str], sweep: Sweep) -> Transform:
+    """The keys of the changes that the sweep's snapshot did not see."""
+    snapshot = Snapshot.parse(sweep.snapshot)
+    seen = F.col("_xid") < snapshot.xmax
+    if snapshot.in_progress:
+        seen &= ~F.col("_xid").isin(*snapshot.in_progress)
+
+    def transform(changes: DataFrame) -> DataFrame:
+        return changes.where(~seen).select(*[column(k) for k in key])
+
+    return transform

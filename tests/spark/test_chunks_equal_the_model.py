@@ -1,0 +1,143 @@
+"""Chunks read beside writers, some of whose commits are not visible yet, against a model of the source.
+
+Each seed is a table: rows from before the stream, transactions that commit and become visible in any order, chunks
+whose high watermark is late, batches and plans cut anywhere, truncates, keys that move. Whatever happens, current ends
+equal to the source, and the last rows of history are current.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from tests.spark.lake import TEXTS, Lake, StagedTable, table_schema
+from tests.spark.model import Row
+from tests.spark.source import KEYS, Source
+from tidemark.backfill.snapshot import Snapshot
+from tidemark.staging.manifest import Claim, Sweep
+from tidemark.target.plan import TableResult
+
+SEEDS = range(3)
+CHUNKS = 4
+
+
+@dataclass
+class Backfilled:
+    """One table and the backfill that goes on in it; `holes_are_expected` once a key moved, unchanged value and all."""
+
+    rng: random.Random
+    table: StagedTable
+    source: Source
+    done: int = 0
+    number: int = 0
+    left: list[list[int]] = field(default_factory=list)
+    pinned: Snapshot | None = None
+
+    def begin(self) -> None:
+        self.number += 1
+        cuts = sorted(self.rng.sample(range(1, len(KEYS)), CHUNKS - 1))
+        self.left = [list(KEYS)[a:b] for a, b in zip([0, *cuts], [*cuts, len(KEYS)], strict=True)]
+        self.pinned = self.source.snapshot()
+
+    @property
+    def backfill(self) -> str:
+        return f"b{self.number}"
+
+    def happen(self, writes: int) -> None:
+        """Some of everything, in any order."""
+        acts = ["write"] * writes + ["show", "read", "mark", "stage"]
+        self.rng.shuffle(acts)
+        for act in acts:
+            match act:
+                case "write":
+                    self.source.write()
+                case "show":
+                    self.source.show_some()
+                case "read" if self.left:
+                    self.source.read(self.backfill, self.left.pop(0))
+                case "mark":
+                    self.source.mark_late()
+                case "stage":
+                    self.stage()
+
+    def stage(self) -> None:
+        claims = [entry for entry in self.source.wal if isinstance(entry, Claim)]
+        ends = bool(claims) and not self.left and not self.source.late and self.pinned is not None
+        self.source.stage([Sweep(self.backfill, str(self.pinned))] if ends else [])
+        if ends:
+            self.pinned = None
+
+    def finish(self) -> None:
+        self.source.show_all()
+        while self.left:
+            self.source.read(self.backfill, self.left.pop(0))
+        self.source.mark_late()
+        self.stage()
+
+
+def _tables(lake: Lake, salt: int, seeds: range = SEEDS) -> list[Backfilled]:
+    tables = []
+    for seed in seeds:
+        rng = random.Random(1000 * salt + seed)
+        table = lake.table(table_schema(f"t{seed}", TEXTS))
+        tables.append(Backfilled(rng, table, Source(rng, table)))
+        tables[-1].source.fill(rng.choice([0, 5, 10]))
+    return tables
+
+
+def _merge(lake: Lake, tables: list[Backfilled]) -> list[TableResult]:
+    with_work = [t for t in tables if t.done < len(t.table.batches)]
+    results = lake.applied(*[t.table.planned(t.done) for t in with_work]) if with_work else []
+    for table in with_work:
+        table.done = len(table.table.batches)
+    return results
+
+
+def _check(lake: Lake, table: Backfilled, *, holes: bool = False) -> None:
+    """Current equals the source, save for values that it says it lacks; history leads to current."""
+    expected = {row["id"]: row for row in table.source.committed.values()}
+    current = {row["id"]: row.asDict() for row in lake.read("current", table.table).collect()}
+    assert set(current) == set(expected)
+    for key, row in current.items():
+        lacking = row["_holes"] or []
+        assert holes or not lacking
+        assert all(row[name] is None for name in lacking)
+        assert {n: row[n] for n in TEXTS if n not in lacking} == {
+            n: expected[key][n] for n in TEXTS if n not in lacking
+        }
+    last: dict[int, Row] = {}
+    for change in lake.read("history", table.table).orderBy("_commit_lsn", "_ordinal", "_op").collect():
+        if change["_op"] == "truncate":
+            last.clear()
+        elif change["_op"] in ("delete", "sweep"):
+            last.pop(change["id"], None)
+        else:
+            last[change["id"]] = {n: change[n] for n in TEXTS}
+    assert last == {key: {n: row[n] for n in TEXTS} for key, row in current.items()}
+
+
+def test_a_backfill_beside_writers_ends_equal_to_the_source(lake: Lake) -> None:
+    tables = _tables(lake, 1)
+    for table in tables:
+        table.happen(2)
+        table.begin()
+    for _ in range(3):
+        for table in tables:
+            table.happen(5)
+        _merge(lake, tables)
+    for table in tables:
+        table.finish()
+    results = _merge(lake, tables)
+    for table in tables:
+        _check(lake, table, holes=True)
+    # What moved behind the reader is read by the next backfill, which finds everything else as it is.
+    for table in tables:
+        table.begin()
+        table.finish()
+    results = _merge(lake, tables)
+    for table, result in zip(tables, results, strict=True):
+        _check(lake, table)
+        assert sum(c.read for c in result.chunks) == len(table.source.committed)
+        assert result.swept == {table.backfill: 0}
+        repaired = sum(c.repaired for c in result.chunks)
+        assert (result.rows["history"], result.rows["inserted"], result.rows["deleted"]) == (repaired, 0, 0)
