@@ -26,6 +26,7 @@ from pyspark.sql import SparkSession
 
 from tests.support import local_spark, stages
 from tidemark import failpoints
+from tidemark.capture.backfill.planning import BackfillRequest
 from tidemark.config import Bounds, PipelineConfig, TableRule
 from tidemark.ledger import connection as ledger_connection
 from tidemark.ledger import generations, leases
@@ -64,6 +65,7 @@ class Environment:
     sessions: dict[str, psycopg.Connection[Any]] = field(default_factory=dict)
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     report: RunReport = field(default_factory=lambda: RunReport("none yet"))
+    request: BackfillRequest = field(default_factory=BackfillRequest)
 
     # --- the source ----------------------------------------------------------------------------------------------
 
@@ -130,8 +132,34 @@ class Environment:
         self.report.confirmed = stages.confirm(self.stage_input())
         return self.report.confirmed
 
+    # --- a backfill's stages -------------------------------------------------------------------------------------
+
+    def backfill(self, *tables: str, run_id: str | None = None, **request: Any) -> Any:
+        """One run of the backfill DAG, as its form asks for it; what it reports. Nothing goes on between its stages."""
+        self.begin_backfill(*tables, run_id=run_id, **request)
+        self.plan()
+        self.read()
+        return self.end_backfill()
+
+    def begin_backfill(self, *tables: str, run_id: str | None = None, **request: Any) -> None:
+        """What is called from now on are tasks of this run."""
+        self.begin_run(run_id or f"backfill-{next(self.numbers)}")
+        self.request = BackfillRequest(tables=tables, **request)
+
+    def plan(self) -> Any:
+        return stages.plan(self.stage_input())
+
+    def read(self) -> Any:
+        return stages.read(self.stage_input())
+
+    def end_backfill(self) -> Any:
+        self.drain()
+        self.merge()
+        self.confirm()
+        return stages.report(self.stage_input())
+
     def stage_input(self) -> stages.StageInput:
-        return stages.StageInput(self.config, self.source, self.ledger, self.report.run_id, SALT)
+        return stages.StageInput(self.config, self.source, self.ledger, self.report.run_id, SALT, self.request)
 
     # --- faults --------------------------------------------------------------------------------------------------
 

@@ -9,13 +9,15 @@ import os
 import pickle
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
 
+from tidemark.capture.backfill.planning import BackfillRequest
 from tidemark.config import PipelineConfig
+from tidemark.ledger.backfills import Backfill
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +29,10 @@ class StageInput:
     ledger: str
     run_id: str
     salt: bytes
+    request: BackfillRequest = field(default_factory=BackfillRequest)
 
     def holder(self, task: str) -> str:
-        return f"{self.config.pipeline}_capture/{self.run_id}/{task}/-1"
+        return f"{self.config.pipeline}/{self.run_id}/{task}/-1"
 
 
 def preflight(given: StageInput) -> Any:
@@ -44,6 +47,38 @@ def changes_waiting(given: StageInput) -> bool:
     from tidemark.capture.waiting import changes_waiting
 
     return changes_waiting(given.config, source=given.source, ledger=given.ledger).waiting
+
+
+def plan(given: StageInput) -> list[Backfill]:
+    from tidemark.capture.backfill.planning import plan
+
+    return plan(
+        given.config,
+        source=given.source,
+        ledger=given.ledger,
+        run_id=given.run_id,
+        holder=given.holder("plan"),
+        request=given.request,
+    )
+
+
+def read(given: StageInput) -> Any:
+    from tidemark.capture.backfill.reading import read_chunks
+
+    return read_chunks(
+        given.config,
+        source=given.source,
+        ledger=given.ledger,
+        run_id=given.run_id,
+        holder=given.holder("read"),
+        salt=given.salt,
+    )
+
+
+def report(given: StageInput) -> Any:
+    from tidemark.capture.backfill.reporting import report
+
+    return report(given.config, ledger=given.ledger, run_id=given.run_id)
 
 
 def drain(given: StageInput) -> Any:
@@ -89,6 +124,10 @@ def confirm(given: StageInput) -> Any:
 def main(stage: str, path: str) -> None:
     given: StageInput = pickle.loads(Path(path).read_bytes())
     match stage:
+        case "plan":
+            plan(given)
+        case "read":
+            read(given)
         case "drain":
             drain(given)
         case "merge":
