@@ -7,15 +7,18 @@ from typing import Any
 import psycopg
 import pytest
 
+from standalone.postgres import wait_for
 from tests.ledger.conftest import open_at
+from tests.support.backfills import HALVES, backfill_of, chunk_of, claim_of, open_backfill, record
 from tests.support.manifests import manifest_of, path_of, schema_of
-from tidemark.errors import LeaseLost, SchemaVersionClash, StagedMoved
-from tidemark.ledger import batches, generations, leases, positions, tables
+from tidemark.errors import ClaimRefused, LeaseLost, SchemaVersionClash, SchemaVersionTaken, StagedMoved
+from tidemark.ledger import backfills, batches, chunks, generations, leases, positions, schema_versions, tables
+from tidemark.ledger.chunks import ReadChunk, Rejection
 from tidemark.ledger.connection import connect
 from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import SLOT, Lease
 from tidemark.lsn import Lsn
-from tidemark.staging.manifest import BatchManifest, TableMark
+from tidemark.staging.manifest import BatchManifest, Sweep, TableMark
 
 Book = psycopg.Connection[Any]
 
@@ -187,3 +190,171 @@ def test_the_batch_before_a_plan_is_the_last_that_touches_the_table(
         register(book, lease, manifest)
     assert batches.previous_end(book, "shop", 1, "s.a", Lsn(300)) == Lsn(200)
     assert batches.previous_end(book, "shop", 1, "s.b", Lsn(200)) is None
+
+
+# --- claims -----------------------------------------------------------------------------------------------------------
+
+
+def read_whole(ledger: str, book: Book, table: str = "s.a", backfill: str = "b1", **fields: Any) -> ReadChunk:
+    """A backfill of one chunk, read and not claimed."""
+    chunk = chunk_of(open_backfill(book, table, backfill, **fields))
+    assert record(ledger, chunk, done=True)
+    return chunk
+
+
+def claiming(start: int, end: int, *taken: ReadChunk, sweep: bool = False, **fields: Any) -> BatchManifest:
+    """A batch that has the high watermarks of these chunks and no changes; `sweep` those chunks' backfills with it."""
+    claims = {c.table: tuple(claim_of(d, end - 1) for d in taken if d.table == c.table) for c in taken}
+    sweeps = {c.table: (Sweep(c.backfill, "700:700:"),) for c in taken} if sweep else {}
+    return manifest_of(start, end, claims=claims, sweeps=sweeps, **fields)
+
+
+def test_a_batch_that_only_claims_chunks_touches_their_table(
+    ledger: str, book: Book, lease: Lease, generation: Generation
+) -> None:
+    register(book, lease, manifest_of(100, 200, "s.b"))
+    chunk = read_whole(ledger, book)
+    register(book, lease, claiming(200, 300, chunk, sweep=True))
+    register(book, lease, manifest_of(300, 400, "s.a"))
+    first, second = (t for t in batches.unapplied(book, "shop") if t.table == "s.a")
+    assert (first.end_lsn, first.files, first.max_xid) == (Lsn(300), (), None)
+    assert (first.claims, first.sweeps) == ((claim_of(chunk, 299),), (Sweep("b1", "700:700:"),))
+    assert (second.claims, batches.previous_end(book, "shop", 1, "s.a", second.start_lsn)) == ((), Lsn(300))
+    assert positions.applied(book, "shop")["s.a"] == Lsn(200)
+    positions.rise(book, "shop", 1, "s.a", history_lsn=Lsn(300), current_lsn=Lsn(300))
+    assert positions.applied(book, "shop")["s.a"] == Lsn(300)
+    (claimed,) = chunks.of_backfill(book, "shop", "b1")
+    assert (claimed.claimed_lsn, claimed.watermark_lsn) == (Lsn(300), Lsn(299))
+    assert chunks.unclaimed(book, "shop") == []
+
+
+def refused(book: Book, lease: Lease, manifest: BatchManifest) -> None:
+    staged = batches.staged(book, "shop")
+    with pytest.raises(ClaimRefused, match="b1"):
+        register(book, lease, manifest)
+    assert batches.staged(book, "shop") == staged
+
+
+def test_a_claim_that_does_not_hold_registers_nothing(
+    ledger: str, book: Book, lease: Lease, generation: Generation
+) -> None:
+    chunk = read_whole(ledger, book)
+    refused(book, lease, claiming(100, 200, replace(chunk, attempt="00000000-0000-0000-0000-000000000001")))
+    register(book, lease, claiming(100, 200, chunk))
+    refused(book, lease, claiming(200, 300, chunk))
+    assert tables.one(book, "shop", "s.b") is None
+
+
+def test_a_chunk_of_a_closed_backfill_is_not_claimed(
+    ledger: str, book: Book, lease: Lease, generation: Generation
+) -> None:
+    chunk = read_whole(ledger, book)
+    backfills.close(book, "shop", "b1", "another one takes its place")
+    refused(book, lease, claiming(100, 200, chunk))
+
+
+def test_a_rejected_chunk_is_not_claimed_and_opens_its_part_again_with_the_batch(
+    ledger: str, book: Book, lease: Lease, generation: Generation
+) -> None:
+    chunk = read_whole(ledger, book)
+    rejection = Rejection("b1", "1-1", chunk.attempt, "the table was rewritten")
+    with pytest.raises(StagedMoved):
+        batches.register(book, lease, manifest_of(150, 200), "m", rejected=[rejection])
+    assert len(chunks.ranges_of(book, "shop", "b1")) == 1
+    batches.register(book, lease, manifest_of(100, 200), "m", rejected=[rejection])
+    assert [r.done for r in chunks.ranges_of(book, "shop", "b1")] == [True, False]
+    refused(book, lease, claiming(200, 300, chunk))
+
+
+def test_a_sweep_is_refused_while_something_of_the_backfill_is_unread_or_unclaimed(
+    ledger: str, book: Book, lease: Lease, generation: Generation
+) -> None:
+    made = open_backfill(book, "s.a", "b1", *HALVES)
+    first, second = chunk_of(made, "1-1", upper=("10",)), chunk_of(made, "2-1", lower=("10",))
+    assert record(ledger, first, done=True)
+    refused(book, lease, claiming(100, 200, first, sweep=True))
+    assert record(ledger, second, done=True)
+    refused(book, lease, claiming(100, 200, first, sweep=True))
+    register(book, lease, claiming(100, 200, first))
+    register(book, lease, claiming(200, 300, second, sweep=True))
+
+
+def test_a_sweep_is_refused_where_the_batch_has_one_of_its_chunks_read_again(
+    ledger: str, book: Book, lease: Lease, generation: Generation
+) -> None:
+    made = open_backfill(book, "s.a", "b1", *HALVES)
+    first, second = chunk_of(made, "1-1", upper=("10",)), chunk_of(made, "2-1", lower=("10",))
+    assert record(ledger, first, done=True)
+    assert record(ledger, second, done=True)
+    rejection = Rejection("b1", "2-1", second.attempt, "the table was rewritten")
+    with pytest.raises(ClaimRefused, match="not all of it is read"):
+        batches.register(book, lease, claiming(100, 200, first, sweep=True), "m", rejected=[rejection])
+
+
+def test_a_manifest_registered_again_claims_what_it_says_known_or_not(
+    ledger: str, book: Book, lease: Lease, generation: Generation
+) -> None:
+    known = read_whole(ledger, book)
+    unknown = chunk_of(backfill_of("s.b", "b2"))
+    backfills.close(book, "shop", "b1", "the ledger is an older copy")
+    manifest = claiming(100, 200, known, unknown, sweep=True)
+    assert batches.register(book, lease, manifest, "m", again=True)
+    assert [(t.table, len(t.claims), len(t.sweeps)) for t in batches.unapplied(book, "shop")] == [
+        ("s.a", 1, 1),
+        ("s.b", 1, 1),
+    ]
+    assert chunks.of_backfill(book, "shop", "b1")[0].claimed_lsn == Lsn(200)
+
+
+def test_a_chunk_recorded_while_the_batch_is_registered_waits_and_then_finds_the_backfill_as_it_is(
+    ledger: str, book: Book, lease: Lease, generation: Generation
+) -> None:
+    """The lock of the backfill's row: either the chunk is there when the sweep is verified, or it comes after."""
+    made = open_backfill(book, "s.a", "b1", *HALVES)
+    first, second = chunk_of(made, "1-1", upper=("10",)), chunk_of(made, "2-1", lower=("10",))
+    assert record(ledger, first, done=True)
+    recorded: list[bool] = []
+    reader = threading.Thread(target=lambda: recorded.append(record(ledger, second, done=True)))
+    with book.transaction(), connect(ledger) as witness:
+        register(book, lease, claiming(100, 200, first))
+        reader.start()
+        wait_for(
+            "the reader waits for a lock",
+            lambda: witness.execute(
+                "SELECT 1 FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'"
+            ).fetchone(),
+        )
+        assert recorded == []
+    reader.join()
+    assert recorded == [True]
+    assert [c.chunk for c in chunks.unclaimed(book, "shop")] == ["2-1"]
+
+
+# --- versions that a reader knew first --------------------------------------------------------------------------------
+
+
+def test_a_version_that_a_reader_knew_first_is_streamed_once_a_batch_has_changes_of_it(
+    ledger: str, book: Book, lease: Lease, generation: Generation
+) -> None:
+    register(book, lease, manifest_of(100, 200, "s.a"))
+    wider = schema_versions.adopt(book, "shop", schema_of("s.a", 0, ("id", "added")))
+    assert [v.version for v in schema_versions.streamed(book, "shop", "s.a")] == [1]
+    assert schema_versions.ahead(book, "shop", "s.a") == [wider]
+    chunk = read_whole(ledger, book)
+    register(book, lease, claiming(200, 300, chunk, schemas=(wider,)))
+    assert schema_versions.ahead(book, "shop", "s.a") == [wider]
+    manifest = manifest_of(300, 400, "s.a", schemas=(wider,))
+    (table,) = manifest.tables
+    files = (replace(table.files[0], schema_version=2),)
+    register(book, lease, replace(manifest, tables=(replace(table, files=files),)))
+    assert [v.version for v in schema_versions.streamed(book, "shop", "s.a")] == [1, 2]
+    assert schema_versions.ahead(book, "shop", "s.a") == []
+
+
+def test_a_number_that_a_reader_gave_to_another_shape_makes_the_drain_try_again(
+    book: Book, lease: Lease, generation: Generation
+) -> None:
+    schema_versions.adopt(book, "shop", schema_of("s.a", 0, ("id", "added")))
+    with pytest.raises(SchemaVersionTaken, match=r"s\.a"):
+        register(book, lease, manifest_of(100, 200, "s.a"))
+    assert batches.staged(book, "shop") == Lsn(100)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
 from tidemark.schema.table import Column, TableSchema
-from tidemark.staging.manifest import BatchManifest, SourceIdentity, StagedFile, TableChanges, TableMark
+from tidemark.staging.manifest import BatchManifest, Claim, SourceIdentity, StagedFile, Sweep, TableChanges, TableMark
 from tidemark.target.plan import MergePlan, PlannedBatch, PlannedFile, PlannedTable
 
 SOURCE = SourceIdentity(system_identifier="7000000000000000001", timeline=1, slot="shop", server_version=180000)
@@ -36,8 +38,12 @@ def manifest_of(
     marks: tuple[TableMark, ...] = (),
     schemas: tuple[TableSchema, ...] | None = None,
     fingerprints: dict[str, dict[str, object]] | None = None,
+    max_xid: int | None = None,
+    claims: Mapping[str, tuple[Claim, ...]] | None = None,
+    sweeps: Mapping[str, tuple[Sweep, ...]] | None = None,
 ) -> BatchManifest:
-    """One batch with ten inserts in one file for each of `tables`."""
+    """One batch with ten inserts in one file for each of `tables`; of those in `claims` alone without changes."""
+    claims, sweeps = claims or {}, sweeps or {}
     folder = f"{pipeline}/staging/g{generation}/{Lsn(start).hex16}-{attempt}"
     return BatchManifest(
         pipeline=pipeline,
@@ -53,8 +59,16 @@ def manifest_of(
                 table=table,
                 files=(StagedFile(f"{folder}/{table}/v1-0.parquet", rows=10, bytes=4, sha256="00", schema_version=1),),
                 counts={"insert": 10},
+                max_xid=max_xid,
+                claims=claims.get(table, ()),
+                sweeps=sweeps.get(table, ()),
             )
             for table in tables
+        )
+        + tuple(
+            TableChanges(table, (), {}, claims=taken, sweeps=sweeps.get(table, ()))
+            for table, taken in claims.items()
+            if table not in tables
         ),
         schemas=tuple(schema_of(table) for table in tables) if schemas is None else schemas,
         transactions=None,

@@ -26,12 +26,15 @@ from typing import Any, Final
 import psycopg
 
 from tidemark.capture import confirm, generation
+from tidemark.capture.backfill import claiming
+from tidemark.capture.backfill.claiming import Claims, Watermarks
+from tidemark.capture.backfill.watermarks import PREFIX
 from tidemark.capture.open_batch import OpenBatch, Staged, end_of_batch
 from tidemark.capture.schemas import Catalog, Schemas, catalogue_marks, unfit_key
 from tidemark.config import PipelineConfig
 from tidemark.errors import DrainStalled, SlotBusy
 from tidemark.failpoints import reach
-from tidemark.ledger import batches, leases, migrations, tables
+from tidemark.ledger import batches, chunks, leases, migrations, schema_versions, tables
 from tidemark.ledger import connection as ledger_sessions
 from tidemark.ledger import generations as ledger_generations
 from tidemark.ledger.leases import Lease
@@ -40,6 +43,7 @@ from tidemark.names import TableName
 from tidemark.pgoutput.decoder import DecodedBlock, Decoder
 from tidemark.pgoutput.messages import LogicalMessage
 from tidemark.schema.fingerprint import Fingerprint
+from tidemark.schema.table import TableSchema
 from tidemark.source import catalog, slot
 from tidemark.source import connection as source_sessions
 from tidemark.source.publication import lock_bounded
@@ -51,7 +55,6 @@ from tidemark.staging.store import Store
 
 log = logging.getLogger(__name__)
 
-PREFIX: Final = "tidemark"
 BLOCK_BYTES: Final = 8 * 2**20
 # How long a read waits for the first message before the drain looks at its lease and at the clock.
 READ_S: Final = 1.0
@@ -103,12 +106,13 @@ def drain(
     The lease `slot` is waited for up to `wait_s`: a drain of the pipeline's other DAG may hold it.
 
     `source` and `ledger` are connection strings. A run that has registered a heartbeat of its own is done: its
-    batches are returned and nothing else happens.
+    batches are returned and nothing else happens, unless a chunk is unclaimed: then it goes on to a heartbeat of this
+    try.
     """
     with ledger_sessions.connect(ledger, config.application_name) as ledger_conn:
         migrations.require(ledger_conn)
         done = _of_run(ledger_conn, config, run_id)
-        if done.reached_target:
+        if _is_done(ledger_conn, config, done):
             leases.give_back_of_dead_try(ledger_conn, config.pipeline, leases.SLOT, holder)
             return done
         with (
@@ -121,7 +125,7 @@ def drain(
             store = Store(config.lake)
             open_generation = generation.settle(config, source_conn, ledger_conn, store, lease)
             done = _of_run(ledger_conn, config, run_id)
-            if done.reached_target:
+            if _is_done(ledger_conn, config, done):
                 return done  # staged by an earlier try that died before it could register
             if _valve(config, source_conn, open_generation.staged_lsn):
                 confirm.confirm_up_to_staged(config, source=source, ledger=ledger, lease=lease)
@@ -164,6 +168,10 @@ def _of_run(conn: psycopg.Connection[Any], config: PipelineConfig, run_id: str) 
         reached_target=any(b.heartbeat_lsn is not None for b in own),
         skipped_messages=sum(b.skipped_messages for b in own),
     )
+
+
+def _is_done(conn: psycopg.Connection[Any], config: PipelineConfig, done: DrainResult) -> bool:
+    return done.reached_target and not chunks.unclaimed(conn, config.pipeline)
 
 
 # --- before the stream ------------------------------------------------------------------------------------------------
@@ -301,10 +309,17 @@ class _Run:
         self._clock = clock
         self._now = now
         self._server = slot.read_server(source_conn)
-        self._schemas = Schemas(config.rule, self._look, lambda t: tables.versions(ledger_conn, config.pipeline, t))
+        self._schemas = Schemas(
+            config.rule,
+            self._look,
+            lambda t: schema_versions.streamed(ledger_conn, config.pipeline, t),
+            lambda t: schema_versions.ahead(ledger_conn, config.pipeline, t),
+        )
         self._fingerprints, self._changed, self._marks = self._read_fingerprints()
         self._next_xid = _next_xid(source_conn)
         self._decoder = Decoder(self._schemas.schema_for, open_generation.number, salt, self._next_xid)
+        self._watermarks = Watermarks(config.pipeline, open_generation.number)
+        claiming.emit_again(source_conn, ledger_conn, config.pipeline, open_generation.number)
         self._heartbeat = emit_heartbeat(source_conn, config, open_generation.number, lease.attempt)
         self._heartbeat_commit: Lsn | None = None
         self._batch = self._new_batch(open_generation.staged_lsn)
@@ -347,16 +362,25 @@ class _Run:
                 heartbeat_commit=self._heartbeat_commit,
             )
             if end_lsn is None:
-                batch.add(block, size, self._next_xid, self._heartbeat.is_in)
+                self._add(block, size)
                 return True
             below, above = block.split(end_lsn)
             share = size * _rows(below) // max(1, _rows(block))
-            batch.add(below, share, self._next_xid, self._heartbeat.is_in)
+            self._add(below, share)
             block, size = above, size - share
             has_heartbeat = self._heartbeat_commit is not None and self._heartbeat_commit < end_lsn
             self._end_batch(end_lsn if has_heartbeat else None)
             if has_heartbeat or self._clock() >= ends_at:
                 return False
+
+    def _add(self, block: DecodedBlock, size: int) -> None:
+        self._batch.add(
+            block,
+            size,
+            self._next_xid,
+            lambda message: self._heartbeat.is_in(message) or self._watermarks.of(message) is not None,
+        )
+        self._watermarks.add(block)
 
     def _end_batch(self, heartbeat_lsn: Lsn | None) -> None:
         """Files, folders, manifest, ledger row, in this order (R3), and the next batch begins."""
@@ -366,14 +390,15 @@ class _Run:
         reach("drain.after_files")
         if staged.tables:
             self._store.sync_folders(batch.folder)
-        manifest = self._manifest(staged, heartbeat_lsn)
+        claims = self._claims()
+        manifest = self._manifest(staged, claims, heartbeat_lsn)
         path = layout.manifest_file(batch.folder)
         reach("drain.before_manifest")
         self._store.write_atomic(path, manifest.to_json().encode())
         self._store.sync_folders(batch.folder)
         reach("drain.after_manifest")
         reach("drain.before_register")
-        batches.register(self._ledger, self._lease, manifest, path)
+        batches.register(self._ledger, self._lease, manifest, path, rejected=claims.rejected)
         reach("drain.after_register")
         log.info(
             "Registered [%s, %s): %d changes of %d tables in %d transactions",
@@ -383,13 +408,26 @@ class _Run:
             len(manifest.tables),
             manifest.transaction_count,
         )
+        for rejection in claims.rejected:
+            log.warning(
+                "Chunk %s of backfill %s is read again: %s", rejection.chunk, rejection.backfill, rejection.reason
+            )
         for mark in manifest.marks:
             log.warning("%s is %s: %s", mark.table, mark.state.replace("_", " "), mark.message)
         self._marks, self._changed = (), frozenset()
         self._batch = self._new_batch(staged.end_lsn)
 
-    def _manifest(self, staged: Staged, heartbeat_lsn: Lsn | None) -> BatchManifest:
-        touched = {table.table for table in staged.tables}
+    def _claims(self) -> Claims:
+        found = claiming.claims_of(
+            self._ledger, self._config.pipeline, self._watermarks.take(), self._fingerprints, self._look_again
+        )
+        for table, claims in found.claims.items():
+            log.info("Claimed %d chunks of %s%s", len(claims), table, ", and its sweep" * (table in found.sweeps))
+        return found
+
+    def _manifest(self, staged: Staged, claims: Claims, heartbeat_lsn: Lsn | None) -> BatchManifest:
+        staged_tables = claims.added_to(staged.tables)
+        touched = {table.table for table in staged_tables}
         marks = [*self._marks, *self._schemas.take_renamed()]
         for schema in staged.schemas:
             marks += self._schemas.take_marks(schema)
@@ -408,13 +446,13 @@ class _Run:
                 slot=self._config.slot,
                 server_version=self._server.version,
             ),
-            tables=staged.tables,
-            schemas=staged.schemas,
+            tables=staged_tables,
+            schemas=self._with_read_versions(staged.schemas, claims),
             transactions=staged.transactions,
             transaction_count=staged.transaction_count,
             heartbeat_lsn=heartbeat_lsn,
             last_committed_at=staged.last_committed_at,
-            skipped_messages=staged.skipped_messages,
+            skipped_messages=staged.skipped_messages + claims.ignored,
             fingerprints={
                 table_id: fingerprint.to_json()
                 for table_id, fingerprint in self._fingerprints.items()
@@ -422,6 +460,17 @@ class _Run:
             },
             marks=tuple(marks),
         )
+
+    def _with_read_versions(self, staged: tuple[TableSchema, ...], claims: Claims) -> tuple[TableSchema, ...]:
+        """The definitions that the batch's files follow, those of claimed chunks included: a manifest is enough to
+        bring a ledger back."""
+        found = {(schema.table, schema.version): schema for schema in staged}
+        for table in claims.claims:
+            followed = claims.versions(table)
+            for schema in tables.versions(self._ledger, self._config.pipeline, table):
+                if schema.version in followed:
+                    found.setdefault((schema.table, schema.version), schema)
+        return tuple(found[at] for at in sorted(found))
 
     def _new_batch(self, start: Lsn) -> OpenBatch:
         folder = layout.batch_folder(self._config.pipeline, self._generation.number, start, self._lease.attempt)
@@ -453,6 +502,11 @@ class _Run:
         )
         changed = frozenset(table for table, found in fingerprints.items() if before.get(table) != found)
         return fingerprints, changed, tuple(catalogue_marks(fingerprints, before, gone))
+
+    def _look_again(self, table: str) -> Fingerprint | None:
+        """One table's fingerprint now, None where it is captured no more."""
+        here = [t for t in self._look().tables.values() if str(t.table) == table and t.published]
+        return catalog.fingerprint(self._source, self._config.publication, here).get(table)
 
     # --- silence ------------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,8 @@
     ingest ──► planned ──► spark_apps/merge_batch.py ──► ingest
     (whatever earlier tasks left)       (one plan)       (this one's result)
 
+A plan lists, beside the batches, the older ones that its chunks and sweeps need as evidence (R7).
+
 A plan does not hold "its run's batch" but, per table, every registered batch that the ledger does not know as
 applied. It is a file and a row of its own for every attempt. The row is written after the file and before the
 application starts, so every result that ever appears is found by whoever comes next, and a worker that dies after
@@ -12,9 +14,9 @@ Spark's success costs nothing: positions in the ledger only rise, and those in D
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any, Final
@@ -22,14 +24,17 @@ from typing import Any, Final
 import psycopg
 
 from tidemark import failpoints
+from tidemark.backfill.snapshot import Snapshot
 from tidemark.config import PipelineConfig
 from tidemark.errors import LakeFailed
-from tidemark.ledger import batches, plans, positions, tables
+from tidemark.ledger import backfills, batches, chunks, plans, positions, tables
 from tidemark.ledger.batches import TouchedTable
 from tidemark.ledger.connection import connect
 from tidemark.ledger.leases import hold, of_table
 from tidemark.ledger.plans import RecordedPlan
 from tidemark.lsn import Lsn
+from tidemark.schema.evolution import Verdict, compare_schemas
+from tidemark.schema.table import TableSchema
 from tidemark.staging import layout
 from tidemark.staging.store import Store
 from tidemark.target.plan import (
@@ -52,7 +57,7 @@ class IngestedTable:
     """What one result said of one table, and what it changed: `before` and `after` are its
     applied position in the ledger.
 
-    `parked` is True where this result's error parked the table.
+    `parked` is True where this result's error parked the table, `backfilled` is the backfill that is applied with it.
     """
 
     table: str
@@ -64,6 +69,7 @@ class IngestedTable:
     seconds: float
     error: dict[str, str] | None
     parked: bool
+    backfilled: str | None = None
 
     @property
     def moved(self) -> bool:
@@ -152,24 +158,86 @@ def _planned_table(
 ) -> PlannedTable:
     first = parts[0]
     after = batches.previous_end(connection, config.pipeline, first.generation, table, first.start_lsn)
-    followed = {file.schema_version for part in parts for file in part.files}
-    versions = tables.versions(connection, config.pipeline, table)
+    evidence = _evidence(connection, config.pipeline, parts)
+    row = tables.one(connection, config.pipeline, table)
     return PlannedTable(
         table=table,
         after=after,
-        schemas=tuple(version for version in versions if version.version in followed),
-        batches=tuple(
-            PlannedBatch(
-                start_lsn=part.start_lsn,
-                end_lsn=part.end_lsn,
-                files=tuple(PlannedFile(f.path, f.rows, f.bytes, f.schema_version) for f in part.files),
-                unchanged=part.unchanged,
-                moved=part.moved,
-                truncates=part.counts.get("truncate", 0),
-            )
-            for part in parts
-        ),
+        schemas=_followed(tables.versions(connection, config.pipeline, table), [*evidence, *parts]),
+        batches=tuple(_planned_batch(part) for part in parts),
+        evidence=tuple(_planned_batch(part) for part in evidence),
+        had_holes=row is not None and bool(row.holes),
     )
+
+
+def _planned_batch(part: TouchedTable) -> PlannedBatch:
+    return PlannedBatch(
+        start_lsn=part.start_lsn,
+        end_lsn=part.end_lsn,
+        files=tuple(PlannedFile(f.path, f.rows, f.bytes, f.schema_version) for f in part.files),
+        unchanged=part.unchanged,
+        moved=part.moved,
+        truncates=part.counts.get("truncate", 0),
+        claims=part.claims,
+        sweeps=part.sweeps,
+    )
+
+
+def _evidence(connection: psycopg.Connection[Any], pipeline: str, parts: Sequence[TouchedTable]) -> list[TouchedTable]:
+    """What lies below the plan and matters to its chunks: the changes that one of them, or a sweep, may not have seen,
+    and the other chunks of a backfill that is swept. A batch brings only what it is there for."""
+    claims = [claim for part in parts for claim in part.claims]
+    sweeps = [sweep for part in parts for sweep in part.sweeps]
+    if not claims and not sweeps:
+        return []
+    xmins = [Snapshot.parse(claim.snapshot).xmin for claim in claims if claim.consistent_point is None]
+    xmins += [Snapshot.parse(sweep.snapshot).xmin for sweep in sweeps]
+    xmin = min(xmins, default=None)
+    point = min((claim.consistent_point for claim in claims if claim.consistent_point is not None), default=None)
+    swept = {sweep.backfill for sweep in sweeps}
+    found = batches.evidence(
+        connection,
+        pipeline,
+        parts[0].generation,
+        parts[0].table,
+        parts[0].start_lsn,
+        xmin=xmin,
+        point=point,
+        swept=sorted(swept),
+    )
+    return [
+        replace(
+            part,
+            files=part.files if _may_be_unseen(part, xmin, point) else (),
+            claims=tuple(claim for claim in part.claims if claim.backfill in swept),
+            sweeps=(),
+        )
+        for part in found
+    ]
+
+
+def _may_be_unseen(part: TouchedTable, xmin: int | None, point: Lsn | None) -> bool:
+    if part.max_xid is None:
+        return False
+    return (xmin is not None and part.max_xid >= xmin) or (point is not None and part.end_lsn > point)
+
+
+def _followed(versions: Sequence[TableSchema], parts: Iterable[TouchedTable]) -> tuple[TableSchema, ...]:
+    """The versions that the plan's files follow, the target's last. That is the newest number, unless a reader was
+    ahead of the stream: its version then has a lower number than what the stream brought meanwhile, and more
+    columns."""
+    numbers = {file.schema_version for part in parts for file in part.files}
+    numbers |= {file.schema_version for part in parts for claim in part.claims for file in claim.files}
+    followed = [version for version in versions if version.version in numbers]
+    for version in followed[:-1]:
+        if len(version.columns) > len(followed[-1].columns) and _only_adds(followed[-1], version):
+            followed.remove(version)
+            followed.append(version)
+    return tuple(followed)
+
+
+def _only_adds(old: TableSchema, new: TableSchema) -> bool:
+    return all(difference.verdict is Verdict.FOLLOWED for difference in compare_schemas(old, new))
 
 
 # --- results ----------------------------------------------------------------------------------------------------------
@@ -190,6 +258,7 @@ def ingest(config: PipelineConfig, *, ledger: str) -> Ingested:
             with connection.transaction():
                 if not plans.ingest(connection, config.pipeline, result):
                     continue
+                tables.lock(connection, config.pipeline, [table.table for table in result.tables])
                 changed += [_ingest_table(connection, config, result.generation, table) for table in result.tables]
             found.append(result.plan)
     if found:
@@ -234,11 +303,16 @@ def _ingest_table(
     after = positions.all_of(connection, config.pipeline, generation)[result.table]
     parked = False
     if result.error is None:
-        tables.succeeded(connection, config.pipeline, result.table, result.holes.columns if result.holes else {})
+        tables.succeeded(connection, config.pipeline, result.table, result.holes)
     elif result.error["kind"] not in OF_NO_TABLE:
         parked = tables.failed(
             connection, config.pipeline, result.table, result.error, park_after=config.bounds.park_after
         )
+    chunks.keep_results(connection, config.pipeline, result.chunks)
+    backfills.keep_swept(connection, config.pipeline, result.swept)
+    ended = backfills.complete(connection, config.pipeline, generation, result.table, after.applied_lsn)
+    if ended is not None:
+        log.info("Backfill %s of %s is applied: complete as of %s", ended.backfill, ended.table, ended.complete_lsn)
     return IngestedTable(
         table=result.table,
         generation=generation,
@@ -249,4 +323,5 @@ def _ingest_table(
         seconds=result.seconds,
         error=result.error,
         parked=parked,
+        backfilled=None if ended is None else ended.backfill,
     )

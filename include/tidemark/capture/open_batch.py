@@ -38,6 +38,7 @@ class _Tally:
     moved: int = 0
     converted: dict[str, int] = field(default_factory=dict)
     key_unfit: set[str] = field(default_factory=set)
+    max_xid: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +73,9 @@ class OpenBatch:
         self._end_lsn: Lsn | None = None
         self._last_committed_at = 0
 
-    def add(
-        self, block: DecodedBlock, size: int, next_xid: int, is_own_heartbeat: Callable[[LogicalMessage], bool]
-    ) -> None:
-        """Stage a block whose commits all belong to this batch; `size` is what its messages took in the stream."""
+    def add(self, block: DecodedBlock, size: int, next_xid: int, is_ours: Callable[[LogicalMessage], bool]) -> None:
+        """Stage a block whose commits all belong to this batch; `size` is what its messages took in the stream. The
+        logical messages that are not ours are counted."""
         if self.opened_at is None:
             self.opened_at = self._clock()
         self.size += size
@@ -90,11 +90,12 @@ class OpenBatch:
             tally.unchanged += change.unchanged
             tally.moved += change.moved
             tally.key_unfit.update(change.key_unfit)
+            tally.max_xid = max(tally.max_xid, int(change.rows.column("_xid").to_numpy().max(initial=0)))
             touched.append((str(name), change.rows.column("_commit_lsn").to_numpy()))
             self.rows += change.rows.num_rows
         commits = block.commits
         self._transactions.add(commits.commit_lsn, widen_xids(commits.xid32, next_xid), commits.committed_at, touched)
-        self._skipped += sum(not is_own_heartbeat(message) for message in block.messages)
+        self._skipped += sum(not is_ours(message) for message in block.messages)
         if len(commits):
             self._end_lsn = Lsn(int(commits.end_lsn[-1]))
             self._last_committed_at = int(commits.committed_at[-1])
@@ -115,6 +116,7 @@ class OpenBatch:
                     unchanged=tally.unchanged,
                     moved=tally.moved,
                     converted=tally.converted,
+                    max_xid=tally.max_xid,
                 )
                 for name, tally in sorted(self._tallies.items())
             ),

@@ -4,8 +4,9 @@ on from `staged` are registered.
 That heals two things alike. A drain that died between manifest and registration left a batch that is as good as any.
 And a ledger that was restored from an older copy, or lost, is behind the tables: draining again would end batches
 elsewhere, and the tables' positions would lie inside them; the manifests give the very batches back, and the results of
-the plans that applied them are ingested with the next merge. Generations that the ledger does not know are opened again
-from their generation.json.
+the plans that applied them are ingested with the next merge. What such a manifest claims is claimed, whether the ledger
+knows the chunk or not; a backfill whose row is then behind is read on from there, and reading twice changes nothing.
+Generations that the ledger does not know are opened again from their generation.json.
 """
 
 from __future__ import annotations
@@ -65,12 +66,20 @@ def _register_chain(
     if not any(m.start_lsn == generation.staged_lsn for m in ours.values()):
         return []
     unknown = _unknown_plans(ledger, store, lease.pipeline, generation.number)
-    folders = {dirname(dirname(f.path)) for plan in unknown for t in plan.tables for b in t.batches for f in b.files}
+    applied = [b for plan in unknown for t in plan.tables for b in t.batches]
+    folders = {dirname(dirname(f.path)) for b in applied for f in b.files}
+    claimed = {(b.start_lsn, b.end_lsn, claim) for b in applied if not b.files for claim in b.claims}
     paths = {id(m): path for path, m in ours.items()}
-    chain = chain_from(generation.staged_lsn, ours.values(), lambda m: dirname(paths[id(m)]) in folders)
+
+    def is_named(m: BatchManifest) -> bool:
+        return dirname(paths[id(m)]) in folders or any(
+            (m.start_lsn, m.end_lsn, claim) in claimed for table in m.tables for claim in table.claims
+        )
+
+    chain = chain_from(generation.staged_lsn, ours.values(), is_named)
     with ledger.transaction():
         for manifest in chain:
-            batches.register(ledger, lease, manifest, paths[id(manifest)])
+            batches.register(ledger, lease, manifest, paths[id(manifest)], again=True)
         for plan in unknown:
             if store.exists(layout.result_file(lease.pipeline, plan.plan)):
                 plans.record_found(ledger, lease, plan, path=layout.plan_file(lease.pipeline, plan.plan))
@@ -121,7 +130,7 @@ def _complete(store: Store, pipeline: str, generation: int, above: Lsn) -> dict[
 
 
 def _has_all_files(store: Store, manifest: BatchManifest) -> bool:
-    files = [f for t in manifest.tables for f in t.files]
+    files = [f for t in manifest.tables for f in (*t.files, *(f for claim in t.claims for f in claim.files))]
     if manifest.transactions is not None:
         files.append(manifest.transactions)
     try:

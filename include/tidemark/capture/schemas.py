@@ -3,7 +3,8 @@ whose shape changed (R6, R8, R11).
 
 Columns come from the message, since the stream may be older than the catalogue; the catalogue gives the types behind
 the OIDs, the order of the key's columns, and the primary key under FULL. A shape that the ledger does not have yet
-becomes the table's next version. What `schema.evolution` finds becomes `TableMark`s, which ride on the manifest of
+becomes the table's next version; a version that only a backfill's reader knows is not compared with, since the
+stream is older. What `schema.evolution` finds becomes `TableMark`s, which ride on the manifest of
 the first batch that they concern.
 """
 
@@ -44,12 +45,15 @@ class Schemas:
         rule_for: Callable[[TableName], TableRule | None],
         look: Callable[[], Catalog],
         versions: Callable[[str], list[TableSchema]],
+        ahead: Callable[[str], list[TableSchema]] = lambda _: [],
     ) -> None:
-        """`rule_for` is `PipelineConfig.rule`; `look` reads the catalogue, `versions` a table's
-        versions in the ledger, oldest first."""
+        """`rule_for` is `PipelineConfig.rule`; `look` reads the catalogue, `versions` what the stream brought of a
+        table so far, oldest first, `ahead` the newer versions that only a backfill's reader has seen, in the
+        catalogue."""
         self._rule_for = rule_for
         self._look = look
         self._versions = versions
+        self._ahead = ahead
         self._catalog = look()
         self._latest: dict[TableName, TableSchema | None] = {}
         self._marks: dict[tuple[TableName, int], tuple[TableMark, ...]] = {}
@@ -70,13 +74,14 @@ class Schemas:
         ):
             self._catalog = self._look()
         latest = self._latest_of(relation.table)
-        shape, unfit = define(relation, rule, self._catalog, latest)
+        ahead = self._ahead_of(relation.table, latest)
+        shape, unfit = define(relation, rule, self._catalog, latest or (ahead[-1] if ahead else None))
         differences = [Difference(Verdict.PARK, reason) for reason in unfit]
         if latest is not None and latest.same_shape(shape):
             found = replace(latest, relation_oid=shape.relation_oid)
         else:
-            found = replace(shape, version=1 if latest is None else latest.version + 1)
-            differences += [] if latest is None else compare_schemas(latest, found)
+            found = replace(shape, version=_number(shape, latest, ahead))
+            differences += _since(latest, ahead, found)
         if marks := marks_of(found.table, differences):
             self._marks[found.table, found.version] = tuple(marks)
         self._latest[found.table] = found
@@ -107,6 +112,28 @@ class Schemas:
             known = self._versions(str(table))
             self._latest[table] = known[-1] if known else None
         return self._latest[table]
+
+    def _ahead_of(self, table: TableName, latest: TableSchema | None) -> list[TableSchema]:
+        """Asked anew at every RELATION message, which are few: readers come and go beside the drain."""
+        return [v for v in self._ahead(str(table)) if latest is None or v.version > latest.version]
+
+
+def _number(shape: TableSchema, latest: TableSchema | None, ahead: list[TableSchema]) -> int:
+    """The number of a shape that the stream brings anew: a reader's, where one saw it first, or else the next."""
+    known = next((version for version in ahead if version.same_shape(shape)), None)
+    if known is not None:
+        return known.version
+    return 1 + max([0 if latest is None else latest.version, *(version.version for version in ahead)])
+
+
+def _since(latest: TableSchema | None, ahead: list[TableSchema], found: TableSchema) -> list[Difference]:
+    """What changed since the stream's last version. Where it brought none, a reader's stands for it, unless the stream
+    is only behind what that reader saw."""
+    if latest is not None:
+        return compare_schemas(latest, found)
+    if not ahead or all(d.verdict is Verdict.FOLLOWED for d in compare_schemas(found, ahead[-1])):
+        return []
+    return compare_schemas(ahead[-1], found)
 
 
 def define(

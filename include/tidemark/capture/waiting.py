@@ -18,7 +18,7 @@ from psycopg import sql
 from tidemark.capture.generation import still_continues
 from tidemark.config import PipelineConfig
 from tidemark.errors import GenerationStale, TidemarkError
-from tidemark.ledger import generations, migrations, positions, tables
+from tidemark.ledger import chunks, generations, migrations, positions, tables
 from tidemark.ledger.connection import connect
 from tidemark.ledger.generations import Generation
 from tidemark.lsn import Lsn
@@ -75,6 +75,9 @@ def _in_ledger(book: psycopg.Connection[Any], config: PipelineConfig, generation
     ).fetchall()
     if rows:
         return f"{sum(count for _, count in rows)} batches are not applied to {', '.join(table for table, _ in rows)}"
+    unclaimed = chunks.unclaimed(book, config.pipeline)
+    if unclaimed:
+        return f"{len(unclaimed)} chunks of {', '.join(sorted({c.table for c in unclaimed}))} are not claimed"
     row = book.execute(
         "SELECT %s::timestamptz IS NULL OR %s::timestamptz < clock_timestamp() - make_interval(secs => %s)",
         (generation.heartbeat_at, generation.heartbeat_at, config.bounds.heartbeat_s),

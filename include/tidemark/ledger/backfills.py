@@ -10,15 +10,16 @@ whether it is open, and all of it read and claimed, is decided by one transactio
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 import psycopg
 from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
+from tidemark.ledger import tables
 from tidemark.lsn import Lsn
 
 Mode = Literal["chunks", "exported_snapshot", "keys"]
@@ -97,7 +98,7 @@ def all_open(connection: psycopg.Connection[Any], pipeline: str) -> list[Backfil
 
 def _select(connection: psycopg.Connection[Any], condition: str, values: tuple[Any, ...]) -> list[Backfill]:
     with connection.cursor(row_factory=class_row(Backfill)) as cursor:
-        query = f'SELECT {_COLUMNS} FROM tidemark.backfills WHERE {condition} ORDER BY "table", opened_at, backfill'
+        query = f'SELECT {_COLUMNS} FROM tidemark.backfills b WHERE {condition} ORDER BY "table", opened_at, backfill'
         return cursor.execute(query.encode(), values).fetchall()
 
 
@@ -185,37 +186,60 @@ def touch(connection: psycopg.Connection[Any], pipeline: str, backfill: str) -> 
 def close(connection: psycopg.Connection[Any], pipeline: str, backfill: str, reason: str) -> bool:
     """End the backfill before it was applied: nothing of it is claimed any more, what was claimed is merged. `reason`
     is a sentence for people. False where it is not open any more."""
-    return (
-        connection.execute(
-            "UPDATE tidemark.backfills SET state = 'closed', state_reason = %s, ended_at = clock_timestamp() "
-            "WHERE pipeline = %s AND backfill = %s AND state = 'open'",
-            (reason, pipeline, backfill),
-        ).rowcount
-        == 1
-    )
+    with connection.transaction():
+        return _end(connection, pipeline, backfill, state="closed", reason=reason, complete_lsn=None)
+
+
+def _end(
+    connection: psycopg.Connection[Any],
+    pipeline: str,
+    backfill: str,
+    *,
+    state: State,
+    reason: str | None,
+    complete_lsn: Lsn | None,
+) -> bool:
+    """The table's row first, as everywhere: its holes, which the open backfill might have filled, mark it now."""
+    known = one(connection, pipeline, backfill)
+    if known is None:
+        return False
+    tables.lock(connection, pipeline, [known.table])
+    ended = connection.execute(
+        """
+        UPDATE tidemark.backfills
+           SET state = %s, state_reason = %s, complete_lsn = %s, ended_at = clock_timestamp()
+         WHERE pipeline = %s AND backfill = %s AND state = 'open'
+        """,
+        (state, reason, complete_lsn, pipeline, backfill),
+    ).rowcount
+    if ended == 1:
+        tables.mark_holes(connection, pipeline, known.table)
+    return ended == 1
 
 
 def close_idle(connection: psycopg.Connection[Any], pipeline: str, idle_s: float) -> list[Backfill]:
     """Close the open backfills that have something left to read and that nobody worked on for `idle_s`; those with
     everything read only wait for a drain or a merge."""
-    rows = connection.execute(
+    idle = _select(
+        connection,
         """
-        UPDATE tidemark.backfills b
-           SET state = 'closed', ended_at = clock_timestamp(),
-               state_reason = format('nobody read on since %%s', to_char(active_at, 'YYYY-MM-DD HH24:MI:SS TZ'))
-         WHERE pipeline = %(pipeline)s AND state = 'open'
-           AND active_at < clock_timestamp() - make_interval(secs => %(idle)s)
-           AND EXISTS (SELECT 1 FROM tidemark.ranges r
-                        WHERE r.pipeline = b.pipeline AND r.backfill = b.backfill AND NOT r.done)
-           AND NOT EXISTS (SELECT 1 FROM tidemark.leases l
-                            WHERE l.pipeline = b.pipeline AND starts_with(l.name, 'range:' || b.backfill || ':')
-                              AND l.expires_at >= clock_timestamp())
-        RETURNING backfill
+        pipeline = %s AND state = 'open' AND active_at < clock_timestamp() - make_interval(secs => %s)
+        AND EXISTS (SELECT 1 FROM tidemark.ranges r
+                     WHERE r.pipeline = b.pipeline AND r.backfill = b.backfill AND NOT r.done)
+        AND NOT EXISTS (SELECT 1 FROM tidemark.leases l
+                         WHERE l.pipeline = b.pipeline AND starts_with(l.name, 'range:' || b.backfill || ':')
+                           AND l.expires_at >= clock_timestamp())
         """,
-        {"pipeline": pipeline, "idle": idle_s},
-    ).fetchall()
-    closed = [backfill for (backfill,) in rows]
-    return _select(connection, "pipeline = %s AND backfill = ANY(%s)", (pipeline, closed)) if closed else []
+        (pipeline, idle_s),
+    )
+    reason = "nobody read on since {:%Y-%m-%d %H:%M:%S} UTC"
+    closed = [b.backfill for b in idle if close(connection, pipeline, b.backfill, reason.format(_utc(b.active_at)))]
+    return _select(connection, "pipeline = %s AND backfill = ANY(%s)", (pipeline, closed))
+
+
+def _utc(moment: datetime | None) -> datetime:
+    assert moment is not None
+    return moment.astimezone(UTC)
 
 
 def close_older(connection: psycopg.Connection[Any], pipeline: str, generation: int) -> None:
@@ -229,3 +253,56 @@ def close_older(connection: psycopg.Connection[Any], pipeline: str, generation: 
         """,
         (f"generation {generation} was opened", pipeline, generation),
     )
+
+
+def keep_swept(connection: psycopg.Connection[Any], pipeline: str, swept: Mapping[str, int]) -> None:
+    """What a plan's result says that it swept; written over, since a plan may be repeated."""
+    for backfill, count in sorted(swept.items()):
+        connection.execute(
+            "UPDATE tidemark.backfills SET swept = %s WHERE pipeline = %s AND backfill = %s",
+            (count, pipeline, backfill),
+        )
+
+
+def complete(
+    connection: psycopg.Connection[Any], pipeline: str, generation: int, table: str, applied_lsn: Lsn | None
+) -> Backfill | None:
+    """End the table's open backfill if all of it is read, claimed and, as `applied_lsn` says, merged; it is returned
+    the one time that this is done. With the whole table it takes the table's mark away, unless something asked for a
+    backfill again since it was opened. The caller has the table's row locked."""
+    known = open_of(connection, pipeline, table)
+    if known is None or known.generation != generation or applied_lsn is None:
+        return None
+    connection.execute(
+        "SELECT 1 FROM tidemark.backfills WHERE pipeline = %s AND backfill = %s FOR UPDATE", (pipeline, known.backfill)
+    )
+    last = _last_claim(connection, pipeline, known.backfill)
+    if last is None or applied_lsn < last:
+        return None
+    if known.whole_table:
+        connection.execute(
+            """
+            UPDATE tidemark.tables
+               SET needs_backfill = false, backfill_kind = NULL, backfill_reason = NULL, backfill_since = NULL
+             WHERE pipeline = %s AND "table" = %s AND (marked_at IS NULL OR marked_at <= %s)
+            """,
+            (pipeline, table, known.opened_at),
+        )
+    if not _end(connection, pipeline, known.backfill, state="applied", reason=None, complete_lsn=last):
+        return None
+    return one(connection, pipeline, known.backfill)
+
+
+def _last_claim(connection: psycopg.Connection[Any], pipeline: str, backfill: str) -> Lsn | None:
+    """End of the batch that claimed the backfill's last chunk; None while something is unread or unclaimed."""
+    row = connection.execute(
+        """
+        SELECT max(c.claimed_lsn) FROM tidemark.chunks c
+         WHERE c.pipeline = %(pipeline)s AND c.backfill = %(backfill)s AND c.rejected IS NULL
+           AND NOT EXISTS (SELECT 1 FROM tidemark.ranges r
+                            WHERE r.pipeline = %(pipeline)s AND r.backfill = %(backfill)s AND NOT r.done)
+        HAVING bool_and(c.claimed_lsn IS NOT NULL)
+        """,
+        {"pipeline": pipeline, "backfill": backfill},
+    ).fetchone()
+    return None if row is None else row[0]

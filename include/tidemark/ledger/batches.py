@@ -3,10 +3,16 @@
 A batch whose start is not the end of the one before it is refused, so of two drains at once one wins, and neither a
 hole nor an overlap can exist. Rows are never changed. Schema versions, fingerprints and marks of the manifest are
 written in the same transaction: a table's state is never older than what is staged for it.
+
+So are its claims. They were looked up before the manifest was written, and are verified here under the locks of the
+backfills' rows: every chunk is free, every backfill open, nothing of a backfill that is swept is unread or unclaimed.
+A manifest that is registered again says itself what it claims. Rows are locked in one order everywhere: the
+generation, the tables by id, the backfills by id, and below them ranges and chunks.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
@@ -15,12 +21,13 @@ import psycopg
 from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
-from tidemark.errors import SchemaVersionClash, StagedMoved
-from tidemark.ledger import generations, tables
+from tidemark.errors import SchemaVersionClash, SchemaVersionTaken, StagedMoved
+from tidemark.ledger import chunks, generations, tables
+from tidemark.ledger.chunks import Rejection
 from tidemark.ledger.leases import SLOT, Lease
 from tidemark.lsn import Lsn
 from tidemark.schema.table import TableSchema
-from tidemark.staging.manifest import BatchManifest, StagedFile, TableChanges
+from tidemark.staging.manifest import BatchManifest, Claim, StagedFile, Sweep, TableChanges
 
 _COLUMNS = (
     "generation, start_lsn, end_lsn, attempt, run_id, manifest, registered_at, changes, bytes, transaction_count, "
@@ -49,7 +56,8 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class TouchedTable:
-    """One table's part of a registered batch; a batch touches a table when it has files for it."""
+    """One table's part of a registered batch; a batch touches a table when it has files for it or claims its chunks.
+    `max_xid` is the highest transaction id of the changes, None without any."""
 
     generation: int
     table: str
@@ -60,14 +68,27 @@ class TouchedTable:
     converted: dict[str, int]
     unchanged: int
     moved: int
+    max_xid: int | None = None
+    claims: tuple[Claim, ...] = ()
+    sweeps: tuple[Sweep, ...] = ()
 
 
-def register(connection: psycopg.Connection[Any], lease: Lease, manifest: BatchManifest, manifest_path: str) -> bool:
-    """Add the batch to the chain of its generation. Needs the lease `slot`.
+def register(
+    connection: psycopg.Connection[Any],
+    lease: Lease,
+    manifest: BatchManifest,
+    manifest_path: str,
+    *,
+    rejected: Sequence[Rejection] = (),
+    again: bool = False,
+) -> bool:
+    """Add the batch to the chain of its generation, and have the rejected chunks read again. Needs the lease `slot`.
 
     True when it was added, False when this very batch (same start, end and attempt) was there already. Raises
-    `StagedMoved` where the chain ends elsewhere or another generation is open, `SchemaVersionClash` where a version
-    number of the manifest stands for another shape in the ledger.
+    `StagedMoved` where the chain ends elsewhere or another generation is open, `ClaimRefused` where a claim does not
+    hold, `SchemaVersionClash` where a version number of the manifest stands for another shape in the ledger, and
+    `SchemaVersionTaken` where that is a reader's. `again`: the ledger may know less than the manifest, whose claims
+    are taken as they are.
     """
     if manifest.pipeline != lease.pipeline or manifest.start_lsn >= manifest.end_lsn:
         raise ValueError(
@@ -78,19 +99,48 @@ def register(connection: psycopg.Connection[Any], lease: Lease, manifest: BatchM
         if _is_registered(connection, manifest):
             return False
         _extend_chain(connection, manifest)
-        touched = [t for t in manifest.tables if t.files]
+        touched = [t for t in manifest.tables if t.files or t.claims]
         _insert_batch(connection, manifest, manifest_path, touched)
+        _lock_tables(connection, manifest, touched)
         for table in touched:
-            tables.add(connection, manifest.pipeline, table.table)
             _insert_table(connection, manifest, table)
+        streamed = {(table.table, file.schema_version) for table in touched for file in table.files}
         for schema in manifest.schemas:
-            tables.add(connection, manifest.pipeline, str(schema.table))
-            _keep_version(connection, manifest, schema)
+            _keep_version(connection, manifest, schema, streamed=(str(schema.table), schema.version) in streamed)
         for table_id, fingerprint in manifest.fingerprints.items():
             tables.keep_fingerprint(connection, manifest.pipeline, table_id, fingerprint)
         for mark in manifest.marks:
             tables.mark(connection, manifest.pipeline, mark)
+        _claim(connection, manifest, rejected, again)
     return True
+
+
+def _lock_tables(connection: psycopg.Connection[Any], manifest: BatchManifest, touched: list[TableChanges]) -> None:
+    """The rows of all tables that the manifest says something of, which are made where they are missing. A reader that
+    adopts a version of one of them waits, or was waited for."""
+    named = {t.table for t in touched} | {str(s.table) for s in manifest.schemas} | set(manifest.fingerprints)
+    named |= {mark.table for mark in manifest.marks}
+    for table in sorted(named):
+        tables.add(connection, manifest.pipeline, table)
+    tables.lock(connection, manifest.pipeline, named)
+
+
+def _claim(
+    connection: psycopg.Connection[Any], manifest: BatchManifest, rejected: Sequence[Rejection], again: bool
+) -> None:
+    taking = [table for table in manifest.tables if table.claims]
+    ids = {claim.backfill for table in taking for claim in table.claims} | {r.backfill for r in rejected}
+    if not ids:
+        return
+    chunks.lock_backfills(connection, manifest.pipeline, ids)
+    take = chunks.claim_again if again else chunks.claim
+    for table in taking:
+        take(connection, manifest.pipeline, manifest.generation, manifest.end_lsn, table.claims)
+    for rejection in rejected:
+        chunks.reject(connection, manifest.pipeline, rejection)
+    if not again:
+        for table in taking:
+            chunks.require_sweeps(connection, manifest.pipeline, table.sweeps)
 
 
 def _is_registered(connection: psycopg.Connection[Any], manifest: BatchManifest) -> bool:
@@ -161,8 +211,8 @@ def _insert_table(connection: psycopg.Connection[Any], manifest: BatchManifest, 
         """
         INSERT INTO tidemark.batch_tables
                (pipeline, generation, "table", start_lsn, end_lsn, files, counts, converted, unchanged, moved,
-                changes, bytes)
-        VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+                changes, bytes, max_xid, claims, sweeps)
+        VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
         """,
         (
             manifest.pipeline,
@@ -177,19 +227,26 @@ def _insert_table(connection: psycopg.Connection[Any], manifest: BatchManifest, 
             table.moved,
             table.rows,
             sum(f.bytes for f in table.files),
+            table.max_xid,
+            Jsonb([claim.to_json() for claim in table.claims]),
+            Jsonb([asdict(sweep) for sweep in table.sweeps]),
         ),
     )
 
 
-def _keep_version(connection: psycopg.Connection[Any], manifest: BatchManifest, schema: TableSchema) -> None:
+def _keep_version(
+    connection: psycopg.Connection[Any], manifest: BatchManifest, schema: TableSchema, *, streamed: bool
+) -> None:
+    """`streamed`: the batch holds changes that follow it, not rows of chunks alone."""
     known = connection.execute(
-        'SELECT definition FROM tidemark.schema_versions WHERE pipeline = %s AND "table" = %s AND version = %s',
+        "SELECT definition, streamed FROM tidemark.schema_versions "
+        'WHERE pipeline = %s AND "table" = %s AND version = %s',
         (manifest.pipeline, str(schema.table), schema.version),
     ).fetchone()
     if known is None:
         connection.execute(
-            'INSERT INTO tidemark.schema_versions (pipeline, "table", version, definition, generation, start_lsn) '
-            "VALUES (%s, %s, %s, %s, %s, %s)",
+            'INSERT INTO tidemark.schema_versions (pipeline, "table", version, definition, generation, start_lsn, '
+            "streamed) VALUES (%s, %s, %s, %s, %s, %s, %s)",
             (
                 manifest.pipeline,
                 str(schema.table),
@@ -197,10 +254,19 @@ def _keep_version(connection: psycopg.Connection[Any], manifest: BatchManifest, 
                 Jsonb(schema.to_json()),
                 manifest.generation,
                 manifest.start_lsn,
+                streamed,
             ),
         )
-    elif not TableSchema.from_json(known[0]).same_shape(schema):
-        raise SchemaVersionClash(version=schema.version, table=schema.table, pipeline=manifest.pipeline)
+        return
+    if not TableSchema.from_json(known[0]).same_shape(schema):
+        clash = SchemaVersionClash if known[1] else SchemaVersionTaken
+        raise clash(version=schema.version, table=schema.table, pipeline=manifest.pipeline)
+    if streamed and not known[1]:
+        connection.execute(
+            "UPDATE tidemark.schema_versions SET streamed = true, generation = %s, start_lsn = %s "
+            'WHERE pipeline = %s AND "table" = %s AND version = %s',
+            (manifest.generation, manifest.start_lsn, manifest.pipeline, str(schema.table), schema.version),
+        )
 
 
 def of_run(connection: psycopg.Connection[Any], pipeline: str, run_id: str) -> list[Batch]:
@@ -230,20 +296,63 @@ def unapplied(connection: psycopg.Connection[Any], pipeline: str, generation: in
 
     Batches of an older generation come first: they must be merged before those of a newer one (R1).
     """
-    rows = connection.execute(
-        """
-        SELECT generation, "table", start_lsn, end_lsn, files, counts, converted, unchanged, moved
-          FROM tidemark.unapplied
-         WHERE pipeline = %s AND (%s::int IS NULL OR generation = %s)
-         ORDER BY generation, "table", end_lsn
-        """,
+    return _touched(
+        connection,
+        "tidemark.unapplied b WHERE b.pipeline = %s AND (%s::int IS NULL OR b.generation = %s)",
         (pipeline, generation, generation),
-    ).fetchall()
+    )
+
+
+def evidence(
+    connection: psycopg.Connection[Any],
+    pipeline: str,
+    generation: int,
+    table: str,
+    before: Lsn,
+    *,
+    xmin: int | None,
+    point: Lsn | None,
+    swept: Sequence[str],
+) -> list[TouchedTable]:
+    """The table's batches that end at or below `before` and matter to chunks above it (R7): those with a transaction at
+    or above `xmin`, those that end above `point` (both None: none), and those that claimed chunks of the backfills
+    `swept`. In order."""
+    return _touched(
+        connection,
+        """
+        tidemark.batch_tables b
+         WHERE b.pipeline = %s AND b.generation = %s AND b."table" = %s AND b.end_lsn <= %s
+           AND (b.max_xid >= %s OR b.max_xid IS NOT NULL AND b.end_lsn > %s
+                OR EXISTS (SELECT 1 FROM jsonb_array_elements(b.claims) c WHERE c ->> 'backfill' = ANY(%s)))
+        """,
+        (pipeline, generation, table, before, xmin, point, list(swept)),
+    )
+
+
+def _touched(connection: psycopg.Connection[Any], rest: str, values: tuple[Any, ...]) -> list[TouchedTable]:
+    query = f"""
+        SELECT b.generation, b."table", b.start_lsn, b.end_lsn, b.files, b.counts, b.converted, b.unchanged, b.moved,
+               b.max_xid, b.claims, b.sweeps
+          FROM {rest} ORDER BY b.generation, b."table", b.end_lsn
+        """
     return [
         TouchedTable(
-            number, table, start, end, tuple(StagedFile(**f) for f in files), counts, converted, unchanged, moved
+            number,
+            table,
+            start,
+            end,
+            tuple(StagedFile(**f) for f in files),
+            counts,
+            converted,
+            unchanged,
+            moved,
+            max_xid,
+            tuple(Claim.from_json(c) for c in claims),
+            tuple(Sweep(**s) for s in sweeps),
         )
-        for number, table, start, end, files, counts, converted, unchanged, moved in rows
+        for number, table, start, end, files, counts, converted, unchanged, moved, max_xid, claims, sweeps in (
+            connection.execute(query.encode(), values)
+        )
     ]
 
 

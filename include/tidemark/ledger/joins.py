@@ -10,12 +10,14 @@ crash between two steps is caught up by the next preflight.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import psycopg
 
-EXISTING_ROWS = "existing_rows"
-REJOINED = "rejoined"
+from tidemark.ledger import tables
+
+EXISTING_ROWS: Final = tables.EXISTING_ROWS
+REJOINED: Final = "rejoined"
 
 
 def join(
@@ -28,30 +30,18 @@ def join(
 ) -> None:
     """Record the join; `backfill` is (kind, reason) where the table needs one.
 
-    A mark that it already has stays, unless it is EXISTING_ROWS, which gives way to any other.
+    A mark that it already has stays, as `tables.mark_needs_backfill` says.
     """
-    kind, reason = backfill if backfill is not None else (None, None)
     connection.execute(
         """
         INSERT INTO tidemark.tables AS known
-               (pipeline, "table", join_horizon, needs_backfill, backfill_kind, backfill_reason, backfill_since)
-        VALUES (%(pipeline)s, %(table)s, %(horizon)s, %(kind)s::text IS NOT NULL, %(kind)s, %(reason)s,
-                CASE WHEN %(kind)s::text IS NOT NULL THEN clock_timestamp() END)
+               (pipeline, "table", join_horizon) VALUES (%s, %s, %s)
         ON CONFLICT (pipeline, "table") DO UPDATE SET captured = true, join_horizon = excluded.join_horizon
         """,
-        {"pipeline": pipeline, "table": table, "horizon": horizon, "kind": kind, "reason": reason},
+        (pipeline, table, horizon),
     )
     if backfill is not None:
-        connection.execute(
-            """
-            UPDATE tidemark.tables
-               SET needs_backfill = true, backfill_kind = %(kind)s, backfill_reason = %(reason)s,
-                   backfill_since = clock_timestamp()
-             WHERE pipeline = %(pipeline)s AND "table" = %(table)s
-               AND (NOT needs_backfill OR (backfill_kind = %(weaker)s AND backfill_kind <> %(kind)s))
-            """,
-            {"pipeline": pipeline, "table": table, "kind": kind, "reason": reason, "weaker": EXISTING_ROWS},
-        )
+        tables.mark_needs_backfill(connection, pipeline, table, *backfill)
 
 
 def leave(connection: psycopg.Connection[Any], pipeline: str, table: str) -> None:

@@ -47,3 +47,26 @@ def adopt(connection: psycopg.Connection[Any], pipeline: str, schema: TableSchem
             ),
         )
     return found
+
+
+def streamed(connection: psycopg.Connection[Any], pipeline: str, table: str) -> list[TableSchema]:
+    """The versions that registered batches hold changes of, oldest first."""
+    return _versions(connection, "streamed", pipeline, table)
+
+
+def ahead(connection: psycopg.Connection[Any], pipeline: str, table: str) -> list[TableSchema]:
+    """The versions above the last streamed one, which so far only readers use, oldest first."""
+    newer = """
+        NOT streamed AND version > coalesce((
+            SELECT max(version) FROM tidemark.schema_versions s
+             WHERE s.pipeline = v.pipeline AND s."table" = v."table" AND s.streamed), 0)
+        """
+    return _versions(connection, newer, pipeline, table)
+
+
+def _versions(connection: psycopg.Connection[Any], condition: str, pipeline: str, table: str) -> list[TableSchema]:
+    query = (
+        f'SELECT definition FROM tidemark.schema_versions v WHERE pipeline = %s AND "table" = %s AND {condition} '
+        "ORDER BY version"
+    )
+    return [TableSchema.from_json(raw) for (raw,) in connection.execute(query.encode(), (pipeline, table))]

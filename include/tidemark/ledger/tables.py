@@ -10,6 +10,7 @@ no row's value. No function here takes a lease: the callers that write do so ins
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal
@@ -19,28 +20,31 @@ from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
 from tidemark.errors import Move
-from tidemark.ledger.joins import EXISTING_ROWS
 from tidemark.schema.table import TableSchema
 from tidemark.staging.manifest import TableMark
+from tidemark.target.plan import Holes
 
 State = Literal["merging", "deferred", "parked"]
 
-# Kinds of `needs_backfill`; those of joining stand in `joins`, those of a changed fingerprint come with the
-# mark. Only EXISTING_ROWS gives way to another: it ends by itself when the table is seen empty, and the
-# target may hold rows otherwise.
+# Kinds of `needs_backfill`; that of coming back stands in `joins`, those of a changed fingerprint come with the
+# mark. EXISTING_ROWS and HOLES give way to another: they end by themselves, when the table is seen empty or the holes
+# are filled, and the target may differ otherwise than by them.
+EXISTING_ROWS: Final = "existing_rows"
 GAP: Final = "gap"
 HOLES: Final = "holes"
 
 _COLUMNS = (
     '"table", state, state_since, captured, join_horizon, needs_backfill, backfill_kind, backfill_reason, '
-    "backfill_since, error, error_at, failed_runs, tried_at, notified_at, holes, fingerprint"
+    "backfill_since, marked_at, error, error_at, failed_runs, tried_at, notified_at, holes, hole_keys, fingerprint"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
     """`error` is {"kind", "move", "message"} of the last failure, None after a success; `captured` is False while the
-    table is not in the publication or the file; `fingerprint` is the JSON of `schema.fingerprint.Fingerprint`."""
+    table is not in the publication or the file; `fingerprint` is the JSON of `schema.fingerprint.Fingerprint`.
+    `marked_at` is when anything last asked for a backfill, though the mark that was there may have stayed. `holes`
+    maps a column to the rows whose unchanged value is known nowhere, `hole_keys` holds keys of those rows."""
 
     table: str
     state: State
@@ -51,12 +55,14 @@ class TableRow:
     backfill_kind: str | None
     backfill_reason: str | None
     backfill_since: datetime | None
+    marked_at: datetime | None
     error: dict[str, str] | None
     error_at: datetime | None
     failed_runs: int
     tried_at: datetime | None
     notified_at: datetime | None
     holes: dict[str, int]
+    hole_keys: list[list[str]]
     fingerprint: dict[str, Any] | None
 
 
@@ -78,6 +84,14 @@ def add(connection: psycopg.Connection[Any], pipeline: str, table: str) -> None:
     """Make sure that the table has a row; an existing one stays as it is."""
     connection.execute(
         'INSERT INTO tidemark.tables (pipeline, "table") VALUES (%s, %s) ON CONFLICT DO NOTHING', (pipeline, table)
+    )
+
+
+def lock(connection: psycopg.Connection[Any], pipeline: str, names: Iterable[str]) -> None:
+    """Lock the rows of these tables, in one order for all, until the caller's transaction ends."""
+    connection.execute(
+        'SELECT 1 FROM tidemark.tables WHERE pipeline = %s AND "table" = ANY(%s) ORDER BY "table" FOR UPDATE',
+        (pipeline, sorted(set(names))),
     )
 
 
@@ -166,9 +180,9 @@ def failed(
         return park(connection, pipeline, table, error)
 
 
-def succeeded(connection: psycopg.Connection[Any], pipeline: str, table: str, holes: dict[str, int]) -> None:
-    """Record that the table was merged: its counter is 0 again, a park that came from RETRY errors ends, `holes`
-    (unchanged values whose base is known nowhere, per column) are added up and mark the table as needing a backfill."""
+def succeeded(connection: psycopg.Connection[Any], pipeline: str, table: str, holes: Holes | None) -> None:
+    """Record that the table was merged: its counter is 0 again, a park that came from RETRY errors ends. `holes` is
+    what its target holds of them now, None where the merge says nothing of it."""
     with connection.transaction():
         row = connection.execute(
             """
@@ -181,20 +195,50 @@ def succeeded(connection: psycopg.Connection[Any], pipeline: str, table: str, ho
                    error_at = CASE WHEN state = 'parked' AND error ->> 'move' <> 'RETRY' THEN error_at END,
                    notified_at = CASE WHEN state = 'parked' AND error ->> 'move' <> 'RETRY' THEN notified_at END
              WHERE pipeline = %s AND "table" = %s
-            RETURNING holes
+            RETURNING 1
             """,
             (pipeline, table),
         ).fetchone()
         if row is None:
             raise LookupError(f"no table {table} in pipeline {pipeline}")
-        if not any(holes.values()):
-            return
-        total = {column: row[0].get(column, 0) + holes.get(column, 0) for column in {*row[0], *holes}}
+        if holes is not None:
+            _keep_holes(connection, pipeline, table, holes)
+
+
+def _keep_holes(connection: psycopg.Connection[Any], pipeline: str, table: str, holes: Holes) -> None:
+    counts = {column: count for column, count in holes.columns.items() if count}
+    keys = [list(key) for key in holes.keys] if counts else []
+    connection.execute(
+        'UPDATE tidemark.tables SET holes = %s, hole_keys = %s WHERE pipeline = %s AND "table" = %s',
+        (Jsonb(counts), Jsonb(keys), pipeline, table),
+    )
+    if counts:
+        mark_holes(connection, pipeline, table)
+    else:
         connection.execute(
-            'UPDATE tidemark.tables SET holes = %s WHERE pipeline = %s AND "table" = %s',
-            (Jsonb(total), pipeline, table),
+            """
+            UPDATE tidemark.tables
+               SET needs_backfill = false, backfill_kind = NULL, backfill_reason = NULL, backfill_since = NULL
+             WHERE pipeline = %s AND "table" = %s AND backfill_kind = %s
+            """,
+            (pipeline, table, HOLES),
         )
-        listed = ", ".join(f"{count} in {column}" for column, count in sorted(total.items()))
+
+
+def mark_holes(connection: psycopg.Connection[Any], pipeline: str, table: str) -> None:
+    """Mark the table where it has holes and no open backfill, which may fill them: what is left when that ends is
+    marked then."""
+    row = connection.execute(
+        """
+        SELECT holes FROM tidemark.tables t
+         WHERE pipeline = %s AND "table" = %s AND holes <> '{}'
+           AND NOT EXISTS (SELECT 1 FROM tidemark.backfills b
+                            WHERE b.pipeline = t.pipeline AND b."table" = t."table" AND b.state = 'open')
+        """,
+        (pipeline, table),
+    ).fetchone()
+    if row is not None:
+        listed = ", ".join(f"{count} in {column}" for column, count in sorted(row[0].items()))
         reason = f"unchanged values whose base is known nowhere: {listed}"
         mark_needs_backfill(connection, pipeline, table, HOLES, reason)
 
@@ -213,25 +257,32 @@ def notified(connection: psycopg.Connection[Any], pipeline: str, table: str) -> 
 
 
 def mark_needs_backfill(connection: psycopg.Connection[Any], pipeline: str, table: str, kind: str, reason: str) -> None:
-    """Mark the table; a mark it already has stays, unless it is the weaker kind EXISTING_ROWS or the same kind."""
+    """Mark the table. A mark it already has stays, unless it is of the same kind or a weaker one: HOLES gives way to
+    any other, EXISTING_ROWS to all but HOLES. `marked_at` moves in any case, so that no backfill that was opened before
+    takes the mark away."""
+    weaker = [] if kind == HOLES else [HOLES, EXISTING_ROWS]
     connection.execute(
         """
         UPDATE tidemark.tables
-           SET needs_backfill = true, backfill_kind = %(kind)s, backfill_reason = %(reason)s,
-               backfill_since = coalesce(backfill_since, clock_timestamp())
+           SET needs_backfill = true, marked_at = clock_timestamp(),
+               backfill_since = coalesce(backfill_since, clock_timestamp()),
+               backfill_kind = CASE WHEN gives_way THEN %(kind)s ELSE backfill_kind END,
+               backfill_reason = CASE WHEN gives_way THEN %(reason)s ELSE backfill_reason END
+          FROM (SELECT NOT needs_backfill OR backfill_kind = %(kind)s
+                       OR backfill_kind = ANY(%(weaker)s::text[]) AS gives_way
+                  FROM tidemark.tables WHERE pipeline = %(pipeline)s AND "table" = %(table)s FOR UPDATE) known
          WHERE pipeline = %(pipeline)s AND "table" = %(table)s
-           AND (NOT needs_backfill OR backfill_kind IN (%(kind)s, %(weaker)s))
         """,
-        {"pipeline": pipeline, "table": table, "kind": kind, "reason": reason, "weaker": EXISTING_ROWS},
+        {"pipeline": pipeline, "table": table, "kind": kind, "reason": reason, "weaker": weaker},
     )
 
 
 def clear_needs_backfill(connection: psycopg.Connection[Any], pipeline: str, table: str) -> None:
-    """Take the mark away, and with it the count of holes."""
+    """Take the mark away."""
     connection.execute(
         """
         UPDATE tidemark.tables
-           SET needs_backfill = false, backfill_kind = NULL, backfill_reason = NULL, backfill_since = NULL, holes = '{}'
+           SET needs_backfill = false, backfill_kind = NULL, backfill_reason = NULL, backfill_since = NULL
          WHERE pipeline = %s AND "table" = %s
         """,
         (pipeline, table),

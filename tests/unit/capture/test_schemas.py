@@ -127,3 +127,43 @@ def test_two_names_that_differ_only_in_case_park_the_table() -> None:
     found = one(asked, relation(("id", 20, True), ("note", 25, False), ("NOTE", 25, False)))
     assert [c.name for c in found.columns] == ["id", "note"]
     assert 'column "NOTE" has a name that the target already uses' in asked.take_marks(found)[0].message
+
+
+# --- a reader that is ahead of the stream -----------------------------------------------------------------------------
+
+NARROW = relation(("id", 20, True))
+WIDE = relation(("id", 20, True), ("note", 25, False))
+
+
+def beside(known: list[TableSchema], ahead: list[TableSchema]) -> Schemas:
+    return Schemas(lambda _: TableRule("public.*"), Source("id").look, lambda _: known, lambda _: ahead)
+
+
+def shape(message: RelationMessage, version: int) -> TableSchema:
+    return replace(one(schemas(Source("id")), message), version=version)
+
+
+def test_a_column_that_only_a_reader_has_seen_was_not_dropped() -> None:
+    found = beside([shape(NARROW, 1)], [shape(WIDE, 2)])
+    behind = one(found, NARROW)
+    assert (behind.version, found.take_marks(behind)) == (1, ())
+    level = one(found, WIDE)
+    assert (level.version, found.take_marks(level)) == (2, ())
+
+
+def test_a_stream_that_begins_behind_a_reader_takes_the_next_number_and_nothing_was_dropped() -> None:
+    found = beside([], [shape(WIDE, 1)])
+    behind = one(found, NARROW)
+    assert (behind.version, found.take_marks(behind)) == (2, ())
+
+
+def test_a_column_that_a_reader_saw_and_the_first_change_has_no_more_parks_the_table() -> None:
+    found = beside([], [shape(relation(("id", 20, True), ("note", 20, False)), 1)])
+    differs = one(found, WIDE)
+    assert (differs.version, [m.state for m in found.take_marks(differs)]) == (2, ["parked"])
+
+
+def test_a_new_shape_takes_no_number_that_a_reader_has() -> None:
+    other = relation(("id", 20, True), ("more", 20, False))
+    found = beside([shape(NARROW, 1)], [shape(WIDE, 2)])
+    assert one(found, other).version == 3
