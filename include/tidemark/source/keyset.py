@@ -325,18 +325,26 @@ def refused_filter(conn: psycopg.Connection[Any], table: TableToRead, row_filter
     for statement in (alone, inside):
         prepared = conn.pgconn.prepare(b"", statement.as_bytes(conn))
         if prepared.status != pq.ExecStatus.COMMAND_OK:
-            error = psycopg.errors.error_from_result(prepared, encoding=conn.info.encoding)
-            return error.diag.message_primary or f"SQLSTATE {error.sqlstate}"
+            return _why_refused(psycopg.errors.error_from_result(prepared, encoding=conn.info.encoding))
     some = sql.SQL("SELECT count(*) FROM (SELECT * FROM {} LIMIT {}) AS {} WHERE (\n{}\n)").format(
         table.relation, sql.Literal(_TRIED_ROWS), sql.Identifier(table.table.name), sql.SQL(row_filter)
     )
     try:
         conn.execute(some)
-    except psycopg.errors.DataError as failed:
-        return f"it fails on the table's values (SQLSTATE {failed.sqlstate})"
-    except (psycopg.errors.SyntaxError, psycopg.ProgrammingError) as failed:
-        return failed.diag.message_primary or f"SQLSTATE {failed.sqlstate}"
+    except psycopg.Error as failed:
+        return _why_refused(failed)
     return None
+
+
+def _why_refused(error: psycopg.Error) -> str:
+    """The server's sentence where it speaks of the statement alone: 42 syntax or name, 25 a function that writes, 0A
+    not supported. A right that is missing, or a session that ended, is no fault of the filter."""
+    if isinstance(error, psycopg.OperationalError | psycopg.errors.InsufficientPrivilege):
+        raise error
+    sqlstate = error.sqlstate or ""
+    if sqlstate.startswith(("42", "25", "0A")) and error.diag.message_primary:
+        return error.diag.message_primary
+    return f"it fails on the table's values (SQLSTATE {sqlstate})"
 
 
 def canonical_keys(conn: psycopg.Connection[Any], key: Sequence[KeyColumn], keys: Sequence[Key]) -> list[Key]:

@@ -25,6 +25,7 @@ from psycopg import sql
 from tidemark.backfill.snapshot import Snapshot
 from tidemark.capture.backfill import keyless, sessions
 from tidemark.capture.backfill.chunk_rows import ChunkRows
+from tidemark.capture.backfill.sessions import ImportedSnapshot
 from tidemark.capture.schemas import Catalog, define
 from tidemark.config import PipelineConfig, TableRule
 from tidemark.errors import JoinHorizonAhead, ReadInterrupted, ReadRefused, SchemaNotFollowed, SourceInRecovery
@@ -47,14 +48,6 @@ from tidemark.staging.store import Store
 
 class TableLost(Exception):
     """The table is no longer there to be read, for the reason given. Internal: its backfill is closed with it."""
-
-
-@dataclass(frozen=True, slots=True)
-class ImportedSnapshot:
-    """A snapshot that another session exports: its identifier, and the LSN as of which it is the database."""
-
-    identifier: str
-    consistent_point: Lsn
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,11 +49,10 @@ def read(
     config: PipelineConfig,
     store: Store,
     readers: int,
-    stretch_pages: int = STRETCH_PAGES,
 ) -> tuple[StagedFile, ...]:
     """Write all of the table's rows and return the files; what was counted is added to `rows`. `conn` is in the chunk's
     transaction, the table locked; `source` is where further sessions connect to."""
-    stretches = list(_stretches(conn, wanted, stretch_pages))
+    stretches = list(_stretches(conn, wanted, STRETCH_PAGES))
     if readers < 2 or len(stretches) < 2:
         rows.copy(keyset.whole_query(wanted))
         return rows.writer.finish()

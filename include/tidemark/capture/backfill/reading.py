@@ -23,7 +23,8 @@ import psycopg
 from tidemark.backfill.chunk_size import next_chunk_rows
 from tidemark.backfill.watermark import Watermark
 from tidemark.capture.backfill import sessions, watermarks
-from tidemark.capture.backfill.chunk_reading import ChunkRead, ChunkReader, ImportedSnapshot, TableLost
+from tidemark.capture.backfill.chunk_reading import ChunkRead, ChunkReader, TableLost
+from tidemark.capture.backfill.sessions import ImportedSnapshot, SnapshotUnfit
 from tidemark.config import PipelineConfig
 from tidemark.errors import KeyValueUnfit, LeaseTaken, SchemaNotFollowed
 from tidemark.failpoints import reach
@@ -66,13 +67,12 @@ def read_chunks(
     Any number of these may run at once. With a snapshot that another session exports, only backfills of mode
     `exported_snapshot` are read, under that snapshot, as long as it lives.
     """
-    result = ReadResult()
     with ledger_sessions.connect(ledger, config.application_name) as ledger_conn:
         migrations.require(ledger_conn)
-        reader = _RangeReader(config, source, ledger, ledger_conn, run_id, holder, salt)
-        while (read := reader.next_range(imported)) is not None:
-            result += read
-    return result
+        reader = _RangeReader(config, source, ledger, ledger_conn, run_id, holder, salt, imported)
+        while reader.next_range():
+            pass
+        return reader.result
 
 
 class _RangeReader:
@@ -87,7 +87,11 @@ class _RangeReader:
         run_id: str,
         holder: str,
         salt: bytes | None,
+        imported: ImportedSnapshot | None,
     ) -> None:
+        self.result = ReadResult()
+        self._imported = imported
+        self._without_snapshot: set[str] = set()
         self._config = config
         self._source = source
         self._ledger_conninfo = ledger
@@ -98,8 +102,8 @@ class _RangeReader:
         self._store = Store(config.lake)
         self._sizes: dict[str, int] = {}
 
-    def next_range(self, imported: ImportedSnapshot | None) -> ReadResult | None:
-        """Read the next free range to its end, or as far as it goes; None where no range is free."""
+    def next_range(self) -> bool:
+        """Read the next free range to its end, or as far as it goes; False where no range is free."""
         for part in chunks.free_ranges(self._ledger, self._config.pipeline, self._run_id, self._holder):
             with ExitStack() as stack:
                 try:
@@ -114,12 +118,13 @@ class _RangeReader:
                 now = next((r for r in ranges if r.range == part.range), None)
                 if backfill is None or now is None or now.done or backfill.state != "open":
                     continue
-                if imported is not None and backfill.mode != "exported_snapshot":
+                if self._imported is not None and backfill.mode != "exported_snapshot":
                     continue
-                return self._range(backfill, now, lease, imported)
-        return None
+                self._range(backfill, now, lease)
+                return True
+        return False
 
-    def _range(self, backfill: Backfill, part: Range, lease: Lease, imported: ImportedSnapshot | None) -> ReadResult:
+    def _range(self, backfill: Backfill, part: Range, lease: Lease) -> None:
         with sessions.connect(self._source, self._config) as conn, self._outages(conn):
             read_server(conn)  # refuses a standby, before anything is written
             reader = ChunkReader(
@@ -129,18 +134,20 @@ class _RangeReader:
                 ledger=self._ledger,
                 store=self._store,
                 salt=self._salt,
-                imported=imported,
+                imported=None if backfill.backfill in self._without_snapshot else self._imported,
                 sub_readers=self._config.bounds.readers,
             )
             try:
-                return self._walk(conn, reader, backfill, part, lease)
+                self._walk(conn, reader, backfill, part, lease)
+            except SnapshotUnfit as unfit:
+                log.warning("%s: the backfill of %s goes on in chunk mode", unfit, backfill.table)
+                self._without_snapshot.add(backfill.backfill)
             except TableLost as lost:
                 self._close(backfill, f"{backfill.table} cannot be read: {lost}")
-            except (KeyValueUnfit, SchemaNotFollowed) as unfit:
-                error = {"kind": type(unfit).__name__, "move": unfit.move.value, "message": str(unfit)}
+            except (KeyValueUnfit, SchemaNotFollowed) as wrong:
+                error = {"kind": type(wrong).__name__, "move": wrong.move.value, "message": str(wrong)}
                 tables.park(self._ledger, self._config.pipeline, backfill.table, error)
-                self._close(backfill, f"{backfill.table} was parked: {unfit}")
-        return ReadResult()
+                self._close(backfill, f"{backfill.table} was parked: {wrong}")
 
     def _walk(
         self,
@@ -149,8 +156,7 @@ class _RangeReader:
         backfill: Backfill,
         part: Range,
         lease: Lease,
-    ) -> ReadResult:
-        result = ReadResult()
+    ) -> None:
         while not part.done:
             limit = self._sizes.get(backfill.backfill, backfill.chunk_rows)
             mark = Watermark(
@@ -191,14 +197,13 @@ class _RangeReader:
             if not chunks.record(self._ledger, lease, chunk, cursor_before=part.cursor, done=read.done):
                 log.info("Chunk %s of %s was read by another, or is not wanted any more", part.chunk, backfill.table)
                 self._store.delete(read.folder)
-                return result
+                return
             reach("read.after_chunk")
             watermarks.emit(conn, replace(mark, side="high"))
             reach("read.after_high")
-            result += ReadResult(1, read.rows, int(read.done))
+            self.result += ReadResult(1, read.rows, int(read.done))
             self._note(backfill, part, read, limit)
             part = replace(part, cursor=upper or part.cursor, next_chunk=part.next_chunk + 1, done=read.done)
-        return result
 
     def _note(self, backfill: Backfill, part: Range, read: ChunkRead, limit: int) -> None:
         """Size the next chunk by this one's pace, and say how far the backfill is."""

@@ -6,12 +6,14 @@ Source: PostgreSQL documentation, "SET TRANSACTION", 9.28.5 "Snapshot Synchroniz
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 import psycopg
 from psycopg import sql
 
 from tidemark.config import PipelineConfig
+from tidemark.lsn import Lsn
 from tidemark.source import connection as source_sessions
 
 # A role or database may bound its statements; a chunk is bounded by its rows.
@@ -39,6 +41,14 @@ INDEX_ALONE: Final = (
 
 class SnapshotUnfit(Exception):
     """The imported snapshot is gone, or older than what the table is now. Internal: the range goes on in chunk mode."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedSnapshot:
+    """A snapshot that another session exports: its identifier, and the LSN as of which it is the database."""
+
+    identifier: str
+    consistent_point: Lsn
 
 
 def connect(conninfo: str, config: PipelineConfig) -> psycopg.Connection[Any]:

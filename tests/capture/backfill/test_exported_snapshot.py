@@ -1,0 +1,184 @@
+"""Mode exported_snapshot: processes under one snapshot, and what happens when any of them, or the session, dies."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.capture.backfill.conftest import Captured
+from tidemark.capture.backfill import exported
+from tidemark.capture.backfill.exported import exported_snapshot, read_exported
+from tidemark.capture.backfill.reading import ReadResult
+from tidemark.capture.backfill.sessions import ImportedSnapshot
+from tidemark.errors import ReadRefused, SnapshotExportFailed
+from tidemark.lsn import Lsn
+
+
+def a_table(captured: Captured, rows: int = 1000) -> None:
+    captured.execute(
+        "CREATE TABLE t (n int PRIMARY KEY, v text)",
+        f"INSERT INTO t SELECT i, 'v' FROM generate_series(1, {rows}) AS i",
+        "ANALYZE t",
+    )
+    captured.capture()
+
+
+def read(captured: Captured, readers: int = 2) -> ReadResult:
+    return read_exported(
+        captured.config,
+        source=captured.source,
+        ledger=captured.ledger,
+        run_id=captured.run_id,
+        holder=f"backfill/{captured.run_id}/read",
+        salt=b"salt",
+        readers=readers,
+    )
+
+
+def test_all_processes_read_one_snapshot(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    a_table(captured)
+    (backfill,) = captured.plan(tables=["public.t"], mode="exported_snapshot", chunk_rows=100)
+    start = exported._start
+
+    def later(work: Any) -> Any:
+        captured.execute("UPDATE t SET v = 'changed'", "DELETE FROM t WHERE n > 500")
+        return start(work)
+
+    monkeypatch.setattr(exported, "_start", later)
+    result = read(captured)
+    assert result.rows == 1000
+    assert sorted(row["n"] for row in captured.rows(backfill)) == list(range(1, 1001))
+    assert {row["v"] for row in captured.rows(backfill)} == {"v"}
+    points = {chunk.consistent_point for chunk in captured.chunks(backfill)}
+    assert len(points) == 1
+    (point,) = points
+    assert isinstance(point, Lsn)
+    assert captured.one("SELECT count(*) FROM pg_replication_slots WHERE temporary") == 0
+    assert all(r.done for r in captured.ranges(backfill))
+    assert read(captured) == ReadResult()
+
+
+def test_a_backfill_of_another_mode_is_left_to_the_other_readers(captured: Captured) -> None:
+    a_table(captured)
+    captured.plan(tables=["public.t"])
+    assert read(captured) == ReadResult()
+    assert captured.read().rows == 1000
+
+
+@pytest.mark.parametrize("failpoint", ["read.after_low", "read.after_files", "read.after_chunk"])
+def test_a_reader_that_dies_is_started_again(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch, failpoint: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    a_table(captured)
+    (backfill,) = captured.plan(tables=["public.t"], mode="exported_snapshot", chunk_rows=100)
+    monkeypatch.setenv("TIDEMARK_FAILPOINT", failpoint)
+    start = exported._start
+
+    def once(work: Any) -> Any:
+        process = start(work)
+        monkeypatch.delenv("TIDEMARK_FAILPOINT", raising=False)
+        return process
+
+    monkeypatch.setattr(exported, "_start", once)
+    with caplog.at_level(logging.WARNING):
+        read(captured)
+    assert "starting it again" in caplog.text
+    assert sorted(row["n"] for row in captured.rows(backfill)) == list(range(1, 1001))
+    assert len({chunk.consistent_point for chunk in captured.chunks(backfill)}) == 1
+
+
+def test_readers_that_always_die_leave_the_rest_to_chunk_mode(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_table(captured)
+    (backfill,) = captured.plan(tables=["public.t"], mode="exported_snapshot", chunk_rows=100)
+    monkeypatch.setenv("TIDEMARK_FAILPOINT", "read.after_chunk")
+    read(captured, readers=1)
+    assert len(captured.chunks(backfill)) == exported.STARTS
+    monkeypatch.delenv("TIDEMARK_FAILPOINT")
+    captured.read(holder=f"backfill/{captured.run_id}/read/1")
+    assert sorted(row["n"] for row in captured.rows(backfill)) == list(range(1, 1001))
+    assert sum(chunk.consistent_point is None for chunk in captured.chunks(backfill)) > 0
+
+
+def test_the_death_of_the_session_costs_no_chunk(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    a_table(captured)
+    (backfill,) = captured.plan(tables=["public.t"], mode="exported_snapshot", chunk_rows=100)
+    with exported_snapshot(captured.config, captured.source) as imported:
+
+        def reach(name: str) -> None:
+            if name == "read.after_high":
+                captured.execute(
+                    "SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots WHERE temporary"
+                )
+
+        monkeypatch.setattr("tidemark.capture.backfill.reading.reach", reach)
+        with caplog.at_level(logging.WARNING):
+            captured.read(imported=imported)
+    assert "the session that exported the snapshot has ended" in caplog.text
+    assert sorted(row["n"] for row in captured.rows(backfill)) == list(range(1, 1001))
+    chunks = captured.chunks(backfill)
+    assert [chunk.consistent_point is None for chunk in chunks] == [False] + [True] * (len(chunks) - 1)
+
+
+@pytest.mark.parametrize("statement", ["ALTER TABLE t ALTER n TYPE bigint", "VACUUM FULL t", "TRUNCATE t"])
+def test_a_table_that_was_rewritten_since_is_not_read_under_the_snapshot(captured: Captured, statement: str) -> None:
+    a_table(captured)
+    (backfill,) = captured.plan(tables=["public.t"], mode="exported_snapshot")
+    with exported_snapshot(captured.config, captured.source) as imported:
+        captured.execute(statement)
+        captured.read(imported=imported)
+    (chunk,) = captured.chunks(backfill)
+    assert chunk.consistent_point is None
+    assert chunk.rows == (0 if "TRUNCATE" in statement else 1000)
+
+
+def test_an_old_transaction_is_named_when_no_snapshot_can_be_exported(captured: Captured) -> None:
+    a_table(captured)
+    captured.plan(tables=["public.t"], mode="exported_snapshot")
+    captured.with_bounds(join_wait_s=1)
+    with psycopg.connect(captured.source, application_name="the writer") as writer:
+        writer.execute("INSERT INTO t VALUES (0)")
+        with pytest.raises(SnapshotExportFailed, match="the writer"):
+            read(captured)
+    assert captured.one("SELECT count(*) FROM pg_replication_slots WHERE temporary") == 0
+
+
+def test_what_a_reader_raises_is_raised(captured: Captured) -> None:
+    a_table(captured)
+    captured.plan(tables=["public.t"], mode="exported_snapshot")
+    role = f"limited_{captured.config.pipeline}"
+    captured.execute(f"CREATE ROLE {role} LOGIN REPLICATION")
+    whole, captured.source = captured.source, captured.source.replace("user=postgres", f"user={role}")
+    try:
+        with pytest.raises(ReadRefused, match="permission denied"):
+            read(captured)
+    finally:
+        captured.source = whole
+        captured.execute(f"DROP ROLE {role}")
+
+
+def test_a_reader_ends_with_the_process_that_started_it(captured: Captured) -> None:
+    a_table(captured)
+    (backfill,) = captured.plan(tables=["public.t"], mode="exported_snapshot")
+    with psycopg.connect(captured.source) as altering:
+        altering.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
+        work = exported._Work(
+            captured.config,
+            captured.source,
+            captured.ledger,
+            captured.run_id,
+            "reader",
+            None,
+            ImportedSnapshot("none", Lsn(1)),
+        )
+        process = exported._start(work)
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(20) == 1
+    assert captured.chunks(backfill) == []
