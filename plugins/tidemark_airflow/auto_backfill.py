@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 DAGS_TEST_USER = "dag_test"
 UNFINISHED = ["queued", "running"]
 NOTE_CHARACTERS = 1000
+# A backfill that failed, or that a person stopped, is not begun again at once.
+QUIET_S = 600
 
 
 def backfill_dag_id(config: PipelineConfig) -> str:
@@ -38,7 +40,7 @@ def start_wanted(config: PipelineConfig, *, ledger: str, context: Context) -> st
     """
     from tidemark.capture.backfill.wanted import wanted
 
-    found = wanted(config, ledger=ledger)
+    found = wanted(config, ledger=ledger, quiet_s=QUIET_S)
     if not found:
         return None
     dag_id, tables = backfill_dag_id(config), _tables(found)
