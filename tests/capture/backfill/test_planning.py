@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import sys
-import types
-from typing import Any, NamedTuple
+from typing import Any
 
 import psycopg
 import pytest
 
 from tests.capture.backfill.conftest import Captured
+from tidemark.capture.backfill.wanted import Wanted
 from tidemark.config import TableRule
 from tidemark.errors import (
     BackfillIsOpen,
@@ -224,25 +223,16 @@ def test_what_has_no_key_is_read_as_a_whole_or_not_at_all(captured: Captured) ->
 # --- what is wanted ---------------------------------------------------------------------------------------------------
 
 
-class Wanted(NamedTuple):
-    table: str
-    mode: str
-    keys: tuple[tuple[str, ...], ...] | None
-    reason: str
-
-
 def test_a_form_without_tables_takes_what_is_wanted(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     captured.execute("CREATE TABLE holes (id int PRIMARY KEY)", "INSERT INTO holes VALUES (1), (2)")
     captured.execute("CREATE TABLE log (n int)")
     a_table(captured)
     found = [
-        Wanted("public.orders", "chunks", None, "existing rows"),
+        Wanted("public.orders", "chunks", (), "existing rows"),
         Wanted("public.holes", "keys", (("2",),), "holes"),
-        Wanted("public.gone", "chunks", None, "it was there once"),
+        Wanted("public.gone", "chunks", (), "it was there once"),
     ]
-    module = types.ModuleType("tidemark.capture.backfill.wanted")
-    module.wanted = lambda config, *, ledger: found  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr("tidemark.capture.backfill.planning.wanted", lambda config, *, ledger: found)
     first = captured.plan()
     assert [(b.table, b.mode, b.sweeps) for b in first] == [
         ("public.holes", "keys", False),
@@ -254,3 +244,14 @@ def test_a_form_without_tables_takes_what_is_wanted(captured: Captured, monkeypa
     assert [b.backfill for b in captured.plan()] == [b.backfill for b in first]
     with pytest.raises(BackfillRefused, match="that the form names"):
         captured.plan(row_filter="id > 1")
+
+
+def test_what_the_dead_were_reading_is_waited_for(captured: Captured) -> None:
+    a_table(captured)
+    (first,) = captured.plan()
+    (part,) = captured.ranges(first)
+    with leases.hold(captured.ledger, captured.config.pipeline, part.lease, "the dead"):
+        assert captured.plan() == []
+    assert [b.backfill for b in captured.plan()] == [first.backfill]
+    captured.read()
+    assert captured.plan() == []

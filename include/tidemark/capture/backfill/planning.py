@@ -27,6 +27,7 @@ from psycopg import sql
 
 from tidemark.capture import generation
 from tidemark.capture.backfill import sessions
+from tidemark.capture.backfill.wanted import wanted
 from tidemark.config import PipelineConfig, TableRule
 from tidemark.errors import (
     BackfillIsOpen,
@@ -154,7 +155,7 @@ class _Planner:
         self._run_id = run_id
         self._holder = holder
         self._request = request
-        self._reader_wait_s = reader_wait_s
+        self._wait_ends = time.monotonic() + reader_wait_s
 
     def plan(self, now: Callable[[], datetime], token: Callable[[], str]) -> list[Backfill]:
         config, request = self._config, self._request
@@ -241,17 +242,23 @@ class _Planner:
 
     def _wanted(self, at_source: dict[str, CapturedTable], rows: dict[str, TableRow]) -> list[_Wish]:
         """What the ledger says is wanted, as far as it is captured now: a table that is not, is the capture's."""
-        from tidemark.capture.backfill.wanted import wanted
-
         request = self._request
         if request.row_filter is not None or request.keys or request.mode == "keys":
             raise BackfillRefused(table="no table", reason="a filter and keys are those of tables that the form names")
+        asked = {
+            one.table: (one.mode, tuple(one.keys or ())) for one in wanted(self._config, ledger=self._ledger_conninfo)
+        }
+        for known in backfills.all_open(self._ledger, self._config.pipeline):
+            # What seems to be read may have been read by the dead: `_goes_on` waits for their leases to end.
+            if not chunks.all_read(self._ledger, self._config.pipeline, known.backfill):
+                asked.setdefault(known.table, (known.mode, ()))
         wishes = []
-        for one in wanted(self._config, ledger=self._ledger_conninfo):
-            if self._unfit(at_source.get(one.table), rows.get(one.table)) is not None:
+        for table, (mode, keys) in sorted(asked.items()):
+            row = rows.get(table)
+            if row is None or row.state == "parked" or self._unfit(at_source.get(table), row) is not None:
                 continue
-            mode: Mode = one.mode if one.mode == "keys" else request.mode
-            wishes.append(_Wish(at_source[one.table], rows[one.table], mode, None, tuple(one.keys or ()), False))
+            mode = mode if mode == "keys" else request.mode
+            wishes.append(_Wish(at_source[table], row, mode, None, keys, False))
         return wishes
 
     def _named(self, at_source: dict[str, CapturedTable], rows: dict[str, TableRow]) -> list[str]:
@@ -323,9 +330,8 @@ class _Planner:
 
     def _await_readers(self, known: Backfill) -> None:
         """Until no lease of a reader is alive; that of one that was killed ends by itself."""
-        deadline = time.monotonic() + self._reader_wait_s
         while (reader := chunks.being_read(self._ledger, self._config.pipeline, known.backfill)) is not None:
-            if time.monotonic() >= deadline:
+            if time.monotonic() >= self._wait_ends:
                 raise BackfillIsRead(table=known.table, backfill=known.backfill, run_id=known.run_id, reader=reader)
             time.sleep(0.5)
 
