@@ -49,6 +49,7 @@ from pyspark.sql.types import (
 from tidemark.lsn import Lsn
 from tidemark.names import spark_identifier
 from tidemark.target.plan import Holes
+from tidemark.target.session import java_class
 
 TXN_APP_ID: Final = "spark.databricks.delta.write.txnAppId"
 TXN_VERSION: Final = "spark.databricks.delta.write.txnVersion"
@@ -148,20 +149,18 @@ class PinnedTable:
 
 def pin(spark: SparkSession, path: str) -> PinnedTable:
     """The newest version of the table, read from its log now."""
-    jvm: Any = spark.sparkContext._jvm
-    log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)
-    nothing = jvm.scala.Option.apply(None)
+    log = java_class(spark, "org.apache.spark.sql.delta.DeltaLog").forTable(spark._jsparkSession, path)
+    nothing = _option(spark)
     snapshot = log.update(False, nothing, nothing)
     return PinnedTable(path, int(snapshot.version()), log, snapshot)
 
 
 def rows(spark: SparkSession, table: PinnedTable) -> DataFrame:
     """The rows of the pinned version, whatever is committed meanwhile."""
-    jvm: Any = spark.sparkContext._jvm
     relation = table.log.createRelation(
-        jvm.org.apache.spark.api.python.PythonUtils.toSeq(jvm.java.util.ArrayList()),
-        jvm.scala.Option.apply(table.snapshot),
-        jvm.scala.Option.apply(None),
+        _sequence(spark, _array_list(spark)),
+        _option(spark, table.snapshot),
+        _option(spark),
         True,
     )
     return DataFrame(spark._jsparkSession.baseRelationToDataFrame(relation), spark)
@@ -173,20 +172,18 @@ def rows_in_files_of(spark: SparkSession, table: PinnedTable, keys: DataFrame, k
     For reading wide columns of few rows: one pass over the keys alone finds the files, as MERGE itself does it. What
     comes to the driver is the names of those files, never a row.
     """
-    jvm: Any = spark.sparkContext._jvm
     there = rows(spark, table)
     quoted = [spark_identifier(k) for k in key]
     found = there.select(*quoted, F.col("_metadata.file_name").alias("__tidemark_file"))
     listed = found.join(keys.select(*quoted), on=list(key), how="left_semi").select("__tidemark_file").distinct()
-    names = jvm.java.util.ArrayList()
+    names = _array_list(spark)
     for row in listed.collect():
         names.add(row["__tidemark_file"])
     added = table.snapshot.allFiles()
-    of_these = jvm.org.apache.spark.sql.functions.element_at(
-        jvm.org.apache.spark.sql.functions.split(added.col("path"), "/"), -1
-    ).isInCollection(names)
-    sequence = jvm.org.apache.spark.api.python.PythonUtils.toSeq(added.filter(of_these).collectAsList())
-    nothing = jvm.scala.Option.apply(None)
+    functions = java_class(spark, "org.apache.spark.sql.functions")
+    of_these = functions.element_at(functions.split(added.col("path"), "/"), -1).isInCollection(names)
+    sequence = _sequence(spark, added.filter(of_these).collectAsList())
+    nothing = _option(spark)
     return DataFrame(table.log.createDataFrame(table.snapshot, sequence, False, nothing), spark)
 
 
@@ -232,20 +229,20 @@ def append(spark: SparkSession, table: PinnedTable, frame: DataFrame, applicatio
 
     Raises what `is_contested` recognises where another commit touched the position or the schema since it was pinned.
     """
-    jvm: Any = spark.sparkContext._jvm
-    nothing = jvm.scala.Option.apply(None)
-    transaction = table.log.startTransaction(nothing, jvm.scala.Option.apply(table.snapshot))
+    nothing = _option(spark)
+    transaction = table.log.startTransaction(nothing, _option(spark, table.snapshot))
     # What was read makes a rival's commit a conflict; `txnVersion(id)` adds it too, but reads the whole log for it.
     transaction.readTxn().addOne(application)
     files = transaction.writeFiles(frame._jdf)
-    moved = jvm.org.apache.spark.sql.delta.actions.SetTransaction(
-        application, int(end), jvm.scala.Option.apply(jvm.java.lang.System.currentTimeMillis())
+    now = java_class(spark, "java.lang.System").currentTimeMillis()
+    moved = java_class(spark, "org.apache.spark.sql.delta.actions.SetTransaction")(
+        application, int(end), _option(spark, now)
     )
-    actions = jvm.java.util.ArrayList()
+    actions = _array_list(spark)
     actions.add(moved)
-    write = getattr(jvm.org.apache.spark.sql.delta, "DeltaOperations$Write")
-    operation = write(jvm.org.apache.spark.sql.SaveMode.Append, *[nothing] * 8)
-    transaction.commit(jvm.org.apache.spark.api.python.PythonUtils.toSeq(actions).appendedAll(files), operation)
+    write = java_class(spark, "org.apache.spark.sql.delta.DeltaOperations$Write")
+    operation = write(java_class(spark, "org.apache.spark.sql.SaveMode").Append, *[nothing] * 8)
+    transaction.commit(_sequence(spark, actions).appendedAll(files), operation)
     counted = (files.apply(n).numLogicalRecords() for n in range(files.size()))
     return sum(int(records.get()) for records in counted if records.isDefined())
 
@@ -301,6 +298,18 @@ def _transaction(spark: SparkSession, application: str, end: Lsn) -> Iterator[No
     finally:
         spark.conf.unset(TXN_VERSION)
         spark.conf.unset(TXN_APP_ID)
+
+
+def _option(spark: SparkSession, value: Any = None) -> Any:
+    return java_class(spark, "scala.Option").apply(value)
+
+
+def _sequence(spark: SparkSession, listed: Any) -> Any:
+    return java_class(spark, "org.apache.spark.api.python.PythonUtils").toSeq(listed)
+
+
+def _array_list(spark: SparkSession) -> Any:
+    return java_class(spark, "java.util.ArrayList")()
 
 
 def _quoted(values: Mapping[str, Column]) -> dict[str, str | Column]:

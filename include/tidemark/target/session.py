@@ -23,6 +23,9 @@ APPLICATION_SETTINGS: Final[Mapping[str, str]] = {
     "spark.scheduler.mode": "FAIR",
     "spark.ui.enabled": "false",
     "spark.sql.catalogImplementation": "in-memory",
+    # For an error's message PySpark notes where in Python each Column was made: a dozen calls to the JVM and a failed
+    # import for each, a third of the CPU that Python takes in a small merge. No message of ours quotes it.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
 }
 
 # Set on every table's session, unless the application was started with a value of its own.
@@ -94,8 +97,16 @@ def _set_unless_given(session: SparkSession, settings: Mapping[str, str]) -> Non
 
 def activate(session: SparkSession) -> None:
     """Delta's transactions look up the thread's active session on the JVM side."""
-    jvm: Any = session.sparkContext._jvm
-    jvm.org.apache.spark.sql.SparkSession.setActiveSession(session._jsparkSession)
+    java_class(session, "org.apache.spark.sql.SparkSession").setActiveSession(session._jsparkSession)
+
+
+def java_class(session: SparkSession, name: str) -> Any:
+    """A class of the JVM by its full name, in one call.
+
+    `jvm.org.apache.spark…` is one call per part, and the JVM looks into every jar, a dozen times over, to find that
+    `org` is no class.
+    """
+    return getattr(session.sparkContext._jvm, name)
 
 
 def _submitted() -> set[str]:
@@ -110,8 +121,7 @@ def _submitted() -> set[str]:
 
 def read_text(spark: SparkSession, uri: str) -> str:
     """A small file, through Hadoop's file systems: the driver needs no other client of the object store (R10)."""
-    jvm: Any = spark.sparkContext._jvm
-    path = jvm.org.apache.hadoop.fs.Path(uri)
+    path = java_class(spark, "org.apache.hadoop.fs.Path")(uri)
     files = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
     stream = files.open(path)
     try:
@@ -122,9 +132,9 @@ def read_text(spark: SparkSession, uri: str) -> str:
 
 def write_text(spark: SparkSession, uri: str, text: str) -> None:
     """A small file, seen whole or not at all: written aside and renamed, which an object store does by closing it."""
-    jvm: Any = spark.sparkContext._jvm
-    final = jvm.org.apache.hadoop.fs.Path(uri)
-    aside = jvm.org.apache.hadoop.fs.Path(final.getParent(), f".{final.getName()}.{os.getpid()}")
+    path = java_class(spark, "org.apache.hadoop.fs.Path")
+    final = path(uri)
+    aside = path(final.getParent(), f".{final.getName()}.{os.getpid()}")
     files = final.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
     stream = files.create(aside, True)
     try:
