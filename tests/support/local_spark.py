@@ -28,7 +28,11 @@ def jars() -> str:
 
 
 def start(folder: Path) -> SparkSession:
-    """Set up for many tiny tables: few partitions, interpreted plans, a JVM that compiles quickly."""
+    """Set up for many tiny tables: few partitions, interpreted plans, a JVM that compiles quickly.
+
+    Without Hadoop's native library every file costs a `chmod`, and Delta's usual log store makes it twelve processes
+    per commit; the one for a single JVM, and files without a `.crc` beside them, leave two.
+    """
     spark = session.start(
         "tidemark tests",
         {
@@ -39,12 +43,23 @@ def start(folder: Path) -> SparkSession:
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.memory": "2g",
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=256m",
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xmn600m "
+            "-XX:ReservedCodeCacheSize=256m -Djdk.lang.Process.launchMechanism=VFORK",
+            # Each sort and each hash map takes a page at once, by default one of many megabytes.
+            "spark.buffer.pageSize": "1m",
+            "spark.delta.logStore.file.impl": "io.delta.storage.LocalLogStore",
+            "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+            "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
             "spark.sql.codegen.wholeStage": "false",
             "spark.sql.codegen.factoryMode": "NO_CODEGEN",
             "spark.sql.adaptive.enabled": "false",
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
+            "spark.ui.retainedJobs": "1",
+            "spark.ui.retainedStages": "1",
+            "spark.ui.retainedTasks": "1",
+            "spark.sql.ui.retainedExecutions": "1",
+            "spark.sql.ui.explainMode": "simple",
             "spark.sql.shuffle.partitions": "2",
             "spark.sql.session.timeZone": "UTC",
             "spark.databricks.delta.snapshotPartitions": "1",
