@@ -95,8 +95,7 @@ class ChunkChanges(Changes):
     @cached_property
     def _reads(self) -> DataFrame:
         """The chunks' rows in the shape of changes."""
-        numbered = {c.number: c.claim for c in self.alive}
-        rows = read_chunk_rows(self.session, self.lake, self.schemas, numbered, CLAIM)
+        rows = read_chunk_rows(self.session, self.lake, self.schemas, [c.claim for c in self.alive])
         reads = rows.transform(visibility.as_changes(self._claims, self.names, self.generation))
         return reads.transform(visibility.greatest_watermark(self.schema.key)) if self._overlap else reads
 
@@ -199,7 +198,7 @@ class ChunkChanges(Changes):
     def _sweep(self, sweep: Sweep, there: DataFrame) -> DataFrame:
         key = [fold.column(k) for k in self.schema.key]
         claims = [c for b in (*self.evidence, *self.batches) for c in b.claims if c.backfill == sweep.backfill]
-        known = [read_chunk_rows(self.session, self.lake, self.schemas, dict(enumerate(claims)), CLAIM).select(*key)]
+        known = [read_chunk_rows(self.session, self.lake, self.schemas, claims).select(*key)]
         older = read_changes(self.session, self.lake, self.schemas, [b for b in self.evidence if b.files])
         known.append(self._single(older).transform(visibility.keys_not_seen(self.schema.key, sweep)))
         known.append(self._single(self.staged).select(*key))

@@ -238,7 +238,8 @@ class TableMerge:
     def _move(self, state: State, missing: list[PlannedBatch], lagging: list[PlannedBatch]) -> None:
         """Towards the end of the plan. Where history is ahead, current alone, up to where history is."""
         there = 0 if state.current is None else state.current.bytes
-        if self.planned.rows <= FEW_ROWS and there is not None and there <= FEW_BYTES:
+        evidence = sum(f.rows for b in self.planned.evidence for f in b.files)
+        if self.planned.rows + evidence <= FEW_ROWS and there is not None and there <= FEW_BYTES:
             expect_few_rows(self.session)
         history = self._with_columns("history", state.history, self._history_type(), ROW_METADATA)
         current = state.current

@@ -8,7 +8,7 @@ gets here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import reduce
 from typing import cast
 
@@ -27,6 +27,10 @@ METADATA_DDL = (
     "_generation INT, _commit_lsn BIGINT, _ordinal BIGINT, _xid BIGINT, _committed_at TIMESTAMP, _op STRING",
     "_unchanged ARRAY<STRING>, _text MAP<STRING, STRING>",
 )
+
+
+# Which chunk a row was read from.
+FOLDER = "__tidemark_folder"
 
 
 def is_multiset(schema: TableSchema) -> bool:
@@ -74,25 +78,27 @@ def read_changes(
 
 
 def read_chunk_rows(
-    session: SparkSession, lake: str, schemas: Sequence[TableSchema], claims: Mapping[int, Claim], number: str
+    session: SparkSession, lake: str, schemas: Sequence[TableSchema], claims: Iterable[Claim]
 ) -> DataFrame:
-    """All rows of the claimed chunks: the newest version's columns, `_text`, and in the column `number` the claim's."""
+    """All rows of the claimed chunks: the newest version's columns, `_text`, and in FOLDER which chunk a row is of."""
     newest = schemas[-1]
+    files = [file for claim in claims for file in claim.files]
     parts = []
     for schema in schemas:
-        files = {f.path: n for n, claim in claims.items() for f in claim.files if f.schema_version == schema.version}
-        if files:
-            # A chunk's folder is named by chunk and attempt, and so tells the claim.
-            folder = F.element_at(F.split("_metadata.file_path", "/"), -2)
-            of_folder = {path.rsplit("/", 2)[1]: n for path, n in files.items()}
-            numbers = F.create_map(*[F.lit(part) for pair in of_folder.items() for part in pair])
-            frame = session.read.schema(chunk_type(schema)).parquet(*[f"{lake}/{path}" for path in files])
-            frame = frame.withColumn(number, numbers[folder])
-            parts.append(frame.select(number, *_values(schema, newest), "_text"))
+        paths = [f"{lake}/{file.path}" for file in files if file.schema_version == schema.version]
+        if paths:
+            frame = session.read.schema(chunk_type(schema)).parquet(*paths)
+            folder = F.element_at(F.split("_metadata.file_path", "/"), -2).alias(FOLDER)
+            parts.append(frame.select(folder, *_values(schema, newest), "_text"))
     if not parts:
         empty = session.createDataFrame([], chunk_type(newest))
-        return empty.select(F.lit(0).alias(number), *_values(newest, newest), "_text")
+        return empty.select(F.lit("").alias(FOLDER), *_values(newest, newest), "_text")
     return reduce(DataFrame.unionByName, parts)
+
+
+def folder_of(claim: Claim) -> str:
+    """What FOLDER holds for a chunk's rows: the folder of its files, which chunk and attempt name."""
+    return f"{claim.chunk}-{claim.attempt}"
 
 
 def chunk_type(schema: TableSchema) -> StructType:

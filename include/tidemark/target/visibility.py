@@ -30,6 +30,7 @@ from tidemark.backfill.snapshot import Snapshot
 from tidemark.staging.manifest import Claim, Sweep
 from tidemark.target import fold
 from tidemark.target.fold import ABOVE, HALF, HOLES, INHERITS, MOVED, ORIGIN, SEEN, Transform, column
+from tidemark.target.staged_changes import FOLDER, folder_of
 
 # Columns that exist within an application only.
 CLAIM: Final = "__tidemark_claim"  # the number of the chunk that a row or a key belongs to
@@ -91,10 +92,11 @@ def claims_frame(session: SparkSession, claims: Sequence[NumberedClaim]) -> Data
         running = ", ".join(f"{xid}L" for xid in snapshot.in_progress)
         point = "CAST(NULL AS BIGINT)" if claim.consistent_point is None else f"{int(claim.consistent_point)}L"
         rows.append(
-            f"({numbered.number}, {snapshot.xmax}L, CAST(array({running}) AS ARRAY<BIGINT>), {point}, "
-            f"{int(claim.watermark_lsn)}L, TIMESTAMP '{claim.watermark_at}', {int(claim.low_lsn)}L, {numbered.above})"
+            f"({numbered.number}, '{folder_of(claim)}', {snapshot.xmax}L, CAST(array({running}) AS ARRAY<BIGINT>), "
+            f"{point}, {int(claim.watermark_lsn)}L, TIMESTAMP '{claim.watermark_at}', {int(claim.low_lsn)}L, "
+            f"{numbered.above})"
         )
-    names = ", ".join([CLAIM, _XMAX, _RUNNING, _POINT, _W, _W_AT, _LOW, _IS_ABOVE])
+    names = ", ".join([CLAIM, FOLDER, _XMAX, _RUNNING, _POINT, _W, _W_AT, _LOW, _IS_ABOVE])
     return F.broadcast(session.sql(f"SELECT * FROM VALUES {', '.join(rows)} AS claims({names})"))
 
 
@@ -108,10 +110,10 @@ def _is_seen() -> Column:
 
 
 def as_changes(claims: DataFrame, columns: Sequence[str], generation: int) -> Transform:
-    """Chunk rows (CLAIM, the columns, `_text`) -> rows in the shape of split changes: `_op` read, at the watermark."""
+    """Chunk rows (FOLDER, the columns, `_text`) -> rows in the shape of split changes: `_op` read, at the watermark."""
 
     def transform(rows: DataFrame) -> DataFrame:
-        return rows.join(claims, on=CLAIM, how="inner").select(
+        return rows.join(claims, on=FOLDER, how="inner").select(
             F.lit(generation).cast("int").alias("_generation"),
             F.col(_W).alias("_commit_lsn"),
             F.lit(0).cast("bigint").alias("_ordinal"),
@@ -163,7 +165,7 @@ def mark_seen(changes: DataFrame) -> DataFrame:
     unseen = F.col(CLAIM).isNotNull() & ~_is_seen()
     placed = changes.withColumn(SEEN, F.when(unseen, 2).otherwise(0))
     kept = placed.where((F.col(ORIGIN) == fold.PLAN) | (F.col(SEEN) == 2))
-    return kept.drop(_XMAX, _RUNNING, _POINT, _W, _W_AT, _LOW, _IS_ABOVE)
+    return kept.drop(FOLDER, _XMAX, _RUNNING, _POINT, _W, _W_AT, _LOW, _IS_ABOVE)
 
 
 # --- what a chunk's rows come to --------------------------------------------------------------------------------------
