@@ -438,6 +438,22 @@ class BackfillIsOpen(ConfigError):
     )
 
 
+class BackfillNotApplied(RetryError):
+    happened = "Not everything of run {run_id} is applied yet: {pending}"
+    remedy = (
+        "The retry looks again. The pipeline's next capture run claims and merges what was read; what is unread goes "
+        "on when the run's reading tasks are cleared, or with the next run of the backfill DAG."
+    )
+
+
+class BackfillClosed(BackfillError):
+    happened = "Backfills of run {run_id} ended before they were applied: {closed}"
+    remedy = (
+        "The tables are exact all the same: what was claimed is merged, the other rows are as the stream left them. "
+        "Start another backfill of these tables."
+    )
+
+
 class BackfillIsRead(RetryError):
     happened = "Table {table} has an open backfill, {backfill} of run {run_id}, which is being read by {reader}"
     remedy = "Let it end; the retry goes on with it when nobody reads it, or trigger again with `replace`."

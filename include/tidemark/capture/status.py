@@ -14,7 +14,7 @@ from tidemark.config import PipelineConfig
 from tidemark.errors import TidemarkError
 from tidemark.ledger import connection as ledger_sessions
 from tidemark.ledger import migrations, overview, tables
-from tidemark.ledger.overview import PipelineStatus, TableStatus
+from tidemark.ledger.overview import OpenBackfill, PipelineStatus, TableStatus
 from tidemark.ledger.tables import TableRow
 from tidemark.names import TableName
 from tidemark.source import connection as source_sessions
@@ -53,6 +53,8 @@ class Status:
         body = [] if self.ledger is None else [_line(table) for table in self.ledger.tables]
         if body:
             lines += ["", *_aligned([header, *body])]
+        for backfill in () if self.ledger is None else self.ledger.backfills:
+            lines += ["", *_backfill(backfill)]
         for row in self.rows:
             if row.state != "parked" and row.error is not None:
                 lines += ["", f"{_shown(row)} failed at {_time(row.error_at)}: {row.error.get('message', '')}"]
@@ -118,8 +120,28 @@ def _line(table: TableStatus) -> tuple[str, str, str, str, str]:
 
 
 def _shown(row: TableRow) -> str:
-    name = TableName.parse(row.table)
+    return _readable(row.table)
+
+
+def _readable(table: str) -> str:
+    name = TableName.parse(table)
     return f"{name.schema}.{name.name}"
+
+
+def _backfill(backfill: OpenBackfill) -> list[str]:
+    """The bounds of what is filled are values of rows; a terminal is no place for them."""
+    now = backfill.progress
+    reader = (
+        f"read by {backfill.read_by}" if backfill.read_by else f"nobody reads it, last at {_time(backfill.active_at)}"
+    )
+    lines = [
+        f"backfill {now.backfill} of {_readable(now.table)}, open since {_time(backfill.opened_at)}, {reader}",
+        f"  {now}",
+    ]
+    if backfill.filled:
+        ranges = ", ".join(str(number) for number in sorted({stretch.range for stretch in backfill.filled}))
+        lines.append(f"  filled: {len(backfill.filled)} stretches, in range {ranges}")
+    return lines
 
 
 def _state(row: TableRow) -> str:

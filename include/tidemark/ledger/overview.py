@@ -14,7 +14,8 @@ from typing import Any
 import psycopg
 from psycopg.rows import class_row
 
-from tidemark.ledger import generations, positions, tables
+from tidemark.ledger import backfills, chunks, generations, positions, tables
+from tidemark.ledger.chunks import Filled, Progress
 from tidemark.ledger.generations import Generation
 from tidemark.ledger.tables import TableRow
 from tidemark.lsn import Lsn
@@ -56,6 +57,18 @@ class HeldLease:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenBackfill:
+    """How far an open backfill is, since when it is open, who reads it (None: nobody), and the stretches that are
+    filled, as `chunks.filled` has them: their bounds are values of rows."""
+
+    progress: Progress
+    opened_at: datetime
+    active_at: datetime
+    read_by: str | None
+    filled: tuple[Filled, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PipelineStatus:
     """`confirmable_lsn` and `held_back_by` are what the next confirmation will use; `error` is what the open generation
     was opened with, said or not."""
@@ -71,6 +84,7 @@ class PipelineStatus:
     error: dict[str, Any] | None
     tables: tuple[TableStatus, ...]
     leases: tuple[HeldLease, ...]
+    backfills: tuple[OpenBackfill, ...]
 
 
 def read(connection: psycopg.Connection[Any], pipeline: str) -> PipelineStatus | None:
@@ -107,6 +121,7 @@ def read(connection: psycopg.Connection[Any], pipeline: str) -> PipelineStatus |
             error=error,
             tables=_tables(connection, pipeline, generation),
             leases=_leases(connection, pipeline),
+            backfills=_backfills(connection, pipeline),
         )
 
 
@@ -152,3 +167,22 @@ def _leases(connection: psycopg.Connection[Any], pipeline: str) -> tuple[HeldLea
             (pipeline,),
         )
         return tuple(rows.fetchall())
+
+
+def _backfills(connection: psycopg.Connection[Any], pipeline: str) -> tuple[OpenBackfill, ...]:
+    known = {b.backfill: b for b in backfills.all_open(connection, pipeline)}
+    found = []
+    for progress in chunks.progress(connection, pipeline):
+        backfill = known[progress.backfill]
+        assert backfill.opened_at is not None
+        assert backfill.active_at is not None
+        found.append(
+            OpenBackfill(
+                progress=progress,
+                opened_at=backfill.opened_at,
+                active_at=backfill.active_at,
+                read_by=chunks.being_read(connection, pipeline, progress.backfill),
+                filled=tuple(chunks.filled(connection, pipeline, progress.backfill)),
+            )
+        )
+    return tuple(found)

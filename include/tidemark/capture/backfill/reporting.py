@@ -1,0 +1,148 @@
+"""What a backfill did, once all of it is applied: ledger -> `BackfillReport`, whose `str()` is what a log shows.
+
+Counts are those of the chunks, as the plans that merged them said, summed. Where a driver died after its work was done
+nobody knows what became of its rows: those chunks are counted as such, and the table is as complete. No value of a row
+is in here: a stretch that is filled is named by its range.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+import psycopg
+
+from tidemark.config import PipelineConfig
+from tidemark.errors import BackfillClosed, BackfillNotApplied
+from tidemark.ledger import backfills, chunks, migrations, tables
+from tidemark.ledger.backfills import Backfill
+from tidemark.ledger.connection import connect
+from tidemark.lsn import Lsn
+
+COUNTS: Final = ("inserted", "repaired", "unchanged", "overtaken", "lost_by_window")
+
+
+@dataclass(frozen=True, slots=True)
+class TableReport:
+    """One table's backfill. `read` rows were read in `chunks` chunks; of `unknown` chunks no result says what became of
+    their rows, and the counts leave them out. `swept` is None where it is not known or nothing was to be swept.
+    `overtaken` rows gave way to a change that their snapshot did not see; `lost_by_window` counts those of them that
+    a watermark window alone would have put over the newer row. `complete_lsn` is where the table equals its source."""
+
+    table: str
+    backfill: str
+    complete_lsn: Lsn | None
+    chunks: int
+    unknown: int
+    read: int
+    inserted: int
+    repaired: int
+    unchanged: int
+    overtaken: int
+    lost_by_window: int
+    sweeps: bool
+    swept: int | None
+    holes: int
+
+    def __str__(self) -> str:
+        swept = "" if not self.sweeps else f", {'an unknown number' if self.swept is None else self.swept} swept"
+        line = (
+            f"{self.table}: complete as of {self.complete_lsn}. {self.read} rows read in {self.chunks} chunks: "
+            f"{self.inserted} inserted, {self.repaired} repaired, {self.unchanged} unchanged, "
+            f"{self.overtaken} overtaken{swept}. "
+            f"A watermark window alone would have lost {self.lost_by_window} changes."
+        )
+        if self.unknown:
+            line += f" What became of the rows of {self.unknown} chunks is not known: their merge ended unheard."
+        if self.holes:
+            line += f" {self.holes} values are still unknown; they are filled by their keys."
+        return line
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillReport:
+    """The run's backfills by table; none where another run has adopted them all."""
+
+    run_id: str
+    tables: tuple[TableReport, ...]
+
+    def __str__(self) -> str:
+        if not self.tables:
+            return f"Run {self.run_id} has no backfill: nothing was wanted, or another run goes on with it."
+        return "\n".join(str(table) for table in self.tables)
+
+    def to_json(self) -> list[dict[str, Any]]:
+        return [{f.name: _plain(getattr(table, f.name)) for f in fields(table)} for table in self.tables]
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, Lsn) else value
+
+
+def report(config: PipelineConfig, *, ledger: str, run_id: str) -> BackfillReport:
+    """What the run's backfills did. Raises `BackfillNotApplied` (RETRY) while one is open, and else `BackfillClosed`
+    where one was closed before it was applied."""
+    with connect(ledger) as connection:
+        migrations.require(connection)
+        with connection.transaction():
+            connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            ours = backfills.of_run(connection, config.pipeline, run_id)
+            pending = [_pending(connection, config.pipeline, b) for b in ours if b.state == "open"]
+            if pending:
+                raise BackfillNotApplied(run_id=run_id, pending="; ".join(pending))
+            closed = [_closed(connection, config.pipeline, b) for b in ours if b.state == "closed"]
+            if closed:
+                raise BackfillClosed(run_id=run_id, closed="; ".join(closed))
+            return BackfillReport(run_id, tuple(_table(connection, config.pipeline, b) for b in ours))
+
+
+def _pending(connection: psycopg.Connection[Any], pipeline: str, backfill: Backfill) -> str:
+    (now,) = (p for p in chunks.progress(connection, pipeline) if p.backfill == backfill.backfill)
+    row = tables.one(connection, pipeline, backfill.table)
+    parked = ""
+    if row is not None and row.state == "parked" and row.error is not None:
+        parked = f" (the table is parked: {row.error.get('kind')})"
+    if now.ranges_done < now.ranges:
+        return f"{backfill.table}: {now.ranges_done} of {now.ranges} ranges are read, {now.rows} rows so far{parked}"
+    if now.claimed < now.chunks:
+        return f"{backfill.table}: {now.chunks - now.claimed} of {now.chunks} chunks wait for a drain{parked}"
+    return f"{backfill.table}: all {now.chunks} chunks are claimed and wait for a merge{parked}"
+
+
+def _closed(connection: psycopg.Connection[Any], pipeline: str, backfill: Backfill) -> str:
+    return f"{backfill.table} ({backfill.state_reason}; {filled_ranges(connection, pipeline, backfill.backfill)})"
+
+
+def filled_ranges(connection: psycopg.Connection[Any], pipeline: str, backfill: str) -> str:
+    """Half a sentence on the parts of the key's order that are read and claimed; the ledger's tables `ranges` and
+    `chunks` have their bounds."""
+    parts = chunks.ranges_of(connection, pipeline, backfill)
+    read = chunks.of_backfill(connection, pipeline, backfill)
+    whole, begun = [], []
+    for part in parts:
+        own = [c for c in read if c.range == part.range]
+        claimed = sum(c.claimed_lsn is not None for c in own)
+        if part.done and claimed == len(own):
+            whole.append(str(part.range))
+        elif claimed:
+            begun.append(f"{part.range} up to chunk {part.range}-{claimed}")
+    said = [f"range {', '.join(whole)} as a whole"] * bool(whole) + [f"range {one}" for one in begun]
+    return f"filled of {len(parts)} ranges: {', '.join(said) or 'none'}"
+
+
+def _table(connection: psycopg.Connection[Any], pipeline: str, backfill: Backfill) -> TableReport:
+    read = [c for c in chunks.of_backfill(connection, pipeline, backfill.backfill) if c.claimed_lsn is not None]
+    known = [c.result for c in read if c.result is not None]
+    row = tables.one(connection, pipeline, backfill.table)
+    return TableReport(
+        table=backfill.table,
+        backfill=backfill.backfill,
+        complete_lsn=backfill.complete_lsn,
+        chunks=len(read),
+        unknown=len(read) - len(known),
+        read=sum(c.rows for c in read),
+        **{name: sum(result.get(name, 0) for result in known) for name in COUNTS},
+        sweeps=backfill.sweeps,
+        swept=backfill.swept,
+        holes=0 if row is None else sum(row.holes.values()),
+    )

@@ -1,0 +1,487 @@
+"""R5, R7: what a plan lists for claimed chunks, and how their results end a backfill, without any Spark."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.ledger.conftest import open_at
+from tests.support.backfills import HALVES, chunk_of, claim_of, open_backfill, record
+from tests.support.manifests import manifest_of, path_of, schema_of
+from tidemark.capture.backfill.reporting import report
+from tidemark.capture.backfill.wanted import Wanted, wanted
+from tidemark.capture.merging import Ingested, ingest, make_plan
+from tidemark.capture.status import Status
+from tidemark.config import Bounds, PipelineConfig
+from tidemark.errors import BackfillClosed, BackfillNotApplied
+from tidemark.ledger import backfills, batches, chunks, joins, leases, overview, schema_versions, tables
+from tidemark.ledger.backfills import Backfill, NewRange
+from tidemark.ledger.chunks import ReadChunk
+from tidemark.ledger.generations import Generation
+from tidemark.ledger.leases import Lease
+from tidemark.ledger.tables import TableRow
+from tidemark.lsn import Lsn
+from tidemark.staging import layout
+from tidemark.staging.manifest import Claim, Sweep
+from tidemark.staging.store import Store
+from tidemark.target.plan import (
+    MAX_HOLE_KEYS,
+    ChunkResult,
+    Holes,
+    MergePlan,
+    PlannedTable,
+    PlanResult,
+    TableResult,
+)
+
+Book = psycopg.Connection[Any]
+SWEEP = Sweep("b1", "700:700:")
+
+
+class World:
+    """The pipeline's ledger and lake; what drains, readers and applications would leave in them."""
+
+    def __init__(self, config: PipelineConfig, ledger: str, book: Book, lease: Lease) -> None:
+        self.config = config
+        self.ledger = ledger
+        self.book = book
+        self.lease = lease
+        self.end = 100
+
+    def stage(self, *touched: str, **fields: Any) -> int:
+        """The next batch; returns its end."""
+        start, self.end = self.end, self.end + 100
+        manifest = manifest_of(start, self.end, *touched, **fields)
+        batches.register(self.book, self.lease, manifest, path_of(manifest))
+        return self.end
+
+    def claim(self, *taken: ReadChunk | Claim, sweeps: tuple[Sweep, ...] = (), **fields: Any) -> int:
+        claims = tuple(c if isinstance(c, Claim) else claim_of(c, self.end + 99) for c in taken)
+        return self.stage(claims={"s.a": claims}, sweeps={"s.a": sweeps}, **fields)
+
+    def read(self, made: Backfill, chunk: str = "1-1", **fields: Any) -> ReadChunk:
+        read = chunk_of(made, chunk, **fields)
+        assert record(self.ledger, read, done=True)
+        return read
+
+    def plan(self) -> MergePlan:
+        plan = make_plan(self.config, ledger=self.ledger, holder="merge/1", run_id="run1")
+        assert plan is not None
+        return plan
+
+    def planned(self, table: str = "s.a") -> PlannedTable:
+        (found,) = (t for t in self.plan().tables if t.table == table)
+        return found
+
+    def merge(
+        self,
+        results: tuple[ChunkResult, ...] = (),
+        swept: dict[str, int] | None = None,
+        holes: Holes | None = None,
+        plan: MergePlan | None = None,
+    ) -> Ingested:
+        """A plan, and the result of an application that reached its end."""
+        self.leave(plan or self.plan(), results, swept, holes)
+        return ingest(self.config, ledger=self.ledger)
+
+    def leave(
+        self,
+        plan: MergePlan,
+        results: tuple[ChunkResult, ...] = (),
+        swept: dict[str, int] | None = None,
+        holes: Holes | None = None,
+    ) -> None:
+        tables = tuple(
+            TableResult(
+                t.table,
+                t.end_lsn,
+                t.end_lsn,
+                {"history": t.rows},
+                holes=holes if t.table == "s.a" else None,
+                chunks=results,
+                swept=swept or {},
+            )
+            for t in plan.tables
+        )
+        result = PlanResult(plan.plan, plan.pipeline, plan.generation, tables)
+        Store(self.config.lake).write_atomic(layout.result_file("shop", plan.plan), result.to_json().encode())
+
+    def row(self, table: str = "s.a") -> TableRow:
+        found = tables.one(self.book, "shop", table)
+        assert found is not None
+        return found
+
+    def backfill(self, backfill: str = "b1") -> Backfill:
+        found = backfills.one(self.book, "shop", backfill)
+        assert found is not None
+        return found
+
+    def mark(self, kind: str = tables.EXISTING_ROWS, table: str = "s.a") -> None:
+        tables.add(self.book, "shop", table)
+        tables.mark_needs_backfill(self.book, "shop", table, kind, "rows from before")
+
+    def wanted(self) -> list[Wanted]:
+        return wanted(self.config, ledger=self.ledger)
+
+
+@pytest.fixture
+def world(tmp_path: Path, ledger: str, book: Book, lease: Lease, generation: Generation) -> World:
+    config = PipelineConfig(
+        pipeline="shop",
+        source_connection="source",
+        slot="shop",
+        publication="shop",
+        manage_publication=True,
+        tables=(),
+        lake=str(tmp_path),
+        ledger_connection="ledger",
+        bounds=Bounds(park_after=2),
+    )
+    return World(config, ledger, book, lease)
+
+
+def result_of(chunk: ReadChunk, inserted: int = 5, lost_by_window: int = 0) -> ChunkResult:
+    return ChunkResult(chunk.backfill, chunk.chunk, chunk.attempt, 5, inserted, 0, 5 - inserted, 0, lost_by_window)
+
+
+# --- plans ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_holds_claims_and_sweeps_where_they_were_registered(world: World) -> None:
+    chunk = world.read(open_backfill(world.book, "s.a"))
+    world.stage("s.a", max_xid=600)
+    world.merge()
+    world.claim(chunk, sweeps=(SWEEP,))
+    table = world.planned()
+    assert (table.after, [(b.files, b.claims, b.sweeps) for b in table.batches]) == (
+        Lsn(200),
+        [((), (claim_of(chunk, 299),), (SWEEP,))],
+    )
+    assert table.rows == 5
+    assert [s.version for s in table.schemas] == [1]
+
+
+def test_the_evidence_of_a_chunk_are_older_batches_with_a_transaction_that_it_may_not_have_seen(world: World) -> None:
+    """Its snapshot is 710:712:711: everything below 710 was visible."""
+    world.stage("s.a", max_xid=709)
+    world.stage("s.a", "s.b", max_xid=710)
+    world.stage("s.a", max_xid=705)
+    world.merge()
+    chunk = world.read(open_backfill(world.book, "s.a", sweeps=False))
+    world.claim(chunk)
+    table = world.planned()
+    assert [(b.end_lsn, len(b.files)) for b in table.evidence] == [(Lsn(300), 1)]
+    assert [s.version for s in table.schemas] == [1]
+
+
+def test_the_least_xmin_of_all_chunks_and_sweeps_says_what_is_evidence(world: World) -> None:
+    world.stage("s.a", max_xid=701)
+    world.merge()
+    made = open_backfill(world.book, "s.a", "b1", *HALVES)
+    first, second = world.read(made, upper=("10",)), world.read(made, "2-1", lower=("10",), snapshot="720:720:")
+    world.claim(first, second)
+    assert world.planned().evidence == ()
+    world.claim(sweeps=())
+    world.merge()
+    world.stage("s.a", sweeps={"s.a": (SWEEP,)})
+    assert [b.end_lsn for b in world.planned().evidence] == [Lsn(200), Lsn(300)]
+
+
+def test_a_chunk_of_an_exported_snapshot_has_what_committed_above_its_point_as_evidence(world: World) -> None:
+    world.stage("s.a", max_xid=800)
+    world.stage("s.a", max_xid=1)
+    world.stage("s.b", max_xid=800)
+    world.merge()
+    made = open_backfill(world.book, "s.a", mode="exported_snapshot", sweeps=False)
+    world.claim(world.read(made, consistent_point=Lsn(200)))
+    assert [b.end_lsn for b in world.planned().evidence] == [Lsn(300)]
+
+
+def test_a_sweep_has_the_other_chunks_of_its_backfill_as_evidence_and_no_others(world: World) -> None:
+    old = world.read(open_backfill(world.book, "s.a", "b0", row_filter="true", sweeps=False))
+    world.claim(old)
+    world.merge()
+    made = open_backfill(world.book, "s.a", "b1", *HALVES, snapshot="900:900:")
+    first, second = world.read(made, upper=("10",)), world.read(made, "2-1", lower=("10",), snapshot="901:901:")
+    world.claim(first)
+    world.merge()
+    world.claim(second, sweeps=(Sweep("b1", "900:900:"),))
+    (evidence,) = world.planned().evidence
+    assert (evidence.end_lsn, evidence.files, [c.chunk for c in evidence.claims]) == (Lsn(300), (), ["1-1"])
+
+
+def test_a_plan_without_chunks_has_no_evidence(world: World) -> None:
+    world.stage("s.a", max_xid=900)
+    world.merge()
+    world.stage("s.a", max_xid=901)
+    assert world.planned().evidence == ()
+
+
+def test_evidence_is_of_the_same_generation(world: World) -> None:
+    world.stage("s.a", max_xid=900)
+    world.merge()
+    open_at(world.book, world.lease, 2, Lsn(500))
+    world.end = 500
+    chunk = world.read(open_backfill(world.book, "s.a", generation=2, sweeps=False))
+    world.claim(chunk, generation=2)
+    assert world.planned().evidence == ()
+
+
+def test_the_target_takes_the_shape_of_a_reader_that_was_ahead_of_the_stream(world: World) -> None:
+    world.stage("s.a")
+    wide = schema_versions.adopt(world.book, "shop", schema_of("s.a", 0, ("id", "one", "two")))
+    between = schema_of("s.a", 3, ("id", "one"))
+    manifest = manifest_of(200, 300, "s.a", schemas=(between,))
+    (table,) = manifest.tables
+    files = (replace(table.files[0], schema_version=3),)
+    batches.register(world.book, world.lease, replace(manifest, tables=(replace(table, files=files),)), "m")
+    world.end = 300
+    assert [s.version for s in world.planned().schemas] == [1, 3]
+    made = open_backfill(world.book, "s.a")
+    chunk = chunk_of(made)
+    assert record(world.ledger, replace(chunk, files=(replace(chunk.files[0], schema_version=2),)), done=True)
+    (read,) = chunks.unclaimed(world.book, "shop")
+    world.claim(read)
+    assert [s.version for s in world.planned().schemas] == [1, 3, wide.version]
+
+
+def test_a_plan_says_whether_the_table_had_holes(world: World) -> None:
+    world.stage("s.a")
+    assert not world.planned().had_holes
+    world.merge(holes=Holes({"body": 1}, (("1",),)))
+    world.stage("s.a")
+    assert world.planned().had_holes
+
+
+# --- results ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_backfill_is_applied_with_the_batch_of_its_last_claim(world: World) -> None:
+    world.mark()
+    made = open_backfill(world.book, "s.a", "b1", *HALVES)
+    first, second = world.read(made, upper=("10",)), world.read(made, "2-1", lower=("10",))
+    world.claim(first)
+    plan = world.plan()
+    last = world.claim(second, sweeps=(SWEEP,))
+    world.stage("s.a")
+    early = world.merge((result_of(first),), plan=plan)
+    assert (world.backfill().state, [t.backfilled for t in early.tables]) == ("open", [None])
+    assert world.row().needs_backfill
+    done = world.merge((result_of(second, 3),), {"b1": 2})
+    ended = world.backfill()
+    assert [t.backfilled for t in done.tables] == ["b1"]
+    assert (ended.state, ended.complete_lsn, ended.swept) == ("applied", Lsn(last), 2)
+    assert ended.ended_at is not None
+    assert not world.row().needs_backfill
+
+
+def test_a_backfill_with_something_unread_or_unclaimed_is_not_applied(world: World) -> None:
+    made = open_backfill(world.book, "s.a", "b1", *HALVES)
+    world.claim(world.read(made, upper=("10",)))
+    world.merge()
+    assert world.backfill().state == "open"
+    world.read(made, "2-1", lower=("10",))
+    world.stage("s.a")
+    world.merge()
+    assert world.backfill().state == "open"
+
+
+def test_a_driver_that_died_after_its_work_leaves_the_backfill_applied_and_its_counts_unknown(world: World) -> None:
+    chunk = world.read(open_backfill(world.book, "s.a"))
+    world.claim(chunk, sweeps=(SWEEP,))
+    world.plan()
+    world.merge()  # the next plan finds "already at", and says nothing of chunks
+    assert world.backfill().state == "applied"
+    (told,) = report(world.config, ledger=world.ledger, run_id="backfill1").tables
+    assert (told.unknown, told.read, told.inserted, told.swept) == (1, 5, 0, None)
+    assert "an unknown number swept" in str(told)
+    assert "the rows of 1 chunks is not known" in str(told)
+
+
+def test_a_plan_that_is_repeated_counts_once(world: World) -> None:
+    chunk = world.read(open_backfill(world.book, "s.a"))
+    world.claim(chunk, sweeps=(SWEEP,))
+    first, second = world.plan(), world.plan()
+    world.leave(first, (result_of(chunk, 4),), {"b1": 1})
+    world.leave(second, (result_of(chunk, 5),), {"b1": 2})
+    assert len(ingest(world.config, ledger=world.ledger).plans) == 2
+    (told,) = report(world.config, ledger=world.ledger, run_id="backfill1").tables
+    assert (told.inserted, told.unchanged, told.swept) == (5, 0, 2)
+
+
+def test_a_mark_that_came_after_the_backfill_was_opened_stays(world: World) -> None:
+    world.mark()
+    made = open_backfill(world.book, "s.a")
+    world.mark(tables.GAP)
+    world.claim(world.read(made), sweeps=(SWEEP,))
+    world.merge()
+    assert world.backfill().state == "applied"
+    assert world.row().backfill_kind == tables.GAP
+
+
+def test_a_mark_that_was_asked_for_again_stays_too(world: World) -> None:
+    world.mark(tables.GAP)
+    made = open_backfill(world.book, "s.a")
+    world.mark("rewritten")
+    world.claim(world.read(made), sweeps=(SWEEP,))
+    world.merge()
+    assert world.row().needs_backfill
+
+
+@pytest.mark.parametrize("part", [{"row_filter": "id > 3"}, {"mode": "keys"}])
+def test_a_backfill_of_a_part_takes_no_mark_away(world: World, part: dict[str, str]) -> None:
+    world.mark()
+    made = open_backfill(world.book, "s.a", "b1", NewRange(keys=(("1",),)), sweeps=False, **part)
+    world.claim(world.read(made))
+    world.merge()
+    assert (world.backfill().state, world.row().needs_backfill) == ("applied", True)
+
+
+def test_holes_that_are_left_when_a_backfill_is_applied_mark_the_table(world: World) -> None:
+    world.mark()
+    chunk = world.read(open_backfill(world.book, "s.a"))
+    world.stage("s.a")
+    world.merge(holes=Holes({"body": 2}, (("1",), ("2",))))
+    assert world.row().backfill_kind == tables.EXISTING_ROWS
+    world.claim(chunk, sweeps=(SWEEP,))
+    world.merge(holes=Holes({"body": 1}, (("2",),)))
+    assert (world.backfill().state, world.row().backfill_kind, world.row().holes) == ("applied", "holes", {"body": 1})
+
+
+def test_the_keys_that_fill_the_holes_take_their_mark_away(world: World) -> None:
+    world.stage("s.a")
+    world.merge(holes=Holes({"body": 1}, (("2",),)))
+    made = open_backfill(world.book, "s.a", "b1", NewRange(keys=(("2",),)), mode="keys", sweeps=False)
+    world.claim(world.read(made))
+    world.merge(holes=Holes({}, ()))
+    assert (world.backfill().state, world.row().needs_backfill, world.row().holes) == ("applied", False, {})
+
+
+# --- wanted -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_marked_table_is_wanted_until_a_backfill_of_it_is_applied(world: World) -> None:
+    assert world.wanted() == []
+    world.mark()
+    assert world.wanted() == [Wanted("s.a", "chunks", (), "rows from before")]
+    made = open_backfill(world.book, "s.a")
+    with leases.hold(world.ledger, "shop", leases.of_range("b1", 1), "read/1"):
+        assert world.wanted() == []
+    (goes_on,) = world.wanted()
+    assert "b1 is not finished, and nobody reads it" in goes_on.reason
+    assert wanted(world.config, ledger=world.ledger, quiet_s=600) == []
+    chunk = world.read(made)
+    assert world.wanted() == []
+    world.claim(chunk, sweeps=(SWEEP,))
+    world.merge()
+    assert world.wanted() == []
+
+
+def test_a_table_that_is_parked_or_not_captured_is_left_alone(world: World) -> None:
+    for table in ("s.a", "s.b", "s.c"):
+        world.mark(table=table)
+    tables.park(world.book, "shop", "s.a", {"kind": "TableBroken", "move": "FIX_TARGET", "message": "broken"})
+    joins.leave(world.book, "shop", "s.b")
+    assert [w.table for w in world.wanted()] == ["s.c"]
+
+
+def test_holes_are_wanted_by_their_keys_and_as_a_whole_where_there_are_too_many(world: World) -> None:
+    world.stage("s.a")
+    world.merge(holes=Holes({"body": 1}, (("2", "x"),)))
+    (found,) = world.wanted()
+    assert (found.mode, found.keys) == ("keys", (("2", "x"),))
+    assert "x" not in repr(found).replace("unchanged", "").replace("whose", "")
+    many = tuple((str(n),) for n in range(MAX_HOLE_KEYS))
+    tables.succeeded(world.book, "shop", "s.a", Holes({"body": 2 * MAX_HOLE_KEYS}, many))
+    assert [(w.mode, w.keys) for w in world.wanted()] == [("chunks", ())]
+    tables.succeeded(world.book, "shop", "s.a", Holes({"body": 1}, ()))
+    assert [(w.mode, w.keys) for w in world.wanted()] == [("chunks", ())]
+
+
+def test_a_table_with_history_only_is_read_once(world: World) -> None:
+    world.mark()
+    tables.keep_fingerprint(world.book, "shop", "s.a", {"key": [], "identity": "nothing"})
+    made = open_backfill(world.book, "s.a", sweeps=False)
+    world.claim(world.read(made))
+    world.mark(tables.GAP)
+    world.merge()
+    assert world.row().needs_backfill
+    assert world.wanted() == []
+    tables.keep_fingerprint(world.book, "shop", "s.a", {"key": [], "identity": "full"})
+    assert [w.table for w in world.wanted()] == ["s.a"]
+
+
+# --- what is said -----------------------------------------------------------------------------------------------------
+
+
+def pending(world: World) -> str:
+    with pytest.raises(BackfillNotApplied) as raised:
+        report(world.config, ledger=world.ledger, run_id="backfill1")
+    return str(raised.value)
+
+
+def test_the_report_waits_until_everything_is_applied_and_says_for_what(world: World) -> None:
+    made = open_backfill(world.book, "s.a", "b1", *HALVES)
+    first = world.read(made, upper=("10",))
+    assert "s.a: 1 of 2 ranges are read, 5 rows so far" in pending(world)
+    second = world.read(made, "2-1", lower=("10",))
+    assert "2 of 2 chunks wait for a drain" in pending(world)
+    last = world.claim(first, second, sweeps=(SWEEP,))
+    assert "all 2 chunks are claimed and wait for a merge" in pending(world)
+    tables.park(world.book, "shop", "s.a", {"kind": "TableBroken", "move": "FIX_TARGET", "message": "broken"})
+    assert "the table is parked: TableBroken" in pending(world)
+    tables.unpark(world.book, "shop", "s.a")
+    world.merge((result_of(first, 2), result_of(second, 0, 3)), {"b1": 7})
+    said = report(world.config, ledger=world.ledger, run_id="backfill1")
+    (told,) = said.tables
+    assert (told.read, told.inserted, told.unchanged, told.lost_by_window, told.swept) == (10, 2, 8, 3, 7)
+    assert told.complete_lsn == Lsn(last)
+    assert f"s.a: complete as of {Lsn(last)}. 10 rows read in 2 chunks: 2 inserted" in str(said)
+    assert said.to_json()[0]["complete_lsn"] == str(Lsn(last))
+
+
+def test_the_report_of_a_closed_backfill_says_which_ranges_are_filled(world: World) -> None:
+    made = open_backfill(world.book, "s.a", "b1", *HALVES)
+    world.claim(world.read(made, upper=("10",)))
+    part = chunk_of(made, "2-1", lower=("10",), upper=("secret",))
+    assert record(world.ledger, part, done=False)
+    world.claim(part)
+    backfills.close(world.book, "shop", "b1", "another one takes its place")
+    with pytest.raises(BackfillClosed) as raised:
+        report(world.config, ledger=world.ledger, run_id="backfill1")
+    said = "filled of 2 ranges: range 1 as a whole, range 2 up to chunk 2-1"
+    assert f"s.a (another one takes its place; {said})" in str(raised.value)
+    assert "secret" not in str(raised.value)
+
+
+def test_a_run_whose_backfills_were_adopted_has_nothing_to_report(world: World) -> None:
+    open_backfill(world.book, "s.a")
+    backfills.adopt(world.book, "shop", "b1", "backfill2")
+    assert "another run goes on with it" in str(report(world.config, ledger=world.ledger, run_id="backfill1"))
+
+
+def test_the_status_shows_open_backfills_without_any_value(world: World) -> None:
+    made = open_backfill(world.book, "s.a", "b1", *HALVES)
+    part = chunk_of(made, "1-1", upper=("secret",))
+    assert record(world.ledger, part, done=False)
+    world.claim(part)
+    found = overview.read(world.book, "shop")
+    assert found is not None
+    (open_one,) = found.backfills
+    assert (open_one.progress.rows, open_one.progress.claimed, open_one.read_by) == (5, 1, None)
+    assert [f.upper for f in open_one.filled] == [("secret",)]
+    shown = str(Status(config=world.config, ledger=found, slot=None, trouble=None))
+    assert "backfill b1 of s.a, open since" in shown
+    assert "nobody reads it" in shown
+    assert "5 of about 20 rows read in 1 chunks" in shown
+    assert "filled: 1 stretches, in range 1" in shown
+    assert "secret" not in shown
+    world.read(made, "2-1", lower=("10",))
+    with leases.hold(world.ledger, "shop", leases.of_range("b1", 2), "read/7"):
+        held = overview.read(world.book, "shop")
+    assert held is not None
+    assert held.backfills[0].read_by == "read/7"
