@@ -164,10 +164,10 @@ class SlotCreationBlocked(RetryError):
 
 
 class MalformedMessage(BugError):
-    happened = "The replication stream holds a message that does not follow the pgoutput protocol: {detail}"
+    happened = "The source sent what does not follow the protocol (pgoutput in the stream, COPY in a chunk): {detail}"
     remedy = (
-        "Nothing of the batch was registered. Report it with PostgreSQL's version; another proxy or pooler between "
-        "Airflow and the source is the usual cause, so connect to the server directly."
+        "Nothing of the batch or chunk was registered. Report it with PostgreSQL's version; another proxy or pooler "
+        "between Airflow and the source is the usual cause, so connect to the server directly."
     )
 
 

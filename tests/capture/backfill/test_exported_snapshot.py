@@ -14,6 +14,7 @@ from tidemark.capture.backfill.exported import exported_snapshot, read_exported
 from tidemark.capture.backfill.reading import ReadResult
 from tidemark.capture.backfill.sessions import ImportedSnapshot
 from tidemark.errors import ReadRefused, SnapshotExportFailed
+from tidemark.failpoints import OF_A_BACKFILL
 from tidemark.lsn import Lsn
 
 
@@ -68,7 +69,7 @@ def test_a_backfill_of_another_mode_is_left_to_the_other_readers(captured: Captu
     assert captured.read().rows == 1000
 
 
-@pytest.mark.parametrize("failpoint", ["read.after_low", "read.after_files", "read.after_chunk"])
+@pytest.mark.parametrize("failpoint", [name for name in OF_A_BACKFILL if name.startswith("read.")])
 def test_a_reader_that_dies_is_started_again(
     captured: Captured, monkeypatch: pytest.MonkeyPatch, failpoint: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -79,6 +79,26 @@ def test_planning_again_in_the_same_run_changes_nothing(captured: Captured) -> N
     assert captured.ranges(again[0]) == ranges
 
 
+@pytest.mark.parametrize("failpoint", ["plan.before_open", "plan.after_open"])
+def test_a_plan_that_died_is_finished_by_its_next_try(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch, failpoint: str
+) -> None:
+    captured.execute("CREATE TABLE a (id int PRIMARY KEY)")
+    a_table(captured)
+
+    def reach(name: str) -> None:
+        if name == failpoint:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("tidemark.capture.backfill.planning.reach", reach)
+    with pytest.raises(KeyboardInterrupt):
+        captured.plan("one", tables=["public.*"])
+    assert len(captured.ledger_query("SELECT * FROM tidemark.backfills")) == (failpoint == "plan.after_open")
+    monkeypatch.undo()
+    assert [b.table for b in captured.plan("one", tables=["public.*"])] == ["public.a", "public.orders"]
+    assert len(captured.ledger_query("SELECT * FROM tidemark.backfills")) == 2
+
+
 def test_an_open_backfill_is_gone_on_with(captured: Captured) -> None:
     a_table(captured)
     (first,) = captured.plan(tables=["public.orders"], chunk_rows=10, row_filter="id > 5")

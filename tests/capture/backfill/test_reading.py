@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from pathlib import Path
 from typing import Any
@@ -319,12 +320,13 @@ def test_parts_of_a_table_without_key_are_of_one_snapshot(captured: Captured, mo
     )
     captured.capture()
     (backfill,) = captured.plan(tables=["public.t"])
-    imported = keyless.sessions.import_snapshot
+    connect, numbers = keyless.sessions.connect, itertools.count()
 
-    def later(conn: Any, identifier: str) -> None:
-        captured.execute("UPDATE t SET n = -n")
-        imported(conn, identifier)
+    def later(*given: Any) -> psycopg.Connection[Any]:
+        if next(numbers):  # the first session is the one that exports
+            captured.execute("UPDATE t SET n = n + 10000")
+        return connect(*given)
 
-    monkeypatch.setattr(keyless.sessions, "import_snapshot", later)
+    monkeypatch.setattr(keyless.sessions, "connect", later)
     captured.read()
     assert sorted(ns(captured, backfill)) == list(range(1, 1001))

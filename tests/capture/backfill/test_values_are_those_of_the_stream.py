@@ -7,6 +7,8 @@ import dataclasses
 import math
 from typing import Any
 
+import psycopg
+
 from tests.capture.backfill.conftest import Captured
 from tests.golden.test_values_against_postgres import CASES, DDL, UNFIT
 from tidemark.config import TableRule
@@ -125,3 +127,22 @@ def test_a_column_that_the_stream_does_not_know_yet_is_a_version_of_its_own(capt
     assert [file.schema_version for file in chunk.files] == [2]
     captured.drain()
     assert captured.table_row("public.t").state == "merging"
+
+
+def test_bytes_that_are_no_utf8_are_read_as_the_stream_sends_them(captured: Captured) -> None:
+    name = psycopg.conninfo.conninfo_to_dict(captured.source)["dbname"]
+    captured.execute(f"CREATE DATABASE {name}_ascii TEMPLATE template0 ENCODING 'SQL_ASCII' LOCALE 'C'")
+    captured.source = captured.source.replace(f"dbname={name}", f"dbname={name}_ascii")
+    whole = captured.connection
+    try:
+        with psycopg.connect(captured.source, autocommit=True, client_encoding="utf8") as captured.connection:
+            captured.execute("CREATE TABLE t (n int PRIMARY KEY, v text, w varchar)")
+            captured.capture()
+            captured.execute("INSERT INTO t VALUES (1, E'a\\xffb', 'é'), (2, 'é', E'\\x80')")
+            streamed, read = both(captured, "public.t")
+            assert read == streamed
+            assert [row["_text"] for row in read] == [[("v", "a\\xffb")], [("w", "\\x80")]]
+            captured.execute(f"SELECT pg_drop_replication_slot('{captured.config.slot}')")
+    finally:
+        captured.connection = whole
+        captured.execute(f"DROP DATABASE {name}_ascii WITH (FORCE)")
