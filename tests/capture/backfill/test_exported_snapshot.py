@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from tests.capture.backfill.conftest import Captured
-from tidemark.capture.backfill import exported
+from tidemark.capture.backfill import exported, keyless
 from tidemark.capture.backfill.exported import exported_snapshot, read_exported
 from tidemark.capture.backfill.reading import ReadResult
 from tidemark.capture.backfill.sessions import ImportedSnapshot
@@ -183,3 +183,37 @@ def test_a_reader_ends_with_the_process_that_started_it(captured: Captured) -> N
         process.stdin.close()
         assert process.wait(20) == 1
     assert captured.chunks(backfill) == []
+
+
+def test_a_table_without_key_is_read_by_sessions_under_the_exported_snapshot(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keyless, "STRETCH_PAGES", 1)
+    captured.execute(
+        "CREATE TABLE t (n int, v text)",
+        "ALTER TABLE t REPLICA IDENTITY FULL",
+        "INSERT INTO t SELECT i, repeat('v', 100) FROM generate_series(1, 1000) AS i",
+    )
+    captured.capture()
+    (backfill,) = captured.plan(tables=["public.t"], mode="exported_snapshot")
+    with exported_snapshot(captured.config, captured.source) as imported:
+        captured.execute("UPDATE t SET n = -n")
+        captured.read(imported=imported)
+    (chunk,) = captured.chunks(backfill)
+    assert (chunk.consistent_point, len(chunk.files)) == (imported.consistent_point, 2)
+    assert sorted(row["n"] for row in captured.rows(backfill)) == list(range(1, 1001))
+
+
+def test_a_role_that_may_only_read_and_replicate_is_enough(captured: Captured) -> None:
+    a_table(captured)
+    role = f"limited_{captured.config.pipeline}"
+    captured.execute(f"CREATE ROLE {role} LOGIN REPLICATION", f"GRANT SELECT ON t TO {role}")
+    whole, captured.source = captured.source, captured.source.replace("user=postgres", f"user={role}")
+    try:
+        captured.plan(tables=["public.t"], mode="exported_snapshot", chunk_rows=100, row_filter="n <= 500")
+        assert read(captured).rows == 500
+        captured.plan(tables=["public.t"], chunk_rows=100, replace=True)
+        assert captured.read().rows == 1000
+    finally:
+        captured.source = whole
+        captured.execute(f"DROP OWNED BY {role}", f"DROP ROLE {role}")
