@@ -32,6 +32,7 @@ EXPORTED: Final = "exported_snapshot"
 MAX_READERS: Final = 16
 MAX_CHUNK_ROWS: Final = 10_000_000
 _RARE: Final = "Rarely needed"
+_OF_AIRFLOW: Final = {"openlineage"}  # what TriggerDagRunOperator may add to a conf
 _NAMES: Final = {"type": "string", "minLength": 1}
 
 
@@ -109,7 +110,8 @@ def request(config: PipelineConfig, given: Mapping[str, Any], typed: Iterable[st
     from tidemark.capture.backfill.planning import BackfillRequest
 
     known = tuple(form(config))
-    unknown = [f"{key!r} is no field{_did_you_mean(key, known)}" for key in sorted(set(typed) - set(known))]
+    strange = sorted(set(typed) - set(known) - _OF_AIRFLOW)
+    unknown = [f"{key!r} is no field{_did_you_mean(key, known)}" for key in strange]
     if unknown:
         raise BackfillFormInvalid(pipeline=config.pipeline, problems="; ".join(unknown), fields=", ".join(known))
     names = [name.strip() for field in ("tables", "other_tables") for name in given[field] or ()]

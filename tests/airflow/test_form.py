@@ -102,6 +102,10 @@ def test_a_key_that_is_no_field_is_refused_rather_than_ignored(config: PipelineC
         form.request(config, filled(config, table=["shop.orders"]), ["table"])
 
 
+def test_what_airflow_adds_to_a_conf_by_itself_is_no_mistake(config: PipelineConfig) -> None:
+    assert form.request(config, filled(config), ["openlineage"]).tables == ()
+
+
 def test_a_snapshot_is_exported_by_one_task(config: PipelineConfig) -> None:
     assert form.readers(filled(config, readers=3)) == [1, 2, 3]
     assert form.readers(filled(config, readers=3, mode="exported_snapshot")) == [1]
