@@ -16,19 +16,22 @@ def lint(checkout: Checkout) -> int:
     return _all(checkout, _lint(checkout))
 
 
-# These folders keep one Spark session busy; the others mostly wait for PostgreSQL and for Airflow's clock. Side by
-# side they take little longer than one of them alone.
-WITH_SPARK: Final = ("tests/spark", "tests/scenarios", "tests/faults", "tests/simulation")
+# Each of these processes has a Spark of its own. The first one keeps a core busy; faults wait for the processes that
+# they kill, and all other tests for PostgreSQL and for Airflow's clock, so that they take little of the second core.
+WITH_SPARK: Final = {
+    "tests with Spark": ("tests/spark", "tests/scenarios", "tests/simulation"),
+    "tests of faults": ("tests/faults",),
+}
 
 
 def test(checkout: Checkout) -> int:
-    """Format, lint and types, then all tests in two processes side by side, or those that TESTS names in one."""
+    """Format, lint and types, then all tests in three processes side by side, or those that TESTS names in one."""
     linted = _all(checkout, _lint(checkout))
     if chosen := os.environ.get("TESTS", "").split():
         return max(linted, _all(checkout, {"chosen tests": _pytest(checkout, "chosen tests", chosen)}))
-    ignored = [f"--ignore={folder}" for folder in WITH_SPARK]
-    halves = {"tests with Spark": list(WITH_SPARK), "other tests": ["tests", *ignored]}
-    tested = _side_by_side(checkout, {what: _pytest(checkout, what, half) for what, half in halves.items()})
+    ignored = [f"--ignore={folder}" for folders in WITH_SPARK.values() for folder in folders]
+    parts = {**{what: list(folders) for what, folders in WITH_SPARK.items()}, "other tests": ["tests", *ignored]}
+    tested = _side_by_side(checkout, {what: _pytest(checkout, what, part) for what, part in parts.items()})
     return max(linted, tested)
 
 
