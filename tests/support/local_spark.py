@@ -31,7 +31,7 @@ def start(folder: Path) -> SparkSession:
     """Set up for many tiny tables: few partitions, interpreted plans, a JVM that compiles quickly.
 
     Without Hadoop's native library every file costs a `chmod`, and Delta's usual log store makes it twelve processes
-    per commit; the one for a single JVM, and files without a `.crc` beside them, leave two.
+    per commit; the one for a single JVM, and files without a `.crc` beside them, leave four.
     """
     spark = session.start(
         "tidemark tests",
