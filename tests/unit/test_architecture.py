@@ -30,6 +30,8 @@ FORBIDDEN = {
     "include/tidemark/staging/manifest.py": {"psycopg", "pyspark", "fsspec", "os", "socket", "subprocess", "pathlib"},
     "include/tidemark/target/plan.py": {"psycopg", "pyspark", "fsspec", "os", "socket", "subprocess", "pathlib"},
     "include/tidemark/target/fold.py": {"psycopg", "delta", "fsspec", "os", "socket", "subprocess", "pathlib"},
+    "include/tidemark/target/visibility.py": {"psycopg", "delta", "fsspec", "os", "socket", "subprocess", "pathlib"},
+    "include/tidemark/backfill": {"psycopg", "pyspark", "fsspec", "os", "socket", "subprocess", "pathlib", "logging"},
 }
 
 # What an Airflow process pays for at every parse: only inside functions, or for types.

@@ -1,0 +1,290 @@
+"""A backfill while capture runs, beside `COPY … TO STDOUT`: `python -m benchmarks.backfill [--rows N] [--writes N]`.
+
+One table of 8 columns with N rows from before the capture (N = 5,000,000 is the full size). Some rows are changed every
+second all the while, and capture runs (drain, merge, confirm) go on in a loop, as their DAG would. The backfill is read
+by two processes, as by two mapped tasks; every merge is a spark-submit of its own on `local[*]`. Before the pipeline
+exists, in the same run, the table is copied as text and as binary into nothing: what the server alone needs for it.
+Ends by comparing number and sums of the rows of source and current.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import multiprocessing
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from standalone.postgres import running
+from tidemark.capture.backfill.planning import BackfillRequest, plan
+from tidemark.capture.backfill.reading import read_chunks
+from tidemark.capture.backfill.reporting import report
+from tidemark.capture.confirm import confirm
+from tidemark.capture.drain import drain
+from tidemark.capture.merging import ingest, planned
+from tidemark.capture.preflight import preflight
+from tidemark.config import PipelineConfig, TableRule
+from tidemark.errors import RetryError
+from tidemark.ledger import migrations
+from tidemark.staging import layout
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+TABLE = "public.measurements"
+BLOCK = 100_000
+
+
+def fill(connection: psycopg.Connection[Any], rows: int) -> None:
+    connection.execute(
+        "CREATE TABLE measurements (id bigint PRIMARY KEY, customer int, name text, price numeric(10,2), "
+        "weight float8, created timestamptz, active bool, note varchar(40))"
+    )
+    for start in range(0, rows, BLOCK):
+        connection.execute(
+            "INSERT INTO measurements SELECT i, i %% 5000, 'name of ' || i, (i %% 100000) / 100.0, i * 0.37, "
+            "timestamptz '2024-01-02 03:04:05+00' + i * interval '1 millisecond', i %% 2 = 0, "
+            "CASE WHEN i %% 10 > 0 THEN 'a note of some length' END FROM generate_series(%s::bigint, %s) i",
+            (start, min(start + BLOCK, rows) - 1),
+        )
+    connection.execute("VACUUM ANALYZE measurements")
+
+
+def copied(conninfo: str, options: str) -> float:
+    """Seconds of `COPY measurements TO STDOUT`, every byte received and thrown away."""
+    began = time.perf_counter()
+    command = f"COPY measurements TO STDOUT {options}".encode()
+    with psycopg.connect(conninfo) as connection, connection.cursor() as cursor, cursor.copy(command) as copy:
+        for _ in copy:
+            pass
+    return time.perf_counter() - began
+
+
+@dataclass
+class Pipeline:
+    """The stages of both DAGs, with what each took. `spark_mb` is the most memory that a driver had."""
+
+    config: PipelineConfig
+    source: str
+    ledger: str
+    jars: str
+    seconds: dict[str, float] = field(default_factory=dict)
+    spark_mb: int = 0
+
+    def stages(self, dag: str, run_id: str) -> None:
+        """drain, merge, confirm, each tried again as the DAG would where the other DAG is at it."""
+        common: dict[str, Any] = {"source": self.source, "ledger": self.ledger}
+        name = f"{dag}/{run_id}"
+        self.until_done(f"{dag}: drain", lambda: drain(self.config, run_id=name, holder=f"{name}/drain", **common))
+        self.until_done(f"{dag}: merge", lambda: self.merge(name))
+        self.until_done(f"{dag}: confirm", lambda: confirm(self.config, holder=f"{name}/confirm", **common))
+
+    def until_done(self, what: str, stage: Any) -> None:
+        while True:
+            began = time.perf_counter()
+            try:
+                stage()
+                self.seconds[what] = self.seconds.get(what, 0.0) + time.perf_counter() - began
+                return
+            except RetryError:
+                time.sleep(3)
+
+    def merge(self, name: str) -> None:
+        ingest(self.config, ledger=self.ledger)
+        with planned(self.config, ledger=self.ledger, holder=f"{name}/merge", run_id=name) as made:
+            if made is not None:
+                self.submit(f"{self.config.lake}/{layout.plan_file(made.pipeline, made.plan)}")
+        ingest(self.config, ledger=self.ledger)
+
+    def submit(self, uri: str) -> None:
+        bin_folder = Path(sys.executable).parent
+        command = [str(bin_folder / "spark-submit"), "--master", "local[*]", "--jars", self.jars]
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(REPOSITORY / "include"),
+            "PYSPARK_PYTHON": sys.executable,
+            "PATH": os.pathsep.join([str(bin_folder), os.environ.get("PATH", os.defpath)]),
+        }
+        process = subprocess.Popen(
+            [*command, str(REPOSITORY / "spark_apps" / "merge_batch.py"), "--manifest", uri],
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        _, said = process.communicate()
+        if process.returncode:
+            raise RuntimeError(said[-3000:])
+        self.spark_mb = max(self.spark_mb, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024)
+
+
+def read(config: PipelineConfig, source: str, ledger: str, number: int, told: Any) -> None:
+    """One reader, in a process of its own; tells its rows and its peak memory in MB."""
+    logging.basicConfig(level=logging.WARNING)
+    name = f"backfill/one/read_chunks/{number}"
+    result = read_chunks(config, source=source, ledger=ledger, run_id="backfill/one", holder=name)
+    told.put((result.rows, result.chunks, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024))
+
+
+def write(conninfo: str, rows: int, per_second: int, stop: threading.Event, counted: list[int]) -> None:
+    """Change rows all over the table, and insert some, until told to stop."""
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        number = 0
+        while not stop.wait(0.1):
+            number += 1
+            share = max(1, per_second // 10)
+            done = connection.execute(
+                "UPDATE measurements SET price = price + 1, note = 'changed' WHERE id = ANY("
+                "SELECT (hashint8(i + %s)::bigint + 2147483648) %% %s FROM generate_series(1, %s) i)",
+                (number * 1000, rows, share),
+            )
+            counted[0] += done.rowcount
+
+
+def one(conninfo: str, query: str) -> Any:
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        row = connection.execute(query.encode()).fetchone()
+        assert row is not None
+        return row[0]
+
+
+def compare(pipeline: Pipeline) -> str:
+    """Number of rows, and sums of key and price, of source and current; the latter by a Spark of its own."""
+    program = (
+        "import sys; from pyspark.sql import SparkSession\n"
+        "s = SparkSession.builder.config('spark.sql.extensions', 'io.delta.sql.DeltaSparkSessionExtension')"
+        ".config('spark.sql.catalog.spark_catalog', 'org.apache.spark.sql.delta.catalog.DeltaCatalog').getOrCreate()\n"
+        "r = s.read.format('delta').load(sys.argv[1]).selectExpr('count(*)', 'sum(id)', 'sum(price)').first()\n"
+        "print('TOTAL', *r)\n"
+    )
+    with tempfile.NamedTemporaryFile("w", suffix=".py") as script:
+        script.write(program)
+        script.flush()
+        config = pipeline.config
+        path = f"{config.lake}/{config.pipeline}/current/public/measurements"
+        done = subprocess.run(
+            [str(Path(sys.executable).parent / "spark-submit"), "--jars", pipeline.jars, script.name, path],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+        )
+    target = next((line for line in done.stdout.splitlines() if line.startswith("TOTAL")), done.stderr[-500:])
+    source = one(pipeline.source, "SELECT concat_ws(' ', count(*), sum(id), sum(price)) FROM measurements")
+    if target != f"TOTAL {source}":
+        raise RuntimeError(f"source: {source}; current: {target}")
+    return str(source)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=5_000_000)
+    parser.add_argument("--writes", type=int, default=500, help="rows changed per second")
+    parser.add_argument("--readers", type=int, default=2)
+    parser.add_argument("--folder", type=Path, help="where server and lake lie (default: a temporary folder)")
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.WARNING)
+    folder = Path(os.environ.get("TIDEMARK_SPARK_JARS") or REPOSITORY / ".tidemark" / "jars")
+    jars = ",".join(str(jar) for jar in sorted(folder.glob("*.jar")))
+    with (
+        tempfile.TemporaryDirectory(dir=arguments.folder) as temporary,
+        running(Path(temporary) / "postgres", 18, max_wal_size="8GB", shared_buffers="512MB") as server,
+    ):
+        with psycopg.connect(server.conninfo(), autocommit=True) as connection:
+            connection.execute("CREATE DATABASE ledger")
+        source, ledger = server.conninfo(), server.conninfo("ledger")
+        with psycopg.connect(source, autocommit=True) as connection:
+            fill(connection, arguments.rows)
+        migrations.migrate(ledger)
+        config = PipelineConfig(
+            pipeline="benchmark",
+            source_connection="source",
+            slot="benchmark",
+            publication="benchmark",
+            manage_publication=True,
+            tables=(TableRule(TABLE),),
+            lake=str(Path(temporary) / "lake"),
+            ledger_connection="ledger",
+        )
+        pipeline = Pipeline(config, source, ledger, jars)
+        rows = arguments.rows
+        print(f"{rows:,} rows on {os.cpu_count()} cores, {arguments.writes} of them changed every second", flush=True)
+        for what, options in (("text", ""), ("binary", "(FORMAT binary)")):
+            took = copied(source, options)
+            print(f"  COPY TO STDOUT, {what:<7}  {took:6.1f} s  {rows / took:10,.0f} rows/s", flush=True)
+        preflight(config, source=source, ledger=ledger, spark_master="local[*]").raise_for_errors()
+        pipeline.stages("capture", "0")
+        stop, changed = threading.Event(), [0]
+        writer = threading.Thread(target=write, args=(source, rows, arguments.writes, stop, changed), daemon=True)
+        capture_stop = threading.Event()
+        runs = [0]
+
+        def capture() -> None:
+            while not capture_stop.wait(5):
+                runs[0] += 1
+                pipeline.stages("capture", str(runs[0]))
+
+        capturing = threading.Thread(target=capture, daemon=True)
+        writer.start()
+        capturing.start()
+        began = time.perf_counter()
+        request = BackfillRequest(tables=(TABLE,), readers=arguments.readers)
+        plan(config, source=source, ledger=ledger, run_id="backfill/one", holder="backfill/one/plan", request=request)
+        planned_s = time.perf_counter() - began
+        context = multiprocessing.get_context("spawn")
+        told: Any = context.Queue()
+        readers = [
+            context.Process(target=read, args=(config, source, ledger, number, told))
+            for number in range(arguments.readers)
+        ]
+        for process in readers:
+            process.start()
+        results = [told.get() for _ in readers]
+        for process in readers:
+            process.join()
+        read_s = time.perf_counter() - began - planned_s
+        retained = one(
+            source,
+            "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint FROM pg_replication_slots "
+            "WHERE slot_name = 'benchmark'",
+        )
+        count, chunks = sum(r[0] for r in results), sum(r[1] for r in results)
+        peak = max(r[2] for r in results)
+        print(
+            f"  read in chunks            {read_s:6.1f} s  {count / read_s:10,.0f} rows/s  ({chunks} chunks, plan "
+            f"{planned_s:.1f} s, {peak} MB per reader, WAL retained {retained / 2**20:.0f} MB)",
+            flush=True,
+        )
+        pipeline.stages("backfill", "one")
+        while True:
+            try:
+                said = report(config, ledger=ledger, run_id="backfill/one")
+                break
+            except RetryError:
+                time.sleep(3)
+        whole_s = time.perf_counter() - began
+        stop.set()
+        writer.join()
+        capture_stop.set()
+        capturing.join()
+        pipeline.stages("capture", "last")
+        print(
+            f"  applied to Delta          {whole_s:6.1f} s  {rows / whole_s:10,.0f} rows/s  (Spark {pipeline.spark_mb} "
+            f"MB, {runs[0]} capture runs, {changed[0]:,} rows changed meanwhile)",
+            flush=True,
+        )
+        for what, seconds in pipeline.seconds.items():
+            print(f"    {what:<20} {seconds:6.1f} s")
+        print(said)
+        print(f"  equal: {compare(pipeline)} (rows, sum of keys, sum of prices)")
+
+
+if __name__ == "__main__":
+    main()
