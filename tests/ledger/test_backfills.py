@@ -9,6 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from standalone.postgres import wait_for
 from tests.ledger.conftest import open_at
 from tests.support.backfills import HALVES, backfill_of, chunk_of, open_backfill, record
 from tests.support.manifests import manifest_of, path_of, schema_of
@@ -22,6 +23,7 @@ from tidemark.ledger.leases import Lease
 from tidemark.lsn import Lsn
 
 Book = psycopg.Connection[Any]
+WAITING = b"SELECT 1 FROM pg_locks WHERE NOT granted"
 
 
 # --- opening and ending -----------------------------------------------------------------------------------------------
@@ -71,6 +73,24 @@ def test_a_backfill_opened_while_a_generation_opens_is_closed_or_refused(
         assert not opened.wait(0.3)
     other.join()
     assert backfills.all_open(book, "shop") == []
+
+
+def test_a_backfill_that_waited_for_a_generation_to_open_is_refused(
+    ledger: str, book: Book, lease: Lease, generation: Generation
+) -> None:
+    created: list[bool] = []
+
+    def create() -> None:
+        with connect(ledger) as mine:
+            created.append(backfills.create(mine, backfill_of("s.a"), HALVES))
+
+    other = threading.Thread(target=create)
+    with book.transaction(), connect(ledger) as witness:
+        open_at(book, lease, 2, Lsn(500))
+        other.start()
+        wait_for("it waits for a lock", lambda: witness.execute(WAITING).fetchone())
+    other.join()
+    assert created == [False]
 
 
 def test_another_run_reads_on(book: Book, generation: Generation) -> None:
@@ -123,6 +143,7 @@ def test_of_two_readers_at_one_cursor_one_counts(ledger: str, book: Book, genera
     other = chunk_of(made, "1-1", upper=("7",), attempt="00000000-0000-0000-0000-000000000001")
     assert not record(ledger, other, done=False)
     assert not record(ledger, chunk_of(made, "1-2", upper=("7",)), cursor_before=("4",), done=False)
+    assert not record(ledger, chunk_of(made, "1-7"), cursor_before=("5",), done=True), "not the next number"
     assert record(ledger, chunk_of(made, "1-2"), cursor_before=("5",), done=True)
     assert not record(ledger, chunk_of(made, "1-3"), cursor_before=("5",), done=True)
     assert [c.chunk for c in chunks.unclaimed(book, "shop")] == ["1-1", "1-2"]
@@ -237,17 +258,17 @@ def test_a_reader_gets_the_latest_version_or_the_next_number(book: Book, lease: 
 
 
 def test_two_readers_that_see_one_shape_at_once_get_one_number(ledger: str, book: Book, generation: Generation) -> None:
+    tables.add(book, "shop", "s.new")
     found: list[int] = []
-    together = threading.Barrier(3)
 
     def adopt() -> None:
         with connect(ledger) as mine:
-            together.wait()
             found.append(schema_versions.adopt(mine, "shop", schema_of("s.new", 0)).version)
 
-    readers = [threading.Thread(target=adopt) for _ in range(3)]
-    for thread in readers:
-        thread.start()
-    for thread in readers:
-        thread.join()
-    assert found == [1, 1, 1]
+    other = threading.Thread(target=adopt)
+    with book.transaction(), connect(ledger) as witness:
+        assert schema_versions.adopt(book, "shop", schema_of("s.new", 0)).version == 1
+        other.start()
+        wait_for("it waits for a lock", lambda: witness.execute(WAITING).fetchone())
+    other.join()
+    assert found == [1]

@@ -203,14 +203,15 @@ def test_a_chunk_of_an_exported_snapshot_has_what_committed_above_its_point_as_e
 
 def test_a_sweep_has_the_other_chunks_of_its_backfill_as_evidence_and_no_others(world: World) -> None:
     old = world.read(open_backfill(world.book, "s.a", "b0", row_filter="true", sweeps=False))
-    world.claim(old)
+    world.stage("s.a", max_xid=950, claims={"s.a": (claim_of(old, 199),)})
     world.merge()
     made = open_backfill(world.book, "s.a", "b1", *HALVES, snapshot="900:900:")
     first, second = world.read(made, upper=("10",)), world.read(made, "2-1", lower=("10",), snapshot="901:901:")
     world.claim(first)
     world.merge()
     world.claim(second, sweeps=(Sweep("b1", "900:900:"),))
-    (evidence,) = world.planned().evidence
+    changed, evidence = world.planned().evidence
+    assert (changed.end_lsn, len(changed.files), changed.claims) == (Lsn(200), 1, ())
     assert (evidence.end_lsn, evidence.files, [c.chunk for c in evidence.claims]) == (Lsn(300), (), ["1-1"])
 
 
