@@ -42,9 +42,13 @@ CREATE TABLE moment (at timestamptz, day date, j jsonb, l int[], b bytea, PRIMAR
 
 
 def create(environment: Environment) -> None:
+    create_tables(environment)
+    environment.run()
+
+
+def create_tables(environment: Environment) -> None:
     for statement in _CREATE.strip().split(";\n"):
         environment.execute(statement)
-    environment.run()
 
 
 @dataclass(slots=True)
@@ -53,10 +57,15 @@ class Workload:
 
     environment: Environment
     random: Random
+    name: str = "session"
 
     def some(self, transactions: int) -> None:
         for _ in range(transactions):
-            self.transaction(f"session {self.random.randrange(3)}")
+            self.transaction(f"{self.name} {self.random.randrange(3)}")
+
+    def changes(self, count: int) -> list[str]:
+        """So many random statements, for a transaction that the caller runs."""
+        return [f"SET LOCAL search_path = {SCHEMA}", *[self.random.choice(self._changes())() for _ in range(count)]]
 
     def transaction(self, session: str) -> None:
         """One transaction, sometimes with savepoints, sometimes rolled back, sometimes left open for a while."""
@@ -77,9 +86,12 @@ class Workload:
             self._run(session, "ROLLBACK")
 
     def settle(self) -> None:
-        """End every transaction that is still open: the source can then be compared."""
-        for session, connection in self.environment.sessions.items():
-            if connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+        """End every transaction of this workload that is still open: the source can then be compared."""
+        for session, connection in list(self.environment.sessions.items()):
+            if (
+                session.startswith(f"{self.name} ")
+                and connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE
+            ):
                 self._run(session, "ROLLBACK")
 
     def _run(self, session: str, statement: str) -> None:

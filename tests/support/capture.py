@@ -40,7 +40,7 @@ SALT = b"the salt of the tests"
 @dataclass(slots=True)
 class RunReport:
     """What one run did; `drained` is None where `changes_waiting` said no, `spark_started` False where no plan was
-    needed.
+    needed. `backfilled` maps the tables of a backfill's report, `pending` is why there is none yet.
     """
 
     run_id: str
@@ -48,6 +48,8 @@ class RunReport:
     drained: Any = None
     spark_started: bool = False
     confirmed: Any = None
+    backfilled: dict[str, Any] = field(default_factory=dict)
+    pending: str = ""
 
 
 @dataclass(slots=True)
@@ -156,6 +158,10 @@ class Environment:
         self.drain()
         self.merge()
         self.confirm()
+        return self.reported()
+
+    def reported(self) -> Any:
+        """What the run's last task says; it raises until all is applied."""
         return stages.report(self.stage_input())
 
     def stage_input(self) -> stages.StageInput:

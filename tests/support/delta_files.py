@@ -41,9 +41,9 @@ class DeltaFiles:
         for name, vector in self.files:
             table = pq.ParquetFile(self.path / unquote(name)).read()
             gone = set() if vector is None else _deleted(self.path, vector)
-            columns = {f.name: _values(table, f) for f in self.fields}
+            columns = {f.name: values(table, f) for f in self.fields}
             found += [
-                {column: values[row] for column, values in columns.items()}
+                {column: of_column[row] for column, of_column in columns.items()}
                 for row in range(table.num_rows)
                 if row not in gone
             ]
@@ -88,7 +88,7 @@ def _file_id(action: dict[str, Any]) -> tuple[str, str]:
 # --- values ----------------------------------------------------------------------------------------------------------
 
 
-def _values(table: pa.Table, field: T.StructField) -> list[Any]:
+def values(table: pa.Table, field: T.StructField) -> list[Any]:
     """One column as Python values; NULL throughout in a file that is older than the column."""
     name = field.metadata.get("delta.columnMapping.physicalName", field.name)
     if name not in table.column_names:

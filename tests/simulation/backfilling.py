@@ -1,0 +1,275 @@
+"""Random acts of a pipeline and its backfills, while writers go on: what both simulations of backfills play.
+
+`Play` holds the pipeline, the seed's random numbers and what is under way: the backfill run that tasks belong to, the
+commit that hangs. An act that ends with an error is one that a person or the next run makes up for."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.simulation.workload import SCHEMA, TABLES, Workload, create_tables
+from tests.support.capture import SALT, Environment
+from tests.support.hung_commit import HungCommit
+from tidemark import failpoints
+from tidemark.capture.backfill.reading import read_chunks
+from tidemark.capture.backfill.wanted import wanted
+from tidemark.errors import BackfillClosed, BackfillIsOpen, BackfillRefused, CaptureNotBegun, RetryError
+
+# What an act may end with: to try again, or with other fields in the form.
+TOLD = (RetryError, BackfillClosed, BackfillIsOpen, BackfillRefused, CaptureNotBegun)
+
+_ROWS = (
+    "INSERT INTO plain SELECT i, 'old', i, repeat('o', 3000), repeat('p', 2500) FROM generate_series(1, 30) i",
+    "INSERT INTO pair SELECT i % 3, i / 3, i, repeat('o', 3000) FROM generate_series(1, 20) i",
+    "INSERT INTO whole SELECT i, 'old', i, repeat('o', 3000) FROM generate_series(1, 20) i",
+    "INSERT INTO bag SELECT 'old', i % 3, repeat('o', 3000) FROM generate_series(1, 9) i",
+    "INSERT INTO named SELECT i, 'k' || i, i, repeat('o', 3000) FROM generate_series(1, 20) i",
+    "INSERT INTO log SELECT i % 3, 'old' FROM generate_series(1, 9) i",
+    "INSERT INTO parts SELECT i, 'old', repeat('o', 3000) FROM generate_series(1, 20) i",
+    "INSERT INTO moment SELECT '2024-01-01'::timestamptz + i * '1 us'::interval, '2024-01-02', '{}', '{1}', '\\x00' "
+    "FROM generate_series(1, 9) i",
+)
+
+# A transaction that changed nothing does not wait for a standby.
+_CERTAINLY_A_CHANGE = "SELECT pg_logical_emit_message(true, 'simulation', '')"
+
+NAMES = tuple(rule.pattern for rule in TABLES)
+HISTORY_ONLY = f"{SCHEMA}.log"
+
+
+class Died(BaseException):
+    """Stands for the death of a process; no handler of an Exception sees it."""
+
+
+class Play:
+    """`acts` says what was done, for the message of a seed that fails."""
+
+    def __init__(self, environment: Environment, random: Random, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.environment = environment
+        self.random = random
+        self.monkeypatch = monkeypatch
+        self.acts: list[str] = []
+        self.workload = Workload(environment, random)
+        self.writer = Workload(environment, Random(random.random()), "writer")
+        self.run_id: str | None = None
+        self.hung: HungCommit | None = None
+
+    def begin(self) -> None:
+        """Rows that are older than the capture, and a first run; a table or two join it later."""
+        create_tables(self.environment)
+        for statement in _ROWS:
+            self.environment.execute(f"SET search_path = {SCHEMA}; {statement}")
+        self.workload.some(5)
+        self.workload.settle()
+        later = set(self.random.sample(NAMES, self.random.choice([0, 0, 1, 2])))
+        self._capture(tuple(rule for rule in TABLES if rule.pattern not in later))
+        self.environment.run()
+
+    def act(self) -> None:
+        """One thing that can happen, among transactions."""
+        if self.random.random() < 0.8:
+            self.workload.some(self.random.randint(1, 12))
+        self.environment.let_leases_end()
+        act = self.random.choice(self._acts())
+        said = act.__name__.lstrip("_")
+        try:
+            with self._writing(self.random.choice([0, 10, 60])):
+                said = act() or said
+        except TOLD as told:
+            said += f" ({type(told).__name__})"
+        self.acts.append(said)
+
+    def finish(self) -> None:
+        """Nobody writes any more; what is wanted is backfilled until nothing is."""
+        self.release()
+        self.environment.let_leases_end()
+        self._capture(TABLES)
+        self.environment.run()
+        for _ in range(5):
+            if not wanted(self.environment.config, ledger=self.environment.ledger):
+                return
+            self.environment.let_leases_end()
+            self.environment.backfill(chunk_rows=self.random.choice([1, 3, 100]))
+            self.environment.run()
+        raise AssertionError(f"still wanted: {wanted(self.environment.config, ledger=self.environment.ledger)}")
+
+    def once_more(self) -> set[str]:
+        """Read everything again that may be read twice; the ids of these backfills."""
+        tables = tuple(name for name in NAMES if name != HISTORY_ONLY)
+        self.environment.begin_backfill(*tables, chunk_rows=4)
+        opened = {backfill.backfill for backfill in self.environment.plan()}
+        self.environment.read()
+        self.environment.end_backfill()
+        return opened
+
+    def release(self) -> None:
+        """End everything that is under way at the source."""
+        if self.hung is not None:
+            self.hung.release()
+            self.hung = None
+        self.workload.settle()
+        self.writer.settle()
+
+    # --- the acts -------------------------------------------------------------------------------------------------
+
+    def _acts(self) -> list[Callable[[], str | None]]:
+        weighted: list[tuple[Callable[[], str | None], int]] = [
+            (self._run, 2),
+            (self._stage, 3),
+            (self._plan, 4),
+            (self._read, 4),
+            (self._two_readers, 2),
+            (self._die, 6),
+            (self._end, 2),
+            (self._hang, 4),
+            (self._join, 1),
+        ]
+        return [act for act, weight in weighted for _ in range(weight)]
+
+    def _run(self) -> None:
+        self.environment.run()
+
+    def _stage(self) -> str:
+        stage = self.random.choice(["preflight", "drain", "drain", "merge", "confirm"])
+        self.environment.step(stage)
+        return stage
+
+    def _plan(self) -> str:
+        request: dict[str, Any] = {"chunk_rows": self.random.randint(1, 6)}
+        captured = [rule.pattern for rule in self.environment.config.tables]
+        tables = tuple(self.random.sample(captured, self.random.randint(0, 4)))
+        if tables and self.random.random() < 0.2 and f"{SCHEMA}.plain" in captured:
+            keys = tuple((self.random.randint(1, 30),) for _ in range(self.random.randint(1, 9)))
+            tables, request = (f"{SCHEMA}.plain",), {"mode": "keys", "keys": keys}
+        if HISTORY_ONLY not in tables:
+            request["replace"] = self.random.random() < 0.4
+        self.environment.begin_backfill(*tables, **request)
+        self.run_id = self.environment.report.run_id
+        self.environment.plan()
+        return f"plan {tables} {request}"
+
+    def _read(self) -> None:
+        self._of_backfill()
+        self.environment.read()
+
+    def _two_readers(self) -> None:
+        self._of_backfill()
+        given = self.environment.stage_input()
+        failed: list[BaseException] = []
+
+        def work(number: int) -> None:
+            try:
+                read_chunks(
+                    given.config,
+                    source=given.source,
+                    ledger=given.ledger,
+                    run_id=given.run_id,
+                    holder=given.holder(f"read_{number}"),
+                    salt=SALT,
+                )
+            except TOLD:
+                pass
+            except BaseException as error:
+                failed.append(error)
+
+        readers = [threading.Thread(target=work, args=(number,)) for number in (1, 2)]
+        for reader in readers:
+            reader.start()
+        for reader in readers:
+            reader.join()
+        if failed:
+            raise failed[0]
+
+    def _die(self) -> str:
+        name = self.random.choice(failpoints.NAMES)
+        after = self.random.choice([0, 0, 1, 2, 5])
+        with self._dying_at(name, after):
+            try:
+                if name in failpoints.OF_A_BACKFILL:
+                    self._plan() if name.startswith("plan.") or self.run_id is None else self._of_backfill()
+                    self.environment.read()
+                else:
+                    self.environment.begin_run()
+                    self.environment.drain()
+                    self.environment.merge()
+                    self.environment.confirm()
+            except Died:
+                return f"died at {name}, {after} passed"
+        return f"was to die at {name}, {after} passed"
+
+    def _end(self) -> None:
+        self._of_backfill()
+        self.environment.end_backfill()
+
+    def _hang(self) -> str:
+        """A commit in the WAL that nobody sees, from now on for some acts; or its end."""
+        if self.hung is not None:
+            self.hung.release()
+            self.hung = None
+            return "release"
+        try:
+            changes = ["SET LOCAL lock_timeout = '100ms'", *self.workload.changes(self.random.randint(1, 5))]
+            self.hung = HungCommit(self.environment.source, [*changes, _CERTAINLY_A_CHANGE])
+        except psycopg.Error:
+            return "nothing hangs"
+        return "hang"
+
+    def _join(self) -> None:
+        self._capture(TABLES)
+        self.environment.preflight()
+
+    def _of_backfill(self) -> None:
+        if self.run_id is None:
+            self._plan()
+        assert self.run_id is not None
+        self.environment.begin_run(self.run_id)
+
+    # --- how ------------------------------------------------------------------------------------------------------
+
+    def _capture(self, tables: Any) -> None:
+        self.environment.config = dataclasses.replace(self.environment.config, tables=tables)
+
+    @contextmanager
+    def _writing(self, most: int) -> Iterator[None]:
+        """Transactions go on, in sessions of their own, while the block runs; `most` of them, so that it ends."""
+        stop = threading.Event()
+
+        def write() -> None:
+            for _ in range(most):
+                if stop.is_set():
+                    return
+                self.writer.some(1)
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+            self.writer.settle()
+
+    @contextmanager
+    def _dying_at(self, name: str, after: int) -> Iterator[None]:
+        """The process dies when it comes to the failpoint for the time after `after` times."""
+        left = [after]
+
+        def kill(pid: int, signal: int) -> None:
+            left[0] -= 1
+            if left[0] < 0:
+                raise Died(name)
+
+        with self.monkeypatch.context() as patch:
+            patch.setenv(failpoints.VARIABLE, name)
+            patch.setattr(failpoints, "os", SimpleNamespace(environ=os.environ, getpid=os.getpid, kill=kill))
+            yield

@@ -1,0 +1,304 @@
+"""What the target holds by the rule of R7, worked out in Python from staged files and claims; no code of the merge.
+
+`Model` stands in for the Spark application: `apply` reads a plan, folds everything that is registered up to the plan's
+end from the beginning on, and writes the result that Spark would write, holes included. Each time it also looks whether
+the plan brings all the evidence that its chunks need. Values are those of tests/support/delta_files.py; one whose base
+is known nowhere is `HOLE`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import types as T
+from pyspark.sql.pandas.types import from_arrow_type
+
+from standalone.comparison import compare_rows
+from tests.support import delta_files, judge
+from tests.support.capture import Environment
+from tidemark.backfill.snapshot import Snapshot
+from tidemark.ledger import batches, generations
+from tidemark.lsn import Lsn
+from tidemark.schema.table import TableSchema
+from tidemark.staging import layout
+from tidemark.staging.columns import staged_schema
+from tidemark.staging.manifest import BatchManifest, Claim, StagedFile, Sweep, TableChanges
+from tidemark.staging.store import Store
+from tidemark.staging.writer import read_table
+from tidemark.target.plan import ChunkResult, Holes, MergePlan, PlannedTable, PlanResult, TableResult
+
+HOLE = "a value whose base is known nowhere"
+
+Row = dict[str, Any]
+Key = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A staged change; `row` has the source's columns."""
+
+    commit_lsn: int
+    ordinal: int
+    xid: int
+    op: str
+    row: Row
+    unchanged: tuple[str, ...]
+    old_key: Row | None
+    old: Row | None
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    claim: Claim
+    rows: list[Row]
+
+    def sees(self, change: Change) -> bool:
+        point = self.claim.consistent_point
+        seen_by_id = Snapshot.parse(self.claim.snapshot).sees
+        return seen_by_id(change.xid) if point is None else change.commit_lsn < int(point)
+
+
+# --- the rule ---------------------------------------------------------------------------------------------------------
+
+
+def fold(
+    key: Collection[str], rows: dict[Key, Row], changes: list[Change], chunks: list[Chunk], sweeps: list[Sweep]
+) -> dict[Key, Row]:
+    """A table with a key: each chunk row is put under the first change of its key that its snapshot did not see."""
+
+    def key_of(row: Row) -> Key:
+        return tuple(row[k] for k in key)
+
+    bases: dict[Key, list[tuple[Chunk, Row]]] = {}
+    for chunk in sorted(chunks, key=lambda c: c.claim.watermark_lsn):
+        for row in chunk.rows:
+            bases.setdefault(key_of(row), []).append((chunk, row))
+    placed: dict[Key, Chunk] = {}
+    for change in changes:
+        is_truncate = change.op == "truncate"
+        new = None if is_truncate else key_of(change.row)
+        old = new if change.old_key is None else key_of(change.old_key)
+        for touched in list(bases) if is_truncate else {new, old}:
+            assert touched is not None
+            if touched in placed and placed[touched].sees(change):
+                raise AssertionError(f"a change of {touched} was visible, and one before it was not: {change}")
+            while (of_key := bases.get(touched)) and not of_key[0][0].sees(change):
+                placed[touched], rows[touched] = of_key.pop(0)
+        if is_truncate:
+            rows.clear()
+            continue
+        assert new is not None
+        assert old is not None
+        before = rows.pop(old, dict.fromkeys(change.row, HOLE))
+        if change.op != "delete":
+            rows[new] = {c: before[c] if c in change.unchanged else v for c, v in change.row.items()}
+    for touched, left in bases.items():
+        for _, row in left:
+            rows[touched] = row
+    for sweep in sweeps:
+        unseen = [c for c in changes if c.op != "truncate" and not Snapshot.parse(sweep.snapshot).sees(c.xid)]
+        known = {key_of(row) for chunk in chunks if chunk.claim.backfill == sweep.backfill for row in chunk.rows}
+        known |= {key_of(change.row) for change in unseen}
+        rows = {k: row for k, row in rows.items() if k in known}
+    return rows
+
+
+def fold_copies(changes: list[Change], chunks: list[Chunk]) -> Counter[tuple[Any, ...]]:
+    """A table without a key: the newest chunk, and on it the changes that its snapshot did not see."""
+    base = max(chunks, key=lambda c: c.claim.watermark_lsn, default=None)
+    copies: Counter[tuple[Any, ...]] = Counter()
+    if base is not None:
+        copies.update(tuple(row.values()) for row in base.rows)
+    for change in changes:
+        if base is not None and base.sees(change):
+            continue
+        if change.op == "truncate":
+            copies.clear()
+        if change.op in ("update", "delete"):
+            assert change.old is not None
+            copies[tuple(change.old.values())] -= 1
+        if change.op in ("update", "insert"):
+            filled = {c: (change.old or {})[c] if c in change.unchanged else v for c, v in change.row.items()}
+            copies[tuple(filled.values())] += 1
+    return copies
+
+
+# --- what is registered -----------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Model:
+    """The target of one pipeline. `invented` are rows that were in it from the beginning and never at the source."""
+
+    environment: Environment
+    invented: dict[str, list[Row]] = field(default_factory=dict)
+    _read: dict[str, Any] = field(default_factory=dict)
+
+    def apply(self, uri: str) -> None:
+        """What the Spark application would do, and say."""
+        plan = MergePlan.from_json(self._store.read(uri.removeprefix(f"{self.environment.config.lake}/")).decode())
+        result = PlanResult(plan.plan, plan.pipeline, plan.generation, tuple(map(self._applied, plan.tables)))
+        path = layout.result_file(plan.pipeline, plan.plan)
+        self._store.write_atomic(path, result.to_json().encode())
+
+    def wrongs(self) -> list[str]:
+        """Everything in which the captured tables differ from their source, marks included."""
+        found = []
+        for table, row in judge.captured(self.environment).items():
+            marked = judge.marked(row)
+            found += [f"{table}: {marked}"] if marked else self._differences(table)
+        return found
+
+    def outcome(self, table: str, upto: Lsn | None = None, without: Collection[str] = ()) -> list[Row]:
+        """The table's rows when everything registered up to an LSN is merged, less the chunks of some backfills."""
+        schema = self._schema(table)
+        changes, chunks, sweeps = self._registered(table, upto)
+        chunks = [chunk for chunk in chunks if chunk.claim.backfill not in without]
+        sweeps = [sweep for sweep in sweeps if sweep.backfill not in without]
+        if schema.key:
+            start = {tuple(row[k] for k in schema.key): row for row in self.invented.get(table, ())}
+            return list(fold(schema.key, start, changes, chunks, sweeps).values())
+        names = [column.name for column in schema.columns]
+        return [dict(zip(names, copy, strict=True)) for copy in fold_copies(changes, chunks).elements()]
+
+    def would_change(self, table: str, backfills: Collection[str]) -> bool:
+        """Whether the chunks of these backfills say anything that is not said without them."""
+        with_them, without = (Counter(map(repr, self.outcome(table, without=w))) for w in ((), backfills))
+        return with_them != without
+
+    # --- the sides of the comparison ----------------------------------------------------------------------------------
+
+    def _differences(self, table: str) -> list[str]:
+        is_known = judge.schema_of(self.environment, table) is not None  # one that was empty ever since is not
+        fields = _fields(self._schema(table)) if is_known else None
+        rows = self.outcome(table) if is_known else []
+        found = compare_rows(
+            source=self.environment.source,
+            table=table,
+            fields=fields,
+            rows=lambda compared: [tuple(row[f.name] for f in compared) for row in rows],
+        )
+        examples = "; ".join(map(str, found.examples))
+        return [] if found.equal else [f"{table}: {found.differences} differences: {examples}"]
+
+    def _applied(self, planned: PlannedTable) -> TableResult:
+        self._require_evidence(planned)
+        claims = [claim for batch in planned.batches for claim in batch.claims]
+        key = self._schema(planned.table).key
+        holes: Counter[str] = Counter()
+        keys = []
+        for row in self.outcome(planned.table, planned.end_lsn):
+            lacking = [column for column, value in row.items() if value is HOLE]
+            holes.update(lacking)
+            if lacking:
+                keys.append(tuple(str(row[k]) for k in key))
+        return TableResult(
+            table=planned.table,
+            history_lsn=planned.end_lsn,
+            current_lsn=planned.end_lsn,
+            holes=Holes(dict(holes), tuple(keys)),
+            chunks=tuple(ChunkResult(c.backfill, c.chunk, c.attempt, c.rows, 0, 0, 0, 0, 0) for c in claims),
+            swept={sweep.backfill: 0 for batch in planned.batches for sweep in batch.sweeps},
+        )
+
+    def _require_evidence(self, planned: PlannedTable) -> None:
+        """Every older change that a chunk or sweep of the plan did not see is in the plan, and every chunk swept by."""
+        brought = {file.path for batch in planned.evidence for file in batch.files}
+        sweeps = [sweep for batch in planned.batches for sweep in batch.sweeps]
+        chunks = [Chunk(claim, []) for batch in planned.batches for claim in batch.claims]
+        of_sweeps = [Snapshot.parse(sweep.snapshot).sees for sweep in sweeps]
+        taken = {c.chunk for b in (*planned.evidence, *planned.batches) for c in b.claims}
+        for manifest, mine in self._manifests(planned.table, planned.batches[0].start_lsn):
+            for file in mine.files:
+                for change in self._changes(planned.table, manifest, file):
+                    unseen = any(not c.sees(change) for c in chunks) or any(not s(change.xid) for s in of_sweeps)
+                    if unseen and file.path not in brought:
+                        raise AssertionError(f"{planned.table}: {file.path} is no evidence, and {change} was not seen")
+            for claim in mine.claims:
+                if claim.backfill in {sweep.backfill for sweep in sweeps} and claim.chunk not in taken:
+                    raise AssertionError(f"{planned.table}: chunk {claim.chunk} is swept by and not in the plan")
+
+    # --- what is registered -------------------------------------------------------------------------------------------
+
+    @property
+    def _store(self) -> Store:
+        return Store(self.environment.config.lake)
+
+    def _schema(self, table: str) -> TableSchema:
+        schema = judge.schema_of(self.environment, table)
+        if schema is None:
+            raise AssertionError(f"{table} has no schema version yet")
+        return schema
+
+    def _registered(self, table: str, upto: Lsn | None) -> tuple[list[Change], list[Chunk], list[Sweep]]:
+        changes, chunks, sweeps = [], [], []
+        for manifest, mine in self._manifests(table, upto):
+            for file in mine.files:
+                changes += self._changes(table, manifest, file)
+            for claim in mine.claims:
+                rows = [row for file in claim.files for row in self._chunk_rows(table, file)]
+                if len(rows) != claim.rows:
+                    raise AssertionError(
+                        f"chunk {claim.chunk} of {table} has {len(rows)} rows, claimed are {claim.rows}"
+                    )
+                chunks.append(Chunk(claim, rows))
+            sweeps += mine.sweeps
+        changes.sort(key=lambda change: (change.commit_lsn, change.ordinal))
+        return changes, chunks, sweeps
+
+    def _manifests(self, table: str, upto: Lsn | None) -> Iterator[tuple[BatchManifest, TableChanges]]:
+        with self.environment.ledger_connection() as connection:
+            number = generations.required(connection, self.environment.config.pipeline).number
+            registered = batches.after(connection, self.environment.config.pipeline, number, Lsn(0))
+        for batch in registered:
+            if upto is None or batch.end_lsn <= upto:
+                manifest = self._manifest(batch.manifest)
+                yield from ((manifest, mine) for mine in manifest.tables if mine.table == table)
+
+    def _manifest(self, path: str) -> BatchManifest:
+        if path not in self._read:
+            self._read[path] = BatchManifest.from_json(self._store.read(path).decode())
+        return self._read[path]
+
+    def _changes(self, table: str, manifest: BatchManifest, file: StagedFile) -> list[Change]:
+        if file.path not in self._read:
+            staged = read_table(self._store, file)
+            schema = self._schema(table)
+            rows = _rows(staged, schema)
+            old_keys, olds = _struct(staged, "_old_key", schema), _struct(staged, "_old", schema)
+            facts = staged.select(["_commit_lsn", "_ordinal", "_xid", "_op", "_unchanged"]).to_pylist()
+            self._read[file.path] = [
+                Change(*list(fact.values())[:4], row, tuple(fact["_unchanged"] or ()), old_key, old)
+                for fact, row, old_key, old in zip(facts, rows, old_keys, olds, strict=True)
+            ]
+        return self._read[file.path]
+
+    def _chunk_rows(self, table: str, file: StagedFile) -> list[Row]:
+        if file.path not in self._read:
+            self._read[file.path] = _rows(read_table(self._store, file), self._schema(table))
+        return self._read[file.path]
+
+
+def _fields(schema: TableSchema) -> list[T.StructField]:
+    arrow = staged_schema(schema)
+    return [T.StructField(c.name, from_arrow_type(arrow.field(c.name).type)) for c in schema.columns]
+
+
+def _rows(table: pa.Table, schema: TableSchema) -> list[Row]:
+    fields = [field for field in _fields(schema) if field.name in table.column_names]
+    columns = [delta_files.values(table, field) for field in fields]
+    return [dict(zip([f.name for f in fields], row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _struct(table: pa.Table, name: str, schema: TableSchema) -> list[Row | None]:
+    """The rows within a column of structs, None where it is NULL or not there."""
+    if name not in table.column_names:
+        return [None] * table.num_rows
+    column = table.column(name).combine_chunks()
+    inside = pa.table(dict(zip([f.name for f in column.type], column.flatten(), strict=True)))
+    present = column.is_valid().to_pylist()
+    return [row if there else None for row, there in zip(_rows(inside, schema), present, strict=True)]

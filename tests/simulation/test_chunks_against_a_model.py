@@ -1,0 +1,47 @@
+"""Random backfills beside random changes, up to the plan: reader, drain, claims and planner against real PostgreSQL.
+
+In place of Spark `chunk_model` folds what was staged, by the rule of R7 in Python; so a seed takes seconds, and
+hundreds of them can be played: TIDEMARK_SIMULATION_SEEDS=n, TIDEMARK_SIMULATION_FIRST=m. What is decided by the clock
+(how far the writers get while a chunk is read) differs from time to time; everything else follows from the seed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from tests.simulation.backfilling import NAMES, Play
+from tests.simulation.chunk_model import Model
+from tests.support import stages
+from tests.support.capture import Environment
+
+FIRST = int(os.environ.get("TIDEMARK_SIMULATION_FIRST", "1"))
+SEEDS = range(FIRST, FIRST + int(os.environ.get("TIDEMARK_SIMULATION_SEEDS", "2")))
+ACTS = 15
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_chunks_and_changes_come_to_the_source_whatever_happens(
+    seed: int, new_backfilled: Callable[[str, dict[str, int]], Environment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = Random(seed)
+    environment = new_backfilled(f"chunks{seed}", {"batch_rows": random.choice([5, 40, 1_000_000, 1_000_000])})
+    model = Model(environment)
+    environment.spark = lambda: None  # type: ignore[assignment, return-value]
+    monkeypatch.setattr(os, "fsync", lambda _: None)  # nothing here loses its power
+    monkeypatch.setattr(stages, "apply", lambda _, uri: model.apply(uri))
+    play = Play(environment, random, monkeypatch)
+    try:
+        play.begin()
+        for _ in range(ACTS):
+            play.act()
+        play.finish()
+    finally:
+        play.release()
+    said = f"seed {seed}, acts {play.acts}"
+    assert model.wrongs() == [], said
+    again = play.once_more()
+    assert model.wrongs() == [], said
+    assert [name for name in NAMES if model.would_change(name, again)] == [], said
