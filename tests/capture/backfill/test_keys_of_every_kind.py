@@ -45,7 +45,6 @@ KEYS = {
     ),
     "descending": (f"CREATE TABLE t (n int NOT NULL); CREATE UNIQUE INDEX k ON t (n DESC); {BY_INDEX}", "i"),
     "uuid": ("CREATE TABLE t (n int, u uuid PRIMARY KEY)", "i, md5(i::text)::uuid"),
-    "text under an ICU collation": ('CREATE TABLE t (n int, s text COLLATE "en-x-icu" PRIMARY KEY)', f"i, {LETTERS}"),
     "an index with another collation than the column": (
         'CREATE TABLE t (n int, s text COLLATE "C" NOT NULL);'
         f'CREATE UNIQUE INDEX k ON t (s COLLATE "POSIX"); {BY_INDEX}',
@@ -101,8 +100,6 @@ KEYS = {
 
 def fill(captured: Captured, kind: str, rows: int) -> None:
     definition, values = KEYS[kind]
-    if "icu" in definition and not captured.query("SELECT 1 FROM pg_collation WHERE collname = 'en-x-icu'"):
-        pytest.skip("this server was built without ICU")
     captured.execute(definition, f"INSERT INTO t SELECT {values} FROM generate_series(0, {rows - 1}) AS i", "ANALYZE t")
 
 
