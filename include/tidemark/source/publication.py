@@ -384,10 +384,13 @@ def _locks_on_tables(connection: psycopg.Connection[Any]) -> str:
 def join_horizon(connection: psycopg.Connection[Any]) -> int:
     """The xid below which everything must have ended before a snapshot saw all that the stream will not bring.
 
-    Taken in a transaction of its own, after the join (of table, publication or slot) was seen. The connection must be
-    in autocommit mode and outside of a transaction.
+    Taken in a transaction of its own, after the join (of table, publication or slot) was seen, and that transaction's
+    own number: a snapshot's xmax is no bound, since what began last may have a number at or above it. The connection
+    must be in autocommit mode and outside of a transaction.
     """
-    return _one(connection.execute("SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint").fetchone())
+    with connection.transaction():
+        connection.execute("SET LOCAL synchronous_commit = local")
+        return _one(connection.execute("SELECT pg_current_xact_id()::text::bigint").fetchone())
 
 
 def snapshot_xmin(connection: psycopg.Connection[Any]) -> int:
