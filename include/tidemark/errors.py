@@ -600,6 +600,11 @@ class MergeBroken(BugError):
     remedy = "Report it, with the plan's folder; the table's changes stay in staging until it is unparked."
 
 
+class ChunksMissing(BugError):
+    happened = "The plan sweeps {table} after the backfill {backfill}, which read {chunks} chunks, and knows {found}"
+    remedy = "Report it, with the plan's folder; nothing was removed, and the table's changes stay in staging."
+
+
 class MovesNotResolved(BugError):
     happened = "The chain of key changes of a plan was not resolved in {rounds} rounds"
     remedy = "Report it, with the plan's folder; the table's changes stay in staging until it is unparked."

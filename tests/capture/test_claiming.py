@@ -300,7 +300,7 @@ def test_the_batch_with_the_last_claim_sweeps(pipeline: Pipeline, reader: Reader
     assert sweeps(pipeline) == []
     reader.read("2-1", lower=("10",))
     pipeline.drain()
-    assert sweeps(pipeline) == [Sweep("b1", "690:690:")]
+    assert sweeps(pipeline) == [Sweep("b1", "690:690:", 2)]
 
 
 def test_a_chunk_that_is_left_unclaimed_is_waited_for(

@@ -39,7 +39,7 @@ from tidemark.target.plan import (
 )
 
 Book = psycopg.Connection[Any]
-SWEEP = Sweep("b1", "700:700:")
+SWEEP = Sweep("b1", "700:700:", 2)
 
 
 class World:
@@ -209,7 +209,7 @@ def test_a_sweep_has_the_other_chunks_of_its_backfill_as_evidence_and_no_others(
     first, second = world.read(made, upper=("10",)), world.read(made, "2-1", lower=("10",), snapshot="901:901:")
     world.claim(first)
     world.merge()
-    world.claim(second, sweeps=(Sweep("b1", "900:900:"),))
+    world.claim(second, sweeps=(Sweep("b1", "900:900:", 2),))
     changed, evidence = world.planned().evidence
     assert (changed.end_lsn, len(changed.files), changed.claims) == (Lsn(200), 1, ())
     assert (evidence.end_lsn, evidence.files, [c.chunk for c in evidence.claims]) == (Lsn(300), (), ["1-1"])

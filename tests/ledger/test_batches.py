@@ -205,7 +205,7 @@ def read_whole(ledger: str, book: Book, table: str = "s.a", backfill: str = "b1"
 def claiming(start: int, end: int, *taken: ReadChunk, sweep: bool = False, **fields: Any) -> BatchManifest:
     """A batch that has the high watermarks of these chunks and no changes; `sweep` those chunks' backfills with it."""
     claims = {c.table: tuple(claim_of(d, end - 1) for d in taken if d.table == c.table) for c in taken}
-    sweeps = {c.table: (Sweep(c.backfill, "700:700:"),) for c in taken} if sweep else {}
+    sweeps = {c.table: (Sweep(c.backfill, "700:700:", 1),) for c in taken} if sweep else {}
     return manifest_of(start, end, claims=claims, sweeps=sweeps, **fields)
 
 
@@ -218,7 +218,7 @@ def test_a_batch_that_only_claims_chunks_touches_their_table(
     register(book, lease, manifest_of(300, 400, "s.a"))
     first, second = (t for t in batches.unapplied(book, "shop") if t.table == "s.a")
     assert (first.end_lsn, first.files, first.max_xid) == (Lsn(300), (), None)
-    assert (first.claims, first.sweeps) == ((claim_of(chunk, 299),), (Sweep("b1", "700:700:"),))
+    assert (first.claims, first.sweeps) == ((claim_of(chunk, 299),), (Sweep("b1", "700:700:", 1),))
     assert (second.claims, batches.previous_end(book, "shop", 1, "s.a", second.start_lsn)) == ((), Lsn(300))
     assert positions.applied(book, "shop")["s.a"] == Lsn(200)
     positions.rise(book, "shop", 1, "s.a", history_lsn=Lsn(300), current_lsn=Lsn(300))

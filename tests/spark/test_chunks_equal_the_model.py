@@ -8,7 +8,7 @@ equal to the source, and the last rows of history are current.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tests.spark.lake import TEXTS, Lake, StagedTable, table_schema
 from tests.spark.model import Row
@@ -63,7 +63,7 @@ class Backfilled:
     def stage(self) -> None:
         claims = [entry for entry in self.source.wal if isinstance(entry, Claim)]
         ends = bool(claims) and not self.left and not self.source.late and self.pinned is not None
-        self.source.stage([Sweep(self.backfill, str(self.pinned))] if ends else [])
+        self.source.stage([Sweep(self.backfill, str(self.pinned), CHUNKS)] if ends else [])
         if ends:
             self.pinned = None
 
@@ -141,3 +141,20 @@ def test_a_backfill_beside_writers_ends_equal_to_the_source(lake: Lake) -> None:
         assert result.swept == {table.backfill: 0}
         repaired = sum(c.repaired for c in result.chunks)
         assert (result.rows["history"], result.rows["inserted"], result.rows["deleted"]) == (repaired, 0, 0)
+
+
+def test_a_sweep_without_all_of_its_chunks_removes_nothing(lake: Lake) -> None:
+    (table,) = _tables(lake, 2, range(1))
+    table.source.fill(4)
+    for _ in range(2):
+        table.begin()
+        table.finish()
+        if not table.done:
+            _merge(lake, [table])
+    rows = lake.current(table.table)
+    whole = table.table.batches[-1]
+    table.table.batches[-1] = replace(whole, claims=whole.claims[1:])
+    result = lake.apply(table.table.planned(table.done)).tables[0]
+    assert result.error is not None
+    assert result.error["kind"] == "ChunksMissing"
+    assert lake.current(table.table) == rows

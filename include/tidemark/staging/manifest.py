@@ -84,11 +84,13 @@ class Claim:
 class Sweep:
     """The batch claims the last chunk of a backfill of the whole table: what it read nowhere is removed.
 
-    `snapshot` is the one that was recorded before the backfill's first chunk.
+    `snapshot` is the one that was recorded before the backfill's first chunk. `chunks` is how many it has: with one of
+    them missing, the rows that it read would be removed.
     """
 
     backfill: str
     snapshot: str
+    chunks: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tidemark.backfill.snapshot import Snapshot
+from tidemark.errors import ChunksMissing
 from tidemark.schema.table import TableSchema
 from tidemark.staging.manifest import Claim, Sweep
 from tidemark.target import delta_tables, fold, visibility
@@ -198,6 +199,9 @@ class ChunkChanges(Changes):
     def _sweep(self, sweep: Sweep, there: DataFrame) -> DataFrame:
         key = [fold.column(k) for k in self.schema.key]
         claims = [c for b in (*self.evidence, *self.batches) for c in b.claims if c.backfill == sweep.backfill]
+        if len(claims) != sweep.chunks:
+            table = str(self.schema.table)
+            raise ChunksMissing(table=table, backfill=sweep.backfill, chunks=sweep.chunks, found=len(claims))
         known = [read_chunk_rows(self.session, self.lake, self.schemas, claims).select(*key)]
         older = read_changes(self.session, self.lake, self.schemas, [b for b in self.evidence if b.files])
         known.append(self._single(older).transform(visibility.keys_not_seen(self.schema.key, sweep)))

@@ -209,6 +209,7 @@ def _sweeps(
                 continue
             read = chunks.of_backfill(ledger, pipeline, backfill)
             left = {(c.backfill, c.chunk, c.attempt) for c in read if c.claimed_lsn is None and c.rejected is None}
+            valid = sum(chunk.rejected is None for chunk in read)
             if left <= ours:
-                found[table] = (*found.get(table, ()), Sweep(backfill, known.snapshot))
+                found[table] = (*found.get(table, ()), Sweep(backfill, known.snapshot, valid))
     return found
