@@ -1,4 +1,4 @@
-"""`python -m standalone demo|up|down|test|lint|bench|lock`: what the Makefile calls once set-up is done."""
+"""`python -m standalone demo|up|down|test|lint|simulation|faults|bench|lock`: what make calls after set-up."""
 
 from __future__ import annotations
 
@@ -38,6 +38,8 @@ COMMANDS = {
     "down": services.down,
     "test": checks.test,
     "lint": checks.lint,
+    "simulation": checks.simulation,
+    "faults": checks.faults,
     "bench": checks.bench,
     "lock": _lock,
 }

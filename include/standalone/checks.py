@@ -1,4 +1,4 @@
-"""`make test`, `make lint`, `make bench`: the tools, one after another, with what each says and how long it took."""
+"""`make test`, `lint`, `simulation`, `faults`, `bench`: the tools, one after another, what each says and how long it took."""
 
 from __future__ import annotations
 
@@ -41,6 +41,27 @@ def _pytest(checkout: Checkout, what: str, chosen: list[str]) -> list[str]:
     temporary.parent.mkdir(exist_ok=True)
     cache = checkout.made / "cache" / name
     return ["pytest", *chosen, "-q", "--durations=10", "-o", f"cache_dir={cache}", f"--basetemp={temporary}"]
+
+
+def simulation(checkout: Checkout) -> int:
+    """Many seeds of every simulation: 200 where nothing names another number, and those with Spark a tenth of it."""
+    seeds = int(os.environ.get("TIDEMARK_SIMULATION_SEEDS") or 200)
+    worst = 0
+    few = max(1, seeds // 10)
+    for name, count in {
+        "test_chunks_against_a_model": seeds,
+        "test_backfill_simulation": few,
+        "test_simulation": few,
+    }.items():
+        os.environ["TIDEMARK_SIMULATION_SEEDS"] = str(count)
+        worst = max(worst, _all(checkout, {name: _pytest(checkout, name, [f"tests/simulation/{name}.py"])}))
+    return worst
+
+
+def faults(checkout: Checkout) -> int:
+    """SIGKILL at every failpoint, also at those that `make test` leaves out."""
+    os.environ["TIDEMARK_EVERY_FAILPOINT"] = "1"
+    return _all(checkout, {"tests of faults": _pytest(checkout, "tests of faults", ["tests/faults"])})
 
 
 def bench(checkout: Checkout) -> int:

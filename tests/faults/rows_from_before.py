@@ -12,6 +12,7 @@ from tests.support.capture import Environment
 from tidemark.ledger import backfills, chunks
 from tidemark.ledger.backfills import Backfill
 from tidemark.ledger.chunks import ReadChunk
+from tidemark.ledger.tables import HOLES
 
 _numbers: Iterator[int] = itertools.count(1)
 
@@ -55,12 +56,21 @@ class Old:
             return [c for b in self.backfills() for c in chunks.of_backfill(connection, pipeline, b.backfill)]
 
     def are_in_sync(self) -> None:
-        """Both are equal to the source, no part was read twice, and a capture run has nothing to do."""
+        """Both are equal to the source, no part was read twice, and a capture run has nothing to do. A key that moved
+        behind the reader has left a hole, which the next backfill fills."""
         read = Counter((c.backfill, c.range, c.lower) for c in self.chunks() if c.rejected is None)
-        assert [part for part, times in read.items() if times > 1] == [], "a finished chunk was read again"
-        assert judge.wrongs(self.shop, self.tables) == []
+        twice = [part for part, times in read.items() if times > 1]
+        assert twice == [], f"finished chunks were read again: {twice}"
         run_id = self.shop.report.run_id
-        assert judge.second_run_changes_nothing(self.shop) == []
+        rows = judge.captured(self.shop)
+        if any(rows[table].needs_backfill for table in self.tables):
+            assert {rows[table].backfill_kind for table in self.tables} <= {None, HOLES}, rows
+            self.shop.let_leases_end()
+            self.shop.backfill()
+        found = judge.wrongs(self.shop, self.tables)
+        assert found == [], found
+        changed = judge.second_run_changes_nothing(self.shop)
+        assert changed == [], changed
         assert self.shop.confirmed_lsn() == self.shop.staged_lsn()
         self.shop.begin_run(run_id)
 

@@ -155,7 +155,9 @@ class Model:
 
     def outcome(self, table: str, upto: Lsn | None = None, without: Collection[str] = ()) -> list[Row]:
         """The table's rows when everything registered up to an LSN is merged, less the chunks of some backfills."""
-        schema = self._schema(table)
+        schema = judge.schema_of(self.environment, table)
+        if schema is None:
+            return []  # it was empty ever since
         changes, chunks, sweeps = self._registered(table, upto)
         chunks = [chunk for chunk in chunks if chunk.claim.backfill not in without]
         sweeps = [sweep for sweep in sweeps if sweep.backfill not in without]
@@ -173,9 +175,9 @@ class Model:
     # --- the sides of the comparison ----------------------------------------------------------------------------------
 
     def _differences(self, table: str) -> list[str]:
-        is_known = judge.schema_of(self.environment, table) is not None  # one that was empty ever since is not
-        fields = _fields(self._schema(table)) if is_known else None
-        rows = self.outcome(table) if is_known else []
+        schema = judge.schema_of(self.environment, table)
+        fields = None if schema is None else _fields(schema)
+        rows = self.outcome(table)
         found = compare_rows(
             source=self.environment.source,
             table=table,
