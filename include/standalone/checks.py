@@ -1,4 +1,4 @@
-"""`make test`, `lint`, `simulation`, `faults`, `bench`: the tools, one after another, what each says and how long it took."""
+"""`make test`, `lint`, `simulation`, `faults`, `bench`: the tools, what each says and how long it took."""
 
 from __future__ import annotations
 
