@@ -16,9 +16,12 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class TaskRun:
+    """`index` numbers the instances of a mapped task; -1 where it is not mapped."""
+
     task: str
     state: str
     seconds: float
+    index: int = -1
 
 
 @dataclass
@@ -49,9 +52,10 @@ class AirflowApi:
         query = "state=running&state=queued&limit=1"
         return int(self._call("GET", f"/api/v2/dags/{dag_id}/dagRuns?{query}")["total_entries"])
 
-    def trigger(self, dag_id: str) -> str:
-        """Start a run and return its id."""
-        return str(self._call("POST", f"/api/v2/dags/{dag_id}/dagRuns", {"logical_date": None})["dag_run_id"])
+    def trigger(self, dag_id: str, conf: dict[str, Any] | None = None) -> str:
+        """Start a run, its form filled in with `conf`, and return its id."""
+        body = {"logical_date": None, "conf": conf or {}}
+        return str(self._call("POST", f"/api/v2/dags/{dag_id}/dagRuns", body)["dag_run_id"])
 
     def wait(self, dag_id: str, run_id: str, seconds: float) -> str:
         """Wait for the end of a run and return its state."""
@@ -68,12 +72,18 @@ class AirflowApi:
         """The tasks of a run that have started, in the order in which they did."""
         found = self._call("GET", f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances")["task_instances"]
         started = sorted((t for t in found if t["start_date"]), key=lambda t: datetime.fromisoformat(t["start_date"]))
-        return [TaskRun(t["task_id"], str(t["state"]), float(t["duration"] or 0)) for t in started]
+        return [TaskRun(t["task_id"], str(t["state"]), float(t["duration"] or 0), int(t["map_index"])) for t in started]
 
-    def log(self, dag_id: str, run_id: str, task: str) -> list[str]:
+    def result(self, dag_id: str, run_id: str, task: str) -> Any:
+        """What a task returned."""
+        path = f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task}/xcomEntries/return_value"
+        return self._call("GET", path)["value"]
+
+    def log(self, dag_id: str, run_id: str, task: TaskRun) -> list[str]:
         """The lines of a task's last try."""
-        tries = self._call("GET", f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task}")["try_number"]
-        path = f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task}/logs/{tries}"
+        path = f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task.task}"
+        tries = self._call("GET", f"{path}/{task.index}" if task.index >= 0 else path)["try_number"]
+        path = f"{path}/logs/{tries}?map_index={task.index}"
         return [said for line in self._call("GET", path)["content"] for said in _said(line)]
 
     def _call(self, method: str, path: str, body: Any = None) -> Any:

@@ -1,5 +1,8 @@
 """`make demo`: a shop at work, captured by Airflow runs into Delta tables, and compared with its source row by row.
 
+The shop has most of its rows before anything looks at it. A run of the capture creates slot and publication, a backfill
+reads what was there while orders keep coming in, further runs of the capture bring what came.
+
 The runs are real: scheduler, DAG processor and API server as `make up` starts them, each run triggered as a person
 would. The demo starts afresh every time: source, ledger and lake of an earlier one are removed, Airflow's own record of
 runs is kept.
@@ -28,9 +31,9 @@ from standalone.checkout import Checkout
 from standalone.steps import StepFailed, Steps
 
 PIPELINE = "shop"
-DAG = f"{PIPELINE}_capture"
-TRADE_S = 45  # for how long the shop is busy while runs happen
-_RUN_S = 300
+CAPTURE, BACKFILL = f"{PIPELINE}_capture", f"{PIPELINE}_backfill"
+TRADE_S = 40  # for how long the shop is busy while runs happen
+_RUN_S = 900
 _PARSED_S = 120
 
 
@@ -51,9 +54,9 @@ def run_demo(checkout: Checkout) -> int:
     try:
         running = _start_afresh(checkout, steps)
         api = AirflowApi(running.ui, services.UI_USER, running.ui_password)
-        with steps.step(f"Airflow reads the DAG {DAG}"):
+        with steps.step(f"Airflow reads the DAGs {CAPTURE} and {BACKFILL}"):
             _wait_until_parsed(api)
-        _capture(api, running, steps)
+        report = _capture(api, running, steps)
         with steps.step("compare every row of every table, with Spark"):
             log = checkout.logs / "demo-spark.log"
             with _stderr_in(log):
@@ -61,9 +64,11 @@ def run_demo(checkout: Checkout) -> int:
     finally:
         if not was_running:
             services.down(checkout)
-    _show(reports, history, steps)
+    _show(reports, history, report, steps)
     print(f"\n  All of it took {time.monotonic() - started:.0f} s. Delta tables: .tidemark/lake/{PIPELINE}.")
-    print(f"  The runs in Airflow: {'' if was_running else 'type `make up`, then '}{running.ui}/dags/{DAG}", end="")
+    print(
+        f"  The runs in Airflow: {'' if was_running else 'type `make up`, then '}{running.ui}/dags/{BACKFILL}", end=""
+    )
     print(f" (user {services.UI_USER}, password {running.ui_password})")
     different = sum(report.differences for report in reports)
     print("".join(f"\n  {line}" for line in differences), end="")
@@ -77,11 +82,16 @@ def run_demo(checkout: Checkout) -> int:
 def _start_afresh(checkout: Checkout, steps: Steps) -> services.Services:
     running = services.Services.read(checkout)
     if running.airflow_runs:
-        with steps.step("Airflow runs already; wait until no capture does"):
+        with steps.step("Airflow runs already; wait until the pipeline does not"):
             api = AirflowApi(running.ui, services.UI_USER, running.ui_password)
-            if api.knows(DAG):
-                api.pause(DAG, True)
-                _until("the capture's active runs end", lambda: api.active_runs(DAG) == 0, _RUN_S)
+            for dag_id in (CAPTURE, BACKFILL):
+                if api.knows(dag_id):
+                    api.pause(dag_id, True)
+                    _until(
+                        f"the active runs of {dag_id} end",
+                        lambda dag_id=dag_id: api.active_runs(dag_id) == 0,  # type: ignore[misc]
+                        _RUN_S,
+                    )
     running = services.start_postgres(checkout, steps)
     with steps.step("an empty shop, an empty ledger, an empty lake"):
         for database in ("shop", "tidemark"):
@@ -109,8 +119,9 @@ def drop_database(server: str, name: str) -> None:
 
 
 def _wait_until_parsed(api: AirflowApi) -> None:
-    _until(f"Airflow knows {DAG}", lambda: api.knows(DAG), _PARSED_S)
-    api.pause(DAG, False)
+    _until(f"Airflow knows {CAPTURE} and {BACKFILL}", lambda: api.knows(CAPTURE) and api.knows(BACKFILL), _PARSED_S)
+    for dag_id in (CAPTURE, BACKFILL):
+        api.pause(dag_id, False)
 
 
 def _until(fact: str, holds: Any, seconds: float) -> None:
@@ -124,23 +135,30 @@ def _until(fact: str, holds: Any, seconds: float) -> None:
 # --- the runs --------------------------------------------------------------------------------------------------------
 
 
-def _capture(api: AirflowApi, running: services.Services, steps: Steps) -> None:
-    """One run before the first row, runs while rows are written, one after the last row."""
-    _run(api, steps, "run 1, before the first row")
+def _capture(api: AirflowApi, running: services.Services, steps: Steps) -> list[str]:
+    """A run that finds rows, their backfill and further runs while more are written, and one after the last row.
+
+    Returns what the backfill reported.
+    """
     busy = shop.Shop(running.source)
+    with steps.step("the shop's first weeks, which nobody captures"):
+        busy.open()
+    _run(api, steps, CAPTURE, "capture 1, which finds rows that are older than it")
     failed: list[BaseException] = []
     trading = threading.Thread(target=_trade, args=(busy, failed), daemon=True)
     trading.start()
+    run_id = _run(api, steps, BACKFILL, "backfill of all tables, while the shop is busy")
     number = 2
     while trading.is_alive():
-        _run(api, steps, f"run {number}, while the shop is busy")
+        _run(api, steps, CAPTURE, f"capture {number}, while the shop is busy")
         number += 1
     if failed:
         raise StepFailed(f"The shop's own statements failed: {failed[0]}")
-    _run(api, steps, f"run {number}, after the last row")
+    _run(api, steps, CAPTURE, f"capture {number}, after the last row")
     written = ", ".join(f"{count:,} {what}" for what, count in busy.changed.items())
     written = f"the shop wrote {sum(busy.changed.values()):,} rows: {written}"
     print(textwrap.fill(written, 110, initial_indent="    ", subsequent_indent="    "))
+    return str(api.result(BACKFILL, run_id, "report")).splitlines()
 
 
 def _trade(busy: shop.Shop, failed: list[BaseException]) -> None:
@@ -150,16 +168,18 @@ def _trade(busy: shop.Shop, failed: list[BaseException]) -> None:
         failed.append(error)
 
 
-def _run(api: AirflowApi, steps: Steps, what: str) -> None:
+def _run(api: AirflowApi, steps: Steps, dag_id: str, what: str) -> str:
+    """One run from its trigger to its green end; returns its id."""
     with steps.step(what):
-        run_id = api.trigger(DAG)
-        state = api.wait(DAG, run_id, _RUN_S)
-        tasks = api.tasks(DAG, run_id)
+        run_id = api.trigger(dag_id)
+        state = api.wait(dag_id, run_id, _RUN_S)
+        tasks = api.tasks(dag_id, run_id)
         print(" · ".join(_said(task) for task in tasks), end=" … ")
     if state != "success":
-        culprit = next((t.task for t in tasks if t.state == "failed"), None)
-        lines = api.log(DAG, run_id, culprit)[-30:] if culprit else []
-        raise StepFailed("\n".join([f"The task {culprit} of run {run_id} failed:", *lines]))
+        culprit = next((t for t in tasks if t.state == "failed"), None)
+        lines = api.log(dag_id, run_id, culprit)[-30:] if culprit else []
+        raise StepFailed("\n".join([f"The task {culprit and culprit.task} of run {run_id} failed:", *lines]))
+    return run_id
 
 
 def _said(task: TaskRun) -> str:
@@ -184,7 +204,7 @@ def _judge(checkout: Checkout, running: services.Services) -> tuple[list[TableRe
         .master("local[2]")
         .config("spark.jars", jars)
         .config(
-            "spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+            "spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=256m"
         )  # half the time of a short run
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
@@ -231,7 +251,10 @@ def _stderr_in(log: Path) -> Iterator[None]:
         os.close(kept)
 
 
-def _show(reports: list[TableReport], history: list[Any], steps: Steps) -> None:
+def _show(reports: list[TableReport], history: list[Any], backfill: list[str], steps: Steps) -> None:
+    print("\n  What the backfill reported:")
+    for said in backfill:
+        print(textwrap.fill(said, 110, initial_indent="  ", subsequent_indent="      "))
     print(f"\n  {'table':<18}{'source':>10}{'current':>10}{'differences':>13}{'history':>10}")
     for report in reports:
         counts = f"{report.source_rows:>10,}{report.current_rows:>10,}{report.differences:>13,}{report.changes:>10,}"

@@ -1,8 +1,9 @@
 """The demo's source: a small shop, and somebody who keeps buying, changing and cancelling while it is captured.
 
-`create_tables` makes the tables, still empty (`python -m standalone.shop <conninfo>` does just that). `Shop.trade`
-writes some 100,000 rows in rounds and does on the way what change data capture goes wrong on: updates that leave a
-large text untouched, a key change of such a row, deletes that cascade, a rolled-back transaction, a truncate.
+`create_tables` makes the tables, still empty (`python -m standalone.shop <conninfo>` does just that). `Shop.open`
+writes the 60,000 rows that are there before anybody captures them, `Shop.trade` some 40,000 more in rounds; on the way
+both do what change data capture goes wrong on: updates that leave a large text untouched, a key change of such a row,
+deletes that cascade, a rolled-back transaction, a truncate.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import psycopg
 TABLES = ("shop.customers", "shop.products", "shop.orders", "shop.order_lines", "shop.carts", "shop.audit_log")
 SHOWN_ORDER = 1  # its history is printed at the end
 ROUNDS = 20
+OPENING_ROUNDS = 11  # done before the shop is captured
 
 _TABLES_SQL = """
 CREATE SCHEMA shop;
@@ -113,15 +115,21 @@ class Shop:
     changed: Counter[str] = field(default_factory=Counter)
     _hurry: threading.Event = field(default_factory=threading.Event)
 
-    def trade(self, seconds: float) -> None:
-        """Do all rounds, spread evenly over some seconds."""
-        started = time.monotonic()
+    def open(self) -> None:
+        """Do what happened before anybody looked."""
         with psycopg.connect(self.source, autocommit=True) as connection:
             for what, statement in _OPENING.items():
                 self._do(connection, what, statement)
-            for number in range(1, ROUNDS + 1):
+            for number in range(1, OPENING_ROUNDS + 1):
                 self._round(connection, number)
-                self._hurry.wait(max(0.0, started + seconds * number / ROUNDS - time.monotonic()))
+
+    def trade(self, seconds: float) -> None:
+        """Do the other rounds, spread evenly over some seconds."""
+        started, rounds = time.monotonic(), ROUNDS - OPENING_ROUNDS
+        with psycopg.connect(self.source, autocommit=True) as connection:
+            for done in range(1, rounds + 1):
+                self._round(connection, OPENING_ROUNDS + done)
+                self._hurry.wait(max(0.0, started + seconds * done / rounds - time.monotonic()))
 
     def hurry(self) -> None:
         """Do the remaining rounds without waiting between them."""
@@ -145,7 +153,7 @@ class Shop:
             )
         if number % 5 == 0:
             self._move_keys(connection, number)
-        if number == ROUNDS // 2:
+        if number == ROUNDS * 3 // 4:
             connection.execute("TRUNCATE shop.carts")
             self.changed["carts truncated"] += 1
         self._shown_order(connection, number)
@@ -167,9 +175,9 @@ class Shop:
 
     def _shown_order(self, connection: psycopg.Connection[tuple[object, ...]], number: int) -> None:
         changes = {
-            ROUNDS // 4: "status = 'paid', note = 'paid by card'",
-            ROUNDS // 2: "status = 'shipped'",
-            ROUNDS * 3 // 4: "status = 'delivered', note = NULL",
+            OPENING_ROUNDS - 1: "status = 'paid', note = 'paid by card'",
+            OPENING_ROUNDS + 6: "status = 'shipped'",
+            OPENING_ROUNDS + 8: "status = 'delivered', note = NULL",
         }
         if number in changes:
             connection.execute(f"UPDATE shop.orders SET {changes[number]} WHERE id = {SHOWN_ORDER}")
