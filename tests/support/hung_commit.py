@@ -19,16 +19,23 @@ SERVER_SETTINGS = {"synchronous_standby_names": "nobody", "synchronous_commit": 
 
 
 class HungCommit:
-    """Runs the statements as one transaction and returns once its commit hangs; `release` lets it become visible."""
+    """Runs the statements as one transaction and returns once its commit hangs; `release` lets it become visible.
 
-    def __init__(self, conninfo: str, statements: Iterable[str]) -> None:
+    With a connection of its own that is given, what it has open is committed so.
+    """
+
+    def __init__(
+        self, conninfo: str, statements: Iterable[str], connection: psycopg.Connection[Any] | None = None
+    ) -> None:
         self._conninfo = conninfo
-        self._connection = psycopg.connect(conninfo, autocommit=True)
+        self._is_own = connection is None
+        self._connection = connection or psycopg.connect(conninfo, autocommit=True)
         self.pid = self._connection.info.backend_pid
-        self._connection.execute("SET synchronous_commit = on")
-        self._connection.execute("BEGIN")
+        if self._is_own:
+            self._connection.execute("BEGIN")
         for statement in statements:
             self._connection.execute(statement.encode())
+        self._connection.execute("SET LOCAL synchronous_commit = on")
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._commit, daemon=True)
         self._thread.start()
@@ -48,7 +55,8 @@ class HungCommit:
     def release(self) -> None:
         """Make the transaction visible."""
         wait_for("the wait to be cancelled", self._cancelled)
-        self._connection.close()
+        if self._is_own:
+            self._connection.close()
 
     def _cancelled(self) -> bool:
         if self._thread.is_alive():

@@ -12,6 +12,7 @@ The Delta tables are read without Spark (tests/support/delta_files.py): no code 
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -26,7 +27,6 @@ from tidemark.ledger.tables import TableRow
 from tidemark.names import METADATA_COLUMNS, TableName
 from tidemark.schema.table import TableSchema
 from tidemark.staging import layout
-
 
 REMOVALS = ("delete", "sweep")
 ADDITIONS = ("read", "sweep")
@@ -194,6 +194,19 @@ def delta_versions(environment: Environment) -> dict[str, int]:
         commits = [int(commit.stem) for commit in log.glob("*.json") if commit.stem.isdigit()]
         versions[str(log.parent.relative_to(root))] = max(commits)
     return versions
+
+
+def data_written_since(environment: Environment, versions: Mapping[str, int]) -> dict[str, str]:
+    """By Delta table what newer versions than these added or removed; a commit that only moves the position is none."""
+    root = Path(environment.config.lake) / environment.config.pipeline
+    found: dict[str, str] = {}
+    for table, newest in delta_versions(environment).items():
+        for version in range(versions.get(table, -1) + 1, newest + 1):
+            lines = (root / table / "_delta_log" / f"{version:020}.json").read_text(encoding="utf-8").splitlines()
+            written = [kind for line in lines for kind in json.loads(line) if kind in ("add", "remove", "metaData")]
+            if written:
+                found[table] = f"version {version}: {Counter(written)}"
+    return found
 
 
 def second_run_changes_nothing(environment: Environment) -> list[str]:

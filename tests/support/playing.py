@@ -17,12 +17,18 @@ import pyarrow.parquet as pq
 from pyspark.sql import types as T
 
 from tests.support import judge
+from tests.support.backfill_steps import BackfillSteps
 from tests.support.capture import Environment
 from tests.support.delta_files import Row
-from tests.support.scenario import Expectation, Scenario, Statement, Step, split_columns
+from tests.support.hung_commit import HungCommit
+from tests.support.scenario import ByHand, Commit, Expectation, Scenario, Statement, Step, split_columns
 from tidemark.config import TableRule
 from tidemark.lsn import Lsn
 from tidemark.names import METADATA_COLUMNS, TableName
+
+# Where some wait for one of these and others do not, these go first.
+EXTRA = ("drain", "read", "end backfill", "backfill wanted")
+JUDGED = ("run", "end backfill", "backfill wanted", "backfill again")
 
 
 class Unexpected(AssertionError):
@@ -48,16 +54,22 @@ def rules(scenario: Scenario) -> tuple[TableRule, ...]:
 def play(environment: Environment, scenarios: Iterable[Scenario]) -> dict[str, BaseException | None]:
     """Play all of them to their ends; what stopped each of them, None for those that hold."""
     plays = [Play(scenario, environment) for scenario in scenarios]
+
+    def fire(point: str, table: TableName | None) -> None:
+        for one in plays:
+            if table is None or table.schema == one.scenario.name:
+                one.attempt(lambda one=one: one.fire(point if table is None else f"{point} {table.name}"))  # type: ignore[misc]
+
+    steps = BackfillSteps(environment, fire)
     for one in plays:
         one.attempt(one.begin)
     while waiting := [one for one in plays if one.step is not None and one.failed is None]:
-        drains = [one for one in waiting if one.step is not None and one.step.name == "drain"]
-        turn = drains or waiting
-        if len({one.step.name for one in turn if one.step is not None}) != 1:
-            raise AssertionError(f"these scenarios cannot share a pipeline: {[one.scenario.name for one in turn]}")
+        turn = min(_of_each_step(waiting), key=lambda some: _rank(some[0]))
+        if any(_rank(one) == _rank(turn[0]) and one not in turn for one in waiting):
+            raise AssertionError(f"these scenarios cannot share a pipeline: {[one.scenario.name for one in waiting]}")
         staged_before = _staged(environment)
         try:
-            _perform(environment, turn[0].step)
+            _perform(steps, turn)
         except Exception as failed:
             for one in waiting:
                 one.failed = failed
@@ -65,31 +77,64 @@ def play(environment: Environment, scenarios: Iterable[Scenario]) -> dict[str, B
         for one in turn:
             one.staged_before = staged_before
             one.attempt(one.after_step)
+    for one in plays:
+        one.attempt(one.release_all)
+    environment.close()  # what a scenario that failed left open would hold up the slots of others
     if any(one.failed is None and not one.refused for one in plays):
         again = judge.second_run_changes_nothing(environment)
         for one in plays:
-            mine = [
-                wrong
-                for wrong in again
-                if f"/{TableName(one.scenario.name, 'x').path.split('/')[0]}/" in wrong or "/" not in wrong
-            ]
+            mine = [wrong for wrong in again if _is_of(wrong, one.scenario) or "/" not in wrong]
             if one.failed is None and mine:
                 one.failed = Unexpected("\n".join(mine))
     return {one.scenario.name: one.failed for one in plays}
 
 
-def _perform(environment: Environment, step: Step | None) -> None:
+def _of_each_step(waiting: list[Play]) -> list[list[Play]]:
+    found: dict[str, list[Play]] = {}
+    for one in waiting:
+        assert one.step is not None
+        found.setdefault(one.step.name, []).append(one)
+    return list(found.values())
+
+
+def _rank(one: Play) -> int:
+    assert one.step is not None
+    return EXTRA.index(one.step.name) if one.step.name in EXTRA else len(EXTRA)
+
+
+def _perform(steps: BackfillSteps, turn: list[Play]) -> None:
+    """The step that all of these wait for."""
+    step, environment = turn[0].step, steps.environment
     assert step is not None
-    if step.refused is None:
-        environment.step(step.name)
-        return
-    try:
-        environment.step(step.name)
-    except Exception as refusal:
-        if re.search(step.refused, str(refusal)):
-            return
-        raise
-    raise Unexpected(f"line {step.line}: the run was not refused")
+    match step.name:
+        case "plan":
+            steps.plan([one.scenario for one in turn])
+        case "read":
+            steps.read()
+        case "end backfill":
+            steps.end()
+        case "backfill wanted":
+            steps.wanted()
+        case "backfill again":
+            for table, written in steps.again().items():
+                for one in turn:
+                    if _is_of(table, one.scenario):
+                        one.failed = Unexpected(f"the second backfill wrote to {table}: {written}")
+        case name if step.refused is None:
+            environment.step(name)
+        case name:
+            try:
+                environment.step(name)
+            except Exception as refusal:
+                if re.search(step.refused, str(refusal)):
+                    return
+                raise
+            raise Unexpected(f"line {step.line}: the run was not refused")
+
+
+def _is_of(wrong: str, scenario: Scenario) -> bool:
+    """Whether what names a Delta table by its path names one of the scenario's."""
+    return f"/{TableName(scenario.name, 'x').path.split('/')[0]}/" in wrong
 
 
 def _staged(environment: Environment) -> Lsn:
@@ -114,8 +159,13 @@ class Play:
     failed: BaseException | None = None
     excused: set[str] = field(default_factory=set)
     lacking: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    filtered: set[str] = field(default_factory=set)
     staged_before: Lsn = field(default_factory=lambda: Lsn(0))
     refused: bool = False
+    # What is to be done within the next step, by point; transactions that hang; whether the tables were backfilled.
+    within: dict[str, list[Statement | Commit]] = field(default_factory=dict)
+    hung: dict[str, HungCommit] = field(default_factory=dict)
+    filled: bool = False
 
     def attempt(self, act: Callable[[], None]) -> None:
         try:
@@ -136,17 +186,55 @@ class Play:
             if isinstance(act, Step):
                 self.step = act
                 return
+            if isinstance(act, ByHand):
+                self._by_hand(act)
+            elif isinstance(act, Statement | Commit):
+                if act.at:
+                    self.within.setdefault(act.at, []).append(act)
+                else:
+                    self._at_the_source(act)
+
+    def fire(self, point: str) -> None:
+        """Do, for once, what is to be done at this point of a step."""
+        for act in self.within.pop(point, ()):
+            self._at_the_source(act)
+
+    def _at_the_source(self, act: Statement | Commit) -> None:
+        session = self._session(act.session)
+        try:
             if isinstance(act, Statement):
-                try:
-                    self.environment.execute(act.sql, self._session(act.session), search_path=self.scenario.name)
-                except Exception as failed:
-                    raise Unexpected(f"{self.scenario.name}.sql:{act.line}: {failed}") from failed
+                self.environment.execute(act.sql, session, search_path=self.scenario.name)
+            elif act.hangs:
+                connection = self.environment.sessions[session]
+                self.hung[act.session] = HungCommit(self.environment.source, (), connection)
+            else:
+                self.hung.pop(act.session).release()
+        except Exception as failed:
+            raise Unexpected(f"{self.scenario.name}.sql:{act.line}: {failed}") from failed
+
+    def release_all(self) -> None:
+        """What hangs would hang for ever."""
+        for one in self.hung.values():
+            one.release()
+        self.hung.clear()
+
+    def _by_hand(self, act: ByHand) -> None:
+        def path(named: re.Match[str]) -> str:
+            found = judge.table_path(self.environment, named[1], str(TableName(self.scenario.name, named[2])))
+            return f"delta.`{found}`"
+
+        self.environment.spark().sql(re.sub(r"\{(current|history) (\w+)\}", path, act.sql)).collect()
 
     def after_step(self) -> None:
         """Evaluate the expectations that follow, judge the tables after a run, go on at the source."""
         step = self.step
         assert step is not None
         self.refused = self.refused or step.refused is not None
+        self.filled = self.filled or step.name == "end backfill" or "plan" not in {s.name for s in self.scenario.steps}
+        if step.name != "plan":
+            self.fire("horizon")  # if the plan waited for nothing, then while it was read
+            for point in self.within:
+                raise Unexpected(f"{self.scenario.name}.sql:{step.line}: nothing came to the point {point!r}")
         self.lacking = {}
         while self.at < len(self.scenario.acts) and isinstance(act := self.scenario.acts[self.at], Expectation):
             self.at += 1
@@ -156,8 +244,11 @@ class Play:
                 raise Unexpected(
                     f"{self.scenario.name}.sql:{act.line}: expected {act.kind} {act.table}: {wrong}"
                 ) from wrong
-        if step.name == "run" and step.refused is None:
-            found = judge.wrongs(self.environment, sorted(self._captured()), self.excused, self.lacking)
+        if step.name in JUDGED and step.refused is None and self.filled and not self.hung:
+            compared = sorted(set(self._captured()) - self.filtered)
+            found = judge.wrongs(self.environment, compared, self.excused, self.lacking)
+            for table in self.filtered:
+                found += judge.history_leads_to_current(self.environment, table)
             if found:
                 raise Unexpected(f"after the step of {self.scenario.name}.sql:{step.line}:\n" + "\n".join(found))
         self.advance()
@@ -196,6 +287,12 @@ class Play:
                 assert set(self._captured()) == wanted, f"captured are {sorted(self._captured())}"
             case "parked" | "needs backfill" | "marked" | "merging":
                 self._state(expected, table)
+            case "filtered":
+                self.filtered.add(table)
+            case "report":
+                self._report(expected, table)
+            case "backfill open":
+                self._backfill_open(expected, table)
             case "converted":
                 assert expected.detail == self._converted(table), f"counted were {self._converted(table)}"
             case "batches at least" | "batches":
@@ -230,11 +327,30 @@ class Play:
         said = judge.marked(row)
         if expected.kind == "merging":
             assert said is None, f"it is {said}"
+            self.excused.discard(table)
             return
         beginning = {"parked": "parked", "needs backfill": "needs backfill", "marked": ""}[expected.kind]
         assert said is not None, "it is merging"
         assert said.startswith(beginning), f"it is {said}"
         assert re.search(expected.detail, said), f"it is {said}"
+        self.excused.add(table)
+
+    def _report(self, expected: Expectation, table: str) -> None:
+        said = self.environment.report.backfilled.get(table)
+        assert said is not None, f"there is none; {self.environment.report.pending}"
+        for wanted in split_columns(expected.detail):
+            name, count = wanted.split("=")
+            assert getattr(said, name) == int(count), f"it is {said}"
+
+    def _backfill_open(self, expected: Expectation, table: str) -> None:
+        """Still open; the detail is why one of its chunks was rejected."""
+        with self.environment.ledger_connection() as connection:
+            rows = connection.execute(
+                "SELECT c.rejected FROM tidemark.backfills b JOIN tidemark.chunks c USING (pipeline, backfill) "
+                "WHERE b.state = 'open' AND b.\"table\" = %s",
+                (table,),
+            ).fetchall()
+        assert any(re.search(expected.detail, reason) for (reason,) in rows if reason), f"its chunks are {rows}"
         self.excused.add(table)
 
     def _converted(self, table: str) -> str:

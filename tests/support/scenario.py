@@ -9,11 +9,21 @@ A scenario file is SQL with directives in comments, and reads as a specification
     -- target: note.price decimal(20,4)
     -- bound: batch_rows = 10          options of its `bounds:`
     -- alone                           has a pipeline of its own; others share one, each in a schema named as its file
+    -- chunk rows: 2                   what the backfill's form says, as is `-- mode: exported_snapshot`
     CREATE TABLE …;                    runs at the source, one transaction per statement unless it says BEGIN
     -- session: a                      what follows runs in another session, until the next line of this kind
     -- step: run                       preflight, changes_waiting, drain, merge, confirm
     -- step: run, refused (…)          preflight refuses, with a finding that matches
     -- step: drain | merge | confirm   one of them alone
+    -- step: plan | read | end backfill     the tasks of one backfill of all its tables, the last three in one step
+    -- step: backfill wanted                one of what the ledger says is wanted
+    -- step: backfill again                 one of all its tables, which shall write nothing
+    -- at: low note                    what follows runs while the next step does, for once: when the low watermark of a
+                                       chunk of the table is out and its snapshot is not taken, or `high`: when it is
+                                       read and the high one is not out; or `horizon`: when the plan waits; `export`
+    -- hang: a                         session a's transaction commits and nobody sees it, until
+    -- release: a
+    -- in the lake: DELETE FROM {current note}      somebody else's hand
     -- expect: …                       what holds after the step; rows follow as comment lines, cells between "|"
 
 In rows "∅" is NULL and "*" anything. After each run, beyond what is expected explicitly, the judge holds `current`
@@ -26,7 +36,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-STEPS = ("run", "drain", "merge", "confirm")
+STEPS = ("run", "drain", "merge", "confirm", "plan", "read", "end backfill", "backfill wanted", "backfill again")
 EXPECTATIONS = (
     "history",
     "current",
@@ -38,6 +48,9 @@ EXPECTATIONS = (
     "needs backfill",
     "marked",
     "merging",
+    "filtered",
+    "backfill open",
+    "report",
     "converted",
     "batches at least",
     "batches",
@@ -48,15 +61,38 @@ EXPECTATIONS = (
     "nowhere in the lake",
 )
 
-_DIRECTIVE = re.compile(r"-- (capture|leave out|mask|target|bound|session|step|expect): (.*)")
+_DIRECTIVE = re.compile(
+    r"-- (capture|leave out|mask|target|bound|chunk rows|mode|session|at|hang|release|in the lake|step|expect): (.*)"
+)
 _ROW = re.compile(r"--   (.*)")
 _DETAIL = re.compile(r"(?P<subject>[^(]*?)\s*(?:\((?P<detail>.*)\))?")
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
+    """`at` is the point of the next step at which it runs, "" where it runs before that."""
+
     line: int
     session: str
+    sql: str
+    at: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """The session's transaction hangs in its commit, or is released from it."""
+
+    line: int
+    session: str
+    hangs: bool
+    at: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ByHand:
+    """SQL that Spark runs; {current note} is the Delta table."""
+
+    line: int
     sql: str
 
 
@@ -92,12 +128,17 @@ class Scenario:
     target: dict[str, dict[str, str]] = field(default_factory=dict)
     bounds: dict[str, int] = field(default_factory=dict)
     alone: bool = False
-    acts: list[Statement | Step | Expectation] = field(default_factory=list)
+    chunk_rows: int | None = None
+    mode: Literal["chunks", "exported_snapshot"] = "chunks"
+    acts: list[Statement | Commit | ByHand | Step | Expectation] = field(default_factory=list)
+
+    @property
+    def steps(self) -> list[Step]:
+        return [act for act in self.acts if isinstance(act, Step)]
 
     @property
     def needs_its_own_pipeline(self) -> bool:
-        steps = [act for act in self.acts if isinstance(act, Step)]
-        return self.alone or bool(self.bounds) or any(s.refused or s.name not in ("run", "drain") for s in steps)
+        return self.alone or bool(self.bounds) or any(s.refused or s.name in ("merge", "confirm") for s in self.steps)
 
 
 class NotAScenario(Exception):
@@ -119,6 +160,7 @@ class _Reader:
     path: Path
     scenario: Scenario
     session: str = "main"
+    at: str = ""
     statement: list[str] = field(default_factory=list)
     began: int = 0
 
@@ -139,7 +181,9 @@ class _Reader:
             self.scenario.alone = True
         elif directive := _DIRECTIVE.fullmatch(line):
             self.directive(number, directive[1], directive[2])
-        elif re.match(r"-- ?(step|expect|session|capture|mask|bound|target|leave)", line):
+        elif re.match(
+            r"-- ?(step|expect|session|capture|mask|bound|target|leave|at:|hang|release|in the|mode|chunk r)", line
+        ):
             raise self.wrong(number, f"neither a comment nor a directive: {line}")
         elif not acts:
             self.scenario.description += line.removeprefix("--").strip() + " "
@@ -148,7 +192,7 @@ class _Reader:
         self.statement.append(line)
         whole = "\n".join(self.statement)
         if line.endswith(";") and whole.count("$$") % 2 == 0:
-            self.scenario.acts.append(Statement(self.began, self.session, whole))
+            self.scenario.acts.append(Statement(self.began, self.session, whole, self.at))
             self.statement = []
 
     def directive(self, number: int, name: str, text: str) -> None:
@@ -168,12 +212,28 @@ class _Reader:
             case "bound":
                 option, value = text.split("=")
                 scenario.bounds[option.strip()] = int(value)
+            case "chunk rows":
+                scenario.chunk_rows = int(text)
+            case "mode":
+                scenario.mode = "exported_snapshot" if text == "exported_snapshot" else "chunks"
             case "session":
                 self.session = text
+            case "at":
+                self.at = self.point(number, text)
+            case "hang" | "release":
+                scenario.acts.append(Commit(number, text, name == "hang", self.at))
+            case "in the lake":
+                scenario.acts.append(ByHand(number, text))
             case "step":
+                self.at = ""
                 scenario.acts.append(self.step(number, text))
             case "expect":
                 scenario.acts.append(self.expectation(number, text))
+
+    def point(self, number: int, text: str) -> str:
+        if not re.fullmatch(r"(low|high) \w+|horizon|export", text):
+            raise self.wrong(number, f"unknown point {text!r}; known are low, high (of a table), horizon, export")
+        return text
 
     def step(self, number: int, text: str) -> Step:
         refused = re.fullmatch(r"run, refused \((.*)\)", text)
@@ -195,7 +255,7 @@ class _Reader:
     def close(self) -> Scenario:
         if self.statement:
             raise self.wrong(self.began, "this statement does not end")
-        if not any(isinstance(act, Step) for act in self.scenario.acts):
+        if not self.scenario.steps:
             raise self.wrong(1, "a scenario without a step")
         if not self.scenario.description:
             raise self.wrong(1, "a scenario without a first line that says what it is")

@@ -63,16 +63,18 @@ def plan(given: StageInput) -> list[Backfill]:
 
 
 def read(given: StageInput) -> Any:
+    """Under an exported snapshot what was planned so, then all that is left."""
+    from tidemark.capture.backfill.exported import read_exported
     from tidemark.capture.backfill.reading import read_chunks
 
-    return read_chunks(
-        given.config,
-        source=given.source,
-        ledger=given.ledger,
-        run_id=given.run_id,
-        holder=given.holder("read"),
-        salt=given.salt,
-    )
+    where: dict[str, Any] = {
+        "source": given.source,
+        "ledger": given.ledger,
+        "run_id": given.run_id,
+        "holder": given.holder("read"),
+        "salt": given.salt,
+    }
+    return read_exported(given.config, **where) + read_chunks(given.config, **where)
 
 
 def report(given: StageInput) -> Any:

@@ -1,0 +1,51 @@
+"""Every tests/scenarios/backfill/*.sql is one test: what happens around a chunk, at a source whose commits can hang.
+
+All but a few share one pipeline and one backfill of all their tables; each has the same steps. At the end everything
+is backfilled once more, and nothing may be written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from standalone.postgres import PostgresServer, running
+from tests.support import scenario
+from tests.support.capture import Environment
+from tests.support.hung_commit import SERVER_SETTINGS
+from tests.support.playing import play, rules
+
+FILES = {path.stem: path for path in sorted(Path(__file__).parent.glob("*.sql"))}
+BOUNDS = {"lock_timeout_s": 3, "join_wait_s": 60, "merge_threads": 2}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
+    with running(tmp_path_factory.mktemp("hanging"), 18, fsync="off", **SERVER_SETTINGS) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def shared_outcome(
+    request: pytest.FixtureRequest, new_environment: Callable[..., Environment], server: PostgresServer
+) -> dict[str, BaseException | None]:
+    """What became of the selected scenarios that share a pipeline."""
+    here = [item for item in request.session.items if item.path == request.path and hasattr(item, "callspec")]
+    selected = [item.callspec.params["name"] for item in here]
+    sharing = [s for name in FILES if name in selected and not (s := scenario.read(FILES[name])).needs_its_own_pipeline]
+    rules_of_all = tuple(rule for one in sharing for rule in rules(one))
+    return play(new_environment("filled", rules_of_all, BOUNDS, server=server), sharing)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_scenario(
+    name: str, request: pytest.FixtureRequest, new_environment: Callable[..., Environment], server: PostgresServer
+) -> None:
+    told = scenario.read(FILES[name])
+    if told.needs_its_own_pipeline:
+        outcome = play(new_environment(name, rules(told), {**BOUNDS, **told.bounds}, server=server), [told])
+    else:
+        outcome = request.getfixturevalue("shared_outcome")
+    if (failed := outcome[name]) is not None:
+        raise failed
