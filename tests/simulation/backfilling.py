@@ -18,6 +18,7 @@ import psycopg
 import pytest
 
 from tests.simulation.workload import SCHEMA, TABLES, Workload, create_tables
+from tests.support import judge
 from tests.support.capture import SALT, Environment
 from tests.support.hung_commit import HungCommit
 from tidemark import failpoints
@@ -89,12 +90,16 @@ class Play:
             said += f" ({type(told).__name__})"
         self.acts.append(said)
 
-    def finish(self) -> None:
-        """Nobody writes any more; what is wanted is backfilled until nothing is."""
+    def finish(self, wrongs: Callable[[list[str]], list[str]]) -> None:
+        """Nobody writes any more; what is wanted is backfilled until nothing is. The tables that no mark excuses are
+        right before that already."""
         self.release()
         self.environment.let_leases_end()
         self._capture(TABLES)
         self.environment.run()
+        rows = judge.captured(self.environment)
+        found = wrongs([table for table, row in rows.items() if judge.marked(row) is None])
+        assert found == [], f"before the last backfills: {found}; acts {self.acts}"
         for _ in range(5):
             if not wanted(self.environment.config, ledger=self.environment.ledger):
                 return
@@ -222,6 +227,10 @@ class Play:
             self.hung = HungCommit(self.environment.source, [*changes, _CERTAINLY_A_CHANGE])
         except psycopg.Error:
             return "nothing hangs"
+        if self.random.random() < 0.6:
+            said = self._plan()
+            self._read()
+            return f"hang, {said}, read"
         return "hang"
 
     def _join(self) -> None:

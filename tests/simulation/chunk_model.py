@@ -145,10 +145,12 @@ class Model:
         path = layout.result_file(plan.pipeline, plan.plan)
         self._store.write_atomic(path, result.to_json().encode())
 
-    def wrongs(self) -> list[str]:
-        """Everything in which the captured tables differ from their source, marks included."""
+    def wrongs(self, tables: Collection[str] | None = None) -> list[str]:
+        """Everything in which the tables (default: all captured) differ from their source, marks included."""
         found = []
-        for table, row in judge.captured(self.environment).items():
+        captured = judge.captured(self.environment)
+        for table in captured if tables is None else tables:
+            row = captured[table]
             marked = judge.marked(row)
             found += [f"{table}: {marked}"] if marked else self._differences(table)
         return found

@@ -35,7 +35,7 @@ def test_the_tables_end_equal_to_their_source(
         play.begin()
         for _ in range(ACTS):
             play.act()
-        play.finish()
+        play.finish(lambda tables: judge.wrongs(environment, tables))
     finally:
         play.release()
     said = f"seed {seed}, bounds {bounds}, acts {play.acts}"

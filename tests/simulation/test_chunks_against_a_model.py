@@ -37,7 +37,7 @@ def test_chunks_and_changes_come_to_the_source_whatever_happens(
         play.begin()
         for _ in range(ACTS):
             play.act()
-        play.finish()
+        play.finish(model.wrongs)
     finally:
         play.release()
     said = f"seed {seed}, acts {play.acts}"
