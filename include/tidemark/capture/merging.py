@@ -225,7 +225,7 @@ def _may_be_unseen(part: TouchedTable, xmin: int | None, point: Lsn | None) -> b
 def _followed(versions: Sequence[TableSchema], parts: Iterable[TouchedTable]) -> tuple[TableSchema, ...]:
     """The versions that the plan's files follow, the target's last. That is the newest number, unless a reader was
     ahead of the stream: its version then has a lower number than what the stream brought meanwhile, and more
-    columns."""
+    columns. A chunk without rows has no file: where there is none at all, it is the newest that anybody knows."""
     numbers = {file.schema_version for part in parts for file in part.files}
     numbers |= {file.schema_version for part in parts for claim in part.claims for file in claim.files}
     followed = [version for version in versions if version.version in numbers]
@@ -233,7 +233,7 @@ def _followed(versions: Sequence[TableSchema], parts: Iterable[TouchedTable]) ->
         if len(version.columns) > len(followed[-1].columns) and _only_adds(followed[-1], version):
             followed.remove(version)
             followed.append(version)
-    return tuple(followed)
+    return tuple(followed or versions[-1:])
 
 
 def _only_adds(old: TableSchema, new: TableSchema) -> bool:
