@@ -14,8 +14,7 @@ from tests.support.capture import Environment
 from tidemark import failpoints
 
 STAGES = ("plan", "read", "drain", "merge", "confirm")
-FEW = ("drain.after_manifest", "merge.after_history")
-EACH = failpoints.NAMES if os.environ.get("TIDEMARK_EVERY_FAILPOINT") else FEW
+EVERY = bool(os.environ.get("TIDEMARK_EVERY_FAILPOINT"))
 
 
 def test_a_plan_and_a_reader_killed_at_every_step_in_turn_are_finished_by_the_last_retry(shop: Environment) -> None:
@@ -31,7 +30,7 @@ def test_a_plan_and_a_reader_killed_at_every_step_in_turn_are_finished_by_the_la
     _finished(old)
 
 
-@pytest.mark.parametrize("name", EACH)
+@pytest.mark.parametrize("name", failpoints.NAMES if EVERY else ["merge.after_history"])
 def test_a_backfill_killed_here_is_finished_by_its_retry(name: str, shop: Environment) -> None:
     old = old_tables(shop)
     recorded = _killed(old, name)
@@ -42,7 +41,7 @@ def test_a_backfill_killed_here_is_finished_by_its_retry(name: str, shop: Enviro
     assert recorded <= {(c.chunk, c.attempt) for c in old.chunks()}, "what was read before is not what was merged"
 
 
-@pytest.mark.parametrize("name", EACH)
+@pytest.mark.parametrize("name", failpoints.NAMES if EVERY else ["drain.after_manifest"])
 def test_a_backfill_killed_here_is_finished_after_a_capture_run(name: str, shop: Environment) -> None:
     old = old_tables(shop)
     _killed(old, name)

@@ -20,7 +20,7 @@ from tests.support.capture import Environment
 
 FIRST = int(os.environ.get("TIDEMARK_SIMULATION_FIRST", "1"))
 SEEDS = range(FIRST, FIRST + int(os.environ.get("TIDEMARK_SIMULATION_SEEDS", "2")))
-ACTS = 12
+ACTS = 8
 
 
 @pytest.mark.parametrize("seed", SEEDS)
