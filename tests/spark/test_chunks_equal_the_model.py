@@ -17,7 +17,7 @@ from tidemark.backfill.snapshot import Snapshot
 from tidemark.staging.manifest import Claim, Sweep
 from tidemark.target.plan import TableResult
 
-SEEDS = range(3)
+SEEDS = range(2)
 CHUNKS = 4
 
 
