@@ -186,7 +186,12 @@ class _Look:
             for left in self.leaving(ledger, found, published):
                 joins.leave(ledger, self.config.pipeline, left)
             if self.config.manage_publication:
-                self.publication(source, facts, publication_work(self.config, found, published, facts))
+                try:
+                    self.publication(source, facts, publication_work(self.config, found, published, facts))
+                except psycopg.errors.DuplicateObject:
+                    # Another try of this task, which the lease does not keep out, created it just now.
+                    published = publication.read(source, self.config.publication)
+                    self.publication(source, facts, publication_work(self.config, found, published, facts))
             opened = generations.current(ledger, self.config.pipeline)
             slot = read_slot(source, self.config.slot)
             if slot is None and create_slot(source, self.config):

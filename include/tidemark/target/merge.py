@@ -89,7 +89,12 @@ def apply_plan(spark: SparkSession, plan: MergePlan) -> PlanResult:
     """Apply the plan to all its tables, `plan.threads` at a time. Raises only what concerns no single table."""
 
     def one(table: PlannedTable) -> TableResult:
-        return TableMerge(table_session(spark, pool=table.table), plan, table).run()
+        session = table_session(spark, pool=table.table)
+        try:
+            merge = TableMerge(session, plan, table)
+        except Exception as failed:  # a plan that is odd for one table is that table's error (R6)
+            return TableResult(table.table, None, None, error=_as_json(as_error(failed, table.table)))
+        return merge.run()
 
     largest_first = sorted(plan.tables, key=lambda t: -t.rows)
     with ThreadPoolExecutor(max_workers=max(1, plan.threads), thread_name_prefix="merge") as pool:
