@@ -5,7 +5,7 @@
 SHELL := /bin/sh
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down test lint simulation faults bench lock clean
+.PHONY: help setup demo up down test lint simulation faults scheduler bench lock clean
 
 # The first Python 3.11 of these; name another with `make PYTHON=/path/to/python3.11 …`.
 PYTHON := $(shell for p in python3.11 python3 python; do \
@@ -21,7 +21,7 @@ help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
 	@echo 'make up      start PostgreSQL, Airflow and its UI, and say where they are; make down stops them'
 	@echo 'make lint    format, lint and types alone; make bench: what README quotes; make lock: requirements.txt anew'
-	@echo 'make simulation, make faults: many seeds (TIDEMARK_SIMULATION_SEEDS), and a SIGKILL at every step; both take long'
+	@echo 'make simulation, faults, scheduler: many seeds (TIDEMARK_SIMULATION_SEEDS), a SIGKILL at every step, backfills under a scheduler; all take long'
 	@echo 'make clean   remove everything that the above made'
 
 setup:
@@ -29,7 +29,7 @@ setup:
 		'or name it: make PYTHON=/path/to/python3.11' >&2; exit 1; }
 	@"$(PYTHON)" -m standalone.setup
 
-demo up test lint simulation faults bench lock: setup
+demo up test lint simulation faults scheduler bench lock: setup
 	@$(STANDALONE) $@
 
 down:

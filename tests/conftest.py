@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -52,7 +53,8 @@ def drop_database(server: PostgresServer, conninfo: str) -> None:
         ).fetchall():
             if pid is not None:
                 connection.execute("SELECT pg_terminate_backend(%s, 5000)", (pid,))
-            connection.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
+            with suppress(psycopg.errors.UndefinedObject):  # a temporary one goes with its session
+                connection.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
         connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(str(name))))
 
 

@@ -1,4 +1,4 @@
-"""`python -m standalone demo|up|down|test|lint|simulation|faults|bench|lock`: what make calls after set-up."""
+"""`python -m standalone demo|up|down|test|lint|simulation|faults|scheduler|bench|lock`: what make calls after set-up."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ COMMANDS = {
     "lint": checks.lint,
     "simulation": checks.simulation,
     "faults": checks.faults,
+    "scheduler": checks.scheduler,
     "bench": checks.bench,
     "lock": _lock,
 }

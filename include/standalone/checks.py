@@ -1,4 +1,4 @@
-"""`make test`, `lint`, `simulation`, `faults`, `bench`: the tools, what each says and how long it took."""
+"""`make test`, `lint`, `simulation`, `faults`, `scheduler`, `bench`: the tools, what each says and how long it took."""
 
 from __future__ import annotations
 
@@ -24,13 +24,20 @@ WITH_SPARK: Final = {
 }
 
 
+# Backfills under a real scheduler take minutes of its clock; one test in which it runs the capture stays.
+NOT_SCHEDULER: Final = ("-m", "not scheduler")
+
+
 def test(checkout: Checkout) -> int:
     """Format, lint and types, then all tests in three processes side by side, or those that TESTS names in one."""
     linted = _all(checkout, _lint(checkout))
     if chosen := os.environ.get("TESTS", "").split():
         return max(linted, _all(checkout, {"chosen tests": _pytest(checkout, "chosen tests", chosen)}))
     ignored = [f"--ignore={folder}" for folders in WITH_SPARK.values() for folder in folders]
-    parts = {**{what: list(folders) for what, folders in WITH_SPARK.items()}, "other tests": ["tests", *ignored]}
+    parts = {
+        **{what: list(folders) for what, folders in WITH_SPARK.items()},
+        "other tests": ["tests", *ignored, *NOT_SCHEDULER],
+    }
     tested = _side_by_side(checkout, {what: _pytest(checkout, what, part) for what, part in parts.items()})
     return max(linted, tested)
 
@@ -62,6 +69,12 @@ def faults(checkout: Checkout) -> int:
     """SIGKILL at every failpoint, also at those that `make test` leaves out."""
     os.environ["TIDEMARK_EVERY_FAILPOINT"] = "1"
     return _all(checkout, {"tests of faults": _pytest(checkout, "tests of faults", ["tests/faults"])})
+
+
+def scheduler(checkout: Checkout) -> int:
+    """Backfills under a real scheduler: cancelled and gone on with, and started by the capture beside its own runs."""
+    chosen = ["tests/airflow/test_backfill_end_to_end.py"]
+    return _all(checkout, {"tests under a scheduler": _pytest(checkout, "tests under a scheduler", chosen)})
 
 
 def bench(checkout: Checkout) -> int:

@@ -236,6 +236,7 @@ class PostgresServer:
 def running(folder: Path, version: int = 18, **settings: str) -> Iterator[PostgresServer]:
     """A server for the length of a `with` block, removed afterwards."""
     server = PostgresServer(folder, version=version, settings=settings)
+    server.remove()  # what an earlier one left there that was killed
     server.start()
     try:
         yield server

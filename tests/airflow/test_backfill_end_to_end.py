@@ -99,6 +99,7 @@ def test_a_wrong_form_is_refused_with_a_sentence(shop: Shop, conf: str, said: st
     assert said in done.stdout, done.stdout[-3000:]
 
 
+@pytest.mark.scheduler
 def test_a_run_that_is_marked_failed_and_cleared_goes_on_at_its_cursor(shop: Shop, spark: SparkSession) -> None:
     airflow = shop.airflow
     shop.configure()
@@ -125,6 +126,7 @@ def test_a_run_that_is_marked_failed_and_cleared_goes_on_at_its_cursor(shop: Sho
     assert shop.differences(spark) == {}
 
 
+@pytest.mark.scheduler
 def test_capture_starts_the_backfill_of_a_table_that_joins_beside_its_own_runs(shop: Shop, spark: SparkSession) -> None:
     airflow = shop.airflow
     captures, backfills = len(airflow.task_states("shop_capture")), len(airflow.task_states("shop_backfill"))

@@ -17,7 +17,7 @@ from tidemark.backfill.snapshot import Snapshot
 from tidemark.staging.manifest import Claim, Sweep
 from tidemark.target.plan import TableResult
 
-SEEDS = range(2)
+SEEDS = range(1)
 CHUNKS = 4
 
 
