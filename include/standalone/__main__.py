@@ -1,4 +1,4 @@
-"""`python -m standalone demo|up|down|test|lint|simulation|faults|scheduler|bench|lock`: what make calls after set-up."""
+"""`python -m standalone demo|up|down|test|lint|simulation|faults|scheduler|bench|lock`: what make calls."""
 
 from __future__ import annotations
 
