@@ -107,8 +107,12 @@ class ChunkChanges(Changes):
 
     @property
     def _overlap(self) -> bool:
-        """Whether two chunks may hold one key. The chunks of one backfill never do."""
-        return self.keyed and len({c.claim.backfill for c in self.alive}) > 1
+        """Whether two chunks may hold one key: those of two backfills, or of two attempts at one range. A ledger that
+        was restored from an older copy has parts read again whose first chunks are claimed all the same."""
+        claims = [c.claim for c in self.alive]
+        attempts = {(c.backfill, c.chunk.rpartition("-")[0], c.attempt) for c in claims}
+        several = len(attempts) > len({(backfill, part) for backfill, part, _ in attempts})
+        return self.keyed and (several or len({c.backfill for c in claims}) > 1)
 
     @cached_property
     def _older(self) -> DataFrame:
@@ -199,7 +203,8 @@ class ChunkChanges(Changes):
     def _sweep(self, sweep: Sweep, there: DataFrame) -> DataFrame:
         key = [fold.column(k) for k in self.schema.key]
         claims = [c for b in (*self.evidence, *self.batches) for c in b.claims if c.backfill == sweep.backfill]
-        if len(claims) != sweep.chunks:
+        # There may be more: a ledger that was restored from an older copy has some of them read again.
+        if len(claims) < sweep.chunks:
             table = str(self.schema.table)
             raise ChunksMissing(table=table, backfill=sweep.backfill, chunks=sweep.chunks, found=len(claims))
         known = [read_chunk_rows(self.session, self.lake, self.schemas, claims).select(*key)]
