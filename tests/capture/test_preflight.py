@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -207,6 +208,22 @@ class TestFirstRun:
         generation = shop.generation()
         assert generation is not None
         assert generation.number == 1
+
+    def test_a_publication_that_another_try_commits_while_this_one_waits_is_taken(self, shop: Shop) -> None:
+        other = shop.open()
+        name = shop.config.publication
+        other.execute(f"CREATE PUBLICATION {name} FOR TABLE shop.orders WITH (publish_via_partition_root)".encode())
+        reports: list[Report] = []
+        waiting = threading.Thread(target=lambda: reports.append(shop.preflight()))
+        waiting.start()
+        while not shop.sql("SELECT 1 FROM pg_stat_activity WHERE cardinality(pg_blocking_pids(pid)) > 0"):
+            assert waiting.is_alive(), "the preflight did not wait for the other's transaction"
+            time.sleep(0.02)
+        other.commit()
+        waiting.join()
+        assert not reports[0].errors, str(reports[0])
+        assert shop.published() == {"orders"}
+        assert len(shop.slots()) == 1
 
 
 class TestWaiting:

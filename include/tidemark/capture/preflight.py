@@ -188,8 +188,9 @@ class _Look:
             if self.config.manage_publication:
                 try:
                     self.publication(source, facts, publication_work(self.config, found, published, facts))
-                except psycopg.errors.DuplicateObject:
-                    # Another try of this task, which the lease does not keep out, created it just now.
+                except (psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation):
+                    # Another try of this task, which the lease does not keep out, created it just now: committed
+                    # before our look at the name, or while our statement waited for its transaction's end.
                     published = publication.read(source, self.config.publication)
                     self.publication(source, facts, publication_work(self.config, found, published, facts))
             opened = generations.current(ledger, self.config.pipeline)
