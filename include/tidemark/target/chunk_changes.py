@@ -41,6 +41,9 @@ from tidemark.target.visibility import (
     Truncate,
 )
 
+# Up to so many changes a copy of their keys goes to wherever the chunks' rows are, which then need not be shuffled.
+FEW_CHANGES: Final = 200_000
+
 _WEIGHT: Final = "__tidemark_weight"  # how many copies of its value a row stands for
 
 
@@ -106,6 +109,10 @@ class ChunkChanges(Changes):
         return any(b.files for b in (*self.batches, *self.evidence))
 
     @property
+    def _few_changes(self) -> bool:
+        return sum(b.changes for b in (*self.batches, *self.evidence)) <= FEW_CHANGES
+
+    @property
     def _overlap(self) -> bool:
         """Whether two chunks may hold one key: those of two backfills, or of two attempts at one range. A ledger that
         was restored from an older copy has parts read again whose first chunks are claimed all the same."""
@@ -149,14 +156,18 @@ class ChunkChanges(Changes):
     def _placed(self) -> DataFrame:
         own = self._single(self.staged).withColumn(ORIGIN, F.lit(fold.PLAN))
         older = self._single(self._older).withColumn(ORIGIN, F.lit(fold.OLDER))
-        keys = self._reads.select(*[fold.column(k) for k in self.schema.key], CLAIM)
+        key = [fold.column(k) for k in self.schema.key]
         changes = own.unionByName(older)
+        keys = self._reads.select(*key, CLAIM)
+        if self._few_changes:
+            keys = keys.join(F.broadcast(changes.select(*key)), on=list(self.schema.key), how="left_semi")
         return self._kept(changes.transform(visibility.place_changes(self.schema.key, keys, self._claims)))
 
     @cached_property
     def _touched_keys(self) -> DataFrame:
         of_chunks = self._placed.where(F.col(CLAIM).isNotNull())
-        return of_chunks.select(*[fold.column(k) for k in self.schema.key]).distinct()
+        keys = of_chunks.select(*[fold.column(k) for k in self.schema.key]).distinct()
+        return F.broadcast(keys) if self._few_changes else keys
 
     @cached_property
     def _touched_reads(self) -> DataFrame:

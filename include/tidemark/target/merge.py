@@ -61,7 +61,7 @@ from tidemark.target.plan import (
     PlanResult,
     TableResult,
 )
-from tidemark.target.session import expect_few_rows, table_session
+from tidemark.target.session import expect_few_rows, expect_many_rows, table_session
 from tidemark.target.staged_changes import check_versions, has_current, struct_of
 
 log = logging.getLogger(__name__)
@@ -70,9 +70,12 @@ log = logging.getLogger(__name__)
 # level; each of the others means that a rival committed, and so made progress itself.
 MAX_ROUNDS: Final = 8
 
-# Up to both of these a table is merged without compiling its plans: staged changes, and bytes of current.
+# Up to both of these a table is merged without compiling its plans: staged rows, and bytes of current.
 FEW_ROWS: Final = 20_000
 FEW_BYTES: Final = 64 * 2**20
+
+# Above these Spark's own guess of what is small enough for one JVM is not trusted any more.
+MANY_ROWS: Final = 200_000
 
 HISTORY_METADATA: Final = (
     "_generation INT, _commit_lsn BIGINT, _ordinal BIGINT, _xid BIGINT, _committed_at TIMESTAMP, _op STRING"
@@ -243,9 +246,10 @@ class TableMerge:
     def _move(self, state: State, missing: list[PlannedBatch], lagging: list[PlannedBatch]) -> None:
         """Towards the end of the plan. Where history is ahead, current alone, up to where history is."""
         there = 0 if state.current is None else state.current.bytes
-        evidence = sum(f.rows for b in self.planned.evidence for f in b.files)
-        if self.planned.rows + evidence <= FEW_ROWS and there is not None and there <= FEW_BYTES:
+        if self.planned.rows_read <= FEW_ROWS and there is not None and there <= FEW_BYTES:
             expect_few_rows(self.session)
+        elif self.planned.rows_read > MANY_ROWS:
+            expect_many_rows(self.session)
         history = self._with_columns("history", state.history, self._history_type(), ROW_METADATA)
         current = state.current
         if current is not None:

@@ -42,6 +42,15 @@ class PlannedBatch:
     claims: tuple[Claim, ...] = ()
     sweeps: tuple[Sweep, ...] = ()
 
+    @property
+    def changes(self) -> int:
+        return sum(f.rows for f in self.files)
+
+    @property
+    def rows(self) -> int:
+        """Changes and rows of chunks."""
+        return self.changes + sum(c.rows for c in self.claims)
+
     def to_json(self) -> dict[str, Any]:
         return {
             "start_lsn": str(self.start_lsn),
@@ -91,8 +100,13 @@ class PlannedTable:
 
     @property
     def rows(self) -> int:
-        changes = sum(f.rows for b in self.batches for f in b.files)
-        return changes + sum(c.rows for b in self.batches for c in b.claims)
+        """What is to be applied: changes and rows of chunks."""
+        return sum(b.rows for b in self.batches)
+
+    @property
+    def rows_read(self) -> int:
+        """All rows of the files that the plan names."""
+        return self.rows + sum(b.rows for b in self.evidence)
 
 
 @dataclass(frozen=True, slots=True)

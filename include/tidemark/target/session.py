@@ -54,6 +54,11 @@ FEW_ROWS_SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.shuffle.partitions": "1",
 }
 
+# Set besides where there are many. Spark takes a side of a join for small by the bytes of its files, and how much of
+# them the columns in use may be; the keys of five million rows in chunks were guessed at some megabytes, and no
+# driver of a gigabyte could hold them. What is known to be small says so itself, with `broadcast`.
+MANY_ROWS_SETTINGS: Final[Mapping[str, str]] = {"spark.sql.autoBroadcastJoinThreshold": "-1"}
+
 DEFAULT_SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
 
 
@@ -86,6 +91,11 @@ def table_session(spark: SparkSession, pool: str) -> SparkSession:
 def expect_few_rows(session: SparkSession) -> None:
     """Plan what follows in this session for a small table with few changes."""
     _set_unless_given(session, FEW_ROWS_SETTINGS)
+
+
+def expect_many_rows(session: SparkSession) -> None:
+    """Plan what follows in this session for many changes or rows of chunks."""
+    _set_unless_given(session, MANY_ROWS_SETTINGS)
 
 
 def _set_unless_given(session: SparkSession, settings: Mapping[str, str]) -> None:
