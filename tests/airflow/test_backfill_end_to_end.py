@@ -57,14 +57,10 @@ def chunks(shop: Shop, run: str) -> list[int]:
 
 def test_dags_test_runs_a_whole_backfill_without_a_scheduler(shop: Shop, spark: SparkSession) -> None:
     shop.configure(auto_backfill=True)
-    early = shop.airflow.run("dags", "test", "shop_backfill")
-    assert early.returncode != 0
-    assert "shop_capture" in early.stdout, "a backfill before the first capture run says what to run"
-
     captured = shop.airflow.run("dags", "test", "shop_capture")
     assert captured.returncode == 0, captured.stdout[-6000:]
     assert "Run `airflow dags test shop_backfill` next: shop.audit (" in captured.stdout
-    assert shop.airflow.task_states("shop_backfill")[1:] == [], "a run that nothing would ever start"
+    assert shop.airflow.task_states("shop_backfill") == [], "a run that nothing would ever start"
 
     shop.execute(MORE_ORDERS)
     done = shop.airflow.run("dags", "test", "shop_backfill", "--conf", '{"readers": 3, "chunk_rows": 100}')
@@ -86,17 +82,11 @@ def test_a_backfill_of_nothing_reads_nothing_and_starts_no_spark(shop: Shop) -> 
     }
 
 
-@pytest.mark.parametrize(
-    ("conf", "said"),
-    [
-        ('{"tables": ["shop.orders"], "row_filter": "totl > 5"}', "The row filter cannot be used on table shop.orders"),
-        ('{"chunk_rows": 0}', "Invalid input for param chunk_rows: 0 is less than the minimum of 1"),
-    ],
-)
-def test_a_wrong_form_is_refused_with_a_sentence(shop: Shop, conf: str, said: str) -> None:
+def test_a_wrong_form_is_refused_with_a_sentence(shop: Shop) -> None:
+    conf = '{"tables": ["shop.orders"], "row_filter": "totl > 5"}'
     done = shop.airflow.run("dags", "test", "shop_backfill", "--conf", conf)
     assert done.returncode != 0
-    assert said in done.stdout, done.stdout[-3000:]
+    assert "The row filter cannot be used on table shop.orders" in done.stdout, done.stdout[-3000:]
 
 
 @pytest.mark.scheduler
