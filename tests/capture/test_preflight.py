@@ -15,14 +15,25 @@ import pytest
 
 from standalone.postgres import PostgresServer, wait_for
 from tests.conftest import create_database, drop_database
+from tidemark.capture import generation as generation_module
 from tidemark.capture.preflight import preflight
+from tidemark.capture.recovery import staged_generations
 from tidemark.config import Bounds, PipelineConfig, TableRule
-from tidemark.errors import ChangesGone, Move, PreflightFailed, PreflightWaits, SlotCreationBlocked, SourceLocked
+from tidemark.errors import (
+    ChangesGone,
+    LeaseLost,
+    Move,
+    PreflightFailed,
+    PreflightWaits,
+    SlotCreationBlocked,
+    SourceLocked,
+)
 from tidemark.findings import Report
 from tidemark.ledger import connection as ledger_sessions
-from tidemark.ledger import generations
+from tidemark.ledger import generations, leases
 from tidemark.ledger import tables as ledger_tables
 from tidemark.ledger.tables import TableRow
+from tidemark.source import connection as source_sessions
 from tidemark.staging.store import Store
 
 _numbers = itertools.count(1)
@@ -77,6 +88,15 @@ class Shop:
     def generation(self) -> generations.Generation | None:
         with ledger_sessions.connect(self.ledger) as ledger:
             return generations.current(ledger, self.config.pipeline)
+
+    def settled(self) -> generations.Generation:
+        """What the first task that judges the slot goes on with."""
+        with (
+            leases.hold(self.ledger, self.config.pipeline, leases.SLOT, "drain", wait_s=10) as lease,
+            source_sessions.connect(self.source, application_name="drain") as source,
+            ledger_sessions.connect(self.ledger) as ledger,
+        ):
+            return generation_module.settle(self.config, source, ledger, Store(self.config.lake), lease)
 
     def slots(self) -> list[str]:
         return [
@@ -208,6 +228,62 @@ class TestFirstRun:
         generation = shop.generation()
         assert generation is not None
         assert generation.number == 1
+
+    def test_a_try_that_was_overtaken_between_look_and_opening_opens_nothing(
+        self, shop: Shop, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        real = generation_module._open
+
+        def overtaken(*given: Any) -> Any:
+            monkeypatch.undo()
+            shop.sound(holder="capture/1/preflight")
+            return real(*given)
+
+        monkeypatch.setattr(generation_module, "_open", overtaken)
+        assert [type(f.cause) for f in shop.preflight(holder="capture/1/preflight").errors] == [LeaseLost]
+        assert staged_generations(Store(shop.config.lake), shop.config.pipeline) == [1]
+        assert shop.settled().number == 1
+
+    def test_a_try_that_takes_over_waits_for_a_generation_that_is_being_opened(
+        self, shop: Shop, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What the first one wrote to staging is the second one's too, never a number that is taken already."""
+        looked, written = threading.Event(), threading.Event()
+        again, write = generation_module.register_again, Store.write_atomic
+        second = threading.Thread(target=lambda: shop.preflight(holder="capture/1/preflight"))
+
+        def look(*given: Any) -> Any:
+            found = again(*given)
+            if threading.current_thread() is second:
+                looked.set()
+                assert written.wait(60)
+            return found
+
+        def write_late(store: Store, path: str, content: bytes) -> None:
+            if path.endswith("generation.json") and threading.current_thread() is not second:
+                second.start()
+                with psycopg.connect(shop.ledger, autocommit=True) as witness:
+                    wait_for(
+                        "the second one looked, or waits",
+                        lambda: (
+                            looked.is_set()
+                            or witness.execute(
+                                "SELECT 1 FROM pg_locks l JOIN pg_stat_activity USING (pid) "
+                                "WHERE NOT granted AND query LIKE '%tidemark.leases%'"
+                            ).fetchone()
+                        ),
+                    )
+            write(store, path, content)
+            if path.endswith("generation.json"):
+                written.set()
+
+        monkeypatch.setattr(generation_module, "register_again", look)
+        monkeypatch.setattr(Store, "write_atomic", write_late)
+        shop.preflight(holder="capture/1/preflight")
+        second.join()
+        monkeypatch.undo()
+        assert staged_generations(Store(shop.config.lake), shop.config.pipeline) == [1]
+        assert shop.settled().number == 1
 
     def test_a_publication_that_another_try_commits_while_this_one_waits_is_taken(self, shop: Shop) -> None:
         other = shop.open()

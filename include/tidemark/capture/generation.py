@@ -31,7 +31,7 @@ from tidemark.config import PipelineConfig
 from tidemark.errors import ChangesGone, GenerationStale, SourceReplaced, TidemarkError
 from tidemark.ledger import generations, tables
 from tidemark.ledger.generations import Generation
-from tidemark.ledger.leases import Lease
+from tidemark.ledger.leases import SLOT, Lease
 from tidemark.lsn import Lsn
 from tidemark.source import slot as slots
 from tidemark.source.slot import Server, SlotState
@@ -146,23 +146,29 @@ def _open(
     error: TidemarkError | None,
     now: datetime,
 ) -> Generation:
-    """Write generation.json, then the ledger's row. A death in between is caught up by `register_again`."""
-    known = generations.current(ledger, lease.pipeline)
-    number = 1 + max([0 if known is None else known.number, *staged_generations(store, lease.pipeline)])
-    opening = GenerationFile(
-        pipeline=lease.pipeline,
-        number=number,
-        system_identifier=server.system_identifier,
-        timeline=server.timeline,
-        slot=slot.name,
-        start_lsn=start_lsn,
-        opened_at=now.isoformat(),
-        reason=reason,
-        backfill_kind=None if error is None else tables.GAP,
-        error=None if error is None else error.to_json(),
-    )
-    path = layout.generation_file(lease.pipeline, number)
-    store.write_atomic(path, opening.to_json().encode())
-    store.sync_folders(layout.generation_folder(lease.pipeline, number))
-    log.info("Opening generation %d of pipeline %s: %s", number, lease.pipeline, reason)
-    return generations.open_generation(ledger, lease, opening)
+    """Write generation.json, then the ledger's row. A death in between is caught up by `register_again`.
+
+    The lease stays locked from before the file is written: an attempt that was overtaken since it looked writes
+    nothing, and one that takes over sees file and row, or neither.
+    """
+    with ledger.transaction():
+        lease.check(ledger, SLOT)
+        known = generations.current(ledger, lease.pipeline)
+        number = 1 + max([0 if known is None else known.number, *staged_generations(store, lease.pipeline)])
+        opening = GenerationFile(
+            pipeline=lease.pipeline,
+            number=number,
+            system_identifier=server.system_identifier,
+            timeline=server.timeline,
+            slot=slot.name,
+            start_lsn=start_lsn,
+            opened_at=now.isoformat(),
+            reason=reason,
+            backfill_kind=None if error is None else tables.GAP,
+            error=None if error is None else error.to_json(),
+        )
+        path = layout.generation_file(lease.pipeline, number)
+        store.write_atomic(path, opening.to_json().encode())
+        store.sync_folders(layout.generation_folder(lease.pipeline, number))
+        log.info("Opening generation %d of pipeline %s: %s", number, lease.pipeline, reason)
+        return generations.open_generation(ledger, lease, opening)
