@@ -184,8 +184,8 @@ def touch(connection: psycopg.Connection[Any], pipeline: str, backfill: str) -> 
 
 
 def close(connection: psycopg.Connection[Any], pipeline: str, backfill: str, reason: str) -> bool:
-    """End the backfill before it was applied: nothing of it is claimed any more, what was claimed is merged. `reason`
-    is a sentence for people. False where it is not open any more."""
+    """End the backfill before it was applied: no batch staged from now on claims anything of it; what was claimed is
+    merged. `reason` is a sentence for people. False where it is not open any more."""
     with connection.transaction():
         return _end(connection, pipeline, backfill, state="closed", reason=reason, complete_lsn=None)
 
