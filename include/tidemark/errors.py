@@ -242,8 +242,8 @@ class ClaimRefused(RetryError):
         "A batch of pipeline {pipeline} was not registered: it claims {chunk} of backfill {backfill}, and {reason}"
     )
     remedy = (
-        "The backfill was closed, or another drain was faster. This task's files are garbage; the retry reads the same "
-        "changes again and claims what is there then."
+        "The backfill was closed, or another drain was faster. The retry registers the batch as it was staged: its "
+        "chunks are merged, which changes nothing that is right, and the backfill stays closed."
     )
 
 
@@ -252,7 +252,7 @@ class SchemaVersionTaken(RetryError):
         "A batch of pipeline {pipeline} was not registered: while it was staged, a backfill's reader gave version "
         "{version} of table {table} to another shape"
     )
-    remedy = "This task's files are garbage; the retry gives its shape the next number."
+    remedy = "The retry removes the batch, which the source still sends, and drains it again under the next number."
 
 
 class LedgerNotReady(ConfigError):

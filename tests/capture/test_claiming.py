@@ -11,19 +11,22 @@ import pytest
 from standalone.postgres import wait_for
 from tests.capture.conftest import Pipeline
 from tests.support.backfills import HALVES, chunk_of, open_backfill, record
+from tests.support.manifests import plan_of
 from tidemark.backfill.watermark import Watermark
 from tidemark.capture import drain as drain_module
 from tidemark.capture.backfill.watermarks import emit
 from tidemark.capture.generation import settle
 from tidemark.capture.waiting import changes_waiting
-from tidemark.errors import ClaimRefused
-from tidemark.ledger import backfills, chunks, leases
+from tidemark.errors import ClaimRefused, SchemaVersionTaken
+from tidemark.ledger import backfills, chunks, leases, schema_versions, tables
 from tidemark.ledger.backfills import NewRange
 from tidemark.ledger.chunks import ReadChunk
 from tidemark.ledger.connection import connect
 from tidemark.lsn import Lsn
+from tidemark.schema.table import Column
 from tidemark.source import connection as source_sessions
-from tidemark.staging.manifest import Claim, Sweep
+from tidemark.staging import layout
+from tidemark.staging.manifest import BatchManifest, Claim, Sweep
 from tidemark.staging.store import Store
 
 TABLE = "public.orders"
@@ -288,6 +291,88 @@ def test_a_backfill_closed_while_the_batch_is_staged_makes_the_drain_try_again(
         with pytest.raises(ClaimRefused, match="b1"):
             pipeline.drain("run-a")
     assert len(pipeline.registered()) == 1
+    assert pipeline.drain("run-a").reached_target
+    assert [claim.chunk for _, claim in claims(pipeline)] == ["1-1"], "the batch is registered as it was staged"
+    with connect(pipeline.ledger) as book:
+        closed = backfills.one(book, reader.made.pipeline, "b1")
+    assert (closed and closed.state, reader.unclaimed()) == ("closed", [])
+
+
+# --- a version number that a reader was faster to give ----------------------------------------------------------------
+
+
+def adopt_first(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A drain that decoded two changes under version 2, which a reader gives to a wider shape before they are
+    registered."""
+    pipeline.execute("ALTER TABLE orders ADD c int", "INSERT INTO orders VALUES (2, 'x', 3)")
+    real = drain_module.reach
+
+    def adopt(name: str) -> None:
+        if name == "drain.before_register":
+            pipeline.execute("ALTER TABLE orders ADD d int", "INSERT INTO orders VALUES (4, 'y', 5, 6)")
+            with connect(pipeline.ledger) as book:
+                (known,) = tables.versions(book, pipeline.config.pipeline, TABLE)
+                more = tuple(Column(column, "integer", 23, -1, "int") for column in "cd")
+                wider = replace(known, columns=known.columns + more)
+                assert schema_versions.adopt(book, pipeline.config.pipeline, wider).version == 2
+        real(name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(drain_module, "reach", adopt)
+        with pytest.raises(SchemaVersionTaken):
+            pipeline.drain("run-a")
+
+
+def left_over(pipeline: Pipeline) -> list[str]:
+    """The paths of complete manifests that are not registered."""
+    folder = layout.generation_folder(pipeline.config.pipeline, 1)
+    paths = [layout.manifest_file(f"{folder}/{name}") for name in pipeline.store.list(folder)]
+    known = {batch.manifest for batch in pipeline.registered()}
+    return [path for path in paths if pipeline.store.exists(path) and path not in known]
+
+
+@pytest.mark.parametrize("first", ["the retry", "a preflight"])
+def test_a_batch_whose_version_a_reader_took_is_drained_again_under_the_next(
+    pipeline: Pipeline, reader: Reader, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    adopt_first(pipeline, monkeypatch)
+    assert len(left_over(pipeline)) == 1
+    if first == "a preflight":
+        settled(pipeline)
+        assert left_over(pipeline) == []
+    assert pipeline.drain("run-a").reached_target
+    staged = [(row["id"], row.get("c"), row.get("d")) for row in pipeline.staged(TABLE)]
+    assert staged == [(1, None, None), (2, 3, None), (4, 5, 6)]
+    versions = [f.schema_version for m in pipeline.manifests() for t in m.tables for f in t.files]
+    assert versions == [1, 3, 4]
+    assert left_over(pipeline) == []
+
+
+def test_such_a_batch_stays_where_the_source_cannot_send_it_again(
+    pipeline: Pipeline, reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adopt_first(pipeline, monkeypatch)
+    (path,) = left_over(pipeline)
+    end_lsn = BatchManifest.from_json(pipeline.store.read(path).decode()).end_lsn
+    pipeline.execute(f"SELECT pg_replication_slot_advance('{pipeline.config.slot}', '{end_lsn}')")
+    for _ in range(2):
+        with pytest.raises(SchemaVersionTaken):
+            settled(pipeline)
+        assert left_over(pipeline) == [path]
+
+
+def test_such_a_batch_stays_where_a_plan_names_it(
+    pipeline: Pipeline, reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a restored ledger: the tables' positions are ends of these very batches."""
+    adopt_first(pipeline, monkeypatch)
+    (path,) = left_over(pipeline)
+    plan = plan_of("p1", BatchManifest.from_json(pipeline.store.read(path).decode()))
+    pipeline.store.write_atomic(layout.plan_file(pipeline.config.pipeline, "p1"), plan.to_json().encode())
+    for _ in range(2):
+        with pytest.raises(SchemaVersionTaken):
+            settled(pipeline)
+        assert left_over(pipeline) == [path]
 
 
 # --- sweeps -----------------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -57,7 +58,7 @@ def settle(
     """
     slot, confirmed_lsn = slots.usable(source, config.slot)
     server = slots.read_server(source)
-    again = register_again(ledger, store, lease)
+    again = register_again(ledger, store, lease, lambda *asked: _still_sends(config, source, *asked))
     if again:
         log.info("Registered %d batches again from staging, up to %s", len(again), again[-1].end_lsn)
     generation = generations.current(ledger, config.pipeline)
@@ -75,6 +76,17 @@ def settle(
     if raised is not None:
         raise raised
     return generation
+
+
+def _still_sends(
+    config: PipelineConfig, source: psycopg.Connection[Any], generation: Generation, start_lsn: Lsn, end_lsn: Lsn
+) -> bool:
+    """Whether the slot, asked anew, sends all of the generation's changes in [start, end): it stands at or below the
+    start, and the database is the one that wrote them up to the end."""
+    slot, confirmed_lsn = slots.usable(source, config.slot)
+    up_to_end = replace(generation, staged_lsn=end_lsn)
+    gone = _what_is_gone(source, slots.read_server(source), slot, confirmed_lsn, up_to_end)
+    return gone is None and confirmed_lsn <= start_lsn
 
 
 def still_continues(source: psycopg.Connection[Any], generation: Generation) -> None:

@@ -7,16 +7,22 @@ elsewhere, and the tables' positions would lie inside them; the manifests give t
 the plans that applied them are ingested with the next merge. What such a manifest claims is claimed, whether the ledger
 knows the chunk or not; a backfill whose row is then behind is read on from there, and reading twice changes nothing.
 Generations that the ledger does not know are opened again from their generation.json.
+
+One manifest is not as good as any: that which gives a table's new shape a number that a backfill's reader gave to
+another shape first. It is removed, with what goes on from it, and drained again, since the source still sends it.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from dataclasses import replace
 from posixpath import dirname
 from typing import Any
 
 import psycopg
 
+from tidemark.errors import SchemaVersionTaken
 from tidemark.ledger import batches, generations, plans
 from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import Lease
@@ -28,6 +34,11 @@ from tidemark.staging.manifest import BatchManifest
 from tidemark.staging.store import Store
 from tidemark.target.plan import MergePlan
 
+log = logging.getLogger(__name__)
+
+# Whether the source still sends all of the generation's changes in [start, end).
+StillSends = Callable[[Generation, Lsn, Lsn], bool]
+
 
 def staged_generations(store: Store, pipeline: str) -> list[int]:
     """The generations that staging has a folder of, ascending."""
@@ -35,11 +46,17 @@ def staged_generations(store: Store, pipeline: str) -> list[int]:
     return sorted(int(name[1:]) for name in names if name.startswith("g") and name[1:].isdigit())
 
 
-def register_again(ledger: psycopg.Connection[Any], store: Store, lease: Lease) -> list[BatchManifest]:
-    """Bring the ledger level with staging and return what was registered. Needs the lease `slot`."""
+def register_again(
+    ledger: psycopg.Connection[Any], store: Store, lease: Lease, still_sends: StillSends
+) -> list[BatchManifest]:
+    """Bring the ledger level with staging and return what was registered. Needs the lease `slot`.
+
+    Raises `SchemaVersionTaken` where a manifest cannot be registered, and cannot be done without either.
+    """
     registered: list[BatchManifest] = []
     generation = generations.current(ledger, lease.pipeline)
-    for number in staged_generations(store, lease.pipeline):
+    numbers = staged_generations(store, lease.pipeline)
+    for number in numbers:
         if generation is not None and number < generation.number:
             continue
         if generation is None or number > generation.number:
@@ -50,7 +67,9 @@ def register_again(ledger: psycopg.Connection[Any], store: Store, lease: Lease) 
             generation = opened
         else:
             found = _complete(store, lease.pipeline, number, generation.staged_lsn)
-        registered += _register_chain(ledger, store, lease, generation, found)
+        # The slot is the newest generation's.
+        sends = still_sends if number == numbers[-1] else _sends_nothing
+        registered += _register_chain(ledger, store, lease, generation, found, sends)
     return registered
 
 
@@ -60,6 +79,7 @@ def _register_chain(
     lease: Lease,
     generation: Generation,
     found: dict[str, BatchManifest],
+    still_sends: StillSends,
 ) -> list[BatchManifest]:
     """`found` maps the paths of complete manifests to them."""
     ours = {path: m for path, m in found.items() if _is_of(generation, m)}
@@ -77,13 +97,30 @@ def _register_chain(
         )
 
     chain = chain_from(generation.staged_lsn, ours.values(), is_named)
+    registered: list[BatchManifest] = []
     with ledger.transaction():
         for manifest in chain:
-            batches.register(ledger, lease, manifest, paths[id(manifest)], again=True)
+            try:
+                batches.register(ledger, lease, manifest, paths[id(manifest)], again=True)
+            except SchemaVersionTaken as taken:
+                # Named by a plan it may be in the tables already, whose positions are ends of these very batches.
+                refused = chain[len(registered) :]
+                if any(map(is_named, refused)) or not still_sends(generation, manifest.start_lsn, chain[-1].end_lsn):
+                    raise
+                log.warning("Removing [%s, %s) from staging: %s", manifest.start_lsn, chain[-1].end_lsn, taken)
+                break
+            registered.append(manifest)
         for plan in unknown:
             if store.exists(layout.result_file(lease.pipeline, plan.plan)):
                 plans.record_found(ledger, lease, plan, path=layout.plan_file(lease.pipeline, plan.plan))
-    return chain
+    # The last one first: what is left after a death in between begins with the one that is refused again.
+    for manifest in reversed(chain[len(registered) :]):
+        store.delete(dirname(paths[id(manifest)]))
+    return registered
+
+
+def _sends_nothing(generation: Generation, start_lsn: Lsn, end_lsn: Lsn) -> bool:
+    return False
 
 
 def _is_of(generation: Generation, manifest: BatchManifest) -> bool:
