@@ -11,7 +11,7 @@ whether it is open, and all of it read and claimed, is decided by one transactio
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
@@ -26,10 +26,12 @@ Mode = Literal["chunks", "exported_snapshot", "keys"]
 State = Literal["open", "applied", "closed"]
 
 Key = tuple[str, ...]
+# `source.keyset.KeyOrder`
+KeyOrder = list[list[str | bool | None]]
 
 _COLUMNS: Final = (
     'pipeline, backfill, "table", generation, mode, row_filter, chunk_rows, run_id, snapshot, estimated_rows, sweeps, '
-    "state, state_reason, opened_at, active_at, ended_at, swept, complete_lsn"
+    "key_order, state, state_reason, opened_at, active_at, ended_at, swept, complete_lsn"
 )
 
 
@@ -37,7 +39,7 @@ _COLUMNS: Final = (
 class Backfill:
     """One table's backfill. `table` is the table's id; the columns are explained in the ledger's migration 0002.
 
-    `create` takes the fields up to `sweeps`; the ledger fills in the others.
+    `create` takes the fields up to `key_order`; the ledger fills in the others.
     """
 
     pipeline: str
@@ -51,6 +53,7 @@ class Backfill:
     snapshot: str
     estimated_rows: int
     sweeps: bool
+    key_order: KeyOrder = field(default_factory=list)
     state: State = "open"
     state_reason: str | None = None
     opened_at: datetime | None = None
@@ -114,8 +117,8 @@ def create(connection: psycopg.Connection[Any], backfill: Backfill, ranges: Sequ
             """
             INSERT INTO tidemark.backfills
                    (pipeline, backfill, "table", generation, mode, row_filter, chunk_rows, run_id, snapshot,
-                    estimated_rows, sweeps)
-            SELECT %s, %s, %s, max(number), %s, %s, %s, %s, %s, %s, %s
+                    estimated_rows, sweeps, key_order)
+            SELECT %s, %s, %s, max(number), %s, %s, %s, %s, %s, %s, %s, %s
               FROM tidemark.generations WHERE pipeline = %s HAVING max(number) = %s
             ON CONFLICT (pipeline, "table") WHERE state = 'open' DO NOTHING
             """,
@@ -130,6 +133,7 @@ def create(connection: psycopg.Connection[Any], backfill: Backfill, ranges: Sequ
                 backfill.snapshot,
                 backfill.estimated_rows,
                 backfill.sweeps,
+                Jsonb(backfill.key_order),
                 backfill.pipeline,
                 backfill.generation,
             ),

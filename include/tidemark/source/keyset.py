@@ -29,6 +29,12 @@ from tidemark.names import TableName
 from tidemark.source.catalog import CapturedTable
 
 Key = tuple[str, ...]
+# What decides the order of a key, as JSON has it: per column its name, type, collation, the version of that which the
+# server runs with, whether it descends, and its "<". Of two equal ones, positions in one are positions in the other.
+KeyOrder = list[list[str | bool | None]]
+
+# An ALTER from one to the other changes neither the order nor a text.
+_ORDERED_AS: Final = {"smallint": "bigint", "integer": "bigint", "character varying": "text"}
 
 # Types whose binary form on the wire is their text: text, varchar, bpchar, json.
 _SENT_AS_TEXT: Final = frozenset({25, 1043, 1042, 114})
@@ -42,11 +48,13 @@ _TRIED_ROWS: Final = 1000
 @dataclass(frozen=True, slots=True)
 class KeyColumn:
     """One column of a key index. `type` and `collation` are SQL, `operators` maps "<", "<=", "=", ">=", ">" to the
-    operator class's own operators, by their strategy numbers."""
+    operator class's own operators, by their strategy numbers. `collation_version` is that of the library the server
+    runs with, None where it tells none."""
 
     name: str
     type: str
     collation: str | None
+    collation_version: str | None
     descending: bool
     nulls_first: bool
     operators: dict[str, str]
@@ -104,6 +112,13 @@ class TableToRead:
         return self.name if self.partitioned else sql.SQL("ONLY {}").format(self.name)
 
     @property
+    def key_order(self) -> KeyOrder:
+        return [
+            [c.name, _ORDERED_AS.get(c.type, c.type), c.collation, c.collation_version, c.descending, c.operators["<"]]
+            for c in self.key
+        ]
+
+    @property
     def conditions(self) -> list[sql.Composable]:
         # On lines of their own: a filter may end in a comment.
         return [sql.SQL("(\n{}\n)").format(sql.SQL(text)) for text in self.filters]
@@ -130,6 +145,7 @@ def _key_columns(conn: psycopg.Connection[Any], table: CapturedTable) -> tuple[K
                CASE WHEN k.collation_oid <> 0 THEN (
                    SELECT quote_ident(n.nspname) || '.' || quote_ident(l.collname) FROM pg_collation l
                    JOIN pg_namespace n ON n.oid = l.collnamespace WHERE l.oid = k.collation_oid) END,
+               CASE WHEN k.collation_oid <> 0 THEN pg_collation_actual_version(k.collation_oid) END,
                k.option & 1 = 1, k.option & 2 = 2,
                (SELECT array_agg(format('OPERATOR(%%I.%%s)', n.nspname, p.oprname) ORDER BY m.amopstrategy)
                   FROM pg_opclass c
@@ -153,11 +169,12 @@ def _key_columns(conn: psycopg.Connection[Any], table: CapturedTable) -> tuple[K
             name=name,
             type=type_,
             collation=collation,
+            collation_version=collation_version,
             descending=descending,
             nulls_first=nulls_first,
             operators=dict(zip(("<", "<=", "=", ">=", ">"), operators, strict=True)),
         )
-        for name, type_, collation, descending, nulls_first, operators in rows
+        for name, type_, collation, collation_version, descending, nulls_first, operators in rows
     )
     if tuple(column.name for column in columns) != table.key:
         raise LookupError(f"the key of {table.table} changed while it was looked at")

@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from tests.capture.backfill.conftest import Captured
+from tidemark.capture.backfill import planning
 from tidemark.capture.backfill.wanted import Wanted
 from tidemark.config import TableRule
 from tidemark.errors import (
@@ -275,3 +276,24 @@ def test_what_the_dead_were_reading_is_waited_for(captured: Captured) -> None:
     assert [b.backfill for b in captured.plan()] == [first.backfill]
     captured.read()
     assert captured.plan() == []
+
+
+@pytest.mark.parametrize("mode", ["chunks", "keys"])
+@pytest.mark.parametrize("looked_at_first", [True, False])
+def test_a_backfill_that_ends_while_it_is_looked_at_is_not_begun_anew(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch, mode: str, looked_at_first: bool
+) -> None:
+    a_table(captured)
+    (first,) = captured.plan(tables=["public.orders"], mode=mode, **({"keys": [["1"]]} if mode == "keys" else {}))
+    open_of = planning.backfills.open_of
+
+    def ends(*_: Any) -> None:
+        captured.ledger_query("UPDATE tidemark.backfills SET state = 'applied' RETURNING 1")
+
+    if looked_at_first:
+        monkeypatch.setattr(planning._Planner, "_await_readers", ends)
+    else:
+        monkeypatch.setattr(planning.backfills, "open_of", lambda *given: ends() or open_of(*given))
+    # Nobody named the table: its backfill was all that asked for this one.
+    assert captured.plan() == []
+    assert captured.ledger_query("SELECT backfill FROM tidemark.backfills") == [(first.backfill,)]

@@ -330,3 +330,109 @@ def test_parts_of_a_table_without_key_are_of_one_snapshot(captured: Captured, mo
     monkeypatch.setattr(keyless.sessions, "connect", later)
     captured.read()
     assert sorted(ns(captured, backfill)) == list(range(1, 1001))
+
+
+# --- the order of the key ---------------------------------------------------------------------------------------------
+
+ANOTHER_COLLATION = "ALTER TABLE t ALTER k TYPE text COLLATE pg_c_utf8"
+DOWNWARDS = "CREATE UNIQUE INDEX downwards ON t (k DESC); ALTER TABLE t REPLICA IDENTITY USING INDEX downwards"
+ANOTHER_CLASS = "CREATE UNIQUE INDEX other ON t (k text_pattern_ops); ALTER TABLE t REPLICA IDENTITY USING INDEX other"
+ANOTHER_KEY = "ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (n)"
+A_WIDER_KEY = "ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (k, n)"
+NO_KEY = "ALTER TABLE t DROP CONSTRAINT t_pkey, REPLICA IDENTITY FULL"
+CHANGES_OF_ORDER = [ANOTHER_COLLATION, DOWNWARDS, ANOTHER_CLASS, ANOTHER_KEY, A_WIDER_KEY, NO_KEY]
+
+
+def letters(captured: Captured) -> list[str]:
+    """A table whose key is 'A' to 'Z' and 'a' to 'z', in the order of "C"."""
+    captured.execute(
+        'CREATE TABLE t (k text COLLATE "C" PRIMARY KEY, n int NOT NULL)',
+        "INSERT INTO t SELECT chr(i), i FROM generate_series(65, 90) AS i UNION SELECT chr(i), i "
+        "FROM generate_series(97, 122) AS i",
+        "ANALYZE t",
+    )
+    captured.capture()
+    return [chr(i) for i in (*range(65, 91), *range(97, 123))]
+
+
+def read_one_chunk(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One chunk, then the reader dies."""
+
+    def reach(name: str) -> None:
+        if name == "read.after_high":
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("tidemark.capture.backfill.reading.reach", reach)
+        with pytest.raises(KeyboardInterrupt):
+            captured.read()
+
+
+@pytest.mark.parametrize("statement", CHANGES_OF_ORDER)
+def test_a_backfill_ends_where_its_key_gets_another_order(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch, statement: str
+) -> None:
+    letters(captured)
+    (backfill,) = captured.plan(tables=["public.t"], chunk_rows=10, readers=1)
+    read_one_chunk(captured, monkeypatch)
+    captured.execute(statement)
+    captured.read()
+    after = captured.again(backfill)
+    assert (after.state, len(captured.chunks(backfill))) == ("closed", 1)
+    assert "the order of its key is another one since the backfill began" in (after.state_reason or "")
+
+
+@pytest.mark.parametrize("statement", CHANGES_OF_ORDER)
+@pytest.mark.parametrize("named", [True, False])
+def test_a_backfill_whose_key_got_another_order_is_begun_anew(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch, statement: str, named: bool
+) -> None:
+    every = letters(captured)
+    (first,) = captured.plan(tables=["public.t"], chunk_rows=10, readers=1)
+    read_one_chunk(captured, monkeypatch)
+    captured.execute(statement)
+    (second,) = captured.plan(**({"tables": ["public.t"]} if named else {}), chunk_rows=10, readers=1)
+    assert second.backfill != first.backfill
+    assert "the order of its key" in (captured.again(first).state_reason or "")
+    captured.read()
+    assert sorted(row["k"] for row in captured.rows(second)) == sorted(every)
+    assert all(part.done for part in captured.ranges(second))
+
+
+def test_another_version_of_the_keys_collation_is_another_order(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    letters(captured)
+    captured.execute(ANOTHER_COLLATION)
+    (backfill,) = captured.plan(tables=["public.t"], chunk_rows=10, readers=1)
+    read_one_chunk(captured, monkeypatch)
+    version = captured.one("SELECT collversion FROM pg_collation WHERE collname = 'pg_c_utf8'")
+    assert version
+    captured.ledger_query(
+        "UPDATE tidemark.backfills SET key_order = "
+        f"""replace(key_order::text, '"{version}"', '"that of another host"')::jsonb RETURNING 1"""
+    )
+    captured.read()
+    assert captured.again(backfill).state == "closed"
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER TABLE t ALTER n TYPE bigint",
+        "REINDEX TABLE t",
+        "ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (n)",
+        "CREATE UNIQUE INDEX again ON t (n); ALTER TABLE t REPLICA IDENTITY USING INDEX again",
+    ],
+)
+def test_a_key_of_the_same_order_is_read_on(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch, statement: str
+) -> None:
+    a_table(captured)
+    (backfill,) = captured.plan(tables=["public.t"], chunk_rows=10, readers=1)
+    read_one_chunk(captured, monkeypatch)
+    captured.execute(statement)
+    (second,) = captured.plan(tables=["public.t"])
+    assert second.backfill == backfill.backfill
+    captured.read()
+    assert ns(captured, backfill) == list(range(1, 101))

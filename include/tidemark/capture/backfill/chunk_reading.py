@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import psycopg
 from psycopg import sql
@@ -44,6 +44,8 @@ from tidemark.staging import layout
 from tidemark.staging.chunk_writer import ChunkWriter
 from tidemark.staging.manifest import StagedFile
 from tidemark.staging.store import Store
+
+KEY_REORDERED: Final = "the order of its key is another one since the backfill began"
 
 
 class TableLost(Exception):
@@ -120,8 +122,11 @@ class ChunkReader:
             if imported is not None and _was_rewritten(conn, captured):
                 raise sessions.SnapshotUnfit(f"{table} was rewritten since the snapshot was exported")
             prints = catalog.fingerprint(conn, self._config.publication, [captured])
-            schema = self._schema(captured)
             wanted = keyset.table_to_read(conn, captured, backfill.row_filter)
+            if wanted.key_order != backfill.key_order:
+                # Its ranges and cursors are positions in the old order: in this one rows would lie before them unread.
+                raise TableLost(KEY_REORDERED)
+            schema = self._schema(captured)
             rows = ChunkRows(conn, schema, self._salt, ChunkWriter(self._store, folder, schema))
             try:
                 if part.keys is not None:

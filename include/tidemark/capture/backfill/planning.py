@@ -2,7 +2,8 @@
 
     settle    generation open · slot continues it · tables captured · filter, keys and mode tried at the source
     wait      until everything that began before a table joined the stream has ended (join horizon)
-    open      per table: gone on with where one is open with equal filter and mode, else a new one
+    open      per table: gone on with where one is open with equal filter and mode, and the key's order is that of its
+              ranges; else a new one
 
 Nothing is opened before everything was looked at, and planning again in the same run returns what is recorded. A range
 is a part of the key's order whose bounds were sampled and compared by PostgreSQL, the first and the last one open at
@@ -27,6 +28,7 @@ from psycopg import sql
 
 from tidemark.capture import generation
 from tidemark.capture.backfill import sessions
+from tidemark.capture.backfill.chunk_reading import KEY_REORDERED
 from tidemark.capture.backfill.wanted import wanted
 from tidemark.config import PipelineConfig, TableRule
 from tidemark.errors import (
@@ -45,7 +47,7 @@ from tidemark.failpoints import reach
 from tidemark.findings import listed
 from tidemark.ledger import backfills, chunks, generations, migrations, tables
 from tidemark.ledger import connection as ledger_sessions
-from tidemark.ledger.backfills import Backfill, Key, Mode, NewRange
+from tidemark.ledger.backfills import Backfill, Key, KeyOrder, Mode, NewRange
 from tidemark.ledger.tables import TableRow
 from tidemark.names import TableName
 from tidemark.source import catalog, keyset
@@ -62,6 +64,7 @@ KEYS_PER_RANGE: Final = 1000
 # Longer than a lease lives, so that a reader that was killed is not in the way of the run that goes on.
 READER_WAIT_S: Final = 75.0
 
+_CHANGED_MEANWHILE: Final = "it changed at the source while it was looked at"
 _PARAMETER_TEXT = str | int | float
 
 
@@ -84,7 +87,8 @@ class BackfillRequest:
 
 @dataclass(frozen=True, slots=True)
 class _Wish:
-    """One table's part of the request; `keys` as they were given. `explicit`: a person named the table."""
+    """One table's part of the request; `keys` as they were given. `explicit`: a person named the table. `was_open`:
+    nobody did, and it had an open backfill, which is to be gone on with."""
 
     captured: CapturedTable
     row: TableRow
@@ -92,6 +96,7 @@ class _Wish:
     row_filter: str | None
     keys: tuple[Mapping[str, Any] | Sequence[Any], ...]
     explicit: bool
+    was_open: bool = False
 
     @property
     def table(self) -> str:
@@ -104,6 +109,7 @@ class _Prepared:
     snapshot: str
     estimated_rows: int
     sweeps: bool
+    key_order: KeyOrder
     ranges: tuple[NewRange, ...]
 
 
@@ -156,6 +162,7 @@ class _Planner:
         self._holder = holder
         self._request = request
         self._wait_ends = time.monotonic() + reader_wait_s
+        self._reordered: dict[str, str] = {}  # table -> its open backfill, whose ranges are of another order
 
     def plan(self, now: Callable[[], datetime], token: Callable[[], str]) -> list[Backfill]:
         config, request = self._config, self._request
@@ -185,6 +192,7 @@ class _Planner:
                 snapshot=ready.snapshot,
                 estimated_rows=ready.estimated_rows,
                 sweeps=ready.sweeps,
+                key_order=ready.key_order,
             )
             with self._ledger.transaction():
                 self._close_replaced(wish)
@@ -245,10 +253,11 @@ class _Planner:
         request = self._request
         if request.row_filter is not None or request.keys or request.mode == "keys":
             raise BackfillRefused(table="no table", reason="a filter and keys are those of tables that the form names")
+        was_open = backfills.all_open(self._ledger, self._config.pipeline)
         asked = {
             one.table: (one.mode, tuple(one.keys or ())) for one in wanted(self._config, ledger=self._ledger_conninfo)
         }
-        for known in backfills.all_open(self._ledger, self._config.pipeline):
+        for known in was_open:
             # What seems to be read may have been read by the dead: `_goes_on` waits for their leases to end.
             if not chunks.all_read(self._ledger, self._config.pipeline, known.backfill):
                 asked.setdefault(known.table, (known.mode, ()))
@@ -258,7 +267,8 @@ class _Planner:
             if row is None or row.state == "parked" or self._unfit(at_source.get(table), row) is not None:
                 continue
             mode = mode if mode == "keys" else request.mode
-            wishes.append(_Wish(at_source[table], row, mode, None, keys, False))
+            goes_on = any(known.table == table for known in was_open)
+            wishes.append(_Wish(at_source[table], row, mode, None, keys, explicit=False, was_open=goes_on))
         return wishes
 
     def _named(self, at_source: dict[str, CapturedTable], rows: dict[str, TableRow]) -> list[str]:
@@ -293,11 +303,12 @@ class _Planner:
     # --- an open backfill ---------------------------------------------------------------------------------------------
 
     def _goes_on(self, wish: _Wish) -> bool:
-        """Whether the table's open backfill is, from now on, this run's; False where there is none, or it is to be
-        replaced. Raises BackfillIsOpen or BackfillIsRead, unless nobody named the table."""
+        """Whether nothing is to be opened: the table's open backfill is, from now on, this run's. False where there is
+        none, or it is to be replaced. Raises BackfillIsOpen or BackfillIsRead, unless nobody named the table."""
         known = backfills.open_of(self._ledger, self._config.pipeline, wish.table)
         if known is None:
-            return False
+            # One that ended since it was looked for: what the table still needs, the next run sees.
+            return wish.was_open and wish.table not in self._reordered
         if known.run_id == self._run_id:
             return True
         if self._request.replace and wish.explicit:
@@ -309,13 +320,20 @@ class _Planner:
                     table=wish.table, backfill=known.backfill, run_id=known.run_id, difference=difference
                 )
             self._await_readers(known)
+            reordered = self._has_another_order(known, wish)
         except TidemarkError as refused:
             if wish.explicit:
                 raise
             log.warning("%s", refused)
             return True
+        if reordered:
+            if wish.explicit or known.whole_table:
+                self._reordered[wish.table] = known.backfill
+                return False
+            self._close(known, KEY_REORDERED)
+            return True
         log.info("Going on with the backfill %s of %s", known.backfill, wish.table)
-        return backfills.adopt(self._ledger, self._config.pipeline, known.backfill, self._run_id)
+        return backfills.adopt(self._ledger, self._config.pipeline, known.backfill, self._run_id) or not wish.explicit
 
     def _difference(self, known: Backfill, wish: _Wish) -> str | None:
         if known.mode != wish.mode:
@@ -328,6 +346,17 @@ class _Planner:
                 return "it reads other keys"
         return None
 
+    def _has_another_order(self, known: Backfill, wish: _Wish) -> bool:
+        """Whether what is left to read of it lies in an order that the key does not have any more."""
+        if chunks.all_read(self._ledger, self._config.pipeline, known.backfill):
+            return False
+        try:
+            with self._source.transaction():
+                now = keyset.table_to_read(self._source, wish.captured, None).key_order
+        except LookupError as gone:
+            raise BackfillRefused(table=wish.table, reason=_CHANGED_MEANWHILE) from gone
+        return now != known.key_order
+
     def _await_readers(self, known: Backfill) -> None:
         """Until no lease of a reader is alive; that of one that was killed ends by itself."""
         while (reader := chunks.being_read(self._ledger, self._config.pipeline, known.backfill)) is not None:
@@ -337,9 +366,16 @@ class _Planner:
 
     def _close_replaced(self, wish: _Wish) -> None:
         known = backfills.open_of(self._ledger, self._config.pipeline, wish.table)
-        if known is not None and known.run_id != self._run_id and self._request.replace and wish.explicit:
-            log.warning("Closed the backfill %s of %s: it is replaced", known.backfill, wish.table)
-            backfills.close(self._ledger, self._config.pipeline, known.backfill, f"replaced by run {self._run_id}")
+        if known is None or known.run_id == self._run_id:
+            return
+        if self._request.replace and wish.explicit:
+            self._close(known, f"replaced by run {self._run_id}")
+        elif self._reordered.get(wish.table) == known.backfill:
+            self._close(known, f"{KEY_REORDERED}; run {self._run_id} begins anew")
+
+    def _close(self, known: Backfill, reason: str) -> None:
+        log.warning("Closed the backfill %s of %s: %s", known.backfill, known.table, reason)
+        backfills.close(self._ledger, self._config.pipeline, known.backfill, reason)
 
     # --- wait ---------------------------------------------------------------------------------------------------------
 
@@ -375,7 +411,8 @@ class _Planner:
 
     def _look(self, wish: _Wish) -> _Prepared:
         self._refuse_unfit(wish)
-        keys = self._keys(wish) if wish.mode == "keys" else []
+        by_keys = wish.mode == "keys"
+        keys = self._keys(wish) if by_keys else []
         conn, table = self._source, wish.captured.table
         try:
             with lock_bounded(conn, self._config.bounds.lock_timeout_s, wish.table), conn.transaction():
@@ -390,15 +427,15 @@ class _Planner:
                     refused = keyset.refused_filter(conn, wanted, wish.row_filter)
                     if refused is not None:
                         raise RowFilterInvalid(table=wish.table, detail=refused)
-                estimated = len(keys) if keys else keyset.estimated_rows(conn, wanted)
-                ranges = self._ranges(wanted, keys, estimated)
+                estimated = len(keys) if by_keys else keyset.estimated_rows(conn, wanted)
+                ranges = _ranges_of_keys(keys) if by_keys else self._ranges(wanted, estimated)
         except psycopg.errors.InsufficientPrivilege as denied:
             detail = denied.diag.message_primary or "a right is missing"
             raise ReadRefused(table=wish.table, detail=detail) from denied
         except (psycopg.errors.UndefinedTable, LookupError) as gone:
-            raise BackfillRefused(table=wish.table, reason="it changed at the source while it was looked at") from gone
-        whole = wish.row_filter is None and wish.mode != "keys"
-        return _Prepared(wish, row[0], estimated, whole and bool(wish.captured.key), ranges)
+            raise BackfillRefused(table=wish.table, reason=_CHANGED_MEANWHILE) from gone
+        whole = wish.row_filter is None and not by_keys
+        return _Prepared(wish, row[0], estimated, whole and bool(wish.captured.key), wanted.key_order, ranges)
 
     def _refuse_unfit(self, wish: _Wish) -> None:
         captured = wish.captured
@@ -421,10 +458,7 @@ class _Planner:
         if reason is not None:
             raise BackfillRefused(table=wish.table, reason=reason)
 
-    def _ranges(self, wanted: TableToRead, keys: list[Key], estimated: int) -> tuple[NewRange, ...]:
-        if keys:
-            cuts = range(0, len(keys), KEYS_PER_RANGE)
-            return tuple(NewRange(keys=tuple(keys[cut : cut + KEYS_PER_RANGE])) for cut in cuts)
+    def _ranges(self, wanted: TableToRead, estimated: int) -> tuple[NewRange, ...]:
         if not wanted.key:
             return (NewRange(),)
         request, bounds = self._request, self._config.bounds
@@ -438,6 +472,8 @@ class _Planner:
         columns = wish.captured.key
         if not columns:
             raise BackfillRefused(table=wish.table, reason="it has no key")
+        if not wish.keys:
+            raise BackfillRefused(table=wish.table, reason="mode keys needs keys")
         given = [_texts(wish.table, columns, number, key) for number, key in enumerate(wish.keys, 1)]
         with self._source.transaction():
             key = keyset.table_to_read(self._source, wish.captured, None).key
@@ -459,6 +495,11 @@ class _Planner:
             names = ", ".join(f"{column.name} ({column.type})" for column in key)
             reason = f"key {number} is no value of {names} (SQLSTATE {wrong.sqlstate})"
             raise BackfillRefused(table=wish.table, reason=reason) from None
+
+
+def _ranges_of_keys(keys: list[Key]) -> tuple[NewRange, ...]:
+    cuts = range(0, len(keys), KEYS_PER_RANGE)
+    return tuple(NewRange(keys=tuple(keys[cut : cut + KEYS_PER_RANGE])) for cut in cuts)
 
 
 def _texts(table: str, columns: tuple[str, ...], number: int, given: Mapping[str, Any] | Sequence[Any]) -> Key:

@@ -12,13 +12,14 @@ CREATE TABLE tidemark.backfills (
     snapshot        text NOT NULL,            -- pg_current_snapshot() before the first chunk
     estimated_rows  bigint NOT NULL,
     sweeps          boolean NOT NULL,         -- whether rows that were read nowhere are removed at its end
+    key_order       jsonb NOT NULL DEFAULT '[]',  -- of which its ranges are parts, as it was when it was opened
     state           text NOT NULL DEFAULT 'open' CHECK (state IN ('open', 'applied', 'closed')),
     state_reason    text,                     -- why it was closed before it was applied
     opened_at       timestamptz NOT NULL DEFAULT clock_timestamp(),
     active_at       timestamptz NOT NULL DEFAULT clock_timestamp(),
     ended_at        timestamptz,
     swept           bigint,
-    complete_lsn    pg_lsn,                   -- the table equals its source as of this LSN, and follows from there
+    complete_lsn    pg_lsn,                   -- what it read equals the source as of this LSN, and follows from there
     PRIMARY KEY (pipeline, backfill),
     FOREIGN KEY (pipeline, generation) REFERENCES tidemark.generations (pipeline, number)
 );
