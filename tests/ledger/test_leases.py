@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import ExitStack
 from typing import Any
 
 import psycopg
@@ -89,6 +90,25 @@ def test_the_lease_of_a_killed_process_ends_by_itself(ledger: str, book: psycopg
     with hold(ledger, "shop", SLOT, "confirm/2", wait_s=20) as held:
         held.check(book)
     assert leases.ended(book, "shop", row[0])
+
+
+def test_ranges_of_the_processes_of_a_task_are_given_back_and_no_other_lease(
+    ledger: str, book: psycopg.Connection[Any]
+) -> None:
+    held = [
+        ("shop", "range:b:1", "read/1/1"),
+        ("shop", "range:b:2", "read/1/2"),
+        ("shop", "range:b:3", "read/1"),
+        ("shop", "range:b:4", "read/10/1"),
+        ("shop", "table:a", "read/1/1"),
+        ("other", "range:b:1", "read/1/1"),
+    ]
+    with ExitStack() as stack:
+        for pipeline, name, holder in held:
+            stack.enter_context(hold(ledger, pipeline, name, holder))
+        leases.give_back_of_dead_processes(book, "shop", "read/1")
+        left = book.execute("SELECT pipeline, name, holder FROM tidemark.leases").fetchall()
+    assert sorted(left) == sorted(held[2:])
 
 
 def test_several_leases_are_taken_all_or_none(ledger: str, book: psycopg.Connection[Any]) -> None:

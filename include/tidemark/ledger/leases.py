@@ -119,6 +119,16 @@ def give_back_of_dead_try(connection: psycopg.Connection[Any], pipeline: str, na
     )
 
 
+def give_back_of_dead_processes(connection: psycopg.Connection[Any], pipeline: str, holder: str) -> None:
+    """End the leases of ranges that the processes of this task instance, `<holder>/<number>`, left when they were
+    killed: nobody else of the task has their names, so it would wait for them to expire. One that lives has lost."""
+    connection.execute(
+        "DELETE FROM tidemark.leases "
+        "WHERE pipeline = %s AND starts_with(name, 'range:') AND starts_with(holder, %s || '/')",
+        (pipeline, holder),
+    )
+
+
 def ended(connection: psycopg.Connection[Any], pipeline: str, attempt: str) -> bool:
     """Whether no unexpired lease belongs to this attempt: a condition for what it left
     unregistered to be garbage (R4)."""

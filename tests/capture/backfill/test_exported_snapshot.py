@@ -15,6 +15,7 @@ from tidemark.capture.backfill.reading import ReadResult
 from tidemark.capture.backfill.sessions import ImportedSnapshot
 from tidemark.errors import ReadRefused, SnapshotExportFailed
 from tidemark.failpoints import OF_A_BACKFILL
+from tidemark.ledger import leases
 from tidemark.lsn import Lsn
 
 
@@ -69,24 +70,26 @@ def test_a_backfill_of_another_mode_is_left_to_the_other_readers(captured: Captu
     assert captured.read().rows == 1000
 
 
-@pytest.mark.parametrize("failpoint", [name for name in OF_A_BACKFILL if name.startswith("read.")])
 def test_a_reader_that_dies_is_started_again(
-    captured: Captured, monkeypatch: pytest.MonkeyPatch, failpoint: str, caplog: pytest.LogCaptureFixture
+    captured: Captured, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """One reader, which dies at each failpoint in turn: it is the start of a process that takes its time."""
     a_table(captured)
     (backfill,) = captured.plan(tables=["public.t"], mode="exported_snapshot", chunk_rows=100)
-    monkeypatch.setenv("TIDEMARK_FAILPOINT", failpoint)
+    failpoints = [name for name in OF_A_BACKFILL if name.startswith("read.")]
+    left = [*failpoints, ""]
+    monkeypatch.setattr(exported, "STARTS", len(left))
     start = exported._start
 
-    def once(work: Any) -> Any:
-        process = start(work)
-        monkeypatch.delenv("TIDEMARK_FAILPOINT", raising=False)
-        return process
+    def dying(work: Any) -> Any:
+        monkeypatch.setenv("TIDEMARK_FAILPOINT", left.pop(0))
+        return start(work)
 
-    monkeypatch.setattr(exported, "_start", once)
+    monkeypatch.setattr(exported, "_start", dying)
     with caplog.at_level(logging.WARNING):
-        read(captured)
-    assert "starting it again" in caplog.text
+        read(captured, readers=1)
+    assert left == []
+    assert caplog.text.count("starting it again") == len(failpoints)
     assert sorted(row["n"] for row in captured.rows(backfill)) == list(range(1, 1001))
     assert len({chunk.consistent_point for chunk in captured.chunks(backfill)}) == 1
 
@@ -100,9 +103,30 @@ def test_readers_that_always_die_leave_the_rest_to_chunk_mode(
     read(captured, readers=1)
     assert len(captured.chunks(backfill)) == exported.STARTS
     monkeypatch.delenv("TIDEMARK_FAILPOINT")
-    captured.read(holder=f"backfill/{captured.run_id}/read/1")
+    captured.read(holder=f"backfill/{captured.run_id}/read")
     assert sorted(row["n"] for row in captured.rows(backfill)) == list(range(1, 1001))
     assert sum(chunk.consistent_point is None for chunk in captured.chunks(backfill)) > 0
+
+
+def test_a_try_takes_over_what_the_readers_of_a_killed_one_hold(captured: Captured) -> None:
+    a_table(captured)
+    (backfill,) = captured.plan(tables=["public.t"], mode="exported_snapshot")
+    (part,) = captured.ranges(backfill)
+    killed = leases.hold(
+        captured.ledger, captured.config.pipeline, part.lease, f"backfill/{captured.run_id}/read/1", lease_s=600
+    )
+    killed.__enter__()
+    assert read(captured).rows == 1000
+    assert sorted(row["n"] for row in captured.rows(backfill)) == list(range(1, 1001))
+    killed.__exit__(None, None, None)
+
+
+def test_what_another_tasks_readers_hold_is_left_alone(captured: Captured) -> None:
+    a_table(captured)
+    (backfill,) = captured.plan(tables=["public.t"], mode="exported_snapshot")
+    (part,) = captured.ranges(backfill)
+    with leases.hold(captured.ledger, captured.config.pipeline, part.lease, f"backfill/{captured.run_id}/reader/1"):
+        assert read(captured) == ReadResult()
 
 
 def test_the_death_of_the_session_costs_no_chunk(

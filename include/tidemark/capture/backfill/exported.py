@@ -5,12 +5,14 @@
         ▼                                  ▼
     ends with its session              reader processes, each `read_chunks` with the snapshot
 
-What committed below the consistent point is in the snapshot, everything else is not, so all chunks are as of one LSN;
-they are claimed by their high watermarks like any other. The pipeline's own slot and generation stay as they are. A
-reader process that dies is started again, and goes on at its range's cursor. Where the exporting session ends, nothing
-is lost: finished chunks count, and the readers say so and go on in chunk mode. The price is a snapshot that is held
-open for as long as all of it takes: the source removes no dead row meanwhile (R9). Source: PostgreSQL documentation,
-54.4 "Streaming Replication Protocol" (CREATE_REPLICATION_SLOT), 9.28.5 "Snapshot Synchronization Functions".
+What committed below the consistent point is in the snapshot, everything else is not, so all chunks are as of one LSN,
+unless a try of the reader or the exporting session ends: what was not read then is of a later one. They are claimed by
+their high watermarks like any other. The pipeline's own slot and generation stay as they are. A reader process that
+dies is started again, and goes on at its range's cursor; the ranges of those that died for good are given back. Where
+the exporting session ends, nothing is lost: finished chunks count, and the readers say so and go on in chunk mode. The
+price is a snapshot that is held open for as long as all of it takes: the source removes no dead row meanwhile (R9).
+Source: PostgreSQL documentation, 54.4 "Streaming Replication Protocol" (CREATE_REPLICATION_SLOT), 9.28.5 "Snapshot
+Synchronization Functions".
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
@@ -37,7 +39,7 @@ from tidemark.capture.backfill.reading import ReadResult, read_chunks
 from tidemark.capture.backfill.sessions import ImportedSnapshot
 from tidemark.config import PipelineConfig
 from tidemark.errors import SnapshotExportFailed, TidemarkError
-from tidemark.ledger import backfills, chunks, migrations
+from tidemark.ledger import backfills, chunks, leases, migrations
 from tidemark.ledger import connection as ledger_sessions
 from tidemark.lsn import Lsn
 from tidemark.source.connection import replication_conninfo, unreachable
@@ -78,6 +80,7 @@ def read_exported(
     """
     with ledger_sessions.connect(ledger, config.application_name) as conn:
         migrations.require(conn)
+        leases.give_back_of_dead_processes(conn, config.pipeline, holder)  # of a try that was killed
         exported = {
             b.backfill for b in backfills.of_run(conn, config.pipeline, run_id) if b.mode == "exported_snapshot"
         }
@@ -91,7 +94,12 @@ def read_exported(
             _Work(config, source, ledger, run_id, f"{holder}/{number}", salt, imported)
             for number in range(1, count + 1)
         ]
-        return _run(works)
+        try:
+            return _run(works)
+        finally:
+            with suppress(psycopg.Error, TidemarkError), ledger_sessions.connect(ledger) as conn:
+                # Where the ledger is away they expire by themselves; that must not hide how the reading ended.
+                leases.give_back_of_dead_processes(conn, config.pipeline, holder)
 
 
 @contextmanager
