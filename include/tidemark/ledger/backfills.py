@@ -1,7 +1,8 @@
 """Which tables' existing rows are being read, and how it ended: rows of `backfills`.
 
     create ──► open ──the batch of its last claim is applied──► applied
-                 └──another one takes its place, nobody reads it, a new generation opens──► closed, with the reason
+                 └──another one takes its place, nobody reads it, its table leaves or cannot be read,
+                        a new generation opens──► closed, with the reason
 
 A backfill is one table's, and a table has one open backfill at most. What was read of it stands in `chunks`. Its row is
 the lock of everything below it: recording, claiming and rejecting chunks and ending the backfill lock it first, so that

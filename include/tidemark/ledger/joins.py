@@ -5,7 +5,8 @@
 A table joins when preflight first sees it published in a generation that is open. Its rows from before the join are in
 no stream; unless it was seen empty by a snapshot that saw all of them, it needs a backfill. `join_horizon` is the xid
 below which everything must have ended before a snapshot counts; NULL means that the join was not yet judged, so that a
-crash between two steps is caught up by the next preflight.
+crash between two steps is caught up by the next preflight. A table that leaves takes its open backfill along: what was
+read of it before is no base for a stream that has a gap behind it.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from typing import Any, Final
 
 import psycopg
 
-from tidemark.ledger import tables
+from tidemark.ledger import backfills, tables
 
 EXISTING_ROWS: Final = tables.EXISTING_ROWS
 REJOINED: Final = "rejoined"
+LEFT: Final = "its table left the pipeline file or the publication"
 
 
 def join(
@@ -46,11 +48,16 @@ def join(
 
 def leave(connection: psycopg.Connection[Any], pipeline: str, table: str) -> None:
     """The table is no longer in the file or the publication. What is staged of it is still
-    merged; coming back is a join."""
-    connection.execute(
-        'UPDATE tidemark.tables SET captured = false, join_horizon = NULL WHERE pipeline = %s AND "table" = %s',
-        (pipeline, table),
-    )
+    merged; coming back is a join. Its open backfill is closed."""
+    with connection.transaction():
+        tables.lock(connection, pipeline, [table])
+        connection.execute(
+            'UPDATE tidemark.tables SET captured = false, join_horizon = NULL WHERE pipeline = %s AND "table" = %s',
+            (pipeline, table),
+        )
+        known = backfills.open_of(connection, pipeline, table)
+        if known is not None:
+            backfills.close(connection, pipeline, known.backfill, LEFT)
 
 
 def seen_empty(connection: psycopg.Connection[Any], pipeline: str, table: str) -> bool:

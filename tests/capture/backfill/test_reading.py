@@ -17,6 +17,7 @@ from tidemark.backfill.snapshot import Snapshot
 from tidemark.backfill.watermark import Watermark
 from tidemark.capture.backfill import keyless
 from tidemark.capture.backfill.reading import ReadResult
+from tidemark.config import TableRule
 from tidemark.errors import JoinHorizonAhead, ReadInterrupted, ReadRefused, SourceInRecovery, SourceLocked
 from tidemark.ledger import leases
 
@@ -243,6 +244,27 @@ def test_a_table_that_is_gone_ends_its_backfill(captured: Captured, statement: s
     captured.read()
     assert captured.again(backfill).state == "closed"
     assert "cannot be read" in (captured.again(backfill).state_reason or "")
+
+
+def test_a_table_that_left_and_came_back_is_read_from_its_beginning(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_table(captured, rows=20)
+    (first,) = captured.plan(tables=["public.t"], chunk_rows=10, readers=1)
+    read_one_chunk(captured, monkeypatch)
+    captured.drain()
+    rules = captured.config.tables
+    captured.execute("CREATE TABLE other (n int PRIMARY KEY)")
+    captured.with_tables(TableRule("public.other"))
+    captured.capture()
+    captured.execute("UPDATE t SET v = 'changed unseen' WHERE n < 5")
+    captured.with_tables(*rules)
+    captured.capture()
+    captured.read()
+    assert (captured.again(first).state, len(captured.chunks(first))) == ("closed", 1)
+    second = next(b for b in captured.plan() if b.table == "public.t")
+    captured.read()
+    assert [row["n"] for row in captured.rows(second) if row["v"] == "changed unseen"] == [1, 2, 3, 4]
 
 
 def test_a_filter_that_fails_later_is_a_retry_without_the_value(captured: Captured) -> None:
