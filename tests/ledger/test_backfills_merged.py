@@ -20,7 +20,7 @@ from tidemark.config import Bounds, PipelineConfig
 from tidemark.errors import BackfillClosed, BackfillNotApplied
 from tidemark.ledger import backfills, batches, chunks, joins, leases, overview, schema_versions, tables
 from tidemark.ledger.backfills import Backfill, NewRange
-from tidemark.ledger.chunks import ReadChunk
+from tidemark.ledger.chunks import ReadChunk, Rejection
 from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import Lease
 from tidemark.ledger.tables import TableRow
@@ -457,6 +457,76 @@ def test_the_report_of_a_closed_backfill_says_which_ranges_are_filled(world: Wor
     said = "filled of 2 ranges: range 1 as a whole, range 2 up to chunk 2-1"
     assert f"s.a (another one takes its place; {said})" in str(raised.value)
     assert "secret" not in str(raised.value)
+
+
+def test_the_report_says_that_rejected_chunks_are_read_again_by_clearing_the_readers(world: World) -> None:
+    made = open_backfill(world.book, "s.a", "b1", *HALVES)
+    first = world.read(made, upper=("10",))
+    second = world.read(made, "2-1", lower=("10",))
+    for chunk in (first, second):
+        chunks.reject(world.book, "shop", Rejection("b1", chunk.chunk, chunk.attempt, "the table was altered"))
+    again = "2 chunks were read before the table changed and are read again: clear read_chunks"
+    assert f"s.a: 2 of 4 ranges are read, 0 rows so far, {again}" in pending(world)
+    world.read(made, "3-1", upper=("10",))
+    assert "1 chunks were read before the table changed" in pending(world)
+    world.read(made, "4-1", lower=("10",))
+    assert "before the table changed" not in pending(world)
+
+
+def test_ranges_that_nobody_read_are_no_rejected_chunks(world: World) -> None:
+    made = open_backfill(world.book, "s.a", "b1", *HALVES)
+    first = world.read(made, upper=("10",))
+    chunks.reject(world.book, "shop", Rejection("b1", first.chunk, first.attempt, "the table was altered"))
+    world.read(made, "3-1", upper=("10",))
+    said = pending(world)
+    assert "s.a: 2 of 3 ranges are read, 5 rows so far" in said
+    assert "before the table changed" not in said
+
+
+def test_rejected_keys_are_counted_too(world: World) -> None:
+    made = open_backfill(
+        world.book, "s.a", "b1", NewRange(keys=(("1",), ("2",))), NewRange(keys=(("3",),)), mode="keys"
+    )
+    first = world.read(made)
+    chunks.reject(world.book, "shop", Rejection("b1", first.chunk, first.attempt, "the table was altered"))
+    assert "s.a: 1 of 3 ranges are read, 0 rows so far, 1 chunks were read before" in pending(world)
+
+
+@pytest.mark.parametrize("part", [{"row_filter": "n > 5"}, {"mode": "keys"}])
+def test_a_backfill_of_a_part_makes_no_table_complete(world: World, part: dict[str, str]) -> None:
+    made = open_backfill(world.book, "s.a", sweeps=False, **part)
+    last = world.claim(world.read(made))
+    world.merge()
+    said = str(report(world.config, ledger=world.ledger, run_id="backfill1"))
+    assert f"s.a: the rows asked for are as of {Lsn(last)}. 5 rows read" in said
+    assert "complete" not in said
+
+
+def test_the_report_says_that_the_table_needs_another_backfill(world: World) -> None:
+    world.mark()
+    made = open_backfill(world.book, "s.a")
+    world.claim(world.read(made), sweeps=(SWEEP,))
+    tables.mark_needs_backfill(world.book, "shop", "s.a", tables.GAP, "the slot lost changes")
+    world.merge()
+    said = report(world.config, ledger=world.ledger, run_id="backfill1")
+    assert "It needs another backfill: the slot lost changes." in str(said)
+    assert said.to_json()[0]["needs_backfill"] == "the slot lost changes"
+
+
+def test_a_table_that_leaves_takes_its_open_backfill_along(world: World) -> None:
+    world.mark()
+    made = open_backfill(world.book, "s.a", "b1", *HALVES)
+    world.claim(world.read(made, upper=("10",)))
+    joins.leave(world.book, "shop", "s.a")
+    joins.join(world.book, "shop", "s.a", 800, backfill=(joins.REJOINED, "it was away"))
+    assert not record(world.ledger, chunk_of(made, "2-1", lower=("10",)), done=True)
+    ended = world.backfill()
+    assert (ended.state, ended.state_reason) == ("closed", "its table left the pipeline file or the publication")
+    world.merge()
+    assert world.row().needs_backfill
+    assert [w.table for w in world.wanted()] == ["s.a"]
+    with pytest.raises(BackfillClosed, match="left the pipeline file"):
+        report(world.config, ledger=world.ledger, run_id="backfill1")
 
 
 def test_a_run_whose_backfills_were_adopted_has_nothing_to_report(world: World) -> None:

@@ -27,10 +27,12 @@ class TableReport:
     """One table's backfill. `read` rows were read in `chunks` chunks; of `unknown` chunks no result says what became of
     their rows, and the counts leave them out. `swept` is None where it is not known or nothing was to be swept.
     `overtaken` rows gave way to a change that their snapshot did not see; `lost_by_window` counts those of them that
-    a watermark window alone would have put over the newer row. `complete_lsn` is where the table equals its source."""
+    a watermark window alone would have put over the newer row. `complete_lsn` is where the table, or what was asked for
+    unless it was the `whole` of it, equals its source. `needs_backfill` says why the table needs another one, if so."""
 
     table: str
     backfill: str
+    whole: bool
     complete_lsn: Lsn | None
     chunks: int
     unknown: int
@@ -43,11 +45,13 @@ class TableReport:
     sweeps: bool
     swept: int | None
     holes: int
+    needs_backfill: str | None
 
     def __str__(self) -> str:
         swept = "" if not self.sweeps else f", {'an unknown number' if self.swept is None else self.swept} swept"
+        what = "complete" if self.whole else "the rows asked for are"
         line = (
-            f"{self.table}: complete as of {self.complete_lsn}. {self.read} rows read in {self.chunks} chunks: "
+            f"{self.table}: {what} as of {self.complete_lsn}. {self.read} rows read in {self.chunks} chunks: "
             f"{self.inserted} inserted, {self.repaired} repaired, {self.unchanged} unchanged, "
             f"{self.overtaken} overtaken{swept}. "
             f"A watermark window alone would have lost {self.lost_by_window} changes."
@@ -56,6 +60,8 @@ class TableReport:
             line += f" What became of the rows of {self.unknown} chunks is not known: their merge ended unheard."
         if self.holes:
             line += f" {self.holes} values are still unknown; they are filled by their keys."
+        if self.needs_backfill is not None:
+            line += f" It needs another backfill: {self.needs_backfill}."
         return line
 
 
@@ -103,7 +109,12 @@ def _pending(connection: psycopg.Connection[Any], pipeline: str, backfill: Backf
     if row is not None and row.state == "parked" and row.error is not None:
         parked = f" (the table is parked: {row.error.get('kind')})"
     if now.ranges_done < now.ranges:
-        return f"{backfill.table}: {now.ranges_done} of {now.ranges} ranges are read, {now.rows} rows so far{parked}"
+        again = chunks.rejected_unread(connection, pipeline, backfill.backfill)
+        rejected = f", {again} chunks were read before the table changed and are read again: clear read_chunks"
+        return (
+            f"{backfill.table}: {now.ranges_done} of {now.ranges} ranges are read, {now.rows} rows so far"
+            f"{rejected if again else ''}{parked}"
+        )
     if now.claimed < now.chunks:
         return f"{backfill.table}: {now.chunks - now.claimed} of {now.chunks} chunks wait for a drain{parked}"
     return f"{backfill.table}: all {now.chunks} chunks are claimed and wait for a merge{parked}"
@@ -137,6 +148,7 @@ def _table(connection: psycopg.Connection[Any], pipeline: str, backfill: Backfil
     return TableReport(
         table=backfill.table,
         backfill=backfill.backfill,
+        whole=backfill.whole_table,
         complete_lsn=backfill.complete_lsn,
         chunks=len(read),
         unknown=len(read) - len(known),
@@ -145,4 +157,5 @@ def _table(connection: psycopg.Connection[Any], pipeline: str, backfill: Backfil
         sweeps=backfill.sweeps,
         swept=backfill.swept,
         holes=0 if row is None else sum(row.holes.values()),
+        needs_backfill=row.backfill_reason if row is not None and row.needs_backfill else None,
     )
