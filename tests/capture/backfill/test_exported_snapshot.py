@@ -163,6 +163,24 @@ def test_a_table_that_was_rewritten_since_is_not_read_under_the_snapshot(capture
     assert chunk.rows == (0 if "TRUNCATE" in statement else 1000)
 
 
+def test_an_exporter_that_ends_while_its_snapshot_is_imported_leaves_the_rest_to_chunk_mode(captured: Captured) -> None:
+    a_table(captured)
+    (backfill,) = captured.plan(tables=["public.t"], mode="exported_snapshot")
+    with psycopg.connect(captured.source) as exporter:
+        row = exporter.execute("SELECT pg_export_snapshot()").fetchone()
+        assert row is not None
+        # Its file outlives it, as it seems to a session that has read it just before.
+        captured.execute(f"COPY (SELECT) TO PROGRAM 'cp pg_snapshots/{row[0]} pg_snapshots/0000FFFF-0000FFFF-1'")
+    gone = ImportedSnapshot("0000FFFF-0000FFFF-1", Lsn(1))
+    with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState), captured.connection.transaction():
+        captured.execute(
+            "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", f"SET TRANSACTION SNAPSHOT '{gone.identifier}'"
+        )
+    captured.read(imported=gone)
+    assert [chunk.consistent_point for chunk in captured.chunks(backfill)] == [None]
+    assert len(captured.rows(backfill)) == 1000
+
+
 def test_an_old_transaction_is_named_when_no_snapshot_can_be_exported(captured: Captured) -> None:
     a_table(captured)
     captured.plan(tables=["public.t"], mode="exported_snapshot")

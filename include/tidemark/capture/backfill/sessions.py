@@ -68,5 +68,9 @@ def import_snapshot(conn: psycopg.Connection[Any], identifier: str) -> None:
     """Raises SnapshotUnfit where the session that exported it has ended."""
     try:
         conn.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(identifier)))
-    except (psycopg.errors.InvalidParameterValue, psycopg.errors.UndefinedObject) as gone:
+    except (
+        psycopg.errors.InvalidParameterValue,
+        psycopg.errors.UndefinedObject,
+        psycopg.errors.ObjectNotInPrerequisiteState,  # it ended between the look at its file and at its transaction
+    ) as gone:
         raise SnapshotUnfit("the session that exported the snapshot has ended") from gone
