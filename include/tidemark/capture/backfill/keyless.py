@@ -3,13 +3,16 @@
 Without a key no row can be told from its copies, so the chunk is the whole table as of one snapshot. Where that is
 large it is read by several sessions at once: stretches of pages (ctid ranges) of the table, or of each leaf of a
 partitioned one, under the snapshot that the chunk's own transaction exports. Every session takes the table's lock
-before anything else, so that none queues behind an ALTER that waits for this very chunk.
+before anything else. One that comes behind an ALTER, which waits for this very chunk, waits for ever but for the lock
+timeout: that ends session and chunk as SourceLocked, the ALTER goes through, and the retry reads the table anew.
+Whatever ends the reading, an error of one session or the task's, ends all sessions at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, Final
@@ -29,6 +32,9 @@ from tidemark.staging.store import Store
 
 # What one session reads at a time, in pages; a smaller table is read by one.
 STRETCH_PAGES: Final = 4096
+
+# How long a cancelled session may take to end before it is cancelled again.
+CANCEL_AGAIN_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,35 +67,69 @@ def read(
     queue: SimpleQueue[Stretch] = SimpleQueue()
     for stretch in stretches:
         queue.put(stretch)
+    at_work: list[psycopg.Connection[Any]] = []
 
     def work(number: int) -> ChunkRows:
-        with sessions.connect(source, config) as own, own.transaction():
-            for setting in sessions.CHUNK_SETTINGS:
-                own.execute(setting)
-            own.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(wanted.name))
-            sessions.import_snapshot(own, row[0])
-            writer = ChunkWriter(store, rows.writer.folder, rows.schema, first=number, step=readers)
-            part = ChunkRows(own, rows.schema, rows.salt, writer)
-            try:
-                while True:
-                    try:
-                        stretch = queue.get_nowait()
-                    except Empty:
-                        return part
+        writer = ChunkWriter(store, rows.writer.folder, rows.schema, first=number, step=readers)
+        try:
+            with sessions.connect(source, config) as own, own.transaction():
+                at_work.append(own)
+                for setting in sessions.CHUNK_SETTINGS:
+                    own.execute(setting)
+                own.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(wanted.name))
+                sessions.import_snapshot(own, row[0])
+                part = ChunkRows(own, rows.schema, rows.salt, writer)
+                while (stretch := _next(queue)) is not None:
                     part.copy(keyset.stretch_query(wanted, stretch.table, stretch.first, stretch.end))
-            except BaseException:
-                while not queue.empty():  # the others need not go on
-                    queue.get_nowait()
-                writer.abandon()
-                raise
+                return part
+        except BaseException:
+            _empty(queue)  # the others need not go on
+            writer.abandon()
+            raise
 
     files: list[StagedFile] = []
     with ThreadPoolExecutor(readers, thread_name_prefix="chunk") as pool:
-        for part in pool.map(work, range(1, readers + 1)):
-            files += part.writer.finish()
-            rows.count += part.count
-            rows.add_converted(part.converted)
+        parts: list[Future[ChunkRows]] = []
+        try:
+            for number in range(1, readers + 1):
+                parts.append(pool.submit(work, number))
+            for part in wait(parts, return_when=FIRST_EXCEPTION).done:
+                part.result()
+            for part in parts:
+                read = part.result()
+                files += read.writer.finish()
+                rows.count += read.count
+                rows.add_converted(read.converted)
+        except BaseException:
+            _empty(queue)
+            _end(parts, at_work)
+            raise
     return tuple(files)
+
+
+def _next(queue: SimpleQueue[Stretch]) -> Stretch | None:
+    try:
+        return queue.get_nowait()
+    except Empty:
+        return None
+
+
+def _empty(queue: SimpleQueue[Stretch]) -> None:
+    while _next(queue) is not None:
+        pass
+
+
+def _end(parts: list[Future[ChunkRows]], at_work: list[psycopg.Connection[Any]]) -> None:
+    """Cancel what the sessions do until each has ended: one that was between two statements begins the next. The files
+    of those that had read to their end are let go too."""
+    while wait(parts, timeout=0).not_done:
+        for conn in list(at_work):
+            with suppress(psycopg.Error):
+                conn.cancel_safe()
+        wait(parts, timeout=CANCEL_AGAIN_S)
+    for part in parts:
+        if part.exception() is None:
+            part.result().writer.abandon()
 
 
 def _stretches(conn: psycopg.Connection[Any], wanted: TableToRead, pages: int) -> Iterator[Stretch]:
