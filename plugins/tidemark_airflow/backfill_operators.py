@@ -8,7 +8,9 @@ and tried again, goes on where the ledger says. What `plan` hands on is only how
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import suppress
+from threading import Thread
+from typing import Any, Final
 
 from airflow.sdk import BaseOperator, Context
 
@@ -16,6 +18,9 @@ from tidemark.config import PipelineConfig
 from tidemark_airflow import form
 from tidemark_airflow.connections import conninfo, salt
 from tidemark_airflow.operators import holder, run_id
+
+# Airflow follows its SIGTERM with a SIGKILL; a reader that ends asks the ledger for no longer than this.
+TOLD_WITHIN_S: Final = 3.0
 
 
 class PlanBackfillOperator(BaseOperator):
@@ -62,13 +67,34 @@ class ReadChunksOperator(BaseOperator):
             "salt": salt(self.config.mask_salt_connection),
         }
         results = []
-        if given["mode"] == form.EXPORTED:
-            results.append(read_exported(self.config, readers=given["readers"], **where))
-        # Beside an exported snapshot too: the keys of holes are read in chunks whatever the form says.
-        results.append(read_chunks(self.config, **where))
+        try:
+            if given["mode"] == form.EXPORTED:
+                results.append(read_exported(self.config, readers=given["readers"], **where))
+            # Beside an exported snapshot too: the keys of holes are read in chunks whatever the form says.
+            results.append(read_chunks(self.config, **where))
+        except SystemExit:
+            self._say_how_far(where["ledger"], where["run_id"])
+            raise
         chunks, rows = sum(one.chunks for one in results), sum(one.rows for one in results)
         self.log.info("Reader %d read %d chunks with %d rows", self.reader, chunks, rows)
         return {"chunks": chunks, "rows": rows}
+
+    def _say_how_far(self, ledger: str, run: str) -> None:
+        """What is filled, since no later task of a run that was marked failed says so."""
+        from tidemark.capture.backfill.reporting import how_far
+
+        said = "the ledger did not say what is filled"
+
+        def ask() -> None:
+            nonlocal said
+            with suppress(Exception):
+                said = "; ".join(how_far(self.config, ledger=ledger, run_id=run)) or "no backfill of the run is open"
+
+        # Nobody waits for this thread where the ledger does not answer.
+        asking = Thread(target=ask, name="how_far", daemon=True)
+        asking.start()
+        asking.join(TOLD_WITHIN_S)
+        self.log.info("The reader ends; clearing read_chunks goes on there. %s", said)
 
     def on_kill(self) -> None:
         """Leave by an exception, so that the range's lease is given back, the query cancelled and processes ended.

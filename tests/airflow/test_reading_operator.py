@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import signal
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,9 +14,11 @@ import pytest
 
 from tests.airflow.conftest import SHOP
 from tests.support.airflow_home import postgres_connection
-from tidemark.capture.backfill import exported, reading
+from tidemark.capture.backfill import exported, reading, reporting
 from tidemark.capture.backfill.reading import ReadResult
 from tidemark.config_file import load
+from tidemark.errors import DatabaseUnreachable
+from tidemark_airflow import backfill_operators
 from tidemark_airflow.backfill_operators import ReadChunksOperator
 
 CONTEXT: dict[str, Any] = {
@@ -50,8 +55,10 @@ def test_beside_an_exported_snapshot_chunks_are_read_too(
     assert reader.execute(context) == {"chunks": 4, "rows": 105}
 
 
-def test_a_reader_that_is_told_to_end_cleans_up(reader: ReadChunksOperator, monkeypatch: pytest.MonkeyPatch) -> None:
-    cleaned = []
+@pytest.fixture
+def told_to_end(monkeypatch: pytest.MonkeyPatch, reader: ReadChunksOperator) -> Iterator[list[str]]:
+    """A reader that gets SIGTERM while it reads; what it cleans up is in the list."""
+    cleaned: list[str] = []
 
     def read(*_: Any, **__: Any) -> ReadResult:
         try:
@@ -61,11 +68,70 @@ def test_a_reader_that_is_told_to_end_cleans_up(reader: ReadChunksOperator, monk
         return ReadResult(1, 1, 1)
 
     monkeypatch.setattr(reading, "read_chunks", read)
+    monkeypatch.setattr(reporting, "how_far", lambda *_, **__: [])
     # What Airflow's task runner does before it calls execute.
     before = signal.signal(signal.SIGTERM, lambda *_: reader.on_kill())
-    try:
-        with pytest.raises(SystemExit, match="goes on at its cursor"):
-            reader.execute(CONTEXT)
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    assert cleaned == ["lease"]
+    yield cleaned
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_a_reader_that_is_told_to_end_cleans_up(reader: ReadChunksOperator, told_to_end: list[str]) -> None:
+    with pytest.raises(SystemExit, match="goes on at its cursor"):
+        reader.execute(CONTEXT)
+    assert told_to_end == ["lease"]
+
+
+def test_a_reader_that_is_told_to_end_says_what_is_filled(
+    reader: ReadChunksOperator, told_to_end: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def how_far(config: Any, *, ledger: str, run_id: str) -> list[str]:
+        assert told_to_end == ["lease"]
+        asked.append(run_id)
+        return ["shop.orders: 5 rows; filled of 2 ranges: range 1 as a whole"]
+
+    monkeypatch.setattr(reporting, "how_far", how_far)
+    said = logged(reader, monkeypatch)
+    with pytest.raises(SystemExit):
+        reader.execute(CONTEXT)
+    assert asked == ["shop_backfill/manual__1"]
+    (line,) = said
+    assert "filled of 2 ranges: range 1 as a whole" in line
+    assert "clearing read_chunks goes on there" in line
+
+
+def test_a_ledger_that_does_not_answer_delays_no_end(
+    reader: ReadChunksOperator, told_to_end: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = Event()
+    monkeypatch.setattr(reporting, "how_far", lambda *_, **__: answers.wait(60))
+    monkeypatch.setattr(backfill_operators, "TOLD_WITHIN_S", 0.05)
+    said = logged(reader, monkeypatch)
+    began = time.monotonic()
+    with pytest.raises(SystemExit):
+        reader.execute(CONTEXT)
+    assert time.monotonic() - began < 30
+    answers.set()
+    assert "the ledger did not say what is filled" in said[0]
+
+
+def test_a_ledger_that_fails_changes_no_end(
+    reader: ReadChunksOperator, told_to_end: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def how_far(*_: Any, **__: Any) -> list[str]:
+        raise DatabaseUnreachable(database="ledger", detail="it is down")
+
+    monkeypatch.setattr(reporting, "how_far", how_far)
+    said = logged(reader, monkeypatch)
+    with pytest.raises(SystemExit, match="goes on at its cursor"):
+        reader.execute(CONTEXT)
+    assert "the ledger did not say what is filled" in said[0]
+
+
+def logged(reader: ReadChunksOperator, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the task's log gets from here on."""
+    said: list[str] = []
+    log = SimpleNamespace(info=lambda text, *given: said.append(text % given), warning=lambda *_: None)
+    monkeypatch.setattr(ReadChunksOperator, "log", log)
+    return said

@@ -12,7 +12,7 @@ import pytest
 from tests.ledger.conftest import open_at
 from tests.support.backfills import HALVES, chunk_of, claim_of, open_backfill, record
 from tests.support.manifests import manifest_of, path_of, schema_of
-from tidemark.capture.backfill.reporting import report
+from tidemark.capture.backfill.reporting import how_far, report
 from tidemark.capture.backfill.wanted import Wanted, wanted
 from tidemark.capture.merging import Ingested, ingest, make_plan
 from tidemark.capture.status import Status
@@ -527,6 +527,17 @@ def test_a_table_that_leaves_takes_its_open_backfill_along(world: World) -> None
     assert [w.table for w in world.wanted()] == ["s.a"]
     with pytest.raises(BackfillClosed, match="left the pipeline file"):
         report(world.config, ledger=world.ledger, run_id="backfill1")
+
+
+def test_how_far_a_run_is_names_what_is_read_and_filled_without_any_value(world: World) -> None:
+    made = open_backfill(world.book, "s.a", "b1", *HALVES)
+    world.claim(world.read(made, upper=("10",)))
+    assert record(world.ledger, chunk_of(made, "2-1", lower=("10",), upper=("secret",)), done=False)
+    (said,) = how_far(world.config, ledger=world.ledger, run_id="backfill1")
+    assert "s.a: 10 of about 20 rows read in 2 chunks, 1 of 2 ranges done, 1 chunks claimed" in said
+    assert said.endswith("; filled of 2 ranges: range 1 as a whole")
+    assert "secret" not in said
+    assert how_far(world.config, ledger=world.ledger, run_id="another") == []
 
 
 def test_a_run_whose_backfills_were_adopted_has_nothing_to_report(world: World) -> None:

@@ -102,6 +102,17 @@ def report(config: PipelineConfig, *, ledger: str, run_id: str) -> BackfillRepor
             return BackfillReport(run_id, tuple(_table(connection, config.pipeline, b) for b in ours))
 
 
+def how_far(config: PipelineConfig, *, ledger: str, run_id: str) -> list[str]:
+    """Per open backfill of the run a line on what is read and which ranges are filled."""
+    with connect(ledger) as connection:
+        migrations.require(connection)
+        return [
+            f"{now}; {filled_ranges(connection, config.pipeline, now.backfill)}"
+            for now in chunks.progress(connection, config.pipeline, run_id)
+            if now.state == "open"
+        ]
+
+
 def _pending(connection: psycopg.Connection[Any], pipeline: str, backfill: Backfill) -> str:
     (now,) = (p for p in chunks.progress(connection, pipeline) if p.backfill == backfill.backfill)
     row = tables.one(connection, pipeline, backfill.table)
