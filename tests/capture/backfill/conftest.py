@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from standalone.postgres import PostgresServer
 from tests.capture.conftest import Pipeline
 from tests.conftest import create_database, drop_database
+from tidemark.capture.backfill import keyless
 from tidemark.capture.backfill.planning import BackfillRequest, plan
 from tidemark.capture.backfill.reading import ReadResult, read_chunks
 from tidemark.capture.preflight import preflight
@@ -98,6 +100,21 @@ def a_pipeline(source: str, ledger: str, folder: Path, connection: psycopg.Conne
 def captured(source: str, ledger_database: str, tmp_path: Path) -> Iterator[Captured]:
     with psycopg.connect(source, autocommit=True) as connection:
         yield a_pipeline(source, ledger_database, tmp_path, connection)
+
+
+@pytest.fixture
+def all_sessions_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the two sessions that read a table without key, none goes on before each has its first stretch: else one may
+    read all of it before the other is there."""
+    first, seen, real = threading.Barrier(2, timeout=60), threading.local(), keyless.keyset.stretch_query
+
+    def stretch_query(*given: Any) -> Any:
+        if not hasattr(seen, "one"):
+            seen.one = True
+            first.wait()
+        return real(*given)
+
+    monkeypatch.setattr(keyless.keyset, "stretch_query", stretch_query)
 
 
 @pytest.fixture(params=[16, 18])

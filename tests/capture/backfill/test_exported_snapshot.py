@@ -8,6 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from standalone.postgres import wait_for
 from tests.capture.backfill.conftest import Captured
 from tidemark.capture.backfill import exported, keyless
 from tidemark.capture.backfill.exported import exported_snapshot, read_exported
@@ -58,7 +59,10 @@ def test_all_processes_read_one_snapshot(captured: Captured, monkeypatch: pytest
     assert len(points) == 1
     (point,) = points
     assert isinstance(point, Lsn)
-    assert captured.one("SELECT count(*) FROM pg_replication_slots WHERE temporary") == 0
+    wait_for(
+        "the slot went with its session",
+        lambda: captured.one("SELECT count(*) FROM pg_replication_slots WHERE temporary") == 0,
+    )
     assert all(r.done for r in captured.ranges(backfill))
     assert read(captured) == ReadResult()
 
@@ -227,6 +231,7 @@ def test_a_reader_ends_with_the_process_that_started_it(captured: Captured) -> N
     assert captured.chunks(backfill) == []
 
 
+@pytest.mark.usefixtures("all_sessions_read")
 def test_a_table_without_key_is_read_by_sessions_under_the_exported_snapshot(
     captured: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
