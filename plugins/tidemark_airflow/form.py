@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 MODES: Final = {
     "chunks": "chunks: short queries by key, beside the running capture",
-    "exported_snapshot": "exported_snapshot: all rows as of one LSN, for a first load; holds one snapshot open",
+    "exported_snapshot": "exported_snapshot: all rows as of one LSN, unless a try of the reader or the exporting "
+    "session ends: what was not read then is of a later one; for a first load; holds one snapshot open",
     "keys": "keys: only the keys given below, of one table",
 }
 EXPORTED: Final = "exported_snapshot"

@@ -236,7 +236,7 @@ def test_what_has_no_key_is_read_as_a_whole_or_not_at_all(captured: Captured) ->
     assert [row["n"] for row in captured.rows(backfill)] == [1, 1]
     captured.ledger_query("UPDATE tidemark.chunks SET claimed_lsn = '0/1' RETURNING 1")
     captured.ledger_query("UPDATE tidemark.backfills SET state = 'applied' RETURNING 1")
-    with pytest.raises(BackfillRefused, match="append them again"):
+    with pytest.raises(BackfillRefused, match="make every row count as new"):
         captured.plan(tables=["public.log"])
     assert len(captured.plan(tables=["public.log"], replace=True)) == 1
 

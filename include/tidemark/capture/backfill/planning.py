@@ -452,8 +452,9 @@ class _Planner:
             and chunks.has_read_rows(self._ledger, self._config.pipeline, wish.table)
         ):
             reason = (
-                "it has no replica identity, and its history has the rows of a backfill already: another one would "
-                "append them again. If its history was removed from the lake, say so with `replace`"
+                "it has no replica identity, and its history has the rows of a backfill already: a column that was "
+                "altered since would make every row count as new. If its history was removed from the lake, say so "
+                "with `replace`"
             )
         if reason is not None:
             raise BackfillRefused(table=wish.table, reason=reason)

@@ -7,7 +7,7 @@
 
 Nothing asks for a backfill but these facts, so nothing can be asked for and forgotten. A table that is parked or not
 captured is left alone: what was read could not be merged. So is a table without identity whose history has rows that
-were read, since reading them again would double them.
+were read: the merge holds a chunk against them, and an altered column would make every row count as new.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _of(connection: psycopg.Connection[Any], pipeline: str, row: TableRow) -> Wa
     known = backfills.open_of(connection, pipeline, row.table)
     if known is not None:
         return _to_go_on(connection, pipeline, known)
-    if not row.needs_backfill or _would_double(connection, pipeline, row):
+    if not row.needs_backfill or _has_been_read(connection, pipeline, row):
         return None
     reason = row.backfill_reason or ""
     keys = tuple(tuple(key) for key in row.hole_keys)
@@ -83,7 +83,7 @@ def _to_go_on(connection: psycopg.Connection[Any], pipeline: str, known: Backfil
     return Wanted(known.table, known.mode, keys, f"its backfill {known.backfill} is not finished, and nobody reads it")
 
 
-def _would_double(connection: psycopg.Connection[Any], pipeline: str, row: TableRow) -> bool:
+def _has_been_read(connection: psycopg.Connection[Any], pipeline: str, row: TableRow) -> bool:
     """Whether the table is history only, and was read before."""
     if row.fingerprint is None or row.fingerprint["key"] or row.fingerprint["identity"] == "full":
         return False
