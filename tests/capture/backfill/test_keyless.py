@@ -60,29 +60,25 @@ def sleeping(captured: Captured) -> int:
 def test_a_reader_that_is_told_to_end_waits_for_no_stretch(
     captured: Captured, backfill: Backfill, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = []
+    asked, began = [], []
 
     def slow(*stretch: Any) -> sql.Composed:
         asked.append(stretch)
-        return one_row_after(5)
+        return one_row_after(30)
 
     def end_it() -> None:
-        with psycopg.connect(captured.source, autocommit=True) as connection:
-            captured.connection = connection
-            wait_for("both sessions read", lambda: sleeping(captured) == 2)
-            os.kill(os.getpid(), signal.SIGUSR1)
+        wait_for("both sessions read", lambda: sleeping(captured) == 2)
+        began.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGUSR1)
 
     monkeypatch.setattr(keyless.keyset, "stretch_query", slow)
     told = threading.Thread(target=end_it)
     told.start()
-    began = time.monotonic()
     with pytest.raises(SystemExit, match="told to end"):
         captured.read()
-    assert time.monotonic() - began < 5
     told.join()
-    assert len(asked) == 2
-    with psycopg.connect(captured.source, autocommit=True) as captured.connection:
-        assert sleeping(captured) == 0
+    assert time.monotonic() - began[0] < 20
+    assert (len(asked), sleeping(captured)) == (2, 0)
     monkeypatch.undo()
     assert captured.read().rows == 1000
 
@@ -114,24 +110,24 @@ def test_a_session_that_cannot_begin_ends_the_others(
     captured: Captured, backfill: Backfill, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connect = keyless.sessions.connect
-    asked = []
+    asked, began = [], []
 
     def refused(*given: Any) -> Any:
         if threading.current_thread().name == "chunk_1":
             wait_for("the other one reads", lambda: asked)
+            began.append(time.monotonic())
             raise psycopg.OperationalError("no more connections")
         return connect(*given)
 
     def slow(*stretch: Any) -> sql.Composed:
         asked.append(stretch)
-        return one_row_after(5)
+        return one_row_after(30)
 
     monkeypatch.setattr(keyless.sessions, "connect", refused)
     monkeypatch.setattr(keyless.keyset, "stretch_query", slow)
-    began = time.monotonic()
     with pytest.raises(DatabaseUnreachable, match="no more connections"):
         captured.read()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began[0] < 20
     assert len(asked) == 1
 
 
