@@ -312,7 +312,7 @@ def _ingest_table(
     backfills.keep_swept(connection, config.pipeline, result.swept)
     ended = backfills.complete(connection, config.pipeline, generation, result.table, after.applied_lsn)
     if ended is not None:
-        log.info("Backfill %s of %s is applied: complete as of %s", ended.backfill, ended.table, ended.complete_lsn)
+        log.info("Backfill %s of %s is applied, as of %s", ended.backfill, ended.table, ended.complete_lsn)
     return IngestedTable(
         table=result.table,
         generation=generation,

@@ -185,6 +185,18 @@ def test_an_exporter_that_ends_while_its_snapshot_is_imported_leaves_the_rest_to
     assert len(captured.rows(backfill)) == 1000
 
 
+def test_under_the_snapshot_the_key_keeps_the_order_that_it_had(captured: Captured) -> None:
+    a_table(captured)
+    (backfill,) = captured.plan(tables=["public.t"], mode="exported_snapshot", chunk_rows=100)
+    with psycopg.connect(captured.source) as exporter:
+        row = exporter.execute("SELECT pg_export_snapshot()").fetchone()
+        assert row is not None
+        captured.execute("CREATE UNIQUE INDEX down ON t (n DESC)", "ALTER TABLE t REPLICA IDENTITY USING INDEX down")
+        captured.read(imported=ImportedSnapshot(row[0], Lsn(1)))
+    assert [row["n"] for row in captured.rows(backfill)] == list(range(1, 1001))
+    assert captured.again(backfill).state == "open"
+
+
 def test_an_old_transaction_is_named_when_no_snapshot_can_be_exported(captured: Captured) -> None:
     a_table(captured)
     captured.plan(tables=["public.t"], mode="exported_snapshot")
