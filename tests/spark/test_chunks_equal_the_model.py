@@ -10,11 +10,16 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field, replace
 
+import pytest
+from pyspark.sql import DataFrame
+
 from tests.spark.lake import TEXTS, Lake, StagedTable, table_schema
 from tests.spark.model import Row
 from tests.spark.source import KEYS, Source
 from tidemark.backfill.snapshot import Snapshot
 from tidemark.staging.manifest import Claim, Sweep
+from tidemark.target import chunk_changes, merge
+from tidemark.target.changes import Changes
 from tidemark.target.plan import TableResult
 
 SEEDS = range(1)
@@ -141,6 +146,35 @@ def test_a_backfill_beside_writers_ends_equal_to_the_source(lake: Lake) -> None:
         assert result.swept == {table.backfill: 0}
         repaired = sum(c.repaired for c in result.chunks)
         assert (result.rows["history"], result.rows["inserted"], result.rows["deleted"]) == (repaired, 0, 0)
+
+
+@pytest.mark.parametrize("few_changes", [0, 1000])
+def test_many_rows_are_joined_without_sending_them_to_the_driver(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, few_changes: int
+) -> None:
+    """Whether the changes beside the chunks are few or many too: those may go to where the chunks' rows are."""
+    monkeypatch.setattr(merge, "FEW_ROWS", -1)
+    monkeypatch.setattr(merge, "MANY_ROWS", 0)
+    monkeypatch.setattr(chunk_changes, "FEW_CHANGES", few_changes)
+    kept: list[str] = []
+
+    def keep(changes: Changes, frame: DataFrame) -> DataFrame:
+        kept.append(frame._jdf.queryExecution().executedPlan().toString())
+        return frame.persist()
+
+    monkeypatch.setattr(Changes, "_kept", keep)
+    (table,) = _tables(lake, 3, range(1))
+    table.source.fill(12)
+    table.begin()
+    table.happen(8)
+    table.finish()
+    _merge(lake, [table])
+    _check(lake, table, holes=True)
+    placed = kept[0]
+    assert "FileScan parquet" in placed
+    broadcast = placed.count("BroadcastHashJoin")
+    # The claims, twice: of the rows and of the keys; and the changes' keys where they are few.
+    assert (broadcast, placed.count("SortMergeJoin")) == ((3, 1) if few_changes else (2, 1)), placed
 
 
 def test_a_sweep_without_all_of_its_chunks_removes_nothing(lake: Lake) -> None:

@@ -33,7 +33,8 @@ ROW_METADATA: Final = ("_commit_lsn", "_committed_at")
 
 
 class Changes:
-    """`batches` are the next ones behind `current`, the pinned version (None: the table has no current)."""
+    """`batches` are the next ones behind `current`, the pinned version (None: the table has no current). `few_rows`
+    says that planning costs more than computing."""
 
     def __init__(
         self,
@@ -42,8 +43,11 @@ class Changes:
         schemas: Sequence[TableSchema],
         batches: Sequence[PlannedBatch],
         current: PinnedTable | None,
+        *,
+        few_rows: bool,
     ) -> None:
         self.session = session
+        self.few_rows = few_rows
         self.lake = lake
         self.schemas = schemas
         self.schema = schemas[-1]
@@ -60,7 +64,8 @@ class Changes:
         self._cached: list[DataFrame] = []
 
     def release(self) -> None:
-        for frame in self._cached:
+        # The last one first: what is kept of another kept frame would be planned anew.
+        for frame in reversed(self._cached):
             frame.unpersist()
 
     # --- frames ---------------------------------------------------------------------------------------------------
@@ -112,7 +117,13 @@ class Changes:
         return fold.fill_unchanged(self.schema.key, unchanged, moved=self.moved, truncated=self.truncated, target=there)
 
     def _kept(self, frame: DataFrame) -> DataFrame:
-        """The frame, computed once; until `release`."""
+        """The frame, computed once; until `release`.
+
+        Of few rows the plan is forgotten as well: planning it again for whatever comes of it was two thirds of a small
+        merge. Should their executor be lost, the merge fails and is tried again; many rows are worth computing anew.
+        """
+        if self.few_rows:
+            return frame.localCheckpoint(eager=False)
         self._cached.append(frame.persist())
         return frame
 

@@ -62,8 +62,9 @@ class ChunkChanges(Changes):
         history: PinnedTable,
         evidence: Sequence[PlannedBatch],
         generation: int,
+        few_rows: bool,
     ) -> None:
-        super().__init__(session, lake, schemas, batches, current)
+        super().__init__(session, lake, schemas, batches, current, few_rows=few_rows)
         self.history = history
         self.evidence = evidence
         self.generation = generation

@@ -246,7 +246,8 @@ class TableMerge:
     def _move(self, state: State, missing: list[PlannedBatch], lagging: list[PlannedBatch]) -> None:
         """Towards the end of the plan. Where history is ahead, current alone, up to where history is."""
         there = 0 if state.current is None else state.current.bytes
-        if self.planned.rows_read <= FEW_ROWS and there is not None and there <= FEW_BYTES:
+        few_rows = self.planned.rows_read <= FEW_ROWS and there is not None and there <= FEW_BYTES
+        if few_rows:
             expect_few_rows(self.session)
         elif self.planned.rows_read > MANY_ROWS:
             expect_many_rows(self.session)
@@ -255,7 +256,7 @@ class TableMerge:
         if current is not None:
             current = self._with_columns("current", current, self._current_type(), ())
         ahead = [b for b in lagging if b not in missing]
-        changes = self._changes(ahead or missing, history, current)
+        changes = self._changes(ahead or missing, history, current, few_rows=few_rows)
         try:
             if not ahead:
                 self._add("history", changes.move_history(history, self.history_id))
@@ -270,10 +271,12 @@ class TableMerge:
         finally:
             changes.release()
 
-    def _changes(self, batches: list[PlannedBatch], history: PinnedTable, current: PinnedTable | None) -> Changes:
+    def _changes(
+        self, batches: list[PlannedBatch], history: PinnedTable, current: PinnedTable | None, *, few_rows: bool
+    ) -> Changes:
         """The batches that come next, with what stands behind them in evidence or plan."""
         if not any(b.claims or b.sweeps for b in batches):
-            return Changes(self.session, self.plan.lake, self.planned.schemas, batches, current)
+            return Changes(self.session, self.plan.lake, self.planned.schemas, batches, current, few_rows=few_rows)
         before = [b for b in self.planned.batches if b.end_lsn <= batches[0].start_lsn]
         return ChunkChanges(
             self.session,
@@ -284,6 +287,7 @@ class TableMerge:
             history=history,
             evidence=[*self.planned.evidence, *before],
             generation=self.plan.generation,
+            few_rows=few_rows,
         )
 
     def _holes(self) -> Holes | None:
