@@ -66,9 +66,10 @@ def simulation(checkout: Checkout) -> int:
 
 
 def faults(checkout: Checkout) -> int:
-    """SIGKILL at every failpoint, also at those that `make test` leaves out."""
+    """SIGKILL and rivals at every failpoint, also at those that `make test` leaves out."""
     os.environ["TIDEMARK_EVERY_FAILPOINT"] = "1"
-    return _all(checkout, {"tests of faults": _pytest(checkout, "tests of faults", ["tests/faults"])})
+    chosen = ["tests/faults", "tests/spark/test_rivals.py"]
+    return _all(checkout, {"tests of faults": _pytest(checkout, "tests of faults", chosen)})
 
 
 def scheduler(checkout: Checkout) -> int:
