@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark.model import Change, Row
+from tests.support import delta_files
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
 from tidemark.schema.table import Column, Identity, TableSchema
@@ -189,21 +190,30 @@ class Lake:
     def current(self, table: StagedTable) -> list[Row]:
         """The rows without metadata, in the key's order."""
         by = table.schema.key or [c.name for c in table.schema.columns]
-        rows = [row for _, row in self._rows(self.read("current", table), table)]
+        rows = [row for _, row in self._rows("current", table)]
         return sorted(rows, key=lambda row: str([row[k] for k in by]))
 
     def history(self, table: StagedTable) -> list[tuple[str, Row]]:
         """Operation and row, in R1 order, the delete of a key change before its insert."""
-        return self._rows(self.read("history", table).orderBy("_commit_lsn", "_ordinal", "_op"), table)
+        return self._rows("history", table)
 
-    def _rows(self, frame: DataFrame, table: StagedTable) -> list[tuple[str, Row]]:
-        found = frame.toArrow()
-        maps = {f.name for f in found.schema if pa.types.is_map(f.type)}
+    def _rows(self, step: str, table: StagedTable) -> list[tuple[str, Row]]:
+        maps = {c.name for c in table.schema.columns if c.target.startswith("map")}
         names = [c.name for c in table.schema.columns]
         return [
             (r.get("_op", ""), {n: dict(r[n]) if n in maps and r[n] is not None else r[n] for n in names})
-            for r in found.to_pylist()
+            for r in self.stored(step, table)
         ]
+
+    def stored(self, step: str, table: StagedTable) -> list[Row]:
+        """The rows with metadata; those of history in R1 order. Without Spark, whose queries would be most of a test's
+        time."""
+        found = delta_files.read(Path(self.path(step, table)))
+        assert found is not None, f"there is no {step}"
+        rows = found.rows_as_stored()
+        if step == "history":
+            rows.sort(key=lambda r: (r["_commit_lsn"], r["_ordinal"], r["_op"]))
+        return rows
 
     def version(self, step: str, table: StagedTable) -> int:
         logs = sorted((Path(self.path(step, table)) / "_delta_log").glob("*.json"))

@@ -14,9 +14,10 @@ import pytest
 from pyspark.sql import DataFrame
 
 from tests.spark.lake import TEXTS, Lake, StagedTable, table_schema
-from tests.spark.model import Row
+from tests.spark.model import Change, Row
 from tests.spark.source import KEYS, Source
 from tidemark.backfill.snapshot import Snapshot
+from tidemark.lsn import Lsn
 from tidemark.staging.manifest import Claim, Sweep
 from tidemark.target import chunk_changes, merge
 from tidemark.target.changes import Changes
@@ -101,7 +102,7 @@ def _merge(lake: Lake, tables: list[Backfilled]) -> list[TableResult]:
 def _check(lake: Lake, table: Backfilled, *, holes: bool = False) -> None:
     """Current equals the source, save for values that it says it lacks; history leads to current."""
     expected = {row["id"]: row for row in table.source.committed.values()}
-    current = {row["id"]: row.asDict() for row in lake.read("current", table.table).collect()}
+    current = {row["id"]: row for row in lake.stored("current", table.table)}
     assert set(current) == set(expected)
     for key, row in current.items():
         lacking = row["_holes"] or []
@@ -111,7 +112,7 @@ def _check(lake: Lake, table: Backfilled, *, holes: bool = False) -> None:
             n: expected[key][n] for n in TEXTS if n not in lacking
         }
     last: dict[int, Row] = {}
-    for change in lake.read("history", table.table).orderBy("_commit_lsn", "_ordinal", "_op").collect():
+    for change in lake.stored("history", table.table):
         if change["_op"] == "truncate":
             last.clear()
         elif change["_op"] in ("delete", "sweep"):
@@ -175,6 +176,23 @@ def test_many_rows_are_joined_without_sending_them_to_the_driver(
     broadcast = placed.count("BroadcastHashJoin")
     # The claims, twice: of the rows and of the keys; and the changes' keys where they are few.
     assert (broadcast, placed.count("SortMergeJoin")) == ((3, 1) if few_changes else (2, 1)), placed
+
+
+def test_rows_that_came_back_unchanged_behind_a_truncate_are_there(lake: Lake) -> None:
+    """The table left the publication behind its truncate and was filled again as it was; then it was backfilled."""
+    table = lake.table(table_schema("t", TEXTS))
+    filled = [{"id": key, "n": key, "body": None, "note": None} for key in (1, 2)]
+    table.stage([Change("insert", row) for row in filled])
+    lake.applied(table.planned())
+    truncate, low = table.next_lsn(), table.next_lsn()
+    before = Change("update", {**filled[0], "n": 7}), Change("update", filled[0])
+    claim = table.stage_chunk("b1", "1-1", filled, snapshot="50:50:", low=low)
+    claim = replace(claim, watermark_lsn=Lsn(table.next_lsn()))
+    table.stage_committed([(truncate, 10, [*before, Change("truncate")])], (claim,))
+    (result,) = lake.applied(table.planned(1))
+    assert lake.current(table) == filled
+    assert [c.inserted for c in result.chunks] == [2]
+    assert [op for op, _ in lake.history(table)][-3:] == ["truncate", "read", "read"]
 
 
 def test_a_sweep_without_all_of_its_chunks_removes_nothing(lake: Lake) -> None:

@@ -328,6 +328,14 @@ def test_history_of_a_multiset_has_the_old_row_and_the_new_one(merged: Merged) -
     ]
 
 
+def test_the_keys_of_holes_are_texts_that_postgresql_reads(lake: Lake) -> None:
+    table = lake.table(table_schema("t", {"b": "binary", "at": "timestamp", "n": "int", "body": "string"}, ("b", "at")))
+    values = {"b": b"\x00\xff", "at": datetime(2024, 2, 29, 12, 30, 0, 250_000, tzinfo=UTC), "n": 1, "body": None}
+    table.stage([Change("update", values, ("body",))])
+    (result,) = lake.applied(table.planned())
+    assert result.holes == Holes({"body": 1}, (("\\x00FF", "2024-02-29 12:30:00.250000Z"),))
+
+
 def test_a_large_target_gives_unchanged_values_from_the_files_of_their_keys(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

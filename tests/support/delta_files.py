@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import struct
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,11 +38,18 @@ class DeltaFiles:
         """All rows, in no order: times as microseconds or days since 1970, floats as their repr, arrays as tuples, maps
         as sorted pairs.
         """
+        return self._rows(values)
+
+    def rows_as_stored(self) -> list[Row]:
+        """All rows, in no order, as Arrow has them."""
+        return self._rows(lambda table, field: _column(table, field).to_pylist())
+
+    def _rows(self, of_column_in: Callable[[pa.Table, T.StructField], list[Any]]) -> list[Row]:
         found: list[Row] = []
         for name, vector in self.files:
             table = pq.ParquetFile(self.path / unquote(name)).read()
             gone = set() if vector is None else _deleted(self.path, vector)
-            columns = {f.name: values(table, f) for f in self.fields}
+            columns = {f.name: of_column_in(table, f) for f in self.fields}
             found += [
                 {column: of_column[row] for column, of_column in columns.items()}
                 for row in range(table.num_rows)
@@ -90,10 +98,9 @@ def _file_id(action: dict[str, Any]) -> tuple[str, str]:
 
 def values(table: pa.Table, field: T.StructField) -> list[Any]:
     """One column as Python values; NULL throughout in a file that is older than the column."""
-    name = field.metadata.get("delta.columnMapping.physicalName", field.name)
-    if name not in table.column_names:
+    column = _column(table, field)
+    if pa.types.is_null(column.type):
         return [None] * table.num_rows
-    column = table.column(name)
     match field.dataType:
         case T.TimestampType() | T.TimestampNTZType():
             column = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
@@ -104,6 +111,13 @@ def values(table: pa.Table, field: T.StructField) -> list[Any]:
         case T.ArrayType(elementType=T.DateType()):
             column = column.cast(pa.list_(pa.int32()))
     return [_value(value) for value in column.to_pylist()]
+
+
+def _column(table: pa.Table, field: T.StructField) -> pa.ChunkedArray:
+    name = field.metadata.get("delta.columnMapping.physicalName", field.name)
+    if name in table.column_names:
+        return table.column(name)
+    return pa.chunked_array([pa.nulls(table.num_rows)])
 
 
 def _value(value: Any) -> Any:

@@ -184,7 +184,8 @@ class ChunkChanges(Changes):
             touched = self._events.transform(visibility.at_watermark(self.schema.key, self.names, self._claims))
             rows = touched.unionByName(others)
         types = {f.name: f.dataType for f in rows.schema.fields}
-        judged = rows.transform(visibility.judge(self.schema.key, self.names, types, self._there))
+        judge = visibility.judge(self.schema.key, self.names, types, self._there, truncated=self.truncated)
+        judged = rows.transform(judge)
         return judged if self._there is None else self._kept(judged)
 
     @cached_property
@@ -320,7 +321,7 @@ class ChunkChanges(Changes):
             repaired=repaired,
             unchanged=unchanged,
             overtaken=max(0, claim.rows - inserted - repaired - unchanged),
-            lost_by_window=lost,
+            lost_by_window=lost if self.keyed else None,
         )
 
     def swept_rows(self) -> dict[str, int]:

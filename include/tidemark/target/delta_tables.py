@@ -37,7 +37,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
     DateType,
+    MapType,
     NumericType,
     StringType,
     StructField,
@@ -188,13 +191,29 @@ def rows_in_files_of(spark: SparkSession, table: PinnedTable, keys: DataFrame, k
 
 
 def count_holes(spark: SparkSession, path: str, key: Sequence[str], most: int) -> Holes:
-    """The rows of the newest version that have `_holes`: how many per column, and the keys of `most` of them."""
+    """The rows of the newest version that have `_holes`: how many per column, and the keys of `most` of them.
+
+    There are no keys where PostgreSQL would not read them from Spark's texts: then the whole table is read again.
+    """
     lacking = rows(spark, pin(spark, path)).where(F.col("_holes").isNotNull())
     columns = lacking.select(F.explode("_holes").alias("name")).groupBy("name").count().collect()
     if not columns:
         return Holes({}, ())
-    keys = lacking.select(*[F.col(spark_identifier(k)).cast("string") for k in key]).limit(most).collect()
-    return Holes({row["name"]: row["count"] for row in columns}, tuple(tuple(row) for row in keys))
+    texts = [text for k in key if (text := _as_postgres_reads_it(lacking.schema[k])) is not None]
+    found = lacking.select(*texts).limit(most).collect() if len(texts) == len(key) else []
+    return Holes({row["name"]: row["count"] for row in columns}, tuple(tuple(row) for row in found))
+
+
+def _as_postgres_reads_it(field: StructField) -> Column | None:
+    """A column's values as texts that are input of its source's type, None where they cannot be."""
+    value = F.col(spark_identifier(field.name))
+    if isinstance(field.dataType, ArrayType | MapType):
+        return None
+    if isinstance(field.dataType, BinaryType):
+        return F.concat(F.lit("\\x"), F.hex(value))
+    if isinstance(field.dataType, TimestampType):
+        return F.date_format(value, "yyyy-MM-dd HH:mm:ss.SSSSSSXXX")
+    return value.cast("string")
 
 
 def create(spark: SparkSession, path: str, schema: StructType, properties: Mapping[str, str]) -> None:

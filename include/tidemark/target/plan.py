@@ -174,7 +174,7 @@ class ChunkResult:
     """What became of a chunk's rows: `inserted` were missing in the target, `repaired` differed from it, `unchanged`
     were there already, `overtaken` gave way to a change that their snapshot did not see. `lost_by_window` counts the
     keys for which such a change was in the WAL before the low watermark: a watermark window alone would have put the
-    older row over it."""
+    older row over it; None of a table without a key, whose rows are not told apart."""
 
     backfill: str
     chunk: str
@@ -184,7 +184,7 @@ class ChunkResult:
     repaired: int
     unchanged: int
     overtaken: int
-    lost_by_window: int
+    lost_by_window: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -176,14 +176,17 @@ def at_watermark(key: Sequence[str], columns: Sequence[str], claims: DataFrame) 
 
     The row is the chunk's under the unseen changes that were applied before; `__tidemark_stream` is the plan's newest
     change below the watermark (NULL: what the target has), VERDICT is OVERTAKEN where that change was not seen: it says
-    itself what the row is.
+    itself what the row is. A chunk that saw the plan's last truncate stands above it, and so does its stream.
     """
     row = F.struct("_op", *[column(name) for name in columns], "_text", HOLES, SEEN)
     order = F.struct(*fold.ORDER)
 
     def transform(events: DataFrame) -> DataFrame:
-        of_claim = events.where(F.col(CLAIM).isNotNull()).join(claims.select(CLAIM, _W, _LOW), on=CLAIM, how="inner")
-        below = (F.col(ORIGIN) == fold.PLAN) & (F.col("_commit_lsn") < F.col(_W))
+        of_claim = events.where(F.col(CLAIM).isNotNull()).join(
+            claims.select(CLAIM, _W, _LOW, _IS_ABOVE), on=CLAIM, how="inner"
+        )
+        same_side = F.col(ABOVE) | ~F.col(_IS_ABOVE)
+        below = (F.col(ORIGIN) == fold.PLAN) & (F.col("_commit_lsn") < F.col(_W)) & same_side
         lost = (F.col(SEEN) == 2) & (F.col("_commit_lsn") < F.col(_LOW))
         in_chunk = F.col(ORIGIN) == fold.READ
         facts = ("_generation", "_commit_lsn", "_committed_at", ABOVE)
@@ -239,9 +242,10 @@ def _stream_type(rows: DataFrame, columns: Sequence[str]) -> StructType:
 
 
 def judge(
-    key: Sequence[str], columns: Sequence[str], types: dict[str, DataType], target: DataFrame | None
+    key: Sequence[str], columns: Sequence[str], types: dict[str, DataType], target: DataFrame | None, *, truncated: bool
 ) -> Transform:
-    """Sets VERDICT: whether the stream's row, of the plan or else of the pinned target, is there and the same."""
+    """Sets VERDICT: whether the stream's row, of the plan or else of the pinned target, is there and the same. Where
+    the plan is `truncated`, nothing of the target is left for the rows above."""
     names = [f"__tidemark_key_{n}" for n in range(len(key))]
 
     def transform(rows: DataFrame) -> DataFrame:
@@ -261,6 +265,8 @@ def judge(
             matches = fold.all_of([column(k) == F.col(n) for k, n in zip(key, names, strict=True)])
             joined = rows.join(there, on=matches, how="left").drop(*names)
             in_target = F.col("__tidemark_there").isNotNull()
+            if truncated:
+                in_target &= ~F.col(ABOVE)
             same_as_target = _same(columns, types, "__tidemark_there")
             present = F.when(stream.isNotNull(), in_stream).otherwise(in_target)
             same = F.when(stream.isNotNull(), same_as_stream).otherwise(same_as_target)

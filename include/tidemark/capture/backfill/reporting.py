@@ -19,7 +19,7 @@ from tidemark.ledger.backfills import Backfill
 from tidemark.ledger.connection import connect
 from tidemark.lsn import Lsn
 
-COUNTS: Final = ("inserted", "repaired", "unchanged", "overtaken", "lost_by_window")
+COUNTS: Final = ("inserted", "repaired", "unchanged", "overtaken")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class TableReport:
     repaired: int
     unchanged: int
     overtaken: int
-    lost_by_window: int
+    lost_by_window: int | None
     sweeps: bool
     swept: int | None
     holes: int
@@ -53,9 +53,10 @@ class TableReport:
         line = (
             f"{self.table}: {what} as of {self.complete_lsn}. {self.read} rows read in {self.chunks} chunks: "
             f"{self.inserted} inserted, {self.repaired} repaired, {self.unchanged} unchanged, "
-            f"{self.overtaken} overtaken{swept}. "
-            f"A watermark window alone would have lost {self.lost_by_window} changes."
+            f"{self.overtaken} overtaken{swept}."
         )
+        if self.lost_by_window is not None:
+            line += f" A watermark window alone would have lost {self.lost_by_window} changes."
         if self.unknown:
             line += f" What became of the rows of {self.unknown} chunks is not known: their merge ended unheard."
         if self.holes:
@@ -155,6 +156,7 @@ def filled_ranges(connection: psycopg.Connection[Any], pipeline: str, backfill: 
 def _table(connection: psycopg.Connection[Any], pipeline: str, backfill: Backfill) -> TableReport:
     read = [c for c in chunks.of_backfill(connection, pipeline, backfill.backfill) if c.claimed_lsn is not None]
     known = [c.result for c in read if c.result is not None]
+    lost = [result.get("lost_by_window", 0) for result in known]
     row = tables.one(connection, pipeline, backfill.table)
     return TableReport(
         table=backfill.table,
@@ -165,6 +167,7 @@ def _table(connection: psycopg.Connection[Any], pipeline: str, backfill: Backfil
         unknown=len(read) - len(known),
         read=sum(c.rows for c in read),
         **{name: sum(result.get(name, 0) for result in known) for name in COUNTS},
+        lost_by_window=None if None in lost else sum(lost),
         sweeps=backfill.sweeps,
         swept=backfill.swept,
         holes=0 if row is None else sum(row.holes.values()),
