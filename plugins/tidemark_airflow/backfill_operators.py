@@ -15,6 +15,7 @@ from typing import Any, Final
 from airflow.sdk import BaseOperator, Context
 
 from tidemark.config import PipelineConfig
+from tidemark.startup import spare_pandas
 from tidemark_airflow import form
 from tidemark_airflow.connections import conninfo, salt
 from tidemark_airflow.operators import holder, run_id
@@ -55,6 +56,7 @@ class ReadChunksOperator(BaseOperator):
         self.reader = reader
 
     def execute(self, context: Context) -> dict[str, Any]:
+        spare_pandas()
         from tidemark.capture.backfill.exported import read_exported
         from tidemark.capture.backfill.reading import read_chunks
 

@@ -23,6 +23,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from tidemark.config import PipelineConfig
 from tidemark.errors import LeaseTaken, PipelineFileInvalid, SparkApplicationFailed
 from tidemark.staging.layout import plan_file, result_file
+from tidemark.startup import spare_pandas
 from tidemark_airflow import submission
 from tidemark_airflow.assets import event_extra, pipeline_alias, table_asset
 from tidemark_airflow.auto_backfill import start_wanted
@@ -89,6 +90,7 @@ class DrainOperator(BaseOperator):
         self.run_s = run_s
 
     def execute(self, context: Context) -> dict[str, Any]:
+        spare_pandas()
         from tidemark.capture.drain import drain
 
         drained = drain(

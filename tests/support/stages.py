@@ -11,13 +11,15 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING, Any
 
 from tidemark.capture.backfill.planning import BackfillRequest
 from tidemark.config import PipelineConfig
 from tidemark.ledger.backfills import Backfill
+from tidemark.startup import spare_pandas
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,7 @@ def confirm(given: StageInput) -> Any:
 
 
 def main(stage: str, path: str) -> None:
+    spare_pandas()
     given: StageInput = pickle.loads(Path(path).read_bytes())
     match stage:
         case "plan":

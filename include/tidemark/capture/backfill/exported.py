@@ -44,6 +44,7 @@ from tidemark.ledger import connection as ledger_sessions
 from tidemark.lsn import Lsn
 from tidemark.source.connection import replication_conninfo, unreachable
 from tidemark.source.publication import transactions_in_flight
+from tidemark.startup import spare_pandas
 
 log = logging.getLogger(__name__)
 
@@ -205,6 +206,7 @@ def _outcome(process: subprocess.Popen[bytes]) -> ReadResult | TidemarkError | N
 
 def serve() -> None:
     """A reader process: work in, outcome out. Its log goes to standard error, which it shares with the task."""
+    spare_pandas()
     outcome_file = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     logging.basicConfig(
