@@ -1,8 +1,13 @@
 """Named places where a test may kill the process, so that "what if it dies here" has an answer that was tried.
 
-`reach(name)` does nothing unless the environment variable TIDEMARK_FAILPOINT is `name` (SIGKILL: no handler, no
-`finally`, as when a machine is lost) or `name:stop` (SIGSTOP: a process that everybody believes dead, and that goes on
-later). `NAMES` lists all of them in the order in which a run reaches them; tests/faults walks the list.
+`reach(name)` does nothing unless the environment variable TIDEMARK_FAILPOINT says so:
+
+    name           SIGKILL there: no handler, no `finally`, as when a machine is lost
+    name:stop      SIGSTOP there: a process that everybody believes dead, and that goes on later
+    each:<folder>  SIGKILL at every name, once each: who reaches a name first leaves a file of that name and dies, who
+                   finds the file goes on; for processes that nobody starts one by one, as Airflow's tasks
+
+`NAMES` lists all of them in the order in which a run reaches them; tests/faults walks the list.
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ import signal
 from typing import Final
 
 VARIABLE: Final = "TIDEMARK_FAILPOINT"
+EACH: Final = "each:"
 
 OF_A_BACKFILL: Final = (
     "plan.before_open",
@@ -49,9 +55,18 @@ def reach(name: str) -> None:
     """Die here if the environment says so. Raises ValueError for a name that is not in `NAMES`."""
     if name not in NAMES:
         raise ValueError(f"unknown failpoint {name!r}")
-    wanted = os.environ.get(VARIABLE)
-    if wanted == name:
+    wanted = os.environ.get(VARIABLE, "")
+    if wanted == name or (wanted.startswith(EACH) and _is_first(wanted.removeprefix(EACH), name)):
         os.kill(os.getpid(), signal.SIGKILL)
     elif wanted == f"{name}:stop":
         os.environ.pop(VARIABLE, None)  # once: what goes on later shall go on to its end
         os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def _is_first(folder: str, name: str) -> bool:
+    """Whether nobody was here before; of several processes that come at the same time one is the first."""
+    try:
+        os.close(os.open(os.path.join(folder, name), os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+    except FileExistsError:
+        return False
+    return True
