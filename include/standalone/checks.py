@@ -73,8 +73,9 @@ def faults(checkout: Checkout) -> int:
 
 
 def scheduler(checkout: Checkout) -> int:
-    """Backfills under a real scheduler: cancelled and gone on with, and started by the capture beside its own runs."""
-    chosen = ["tests/airflow/test_backfill_end_to_end.py"]
+    """Backfills under a real scheduler: cancelled and gone on with, started by the capture beside its own runs, and
+    killed at every failpoint, which `airflow dags test` goes through as well."""
+    chosen = ["tests/airflow/test_backfill_end_to_end.py", "tests/airflow/test_backfill_killed.py"]
     return _all(checkout, {"tests under a scheduler": _pytest(checkout, "tests under a scheduler", chosen)})
 
 

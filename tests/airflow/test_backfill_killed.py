@@ -1,0 +1,120 @@
+"""SIGKILL once at every step of plan, reader, drain, merge, sweep and confirm, as `airflow dags test` runs them, which
+is run again until it ends well. The source changes and capture runs in between, and in the end every row of `current`
+is compared with the source's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psycopg
+import pytest
+from pyspark.sql import SparkSession
+
+from standalone.postgres import PostgresServer
+from tests.airflow.captured_shop import FIRST_ORDERS, TABLES, Shop, open_shop
+from tidemark import failpoints
+
+READING = {name for name in failpoints.NAMES if name.startswith(("plan.", "read."))}
+
+
+@pytest.fixture
+def shop(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    """Its rows are older than its slot, which a first run of the capture has made."""
+    with open_shop(postgres, tmp_path_factory) as found:
+        found.execute(FIRST_ORDERS)
+        _capture(found)
+        yield found
+
+
+@dataclass(slots=True)
+class Killing:
+    """The folder in which whoever dies leaves the name of the place, and what the source sees meanwhile."""
+
+    shop: Shop
+    folder: Path
+    changes: int = field(default=0)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        return {failpoints.VARIABLE: f"{failpoints.EACH}{self.folder}"}
+
+    def reached(self) -> set[str]:
+        return {file.name for file in self.folder.iterdir()}
+
+    def change(self) -> None:
+        """Changes of every kind; an order's note lies out of line, so that its update does not carry it."""
+        self.changes += 1
+        n = self.changes
+        self.shop.execute(
+            f"UPDATE shop.orders SET total = total + 1 WHERE customer % 7 = {n % 7};"
+            f"DELETE FROM shop.orders WHERE customer = {n};"
+            f"INSERT INTO shop.orders (customer, total, note) VALUES ({1000 + n}, {n}, 'later');"
+            f"UPDATE shop.customers SET id = id + 10000 WHERE id = {5 * n};"
+            f"DELETE FROM shop.customers WHERE id = {5 * n + 1};"
+            f"INSERT INTO shop.audit (what) VALUES ('{n}'), ('{n}');"
+            "DELETE FROM shop.audit WHERE ctid = (SELECT min(ctid) FROM shop.audit);"
+        )
+
+    def let_leases_end(self) -> None:
+        """As if the killed had been dead for longer than a lease lasts."""
+        with psycopg.connect(self.shop.ledger) as connection:
+            connection.execute("UPDATE tidemark.leases SET expires_at = clock_timestamp() - interval '1 second'")
+
+
+@pytest.fixture
+def killing(shop: Shop, tmp_path: Path) -> Killing:
+    folder = tmp_path / "killed"
+    folder.mkdir()
+    return Killing(shop, folder)
+
+
+@pytest.mark.scheduler
+def test_dags_test_that_is_killed_at_every_step_is_finished_by_running_it_again(
+    killing: Killing, spark: SparkSession
+) -> None:
+    shop = killing.shop
+    # What is wanted; once that is done, the tables by name: their backfill is a repair.
+    conf: dict[str, object] = {"chunk_rows": 100, "readers": 1}
+    minute, done = 0, False
+    for number in range(1, 2 * len(failpoints.NAMES)):
+        before = killing.reached()
+        if done or before < READING:
+            # Another run, which goes on where the killed one ended. Once all is read there is nothing to go on with but
+            # the killed run itself: a date names a run.
+            minute += 1
+        date = f"2026-01-01T00:{minute:02}:00"
+        tried = shop.airflow.run("dags", "test", "shop_backfill", date, "--conf", json.dumps(conf), **killing.variables)
+        done = tried.returncode == 0
+        assert done or killing.reached() > before, f"it died of something else:\n{tried.stdout[-6000:]}"
+        if done and killing.reached() == set(failpoints.NAMES):
+            break
+        if done:
+            conf["tables"] = list(TABLES)
+        killing.let_leases_end()
+        killing.change()
+        if number % 3 == 0:
+            _capture(shop)
+            killing.change()
+    assert done
+    assert killing.reached() == set(failpoints.NAMES)
+    _are_in_sync(killing, spark)
+
+
+def _capture(shop: Shop) -> None:
+    """One run of the capture that nobody disturbs."""
+    done = shop.airflow.run("dags", "test", "shop_capture")
+    assert done.returncode == 0, done.stdout[-6000:]
+
+
+def _are_in_sync(killing: Killing, spark: SparkSession) -> None:
+    """After one more run of the capture the tables are the source's, and nothing says that they need a backfill."""
+    killing.let_leases_end()
+    killing.change()
+    _capture(killing.shop)
+    assert killing.shop.differences(spark) == {}
+    with psycopg.connect(killing.shop.ledger) as connection:
+        found = connection.execute('SELECT "table" FROM tidemark.tables WHERE needs_backfill').fetchall()
+    assert found == []
