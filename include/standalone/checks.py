@@ -73,8 +73,8 @@ def faults(checkout: Checkout) -> int:
 
 
 def scheduler(checkout: Checkout) -> int:
-    """Backfills under a real scheduler: cancelled and gone on with, started by the capture beside its own runs, and
-    killed at every failpoint, which `airflow dags test` goes through as well."""
+    """Backfills under a real scheduler: cancelled and gone on with, and started by the capture beside its own runs; and
+    one by `airflow dags test`, killed at every failpoint."""
     chosen = ["tests/airflow/test_backfill_end_to_end.py", "tests/airflow/test_backfill_killed.py"]
     return _all(checkout, {"tests under a scheduler": _pytest(checkout, "tests under a scheduler", chosen)})
 
