@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -295,9 +294,8 @@ class TestFirstRun:
         reports: list[Report] = []
         waiting = threading.Thread(target=lambda: reports.append(shop.preflight()))
         waiting.start()
-        while not shop.sql("SELECT 1 FROM pg_stat_activity WHERE cardinality(pg_blocking_pids(pid)) > 0"):
-            assert waiting.is_alive(), "the preflight did not wait for the other's transaction"
-            time.sleep(0.02)
+        blocked = "SELECT 1 FROM pg_stat_activity WHERE cardinality(pg_blocking_pids(pid)) > 0"
+        wait_for("the preflight waits for the other's transaction", lambda: shop.sql(blocked))
         other.commit()
         waiting.join()
         assert not reports[0].errors, str(reports[0])
