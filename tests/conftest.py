@@ -35,11 +35,15 @@ def postgres16(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresSer
         yield server
 
 
-def create_database(server: PostgresServer, prefix: str) -> str:
-    """Create an empty database with a name of its own and return its connection string."""
+def create_database(server: PostgresServer, prefix: str, like: str = "") -> str:
+    """Create a database with a name of its own and return its connection string. It is empty, or a copy of the one to
+    which `like` connects."""
     name = f"{prefix}_{next(_numbers)}"
+    template = psycopg.conninfo.conninfo_to_dict(like).get("dbname", "template1")
     with psycopg.connect(server.conninfo(), autocommit=True) as connection:
-        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        connection.execute(
+            sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(str(template)))
+        )
     return server.conninfo(name)
 
 

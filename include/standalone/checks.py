@@ -16,16 +16,14 @@ def lint(checkout: Checkout) -> int:
     return _all(checkout, _lint(checkout))
 
 
-# Each of these processes has a Spark of its own. The first one keeps a core busy; faults wait for the processes that
-# they kill, and all other tests for PostgreSQL and for Airflow's clock, so that they take little of the second core.
+# Two processes with a Spark of their own, and about as much to do; all other tests are a third one, which waits for
+# PostgreSQL and for Airflow's clock.
 WITH_SPARK: Final = {
-    "tests with Spark": ("tests/spark", "tests/scenarios", "tests/simulation"),
-    "tests of faults": ("tests/faults",),
+    "tests of merges": ("tests/spark", "tests/simulation", "tests/scenarios", "--ignore=tests/scenarios/backfill"),
+    "tests of faults": ("tests/faults", "tests/backfill", "tests/scenarios/backfill"),
 }
-
-
-# Backfills under a real scheduler take minutes of its clock; one test in which it runs the capture stays.
-NOT_SCHEDULER: Final = ("-m", "not scheduler")
+# What `make faults` and `make scheduler` play, and `make test` does not.
+NOT_THOROUGH: Final = ("-m", "not thorough")
 
 
 def test(checkout: Checkout) -> int:
@@ -33,10 +31,10 @@ def test(checkout: Checkout) -> int:
     linted = _all(checkout, _lint(checkout))
     if chosen := os.environ.get("TESTS", "").split():
         return max(linted, _all(checkout, {"chosen tests": _pytest(checkout, "chosen tests", chosen)}))
-    ignored = [f"--ignore={folder}" for folders in WITH_SPARK.values() for folder in folders]
+    ignored = [f"--ignore={part}" for parts in WITH_SPARK.values() for part in parts if not part.startswith("-")]
     parts = {
-        **{what: list(folders) for what, folders in WITH_SPARK.items()},
-        "other tests": ["tests", *ignored, *NOT_SCHEDULER],
+        **{what: [*folders, *NOT_THOROUGH] for what, folders in WITH_SPARK.items()},
+        "other tests": ["tests", *ignored, *NOT_THOROUGH],
     }
     tested = _side_by_side(checkout, {what: _pytest(checkout, what, part) for what, part in parts.items()})
     return max(linted, tested)
@@ -66,16 +64,16 @@ def simulation(checkout: Checkout) -> int:
 
 
 def faults(checkout: Checkout) -> int:
-    """SIGKILL and rivals at every failpoint, also at those that `make test` leaves out."""
-    os.environ["TIDEMARK_EVERY_FAILPOINT"] = "1"
-    chosen = ["tests/faults", "tests/spark/test_rivals.py"]
+    """SIGKILL, rivals, slots and ledgers that move, at every failpoint and from every side."""
+    chosen = ["tests/faults", "tests/spark/test_rivals.py", "tests/spark/test_merge_equals_the_model.py"]
     return _all(checkout, {"tests of faults": _pytest(checkout, "tests of faults", chosen)})
 
 
 def scheduler(checkout: Checkout) -> int:
-    """Backfills under a real scheduler: cancelled and gone on with, and started by the capture beside its own runs; and
-    one by `airflow dags test`, killed at every failpoint."""
-    chosen = ["tests/airflow/test_backfill_end_to_end.py", "tests/airflow/test_backfill_killed.py"]
+    """What Airflow itself runs, under a real scheduler and by `airflow dags test`: captures and backfills, cancelled,
+    gone on with, refused, and killed at every failpoint."""
+    names = ("test_end_to_end", "test_backfill_end_to_end", "test_backfill_killed")
+    chosen = [f"tests/airflow/{name}.py" for name in names]
     return _all(checkout, {"tests under a scheduler": _pytest(checkout, "tests under a scheduler", chosen)})
 
 

@@ -511,6 +511,14 @@ class SparkApplicationFailed(RetryError):
     )
 
 
+class DeltaMissing(ConfigError):
+    happened = "Spark {version} does not have Delta Lake: it knows no class io.delta.tables.DeltaTable"
+    remedy = (
+        "Give it Delta's jars: a folder of them in TIDEMARK_SPARK_JARS, `spark.jars.packages` in `spark.conf` of the "
+        "pipeline file, or a cluster that has them. Nothing was written."
+    )
+
+
 # --- merge (Spark and Delta) ------------------------------------------------------------------------------------------
 
 

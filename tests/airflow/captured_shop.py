@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
 import pytest
-from pyspark.sql import SparkSession
 
-from standalone.comparison import compare
 from standalone.postgres import PostgresServer, running
 from tests.conftest import create_database, drop_database
+from tests.support import delta_files, judge
 from tests.support.airflow_home import AirflowHome, postgres_connection, spark_connection
 from tidemark.capture.preflight import preflight
 from tidemark.config import PipelineConfig
 from tidemark.config_file import load
 from tidemark.lsn import Lsn
+from tidemark.names import TableName
+from tidemark.staging import layout
 
 TABLES = ("shop.customers", "shop.orders", "shop.audit")
 SCHEMA = """
@@ -51,6 +52,7 @@ class Shop:
     """A source database with its pipeline, its slot, and an Airflow of its own."""
 
     def __init__(self, folder: Path, source: str, ledger: str, metadata: str) -> None:
+        """`metadata` is a migrated database of Airflow's."""
         self.source, self.ledger = source, ledger
         self.file = folder / "pipelines" / "shop.yaml"
         self.file.parent.mkdir()
@@ -66,7 +68,7 @@ class Shop:
                 "spark_default": spark_connection(),
             },
         )
-        self.airflow.migrate()
+        self.airflow.folder.mkdir()
 
     def configure(self, schedule: str = "null", wait_s: int = 0, auto_backfill: bool = False) -> PipelineConfig:
         self.file.write_text(
@@ -94,12 +96,13 @@ class Shop:
         with psycopg.connect(self.source, autocommit=True) as connection:
             connection.execute(statements.encode())
 
-    def differences(self, spark: SparkSession, *more: str) -> dict[str, tuple[int, str]]:
+    def differences(self, *more: str) -> dict[str, tuple[int, str]]:
         """Per table that is not as its source, how many rows differ, and some of them; `more` are tables of a test."""
-        found = [
-            compare(spark, source=self.source, lake=self.config.lake, pipeline="shop", table=table)
+        current = {
+            table: Path(self.config.lake) / layout.current_table("shop", TableName.parse(table))
             for table in (*TABLES, *more)
-        ]
+        }
+        found = [judge.compare(self.source, delta_files.read(path), table) for table, path in current.items()]
         assert all(c.source_rows for c in found), "nothing to compare"
         return {c.table: (c.differences, "\n".join(map(str, c.examples))) for c in found if not c.equal}
 
@@ -113,14 +116,16 @@ class Shop:
 
 
 @contextmanager
-def open_shop(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+def open_shop(
+    postgres: PostgresServer, new_metadata: Callable[[], str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Shop]:
     """The shop, still without rows and without a slot."""
     # A server of its own for the source, that writes no WAL by itself: what ledger and metadata write beside it, or a
     # vacuum, looks like work unread, and then an idle run drains an empty batch.
     quiet = {"fsync": "off", "autovacuum": "off", "full_page_writes": "off"}
     with running(tmp_path_factory.mktemp("source"), 18, **quiet) as server:
         source = create_database(server, "source")
-        ledger, metadata = create_database(postgres, "ledger"), create_database(postgres, "airflow")
+        ledger, metadata = create_database(postgres, "ledger"), new_metadata()
         yield Shop(tmp_path_factory.mktemp("shop"), source, ledger, metadata)
     for database in (ledger, metadata):
         drop_database(postgres, database)

@@ -1,4 +1,4 @@
-"""What parsing dags/ gives, for any set of pipeline files."""
+"""What parsing dags/ gives, for any set of pipeline files; databases for an Airflow."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.airflow_home import REPOSITORY
+from standalone.postgres import PostgresServer
+from tests.conftest import create_database, drop_database
+from tests.support.airflow_home import REPOSITORY, AirflowHome
 
 # Airflow reads its home when it is first imported, and some tests here import it into their own process.
 os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="tidemark-airflow-")
@@ -25,44 +27,74 @@ source: {connection: shop_source}
 tables: [shop.*]
 lake: lake
 """
-
-
-@pytest.fixture
-def parse(tmp_path: Path) -> Callable[[Mapping[str, str]], dict[str, Any]]:
-    """A function from pipeline files (name -> text) to the facts of `parsed_dags`."""
-
-    def run(files: Mapping[str, str]) -> dict[str, Any]:
-        pipelines = tmp_path / "pipelines"
-        pipelines.mkdir(exist_ok=True)
-        for name, text in files.items():
-            (pipelines / name).write_text(text)
-        return parse_folder(pipelines, tmp_path)
-
-    return run
+# Pipeline files of which a process parses all: name -> text.
+FOLDERS = {
+    "sound": {"shop.yaml": SHOP},
+    "broken": {
+        "shop.yaml": SHOP,
+        "stock.yaml": SHOP.replace("tables", "tabels") + "schedul: null\n",
+        "notes.yaml": "tables: [\n",
+    },
+    "refused schedule": {
+        "shop.yaml": SHOP,
+        "stock.yaml": 'schedule: "61 * * * *"\n' + SHOP.replace("shop_source", "stock_source"),
+    },
+    "one name twice": {"shop.yaml": SHOP, "zzz.yaml": "pipeline: shop\n" + SHOP},
+    "broken with the name of a sound one": {"a.yaml": "pipeline: shop\n" + SHOP, "shop.yaml": "tables: 3\n"},
+}
 
 
 @pytest.fixture(scope="session")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The facts of one sound pipeline file, parsed once."""
-    home = tmp_path_factory.mktemp("parsed")
-    pipelines = home / "pipelines"
-    pipelines.mkdir()
-    (pipelines / "shop.yaml").write_text(SHOP)
-    return parse_folder(pipelines, home)
+def new_metadata(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], str]]:
+    """A function to the connection string of a database of Airflow's, migrated; its tables are made once."""
+    migrated: list[str] = []
+
+    def make() -> str:
+        if not migrated:
+            migrated.append(create_database(postgres, "migrated"))
+            AirflowHome(tmp_path_factory.mktemp("migrating"), migrated[0], Path("none"), {}).migrate()
+        return create_database(postgres, "airflow", like=migrated[0])
+
+    yield make
+    for database in migrated:
+        drop_database(postgres, database)
 
 
-def parse_folder(pipelines: Path, home: Path) -> dict[str, Any]:
+@pytest.fixture(scope="session")
+def parsed_below(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("folders")
+
+
+@pytest.fixture(scope="session")
+def parsed(parsed_below: Path) -> dict[str, dict[str, Any]]:
+    """The facts of each of the folders."""
+    return dict(zip(FOLDERS, parse_folders(*FOLDERS.values(), below=parsed_below), strict=True))
+
+
+@pytest.fixture(scope="session")
+def sound(parsed: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    return parsed["sound"]
+
+
+def parse_folders(*folders: Mapping[str, str], below: Path) -> list[dict[str, Any]]:
+    """The facts of `parsed_dags` for each of these folders of pipeline files (name -> text), all of one process."""
+    written = []
+    for number, files in enumerate(folders):
+        pipelines = below / str(number)
+        pipelines.mkdir(exist_ok=True)
+        for name, text in files.items():
+            (pipelines / name).write_text(text)
+        written.append(str(pipelines))
     done = subprocess.run(
-        [sys.executable, "-m", "tests.airflow.parsed_dags"],
+        [sys.executable, "-m", "tests.airflow.parsed_dags", *written],
         cwd=REPOSITORY,
         env={
             **os.environ,
-            "AIRFLOW_HOME": str(home / "airflow"),
+            "AIRFLOW_HOME": str(below / "airflow"),
             "AIRFLOW__CORE__DAGS_FOLDER": str(REPOSITORY / "dags"),
             "AIRFLOW__CORE__PLUGINS_FOLDER": str(REPOSITORY / "plugins"),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
             "PYTHONPATH": str(REPOSITORY / "include"),
-            "TIDEMARK_PIPELINES": str(pipelines),
         },
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -70,5 +102,5 @@ def parse_folder(pipelines: Path, home: Path) -> dict[str, Any]:
     )
     lines = [line for line in done.stdout.splitlines() if line.startswith("FACTS ")]
     assert done.returncode == 0, done.stdout[-4000:]
-    assert lines, done.stdout[-4000:]
-    return dict(json.loads(lines[-1].removeprefix("FACTS ")))
+    assert len(lines) == len(folders), done.stdout[-4000:]
+    return [dict(json.loads(line.removeprefix("FACTS "))) for line in lines]

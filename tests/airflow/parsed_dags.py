@@ -1,4 +1,5 @@
-"""Run in a process of its own: parse dags/ with the network blocked and print what came of it as JSON."""
+"""Run in a process of its own: parse dags/ with the network blocked for each folder of pipeline files that is named,
+and print what came of it as a line of JSON."""
 
 from __future__ import annotations
 
@@ -21,17 +22,18 @@ def main() -> None:
     socket.socket.connect = _blocked  # type: ignore[method-assign, assignment]
     socket.socket.connect_ex = _blocked  # type: ignore[method-assign, assignment]
     socket.getaddrinfo = _blocked  # type: ignore[assignment]
-    before = set(sys.modules)
     folder = Path(os.environ["AIRFLOW__CORE__DAGS_FOLDER"])
-    bag = DagBag(folder, bundle_path=folder, bundle_name="test")
-    facts: dict[str, Any] = {
-        "import_errors": bag.import_errors,
-        "modules": sorted(set(sys.modules)),
-        "imported_by_dags": sorted(set(sys.modules) - before),
-        "dags": {dag_id: _dag(dag) for dag_id, dag in bag.dags.items()},
-        "serialized": {dag_id: bool(DagSerialization.to_dict(dag)) for dag_id, dag in bag.dags.items()},
-    }
-    print("FACTS " + json.dumps(facts, default=str))
+    for pipelines in sys.argv[1:]:
+        os.environ["TIDEMARK_PIPELINES"] = pipelines
+        before = set(sys.modules)
+        bag = DagBag(folder, bundle_path=folder, bundle_name="test")
+        facts: dict[str, Any] = {
+            "import_errors": bag.import_errors,
+            "imported_by_dags": sorted(set(sys.modules) - before),
+            "dags": {dag_id: _dag(dag) for dag_id, dag in bag.dags.items()},
+            "serialized": {dag_id: bool(DagSerialization.to_dict(dag)) for dag_id, dag in bag.dags.items()},
+        }
+        print("FACTS " + json.dumps(facts, default=str))
 
 
 def _dag(dag: Any) -> dict[str, Any]:

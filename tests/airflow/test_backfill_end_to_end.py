@@ -6,12 +6,11 @@ the source's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import psycopg
 import pytest
-from pyspark.sql import SparkSession
 
 from standalone.postgres import PostgresServer, wait_for
 from tests.airflow.captured_shop import FIRST_ORDERS, MORE_ORDERS, SLOW_S, TABLES, Shop, open_shop
@@ -25,8 +24,10 @@ INSERT INTO shop.stock SELECT 'P-' || n, n % 7, n FROM generate_series(1, 1000) 
 
 
 @pytest.fixture(scope="module")
-def shop(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
-    with open_shop(postgres, tmp_path_factory) as found:
+def shop(
+    postgres: PostgresServer, new_metadata: Callable[[], str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Shop]:
+    with open_shop(postgres, new_metadata, tmp_path_factory) as found:
         found.execute(FIRST_ORDERS)
         yield found
 
@@ -55,7 +56,7 @@ def chunks(shop: Shop, run: str) -> list[int]:
         return [rows for (rows,) in found]
 
 
-def test_dags_test_runs_a_whole_backfill_without_a_scheduler(shop: Shop, spark: SparkSession) -> None:
+def test_dags_test_runs_a_whole_backfill_without_a_scheduler(shop: Shop) -> None:
     shop.configure(auto_backfill=True)
     captured = shop.airflow.run("dags", "test", "shop_capture")
     assert captured.returncode == 0, captured.stdout[-6000:]
@@ -65,13 +66,14 @@ def test_dags_test_runs_a_whole_backfill_without_a_scheduler(shop: Shop, spark: 
     shop.execute(MORE_ORDERS)
     done = shop.airflow.run("dags", "test", "shop_backfill", "--conf", '{"readers": 3, "chunk_rows": 100}')
     assert done.returncode == 0, done.stdout[-6000:]
-    assert shop.differences(spark) == {}
+    assert shop.differences() == {}
     assert shop.airflow.task_states("shop_backfill")[-1] == dict.fromkeys(BACKFILL_TASKS, "success")
     assert readers(shop) == ["success"] * 3
     for table in TABLES:
         assert f"{table}: complete as of " in done.stdout, "the report"
 
 
+@pytest.mark.thorough
 def test_a_backfill_of_nothing_reads_nothing_and_starts_no_spark(shop: Shop) -> None:
     done = shop.airflow.run("dags", "test", "shop_backfill")
     assert done.returncode == 0, done.stdout[-6000:]
@@ -82,6 +84,7 @@ def test_a_backfill_of_nothing_reads_nothing_and_starts_no_spark(shop: Shop) -> 
     }
 
 
+@pytest.mark.thorough
 def test_a_wrong_form_is_refused_with_a_sentence(shop: Shop) -> None:
     conf = '{"tables": ["shop.orders"], "row_filter": "totl > 5"}'
     done = shop.airflow.run("dags", "test", "shop_backfill", "--conf", conf)
@@ -89,8 +92,8 @@ def test_a_wrong_form_is_refused_with_a_sentence(shop: Shop) -> None:
     assert "The row filter cannot be used on table shop.orders" in done.stdout, done.stdout[-3000:]
 
 
-@pytest.mark.scheduler
-def test_a_run_that_is_marked_failed_and_cleared_goes_on_at_its_cursor(shop: Shop, spark: SparkSession) -> None:
+@pytest.mark.thorough
+def test_a_run_that_is_marked_failed_and_cleared_goes_on_at_its_cursor(shop: Shop) -> None:
     airflow = shop.airflow
     shop.configure()
     services = ("api-server", "scheduler", "dag-processor")
@@ -105,7 +108,7 @@ def test_a_run_that_is_marked_failed_and_cleared_goes_on_at_its_cursor(shop: Sho
         wait_for("its reader is gone", lambda: readers(shop) == ["failed"], SLOW_S)
     assert chunks(shop, run) == before
     assert 0 < sum(before) < 500, "it was stopped in the middle"
-    assert shop.differences(spark) == {}, "what was read and not claimed changes nothing"
+    assert shop.differences() == {}, "what was read and not claimed changes nothing"
 
     with airflow.services(*services):
         airflow.wait_until_healthy("scheduler", "dag_processor", seconds=SLOW_S)
@@ -113,11 +116,11 @@ def test_a_run_that_is_marked_failed_and_cleared_goes_on_at_its_cursor(shop: Sho
         wait_for("the run is over", lambda: airflow.task_states("shop_backfill")[-1].get("report") == "success", SLOW_S)
     assert chunks(shop, run)[:1] == before
     assert sum(chunks(shop, run)) == 500, "no row was read twice"
-    assert shop.differences(spark) == {}
+    assert shop.differences() == {}
 
 
-@pytest.mark.scheduler
-def test_capture_starts_the_backfill_of_a_table_that_joins_beside_its_own_runs(shop: Shop, spark: SparkSession) -> None:
+@pytest.mark.thorough
+def test_capture_starts_the_backfill_of_a_table_that_joins_beside_its_own_runs(shop: Shop) -> None:
     airflow = shop.airflow
     captures, backfills = len(airflow.task_states("shop_capture")), len(airflow.task_states("shop_backfill"))
     shop.configure(schedule='"* * * * *"', auto_backfill=True)
@@ -136,7 +139,7 @@ def test_capture_starts_the_backfill_of_a_table_that_joins_beside_its_own_runs(s
             lambda: [run.get("report") for run in runs("shop_backfill", backfills)][:1] == ["success"],
             SLOW_S,
         )
-        assert shop.differences(spark, "shop.stock") == {}
+        assert shop.differences("shop.stock") == {}
         shop.execute("UPDATE shop.stock SET pieces = pieces + 1 WHERE place = 3")
         seen = len(runs("shop_capture", captures))
         wait_for(
@@ -144,6 +147,6 @@ def test_capture_starts_the_backfill_of_a_table_that_joins_beside_its_own_runs(s
             lambda: [run["confirm"] for run in runs("shop_capture", captures)[seen : seen + 1]] == ["success"],
             SLOW_S,
         )
-        assert shop.differences(spark, "shop.stock") == {}
+        assert shop.differences("shop.stock") == {}
         assert len(runs("shop_backfill", backfills)) == 1
     assert readers(shop) == ["success"] * 2

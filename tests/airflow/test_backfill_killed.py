@@ -5,13 +5,12 @@ is compared with the source's."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psycopg
 import pytest
-from pyspark.sql import SparkSession
 
 from standalone.postgres import PostgresServer
 from tests.airflow.captured_shop import FIRST_ORDERS, TABLES, Shop, open_shop
@@ -21,9 +20,11 @@ READING = {name for name in failpoints.NAMES if name.startswith(("plan.", "read.
 
 
 @pytest.fixture
-def shop(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+def shop(
+    postgres: PostgresServer, new_metadata: Callable[[], str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Shop]:
     """Its rows are older than its slot, which a first run of the capture has made."""
-    with open_shop(postgres, tmp_path_factory) as found:
+    with open_shop(postgres, new_metadata, tmp_path_factory) as found:
         found.execute(FIRST_ORDERS)
         _capture(found)
         yield found
@@ -71,10 +72,8 @@ def killing(shop: Shop, tmp_path: Path) -> Killing:
     return Killing(shop, folder)
 
 
-@pytest.mark.scheduler
-def test_dags_test_that_is_killed_at_every_step_is_finished_by_running_it_again(
-    killing: Killing, spark: SparkSession
-) -> None:
+@pytest.mark.thorough
+def test_dags_test_that_is_killed_at_every_step_is_finished_by_running_it_again(killing: Killing) -> None:
     shop = killing.shop
     # What is wanted; once that is done, the tables by name: their backfill is a repair.
     conf: dict[str, object] = {"chunk_rows": 100, "readers": 1}
@@ -100,7 +99,7 @@ def test_dags_test_that_is_killed_at_every_step_is_finished_by_running_it_again(
             killing.change()
     assert done
     assert killing.reached() == set(failpoints.NAMES)
-    _are_in_sync(killing, spark)
+    _are_in_sync(killing)
 
 
 def _capture(shop: Shop) -> None:
@@ -109,12 +108,12 @@ def _capture(shop: Shop) -> None:
     assert done.returncode == 0, done.stdout[-6000:]
 
 
-def _are_in_sync(killing: Killing, spark: SparkSession) -> None:
+def _are_in_sync(killing: Killing) -> None:
     """After one more run of the capture the tables are the source's, and nothing says that they need a backfill."""
     killing.let_leases_end()
     killing.change()
     _capture(killing.shop)
-    assert killing.shop.differences(spark) == {}
+    assert killing.shop.differences() == {}
     with psycopg.connect(killing.shop.ledger) as connection:
         found = connection.execute('SELECT "table" FROM tidemark.tables WHERE needs_backfill').fetchall()
     assert found == []

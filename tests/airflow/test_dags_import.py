@@ -2,36 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
-from tests.airflow.conftest import SHOP
+from tests.airflow.conftest import FOLDERS, parse_folders
 
 HEAVY = {"pyspark", "psycopg", "psycopg2", "pyarrow", "pandas", "numpy", "delta", "fsspec"}
-
-Parse = Callable[[Mapping[str, str]], dict[str, Any]]
-
-
-def test_every_dag_imports_and_serializes_with_the_network_blocked(shop: dict[str, Any]) -> None:
-    assert shop["import_errors"] == {}
-    assert {"shop_capture", "shop_backfill", "example_orders_report"} <= set(shop["dags"])
-    assert all(shop["serialized"].values())
+CAPTURE_TASKS = {"preflight", "changes_waiting", "drain", "merge", "confirm"}
 
 
-def test_parsing_imports_nothing_heavy(shop: dict[str, Any]) -> None:
-    assert not HEAVY & {module.partition(".")[0] for module in shop["imported_by_dags"]}
-    assert "tidemark.config_file" in shop["imported_by_dags"], "the list of modules says nothing"
+def test_every_dag_imports_and_serializes_with_the_network_blocked(sound: dict[str, Any]) -> None:
+    assert sound["import_errors"] == {}
+    assert {"shop_capture", "shop_backfill", "example_orders_report"} <= set(sound["dags"])
+    assert all(sound["serialized"].values())
 
 
-def test_parsing_twice_gives_the_same_dags(parse: Parse) -> None:
-    assert parse({"shop.yaml": SHOP})["dags"] == parse({})["dags"]
+def test_parsing_imports_nothing_heavy(sound: dict[str, Any]) -> None:
+    assert not HEAVY & {module.partition(".")[0] for module in sound["imported_by_dags"]}
+    assert "tidemark.config_file" in sound["imported_by_dags"], "the list of modules says nothing"
 
 
-def test_a_broken_file_fails_alone_and_shows_every_problem(parse: Parse) -> None:
-    broken = SHOP.replace("tables", "tabels") + "schedul: null\n"
-    facts = parse({"shop.yaml": SHOP, "stock.yaml": broken, "notes.yaml": "tables: [\n"})
+def test_parsing_in_another_process_gives_the_same_dags(sound: dict[str, Any], parsed_below: Path) -> None:
+    (again,) = parse_folders(FOLDERS["sound"], below=parsed_below)
+    assert again["dags"] == sound["dags"]
+
+
+def test_a_broken_file_fails_alone_and_shows_every_problem(parsed: dict[str, dict[str, Any]]) -> None:
+    facts = parsed["broken"]
     assert facts["import_errors"] == {}
-    assert set(facts["dags"]["shop_capture"]["tasks"]) == {"preflight", "changes_waiting", "drain", "merge", "confirm"}
+    assert set(facts["dags"]["shop_capture"]["tasks"]) == CAPTURE_TASKS
     stock = facts["dags"]["stock_capture"]
     assert list(stock["tasks"]) == ["pipeline_file"]
     assert "did you mean 'tables'?" in stock["doc_md"]
@@ -41,22 +40,21 @@ def test_a_broken_file_fails_alone_and_shows_every_problem(parse: Parse) -> None
     assert "notes.yaml" in facts["dags"]["notes_capture"]["doc_md"]
 
 
-def test_a_schedule_that_airflow_refuses_fails_alone(parse: Parse) -> None:
-    refused = 'schedule: "61 * * * *"\n' + SHOP.replace("shop_source", "stock_source")
-    facts = parse({"shop.yaml": SHOP, "stock.yaml": refused})
+def test_a_schedule_that_airflow_refuses_fails_alone(parsed: dict[str, dict[str, Any]]) -> None:
+    facts = parsed["refused schedule"]
     assert facts["import_errors"] == {}
-    assert len(facts["dags"]["shop_capture"]["tasks"]) == 5
+    assert set(facts["dags"]["shop_capture"]["tasks"]) == CAPTURE_TASKS
     assert list(facts["dags"]["stock_capture"]["tasks"]) == ["pipeline_file"]
 
 
-def test_two_files_of_one_name_keep_the_first(parse: Parse) -> None:
-    facts = parse({"shop.yaml": SHOP, "zzz.yaml": "pipeline: shop\n" + SHOP})
+def test_two_files_of_one_name_keep_the_first(parsed: dict[str, dict[str, Any]]) -> None:
+    facts = parsed["one name twice"]
     assert facts["import_errors"] == {}
-    assert len(facts["dags"]["shop_capture"]["tasks"]) == 5
+    assert set(facts["dags"]["shop_capture"]["tasks"]) == CAPTURE_TASKS
     assert "is also named 'shop'" in facts["dags"]["zzz_capture"]["doc_md"]
 
 
-def test_a_broken_file_does_not_take_the_name_of_a_sound_pipeline(parse: Parse) -> None:
-    facts = parse({"a.yaml": "pipeline: shop\n" + SHOP, "shop.yaml": "tables: 3\n"})
-    assert len(facts["dags"]["shop_capture"]["tasks"]) == 5
+def test_a_broken_file_does_not_take_the_name_of_a_sound_pipeline(parsed: dict[str, dict[str, Any]]) -> None:
+    facts = parsed["broken with the name of a sound one"]
+    assert set(facts["dags"]["shop_capture"]["tasks"]) == CAPTURE_TASKS
     assert list(facts["dags"]["shop.yaml_broken"]["tasks"]) == ["pipeline_file"]

@@ -5,10 +5,9 @@ The judge is the demo's: every row of `current` is compared with the source's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
-from pyspark.sql import SparkSession
 
 from standalone.postgres import PostgresServer, wait_for
 from tests.airflow.captured_shop import FIRST_ORDERS, MORE_ORDERS, SLOW_S, TABLES, Shop, open_shop
@@ -18,21 +17,21 @@ TASKS = ("preflight", "changes_waiting", "drain", "merge", "confirm")
 
 
 @pytest.fixture(scope="module")
-def shop(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
-    with open_shop(postgres, tmp_path_factory) as found:
+def shop(
+    postgres: PostgresServer, new_metadata: Callable[[], str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Shop]:
+    with open_shop(postgres, new_metadata, tmp_path_factory) as found:
         found.begin()
         yield found
 
 
-def test_dags_test_brings_the_tables_to_the_source_and_an_idle_run_starts_no_spark(
-    shop: Shop, spark: SparkSession
-) -> None:
+def test_dags_test_brings_the_tables_to_the_source_and_an_idle_run_starts_no_spark(shop: Shop) -> None:
     before = shop.confirmed_lsn()
     shop.execute(FIRST_ORDERS)
     shop.execute(MORE_ORDERS)
     done = shop.airflow.run("dags", "test", "shop_capture")
     assert done.returncode == 0, done.stdout[-6000:]
-    assert shop.differences(spark) == {}
+    assert shop.differences() == {}
     assert shop.confirmed_lsn() > before
     events = dict(shop.airflow.asset_events())
     assert set(events) == {f"tidemark://shop/{table.replace('.', '/')}" for table in TABLES}
@@ -50,6 +49,7 @@ def test_dags_test_brings_the_tables_to_the_source_and_an_idle_run_starts_no_spa
     ]
 
 
+@pytest.mark.thorough
 def test_an_error_that_no_retry_mends_fails_the_run_at_once_and_confirms_nothing(shop: Shop) -> None:
     before = shop.confirmed_lsn()
     shop.execute("INSERT INTO shop.audit (what) VALUES ('waits')")
@@ -61,6 +61,7 @@ def test_an_error_that_no_retry_mends_fails_the_run_at_once_and_confirms_nothing
     assert shop.confirmed_lsn() == before
 
 
+@pytest.mark.thorough
 def test_a_broken_pipeline_file_is_a_red_run_with_its_problems(shop: Shop) -> None:
     broken = shop.file.with_name("stock.yaml")
     broken.write_text("tabels: [shop.*]\n")
@@ -73,9 +74,7 @@ def test_a_broken_pipeline_file_is_a_red_run_with_its_problems(shop: Shop) -> No
     assert shop.airflow.task_states("stock_capture") == [{"pipeline_file": "failed"}]
 
 
-def test_a_scheduler_runs_the_dag_twice_on_its_schedule_and_the_triggerer_wakes_it(
-    shop: Shop, spark: SparkSession
-) -> None:
+def test_a_scheduler_runs_the_dag_twice_on_its_schedule_and_the_triggerer_wakes_it(shop: Shop) -> None:
     airflow = shop.airflow
     earlier = len(airflow.task_states("shop_capture"))
     shop.configure(schedule='"* * * * *"', wait_s=55)
@@ -94,7 +93,7 @@ def test_a_scheduler_runs_the_dag_twice_on_its_schedule_and_the_triggerer_wakes_
         for dag_id in ("shop_capture", "example_orders_report"):
             wait_for(f"{dag_id} is known", lambda dag_id=dag_id: airflow.unpause(dag_id), SLOW_S)  # type: ignore[misc]
         wait_for("the first scheduled run is over", lambda: finished(1), SLOW_S)
-        assert shop.differences(spark) == {}
+        assert shop.differences() == {}
         wait_for(
             "the second run waits in the triggerer",
             lambda: [run["changes_waiting"] for run in runs()[1:2]] == ["deferred"],
@@ -102,7 +101,7 @@ def test_a_scheduler_runs_the_dag_twice_on_its_schedule_and_the_triggerer_wakes_
         )
         shop.execute("UPDATE shop.orders SET total = total + 1 WHERE customer <= 20100")
         wait_for("the second scheduled run is over", lambda: finished(2), SLOW_S)
-        assert shop.differences(spark) == {}
+        assert shop.differences() == {}
         wait_for(
             "the report ran for the orders' asset",
             lambda: {"report": "success"} in airflow.task_states("example_orders_report"),

@@ -12,13 +12,13 @@ BACKFILL_TASKS = ["plan", "read_chunks", "drain", "merge", "confirm", "report"]
 
 
 @pytest.fixture
-def capture(shop: dict[str, Any]) -> dict[str, Any]:
-    return dict(shop["dags"]["shop_capture"])
+def capture(sound: dict[str, Any]) -> dict[str, Any]:
+    return dict(sound["dags"]["shop_capture"])
 
 
 @pytest.fixture
-def backfill(shop: dict[str, Any]) -> dict[str, Any]:
-    return dict(shop["dags"]["shop_backfill"])
+def backfill(sound: dict[str, Any]) -> dict[str, Any]:
+    return dict(sound["dags"]["shop_backfill"])
 
 
 def test_the_tasks_stand_in_one_chain(capture: dict[str, Any], backfill: dict[str, Any]) -> None:

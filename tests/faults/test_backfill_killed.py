@@ -1,11 +1,9 @@
 """SIGKILL at every step of a backfill, in a process of its own: the task's retry, or the next runs, finish it.
 
-Every run of the tests has one backfill whose plan and reader are killed at each name in turn, and a few that are killed
-at one; `make faults` has two for every name (TIDEMARK_EVERY_FAILPOINT=1)."""
+`make test` has one backfill whose plan and reader are killed at each name in turn; `make faults` also two for every
+name alone."""
 
 from __future__ import annotations
-
-import os
 
 import pytest
 
@@ -14,7 +12,6 @@ from tests.support.capture import Environment
 from tidemark import failpoints
 
 STAGES = ("plan", "read", "drain", "merge", "confirm")
-EVERY = bool(os.environ.get("TIDEMARK_EVERY_FAILPOINT"))
 
 
 def test_a_plan_and_a_reader_killed_at_every_step_in_turn_are_finished_by_the_last_retry(shop: Environment) -> None:
@@ -30,7 +27,8 @@ def test_a_plan_and_a_reader_killed_at_every_step_in_turn_are_finished_by_the_la
     _finished(old)
 
 
-@pytest.mark.parametrize("name", failpoints.NAMES if EVERY else ["merge.after_history"])
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", failpoints.NAMES)
 def test_a_backfill_killed_here_is_finished_by_its_retry(name: str, shop: Environment) -> None:
     old = old_tables(shop)
     recorded = _killed(old, name)
@@ -41,7 +39,8 @@ def test_a_backfill_killed_here_is_finished_by_its_retry(name: str, shop: Enviro
     assert recorded <= {(c.chunk, c.attempt) for c in old.chunks()}, "what was read before is not what was merged"
 
 
-@pytest.mark.parametrize("name", failpoints.NAMES if EVERY else ["drain.after_manifest"])
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", failpoints.NAMES)
 def test_a_backfill_killed_here_is_finished_after_a_capture_run(name: str, shop: Environment) -> None:
     old = old_tables(shop)
     _killed(old, name)

@@ -1,10 +1,9 @@
 """Backfills that believe themselves alone: beside captures, each other, readers that everybody believes dead, and a
-ledger or a slot that is another one in the middle. `make faults` tries some of it at further steps."""
+ledger or a slot that is another one in the middle."""
 
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Callable
 
 import pytest
@@ -14,12 +13,11 @@ from tests.faults.test_source_and_ledger_move import copied_ledger
 from tests.faults.test_two_at_once import _goes_on, _stopped
 from tests.support import judge
 from tests.support.capture import Environment
+from tests.support.thorough import thorough
 from tidemark.capture.drain import drain
 from tidemark.errors import BackfillClosed, BackfillIsOpen, BackfillNotApplied, ChangesGone, RetryError
 
 __all__ = ["copied_ledger"]
-
-EVERY = bool(os.environ.get("TIDEMARK_EVERY_FAILPOINT"))
 
 
 def test_a_low_watermark_without_a_high_one_claims_nothing(shop: Environment) -> None:
@@ -40,6 +38,7 @@ def test_a_low_watermark_without_a_high_one_claims_nothing(shop: Environment) ->
     old.are_in_sync()
 
 
+@pytest.mark.thorough
 def test_a_chunk_is_claimed_by_the_run_that_its_high_watermark_arrives_in(shop: Environment) -> None:
     """The reader dies before it; two drains write one each, and only the second of them registers, batch by batch."""
     old = old_tables(shop)
@@ -143,6 +142,7 @@ def test_a_second_backfill_of_a_table_goes_on_with_the_open_one_or_is_refused(sh
     old.are_in_sync()
 
 
+@pytest.mark.thorough
 def test_a_backfill_that_replaces_another_takes_nothing_of_it(shop: Environment) -> None:
     """Of the first one a chunk is claimed, one is recorded, and one is on its way in a reader that does not know."""
     old = old_tables(shop)
@@ -170,7 +170,7 @@ def test_a_backfill_that_replaces_another_takes_nothing_of_it(shop: Environment)
         shop.reported()
 
 
-@pytest.mark.parametrize("at", ["read.before_chunk", *(["read.after_low", "read.after_chunk"] if EVERY else [])])
+@pytest.mark.parametrize("at", ["read.before_chunk", *thorough("read.after_low", "read.after_chunk")])
 def test_a_reader_that_outlives_its_lease_changes_nothing(at: str, shop: Environment) -> None:
     old = old_tables(shop)
     shop.begin_backfill(*old.tables, chunk_rows=4)
@@ -190,9 +190,8 @@ def test_a_reader_that_outlives_its_lease_changes_nothing(at: str, shop: Environ
     old.are_in_sync()
 
 
-@pytest.mark.parametrize(
-    "copied", ["after_a_chunk", *(["before_plan", "after_plan", "after_reading", "after_drain"] if EVERY else [])]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("copied", ["after_a_chunk", "before_plan", "after_plan", "after_reading", "after_drain"])
 def test_a_ledger_restored_from_an_older_copy_loses_no_chunk(
     copied: str, new_shop: Callable[[str], Environment], copied_ledger: Callable[[Environment], str]
 ) -> None:
@@ -229,6 +228,7 @@ def test_a_ledger_restored_from_an_older_copy_loses_no_chunk(
     old.are_in_sync()
 
 
+@pytest.mark.thorough
 def test_a_new_generation_in_the_middle_closes_the_backfill(new_shop: Callable[[str], Environment]) -> None:
     """Its chunks are compared with transaction ids of the old one alone: none of them is claimed any more."""
     shop = new_shop("again")

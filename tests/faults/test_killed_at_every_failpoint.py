@@ -1,12 +1,10 @@
 """SIGKILL at every name of `tidemark.failpoints.OF_CAPTURE`, in a process of its own: the task's retry, or the
-next run, converges. Those of the drain are in tests/capture/test_killed_drain.py without Spark; with it, `make faults`
-has them (TIDEMARK_EVERY_FAILPOINT=1).
+next run, converges. `make test` kills one run at all names in turn; `make faults` also a run for every name alone.
 """
 
 from __future__ import annotations
 
 import ast
-import os
 from pathlib import Path
 
 import pytest
@@ -17,11 +15,24 @@ from tests.support.capture import REPOSITORY, Environment
 from tidemark import failpoints
 
 STAGES = ("drain", "merge", "confirm")
-EVERY = bool(os.environ.get("TIDEMARK_EVERY_FAILPOINT"))
-WITH_SPARK = [name for name in failpoints.OF_CAPTURE if EVERY or not name.startswith("drain.")]
 
 
-@pytest.mark.parametrize("name", WITH_SPARK)
+def test_kills_at_every_step_in_turn_are_caught_up(shop: Environment) -> None:
+    """A drain's retry ends with what its run had staged, so that each of the drains is another run's."""
+    for name in failpoints.OF_CAPTURE:
+        if _stage(name) == "drain":
+            workload.change(shop)
+            shop.begin_run()
+        shop.let_leases_end()
+        shop.crash(name)
+    shop.confirm()
+    assert judge.wrongs(shop) == []
+    assert judge.second_run_changes_nothing(shop) == []
+    assert shop.confirmed_lsn() == shop.staged_lsn()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", failpoints.OF_CAPTURE)
 def test_a_run_killed_here_is_finished_by_its_retry(name: str, shop: Environment) -> None:
     workload.change(shop)
     _run_until(shop, name)
@@ -32,10 +43,8 @@ def test_a_run_killed_here_is_finished_by_its_retry(name: str, shop: Environment
     assert shop.confirmed_lsn() == shop.staged_lsn()
 
 
-@pytest.mark.parametrize(
-    "name",
-    failpoints.OF_CAPTURE if EVERY else ["drain.after_manifest", "merge.after_history", "confirm.before_confirm"],
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", failpoints.OF_CAPTURE)
 def test_a_run_killed_here_is_caught_up_by_the_next_run(name: str, shop: Environment) -> None:
     workload.change(shop)
     _run_until(shop, name)

@@ -6,9 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import psycopg
 import pytest
-from psycopg import sql
 
 from standalone.postgres import PostgresServer
 from tests.conftest import create_database
@@ -16,12 +14,13 @@ from tests.faults import workload
 from tests.faults.test_two_at_once import _goes_on, _stopped
 from tests.support import judge
 from tests.support.capture import Environment
+from tests.support.thorough import thorough
 from tidemark.errors import ChangesGone
 from tidemark.staging import layout
 from tidemark.staging.store import Store
 
 
-@pytest.mark.parametrize("at", ["drain.before_files", "drain.after_files"])
+@pytest.mark.parametrize("at", [*thorough("drain.before_files"), "drain.after_files"])
 def test_a_database_restarted_in_mid_stream_costs_one_retry(
     at: str, shop_on_its_own_server: tuple[Environment, PostgresServer]
 ) -> None:
@@ -74,7 +73,7 @@ def _create_again(shop: Environment) -> None:
     shop.execute(f"SELECT pg_create_logical_replication_slot('{shop.config.slot}', 'pgoutput')")
 
 
-@pytest.mark.parametrize("move", [_advance, _create_again])
+@pytest.mark.parametrize("move", [_advance, *thorough(_create_again)])
 def test_a_slot_that_left_changes_behind_says_so_and_the_pipeline_goes_on(
     move: Callable[[Environment], None], new_shop: Callable[[str], Environment]
 ) -> None:
@@ -115,19 +114,12 @@ def copied_ledger(postgres: PostgresServer) -> Callable[[Environment], str]:
     """A function that copies the ledger's database as it is now."""
 
     def copy(environment: Environment) -> str:
-        name = str(psycopg.conninfo.conninfo_to_dict(environment.ledger)["dbname"])
-        target = str(psycopg.conninfo.conninfo_to_dict(create_database(postgres, "ledger"))["dbname"])
-        with psycopg.connect(postgres.conninfo(), autocommit=True) as connection:
-            connection.execute(sql.SQL("DROP DATABASE {}").format(sql.Identifier(target)))
-            connection.execute(
-                sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(target), sql.Identifier(name))
-            )
-        return postgres.conninfo(target)
+        return create_database(postgres, "ledger", like=environment.ledger)
 
     return copy
 
 
-@pytest.mark.parametrize("confirmed", [True, False], ids=["confirmed", "not_confirmed"])
+@pytest.mark.parametrize("confirmed", [*thorough(True), False], ids=["confirmed", "not_confirmed"])
 def test_a_ledger_restored_from_an_older_copy_takes_its_batches_back_from_staging(
     confirmed: bool, new_shop: Callable[[str], Environment], copied_ledger: Callable[[Environment], str]
 ) -> None:
@@ -153,6 +145,7 @@ def test_a_ledger_restored_from_an_older_copy_takes_its_batches_back_from_stagin
     _in_sync(shop)
 
 
+@pytest.mark.thorough
 def test_a_ledger_restored_without_the_staging_in_between_says_that_changes_are_gone(
     new_shop: Callable[[str], Environment], copied_ledger: Callable[[Environment], str]
 ) -> None:

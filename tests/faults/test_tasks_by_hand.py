@@ -7,9 +7,12 @@ import pytest
 from tests.faults import workload
 from tests.support import judge
 from tests.support.capture import Environment
+from tests.support.thorough import thorough
 
 
-@pytest.mark.parametrize("skipped", [("drain",), ("merge",), ("confirm",), ("drain", "merge"), ("merge", "confirm")])
+@pytest.mark.parametrize(
+    "skipped", [("merge",), ("drain", "merge"), *thorough(("drain",), ("confirm",), ("merge", "confirm"))]
+)
 def test_a_stage_marked_successful_by_hand_confirms_nothing_and_loses_nothing(
     skipped: tuple[str, ...], shop: Environment
 ) -> None:

@@ -14,6 +14,7 @@ from standalone.postgres import wait_for
 from tests.faults import workload
 from tests.support import judge, stages
 from tests.support.capture import Environment
+from tests.support.thorough import thorough
 from tidemark.capture.merging import ingest, make_plan
 from tidemark.errors import LeaseTaken
 from tidemark.staging import layout
@@ -32,7 +33,7 @@ def test_a_second_drain_waits_for_the_first_one_to_end(shop: Environment) -> Non
     _converged(shop)
 
 
-@pytest.mark.parametrize("at", ["drain.before_files", "drain.before_register", "drain.after_register"])
+@pytest.mark.parametrize("at", ["drain.before_register", *thorough("drain.before_files", "drain.after_register")])
 def test_of_two_drains_that_both_got_through_one_registers(at: str, shop: Environment) -> None:
     workload.change(shop)
     shop.begin_run()
@@ -48,7 +49,7 @@ def test_of_two_drains_that_both_got_through_one_registers(at: str, shop: Enviro
     _converged(shop)
 
 
-@pytest.mark.parametrize("at", ["merge.before_history", "merge.before_current", "merge.before_result"])
+@pytest.mark.parametrize("at", ["merge.before_current", *thorough("merge.before_history", "merge.before_result")])
 def test_a_driver_that_outlives_its_task_changes_nothing(at: str, shop: Environment) -> None:
     workload.change(shop)
     shop.begin_run()
@@ -64,6 +65,7 @@ def test_a_driver_that_outlives_its_task_changes_nothing(at: str, shop: Environm
     _converged(shop)
 
 
+@pytest.mark.thorough
 def test_two_drivers_at_once_apply_every_change_once(shop: Environment) -> None:
     workload.change(shop)
     shop.begin_run()

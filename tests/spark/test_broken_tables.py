@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -119,3 +122,20 @@ def test_the_application_writes_its_result_beside_the_plan(lake: Lake, spark: Sp
     assert bad.error["kind"] == "PositionBelowPlan"
     assert sorted(p.name for p in folder.iterdir() if not p.name.startswith(".")) == ["plan.json", "result.json"]
     assert json.loads((folder / "result.json").read_text())["format"] == 1
+
+
+def test_a_spark_without_delta_is_told_so_before_any_table(lake: Lake) -> None:
+    plan = lake.plan(_table(lake).planned())
+    folder = lake.root / PIPELINE / "plans" / plan.plan
+    folder.mkdir(parents=True)
+    (folder / "plan.json").write_text(plan.to_json())
+    done = subprocess.run(
+        [sys.executable, merge_batch.__file__, "--manifest", f"file://{folder}/plan.json"],
+        env={name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert "does not have Delta Lake" in done.stderr
+    assert "TIDEMARK_SPARK_JARS" in done.stderr
+    assert [file.name for file in folder.iterdir()] == ["plan.json"], "a result says of no table what Spark lacks"

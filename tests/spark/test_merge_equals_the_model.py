@@ -13,6 +13,7 @@ import pytest
 
 from tests.spark.lake import TEXTS, Lake, StagedTable, table_schema
 from tests.spark.model import Change, Key, Row, apply, random_changes
+from tests.support.thorough import thorough
 from tidemark import failpoints
 from tidemark.target import changes as target_changes
 
@@ -93,7 +94,12 @@ class Crash(Exception):
 
 
 @pytest.mark.parametrize(
-    "failpoint", ["merge.before_history", "merge.after_history", "merge.before_current", "merge.after_current"]
+    "failpoint",
+    [
+        "merge.after_history",
+        "merge.before_current",
+        *thorough("merge.before_history", "merge.after_current"),
+    ],
 )
 def test_a_crash_between_two_commits_is_made_good_by_the_next_plan(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, failpoint: str

@@ -57,7 +57,7 @@ def delta_jars() -> str:
 
 @dataclass
 class AirflowHome:
-    """`folder` becomes AIRFLOW_HOME; `metadata` is the conninfo of an empty database; `connections` maps id to JSON."""
+    """`folder` becomes AIRFLOW_HOME; `metadata` is the conninfo of its database; `connections` maps id to JSON."""
 
     folder: Path
     metadata: str

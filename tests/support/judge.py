@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from standalone.comparison import compare_rows
+from standalone.comparison import Comparison, compare_rows
 from tests.support import delta_files
 from tests.support.capture import Environment
 from tests.support.delta_files import DeltaFiles, Row
@@ -86,15 +86,7 @@ def current_equals_source(environment: Environment, table: str, lacking: Collect
     rule = environment.config.rule(TableName.parse(table))
     assert rule is not None
     current = read(environment, "current", table)
-    rows = [] if current is None else current.rows()
-    compared = compare_rows(
-        source=environment.source,
-        table=table,
-        fields=None if current is None else current.fields,
-        rows=lambda fields: [tuple(row[field.name] for field in fields) for row in rows],
-        leave_out=(*rule.leave_out, *lacking),
-        masked=tuple(rule.mask),
-    )
+    compared = compare(environment.source, current, table, (*rule.leave_out, *lacking), tuple(rule.mask))
     if compared.equal:
         return []
     examples = "; ".join(str(example) for example in compared.examples)
@@ -102,6 +94,21 @@ def current_equals_source(environment: Environment, table: str, lacking: Collect
         f"{table}: {compared.differences} differences between source ({compared.source_rows} rows) and current "
         f"({compared.current_rows} rows): {examples}"
     ]
+
+
+def compare(
+    source: str, current: DeltaFiles | None, table: str, leave_out: Collection[str] = (), masked: Collection[str] = ()
+) -> Comparison:
+    """What `standalone.comparison.compare` says, of rows that were read without Spark."""
+    rows = [] if current is None else current.rows()
+    return compare_rows(
+        source=source,
+        table=table,
+        fields=None if current is None else current.fields,
+        rows=lambda fields: [tuple(row[field.name] for field in fields) for row in rows],
+        leave_out=leave_out,
+        masked=masked,
+    )
 
 
 def history_leads_to_current(environment: Environment, table: str) -> list[str]:

@@ -13,7 +13,10 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
+from py4j.java_gateway import JavaPackage
 from pyspark.sql import SparkSession
+
+from tidemark.errors import DeltaMissing
 
 # Taken when the application starts; whatever spark-submit or the pipeline file sets explicitly wins.
 APPLICATION_SETTINGS: Final[Mapping[str, str]] = {
@@ -63,7 +66,10 @@ DEFAULT_SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
 
 
 def start(name: str, settings: Mapping[str, str] | None = None) -> SparkSession:
-    """The application's session. What spark-submit was given wins over the defaults here, `settings` over both."""
+    """The application's session. What spark-submit was given wins over the defaults here, `settings` over both.
+
+    Raises DeltaMissing where Spark has no Delta Lake.
+    """
     # Executors and driver run the same interpreter; without this Spark takes whatever `python3` is on the path.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(name)
@@ -71,7 +77,15 @@ def start(name: str, settings: Mapping[str, str] | None = None) -> SparkSession:
     for key, value in {**APPLICATION_SETTINGS, **(settings or {})}.items():
         if key not in submitted or key in (settings or {}):
             builder = builder.config(key, value)
-    return builder.getOrCreate()
+    session = builder.getOrCreate()
+    _require_delta(session)
+    return session
+
+
+def _require_delta(session: SparkSession) -> None:
+    """Without its jars Spark only warns of the extension, and every table would fail with an error of Python's."""
+    if isinstance(java_class(session, "io.delta.tables.DeltaTable"), JavaPackage):
+        raise DeltaMissing(version=session.version)
 
 
 def table_session(spark: SparkSession, pool: str) -> SparkSession:
