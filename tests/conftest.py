@@ -21,17 +21,21 @@ if TYPE_CHECKING:
 
 _numbers = itertools.count(1)
 
+# What such a server writes by itself, a page as a whole after a checkpoint or what a vacuum cleans, looks like work to
+# a capture that shall be idle.
+QUIET = {"fsync": "off", "full_page_writes": "off", "autovacuum": "off"}
+
 
 @pytest.fixture(scope="session")
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
     """The PostgreSQL 18 server of this session. Tests that stop or reconfigure a server start one of their own."""
-    with running(tmp_path_factory.mktemp("postgres18"), 18, fsync="off") as server:
+    with running(tmp_path_factory.mktemp("postgres18"), 18, **QUIET) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def postgres16(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
-    with running(tmp_path_factory.mktemp("postgres16"), 16, fsync="off") as server:
+    with running(tmp_path_factory.mktemp("postgres16"), 16, **QUIET) as server:
         yield server
 
 
@@ -42,7 +46,9 @@ def create_database(server: PostgresServer, prefix: str, like: str = "") -> str:
     template = psycopg.conninfo.conninfo_to_dict(like).get("dbname", "template1")
     with psycopg.connect(server.conninfo(), autocommit=True) as connection:
         connection.execute(
-            sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(str(template)))
+            sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY file_copy").format(
+                sql.Identifier(name), sql.Identifier(str(template))
+            )
         )
     return server.conninfo(name)
 
@@ -63,12 +69,12 @@ def drop_database(server: PostgresServer, conninfo: str) -> None:
 
 
 @pytest.fixture
-def new_database(postgres: PostgresServer) -> Iterator[Callable[[str], str]]:
+def new_database(postgres: PostgresServer) -> Iterator[Callable[..., str]]:
     """A function from a name's prefix to the connection string of a fresh database, dropped after the test."""
     made: list[str] = []
 
-    def make(prefix: str) -> str:
-        conninfo = create_database(postgres, prefix)
+    def make(prefix: str, like: str = "") -> str:
+        conninfo = create_database(postgres, prefix, like)
         made.append(conninfo)
         return conninfo
 
@@ -78,15 +84,31 @@ def new_database(postgres: PostgresServer) -> Iterator[Callable[[str], str]]:
 
 
 @pytest.fixture
-def source(new_database: Callable[[str], str]) -> str:
+def source(new_database: Callable[..., str]) -> str:
     """Connection string of an empty source database."""
     return new_database("source")
 
 
 @pytest.fixture
-def ledger_database(new_database: Callable[[str], str]) -> str:
+def empty_ledger_database(new_database: Callable[..., str]) -> str:
     """Connection string of an empty database for the ledger, without the schema."""
     return new_database("ledger")
+
+
+@pytest.fixture(scope="session")
+def migrated_ledger(postgres: PostgresServer) -> str:
+    """A ledger's schema; to make it anew for every test would be half of what most of them take."""
+    from tidemark.ledger import migrations
+
+    database = create_database(postgres, "migrated")
+    migrations.migrate(database)
+    return database
+
+
+@pytest.fixture
+def ledger_database(new_database: Callable[..., str], migrated_ledger: str) -> str:
+    """Connection string of a ledger of which nothing is written yet."""
+    return new_database("ledger", like=migrated_ledger)
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import shutil
 import subprocess
 import time
 from contextlib import nullcontext
@@ -10,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from standalone.checkout import Checkout
+from standalone.postgres import MEMORY, make_outside
 
 
 def lint(checkout: Checkout) -> int:
@@ -22,6 +25,10 @@ WITH_SPARK: Final = {
     "tests of merges": ("tests/spark", "tests/simulation", "tests/scenarios", "--ignore=tests/scenarios/backfill"),
     "tests of faults": ("tests/faults", "tests/backfill", "tests/scenarios/backfill"),
 }
+# Three JVMs and an Airflow take six gigabytes, and what tests write about one.
+LEAST_FREE: Final = 4 * 2**30
+LEAST_AVAILABLE: Final = 12 * 2**30
+
 # What `make faults` and `make scheduler` play, and `make test` does not.
 NOT_THOROUGH: Final = ("-m", "not thorough")
 
@@ -40,10 +47,29 @@ def test(checkout: Checkout) -> int:
     return max(linted, tested)
 
 
+def scratch(checkout: Checkout, memory: Path = MEMORY, meminfo: Path = Path("/proc/meminfo")) -> Path:
+    """Where tests write: a folder in memory where there is plenty, else one of the checkout.
+
+    A test's databases and Delta tables are thousands of small files, and to make them on a disk was half of the CPU of
+    the tests without Spark.
+    """
+    if memory.is_dir() and shutil.disk_usage(memory).free >= LEAST_FREE and _available(meminfo) >= LEAST_AVAILABLE:
+        digest = hashlib.sha256(str(checkout.root).encode()).hexdigest()[:12]
+        return make_outside(memory / f"tidemark-tests-{digest}", (os.geteuid(), os.getegid()), 0o700)
+    folder = checkout.made / "tmp"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def _available(meminfo: Path) -> int:
+    """Bytes of memory that may be used; 0 where the system does not say."""
+    lines = meminfo.read_text().splitlines() if meminfo.exists() else []
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), 0)
+
+
 def _pytest(checkout: Checkout, what: str, chosen: list[str]) -> list[str]:
     name = what.replace(" ", "-")
-    temporary = checkout.made / "tmp" / name
-    temporary.parent.mkdir(exist_ok=True)
+    temporary = scratch(checkout) / name
     cache = checkout.made / "cache" / name
     return ["pytest", *chosen, "-q", "--durations=10", "-o", f"cache_dir={cache}", f"--basetemp={temporary}"]
 
@@ -109,7 +135,7 @@ def _all(checkout: Checkout, commands: dict[str, list[str]]) -> int:
 def _side_by_side(checkout: Checkout, commands: dict[str, list[str]]) -> int:
     """Run all commands at the same time: the first is seen at work, the output of each other one when it has ended."""
     started = time.monotonic()
-    logs = {what: checkout.made / "tmp" / f"{what.replace(' ', '-')}.log" for what in list(commands)[1:]}
+    logs = {what: scratch(checkout) / f"{what.replace(' ', '-')}.log" for what in list(commands)[1:]}
     running: dict[str, subprocess.Popen[bytes]] = {}
     results = []
     try:

@@ -2,9 +2,10 @@
 
 Only the wheel's binaries are used, not its manager: that one creates a system user and opens the permissions of every
 parent folder of the data. PostgreSQL refuses to run as root, and an unprivileged user may not reach a virtual
-environment below /root; so as root the binaries and the data live in folders of their own below /var/tmp and run as
-`nobody`. As any other user everything stays inside the folder given. Every folder below /var/tmp holds a file that
-names the checkout it belongs to, so that `make clean` finds all of them.
+environment below /root; so as root the binaries and the data live in folders of their own below /var/tmp, the data of
+a server whose folder is in memory below /dev/shm, and run as `nobody`. As any other user everything stays inside the
+folder given. Every folder outside holds a file that names the checkout it belongs to, so that `make clean` finds all
+of them.
 """
 
 from __future__ import annotations
@@ -36,17 +37,17 @@ _SETTINGS = {
 
 _CHECKOUT = Path(__file__).resolve().parents[2]
 _OUTSIDE = Path("/var/tmp")
+MEMORY = Path("/dev/shm")
 
 
 def folders_outside(checkout: Path) -> list[Path]:
-    """What a checkout's servers have made below /var/tmp."""
-    marks = _OUTSIDE.glob("tidemark-*/checkout")
+    """What a checkout's servers and tests have made below /var/tmp and /dev/shm."""
+    marks = [mark for place in (_OUTSIDE, MEMORY) for mark in place.glob("tidemark-*/checkout")]
     return sorted(m.parent for m in marks if m.stat().st_uid == os.geteuid() and m.read_text() == str(checkout))
 
 
-def _outside(name: str, owner: tuple[int, int], mode: int) -> Path:
-    """A folder below /var/tmp, where everybody may write: used only if it is no link and has the right owner."""
-    folder = _OUTSIDE / name
+def make_outside(folder: Path, owner: tuple[int, int], mode: int) -> Path:
+    """A folder where everybody may write, /var/tmp or /dev/shm: used only if it is no link and has the right owner."""
     try:
         folder.mkdir(mode=0o700)
     except FileExistsError:
@@ -95,7 +96,8 @@ class PostgresServer:
         self._as_root = os.geteuid() == 0
         if self._as_root:
             digest = hashlib.sha256(str(self.folder).encode()).hexdigest()[:12]
-            self.home = _OUTSIDE / f"tidemark-postgres-{digest}"
+            place = MEMORY if self.folder.is_relative_to(MEMORY) else _OUTSIDE
+            self.home = place / f"tidemark-postgres-{digest}"
         else:
             self.home = self.folder
         self.data = self.home / f"data{self.version}"
@@ -108,7 +110,7 @@ class PostgresServer:
             self.port = int((self.data / "postmaster.pid").read_text().splitlines()[3])
             return self
         if self._as_root:
-            _outside(self.home.name, self._owner_ids(), 0o700)
+            make_outside(self.home, self._owner_ids(), 0o700)
         else:
             self.home.mkdir(parents=True, exist_ok=True)
         if not self.data.exists():
@@ -194,7 +196,8 @@ class PostgresServer:
         # The copy is shared by all servers of this machine's root; its name holds the wheel's path, so that another
         # environment brings its own. Built aside and renamed, so that two first starts at once do not meet halfway.
         digest = hashlib.sha256(f"{wheel}{wheel.stat().st_mtime_ns}".encode()).hexdigest()[:12]
-        copy = _outside(f"tidemark-pginstall-{digest}", (0, 0), 0o755) / wheel.parent.name / wheel.name
+        install = make_outside(_OUTSIDE / f"tidemark-pginstall-{digest}", (0, 0), 0o755)
+        copy = install / wheel.parent.name / wheel.name
         if not copy.exists():
             aside = copy.with_name(f"{copy.name}.{os.getpid()}")
             shutil.copytree(wheel, aside, symlinks=True)

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from standalone.postgres import PostgresServer, running
-from tests.conftest import create_database, drop_database
+from tests.conftest import QUIET, create_database, drop_database
 from tests.support import delta_files, judge
 from tests.support.airflow_home import AirflowHome, postgres_connection, spark_connection
 from tidemark.capture.preflight import preflight
@@ -120,10 +120,9 @@ def open_shop(
     postgres: PostgresServer, new_metadata: Callable[[], str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Shop]:
     """The shop, still without rows and without a slot."""
-    # A server of its own for the source, that writes no WAL by itself: what ledger and metadata write beside it, or a
-    # vacuum, looks like work unread, and then an idle run drains an empty batch.
-    quiet = {"fsync": "off", "autovacuum": "off", "full_page_writes": "off"}
-    with running(tmp_path_factory.mktemp("source"), 18, **quiet) as server:
+    # A server of its own for the source: what ledger and metadata write looks like work unread, and then an idle run
+    # drains an empty batch.
+    with running(tmp_path_factory.mktemp("source"), 18, **QUIET) as server:
         source = create_database(server, "source")
         ledger, metadata = create_database(postgres, "ledger"), new_metadata()
         yield Shop(tmp_path_factory.mktemp("shop"), source, ledger, metadata)

@@ -26,14 +26,14 @@ def file(source: str, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def connections(source: str, ledger_database: str) -> Callable[[str], Connection]:
+def connections(source: str, empty_ledger_database: str) -> Callable[[str], Connection]:
     def uri(conninfo: str) -> str:
         given = psycopg.conninfo.conninfo_to_dict(conninfo)
         return f"postgres://{given['user']}@{given['host']}:{given['port']}/{given['dbname']}"
 
     environment = {
         "AIRFLOW_CONN_SHOP_SOURCE": uri(source),
-        "AIRFLOW_CONN_TIDEMARK_LEDGER": uri(ledger_database),
+        "AIRFLOW_CONN_TIDEMARK_LEDGER": uri(empty_ledger_database),
         "AIRFLOW_CONN_SPARK_DEFAULT": '{"conn_type": "spark", "host": "local[*]"}',
     }
     return lambda wanted: look_up(wanted, environment=environment, ask_airflow=lambda _: None)
@@ -42,7 +42,7 @@ def connections(source: str, ledger_database: str) -> Callable[[str], Connection
 def test_preflight_status_and_unpark_of_a_pipeline(
     file: Path,
     connections: Callable[[str], Connection],
-    ledger_database: str,
+    empty_ledger_database: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["status", str(file)], look_up=connections) == 1
@@ -58,7 +58,7 @@ def test_preflight_status_and_unpark_of_a_pipeline(
     assert "generation  1, staged" in shown
     assert "shop.orders  merging" in shown
 
-    with ledger_sessions.connect(ledger_database) as ledger:
+    with ledger_sessions.connect(empty_ledger_database) as ledger:
         tables.park(ledger, "line", "shop.orders", {"kind": "X", "move": "FIX_TARGET", "message": "It broke."})
     assert main(["status", str(file)], look_up=connections) == 1
     shown = capsys.readouterr().out

@@ -9,21 +9,21 @@ from tidemark.ledger.connection import connect
 from tidemark.ledger.migrations import migrate, require
 
 
-def test_a_second_migration_changes_nothing(ledger_database: str) -> None:
-    version = migrate(ledger_database)
-    with connect(ledger_database) as book:
+def test_a_second_migration_changes_nothing(empty_ledger_database: str) -> None:
+    version = migrate(empty_ledger_database)
+    with connect(empty_ledger_database) as book:
         before = book.execute("SELECT number, applied_at FROM tidemark.schema_migrations").fetchall()
-        assert migrate(ledger_database) == version
+        assert migrate(empty_ledger_database) == version
         assert book.execute("SELECT number, applied_at FROM tidemark.schema_migrations").fetchall() == before
         require(book)
 
 
-def test_two_migrations_at_once_apply_every_file_once(ledger_database: str) -> None:
+def test_two_migrations_at_once_apply_every_file_once(empty_ledger_database: str) -> None:
     failures: list[Exception] = []
 
     def run() -> None:
         try:
-            migrate(ledger_database)
+            migrate(empty_ledger_database)
         except Exception as failed:
             failures.append(failed)
 
@@ -33,18 +33,18 @@ def test_two_migrations_at_once_apply_every_file_once(ledger_database: str) -> N
     for thread in threads:
         thread.join()
     assert failures == []
-    with connect(ledger_database) as book:
+    with connect(empty_ledger_database) as book:
         require(book)
 
 
-def test_a_missing_schema_is_named_with_its_remedy(ledger_database: str) -> None:
-    with connect(ledger_database) as book, pytest.raises(LedgerNotReady, match="preflight"):
+def test_a_missing_schema_is_named_with_its_remedy(empty_ledger_database: str) -> None:
+    with connect(empty_ledger_database) as book, pytest.raises(LedgerNotReady, match="preflight"):
         require(book)
 
 
-def test_a_schema_from_another_version_of_the_code_is_refused(ledger_database: str) -> None:
-    migrate(ledger_database)
-    with connect(ledger_database) as book:
+def test_a_schema_from_another_version_of_the_code_is_refused(empty_ledger_database: str) -> None:
+    migrate(empty_ledger_database)
+    with connect(empty_ledger_database) as book:
         book.execute("INSERT INTO tidemark.schema_migrations (number) VALUES (999)")
         with pytest.raises(LedgerNotReady, match="999"):
             require(book)
