@@ -1,5 +1,5 @@
 # make demo    capture a PostgreSQL shop into Delta tables and compare every row
-# make test    format, lint, types and all tests
+# make test    format, lint, types and tests
 # Both do the set-up first, which takes seconds when it is done already. Everything made lies under .venv and .tidemark.
 
 SHELL := /bin/sh
@@ -21,7 +21,7 @@ help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
 	@echo 'make up      start PostgreSQL, Airflow and its UI, and say where they are; make down stops them'
 	@echo 'make lint    format, lint and types alone; make bench: what README quotes; make lock: requirements.txt anew'
-	@echo 'make simulation, faults, scheduler: many seeds (TIDEMARK_SIMULATION_SEEDS), a SIGKILL at every step, backfills under a scheduler; all take long'
+	@echo 'make simulation, faults, scheduler: many seeds (TIDEMARK_SIMULATION_SEEDS), a SIGKILL at every step, all that Airflow runs; each takes long'
 	@echo 'make clean   remove everything that the above made'
 
 setup:

@@ -53,12 +53,19 @@ def scratch(checkout: Checkout, memory: Path = MEMORY, meminfo: Path = Path("/pr
     A test's databases and Delta tables are thousands of small files, and to make them on a disk was half of the CPU of
     the tests without Spark.
     """
-    if memory.is_dir() and shutil.disk_usage(memory).free >= LEAST_FREE and _available(meminfo) >= LEAST_AVAILABLE:
+    if _is_usable(memory) and _available(meminfo) >= LEAST_AVAILABLE:
         digest = hashlib.sha256(str(checkout.root).encode()).hexdigest()[:12]
         return make_outside(memory / f"tidemark-tests-{digest}", (os.geteuid(), os.getegid()), 0o700)
     folder = checkout.made / "tmp"
     folder.mkdir(exist_ok=True)
     return folder
+
+
+def _is_usable(memory: Path) -> bool:
+    """In containers it is often tiny, or nothing may be executed in it."""
+    if not memory.is_dir() or os.statvfs(memory).f_flag & os.ST_NOEXEC:
+        return False
+    return shutil.disk_usage(memory).free >= LEAST_FREE
 
 
 def _available(meminfo: Path) -> int:

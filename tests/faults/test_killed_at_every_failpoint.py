@@ -53,6 +53,7 @@ def test_a_run_killed_here_is_caught_up_by_the_next_run(name: str, shop: Environ
     _converged(shop)
 
 
+@pytest.mark.thorough
 def test_two_kills_in_a_row_are_caught_up(shop: Environment) -> None:
     workload.change(shop)
     _run_until(shop, "drain.before_register")

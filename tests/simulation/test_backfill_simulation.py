@@ -1,7 +1,7 @@
 """Random backfills beside random changes, merged by Spark; seeded. However a seed plays out, the tables end equal to
 their source, and reading everything once more changes nothing.
 
-A few seeds are part of every test run; `make simulation` plays more (TIDEMARK_SIMULATION_SEEDS=n,
+A seed is part of every test run; `make simulation` plays more (TIDEMARK_SIMULATION_SEEDS=n,
 TIDEMARK_SIMULATION_FIRST=m). The same acts without Spark, in many more seeds: test_chunks_against_a_model.py."""
 
 from __future__ import annotations

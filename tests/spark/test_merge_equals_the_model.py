@@ -96,9 +96,8 @@ class Crash(Exception):
 @pytest.mark.parametrize(
     "failpoint",
     [
-        "merge.after_history",
         "merge.before_current",
-        *thorough("merge.before_history", "merge.after_current"),
+        *thorough("merge.before_history", "merge.after_history", "merge.after_current"),
     ],
 )
 def test_a_crash_between_two_commits_is_made_good_by_the_next_plan(

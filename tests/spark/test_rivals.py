@@ -86,7 +86,6 @@ ENCOUNTERS = list(itertools.product(("keyed", "multiset"), REACHES, ("merge.befo
 SOME = {
     ("keyed", "further", "merge.before_current"),
     ("multiset", "less_far", "merge.before_history"),
-    ("multiset", "same", "merge.before_current"),
 }
 
 
