@@ -1,22 +1,26 @@
-"""SIGKILL once at every step of plan, reader, drain, merge, sweep and confirm, as `airflow dags test` runs them, which
-is run again until it ends well. The source changes and capture runs in between, and in the end every row of `current`
-is compared with the source's."""
+"""SIGKILL once at every step of plan, reader, drain, merge, sweep and confirm, as Airflow runs them: `airflow dags
+test`, run again until it ends well, and a scheduler that retries what died. The source changes and capture runs in
+between, and in the end every row of `current` is compared with the source's."""
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import psycopg
 import pytest
 
-from standalone.postgres import PostgresServer
-from tests.airflow.captured_shop import FIRST_ORDERS, TABLES, Shop, open_shop
+from standalone.postgres import PostgresServer, wait_for
+from tests.airflow.captured_shop import FIRST_ORDERS, SLOW_S, TABLES, Shop, open_shop
 from tidemark import failpoints
 
 READING = {name for name in failpoints.NAMES if name.startswith(("plan.", "read."))}
+# A retry waits for half a minute, and there are about as many of them as names.
+LONG_S = 2400
+PAUSE_S = 10.0
 
 
 @pytest.fixture
@@ -102,10 +106,53 @@ def test_dags_test_that_is_killed_at_every_step_is_finished_by_running_it_again(
     _are_in_sync(killing)
 
 
+@pytest.mark.thorough
+def test_a_backfill_whose_tasks_are_killed_at_every_step_beside_the_capture_is_finished_by_retries(
+    killing: Killing,
+) -> None:
+    shop = killing.shop
+    shop.configure(schedule='"* * * * *"')
+    airflow = replace(shop.airflow, settings=killing.variables)
+    path = "/api/v2/dags/shop_backfill/dagRuns"
+    with airflow.services("api-server", "scheduler", "dag-processor"):
+        airflow.wait_until_healthy("scheduler", "dag_processor", seconds=SLOW_S)
+        for dag in ("shop_backfill", "shop_capture"):
+            wait_for(f"{dag} is known", lambda dag=dag: airflow.unpause(dag), SLOW_S)
+        conf = {"chunk_rows": 50, "readers": 3}
+        run = airflow.send("POST", path, {"logical_date": None, "conf": conf})["dag_run_id"]
+
+        def is_over() -> bool:
+            """Whether the backfill is done and everybody was killed; clears it where it failed, as a person would."""
+            killing.change()
+            time.sleep(PAUSE_S)
+            state = airflow.get(f"{path}/{run}")["state"]
+            if state == "failed":
+                airflow.send("POST", f"{path}/{run}/clear", {"dry_run": False})
+            return state == "success" and killing.reached() == set(failpoints.NAMES)
+
+        try:
+            wait_for("the backfill is over", is_over, LONG_S)
+        except TimeoutError as late:
+            unseen = sorted(set(failpoints.NAMES) - killing.reached())
+            raise AssertionError(f"{late}; never reached: {unseen}; {airflow.task_states('shop_backfill')}") from late
+    assert max(_tries(shop, run).values()) > 1, "Airflow retries what died"
+    _are_in_sync(killing)
+
+
 def _capture(shop: Shop) -> None:
     """One run of the capture that nobody disturbs."""
     done = shop.airflow.run("dags", "test", "shop_capture")
     assert done.returncode == 0, done.stdout[-6000:]
+
+
+def _tries(shop: Shop, run: str) -> dict[tuple[str, int], int]:
+    """How often each task of a run of the backfill was begun."""
+    with psycopg.connect(shop.airflow.metadata) as connection:
+        found = connection.execute(
+            "SELECT task_id, map_index, try_number FROM task_instance WHERE dag_id = 'shop_backfill' AND run_id = %s",
+            (run,),
+        )
+        return {(task, index): tries for task, index, tries in found}
 
 
 def _are_in_sync(killing: Killing) -> None:
