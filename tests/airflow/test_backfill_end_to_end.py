@@ -7,7 +7,7 @@ the source's.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import psycopg
 import pytest
@@ -30,6 +30,29 @@ def shop(
     with open_shop(postgres, new_metadata, tmp_path_factory) as found:
         found.execute(FIRST_ORDERS)
         yield found
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """The logs of the first runs of both DAGs; the backfills that capture had started; the states of the readers."""
+
+    captured: str
+    started: list[dict[str, str]]
+    backfilled: str
+    readers: list[str]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def filled(shop: Shop) -> Filled:
+    """A first capture that finds rows older than its slot, and a backfill of them."""
+    shop.configure(auto_backfill=True)
+    captured = shop.airflow.run("dags", "test", "shop_capture")
+    assert captured.returncode == 0, captured.stdout[-6000:]
+    started = shop.airflow.task_states("shop_backfill")
+    shop.execute(MORE_ORDERS)
+    done = shop.airflow.run("dags", "test", "shop_backfill", "--conf", '{"readers": 3, "chunk_rows": 100}')
+    assert done.returncode == 0, done.stdout[-6000:]
+    return Filled(captured.stdout, started, done.stdout, readers(shop))
 
 
 def readers(shop: Shop) -> list[str]:
@@ -56,21 +79,14 @@ def chunks(shop: Shop, run: str) -> list[int]:
         return [rows for (rows,) in found]
 
 
-def test_dags_test_runs_a_whole_backfill_without_a_scheduler(shop: Shop) -> None:
-    shop.configure(auto_backfill=True)
-    captured = shop.airflow.run("dags", "test", "shop_capture")
-    assert captured.returncode == 0, captured.stdout[-6000:]
-    assert "Run `airflow dags test shop_backfill` next: shop.audit (" in captured.stdout
-    assert shop.airflow.task_states("shop_backfill") == [], "a run that nothing would ever start"
-
-    shop.execute(MORE_ORDERS)
-    done = shop.airflow.run("dags", "test", "shop_backfill", "--conf", '{"readers": 3, "chunk_rows": 100}')
-    assert done.returncode == 0, done.stdout[-6000:]
+def test_dags_test_runs_a_whole_backfill_without_a_scheduler(shop: Shop, filled: Filled) -> None:
+    assert "Run `airflow dags test shop_backfill` next: shop.audit (" in filled.captured
+    assert filled.started == [], "a run that nothing would ever start"
     assert shop.differences() == {}
-    assert shop.airflow.task_states("shop_backfill")[-1] == dict.fromkeys(BACKFILL_TASKS, "success")
-    assert readers(shop) == ["success"] * 3
+    assert shop.airflow.task_states("shop_backfill")[0] == dict.fromkeys(BACKFILL_TASKS, "success")
+    assert filled.readers == ["success"] * 3
     for table in TABLES:
-        assert f"{table}: complete as of " in done.stdout, "the report"
+        assert f"{table}: complete as of " in filled.backfilled, "the report"
 
 
 @pytest.mark.thorough

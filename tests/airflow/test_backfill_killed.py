@@ -5,7 +5,6 @@ between, and in the end every row of `current` is compared with the source's."""
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,9 +17,6 @@ from tests.airflow.captured_shop import FIRST_ORDERS, SLOW_S, TABLES, Shop, open
 from tidemark import failpoints
 
 READING = {name for name in failpoints.NAMES if name.startswith(("plan.", "read."))}
-# A retry waits for half a minute, and there are about as many of them as names.
-LONG_S = 2400
-PAUSE_S = 10.0
 
 
 @pytest.fixture
@@ -121,20 +117,12 @@ def test_a_backfill_whose_tasks_are_killed_at_every_step_beside_the_capture_is_f
         conf = {"chunk_rows": 50, "readers": 3}
         run = airflow.send("POST", path, {"logical_date": None, "conf": conf})["dag_run_id"]
 
-        def is_over() -> bool:
-            """Whether the backfill is done and everybody was killed; clears it where it failed, as a person would."""
-            killing.change()
-            time.sleep(PAUSE_S)
-            state = airflow.get(f"{path}/{run}")["state"]
-            if state == "failed":
+        while (state := _state(shop, run)) != "success" or killing.reached() != set(failpoints.NAMES):
+            if state == "failed":  # its retries are used up; a person clears it
                 airflow.send("POST", f"{path}/{run}/clear", {"dry_run": False})
-            return state == "success" and killing.reached() == set(failpoints.NAMES)
-
-        try:
-            wait_for("the backfill is over", is_over, LONG_S)
-        except TimeoutError as late:
-            unseen = sorted(set(failpoints.NAMES) - killing.reached())
-            raise AssertionError(f"{late}; never reached: {unseen}; {airflow.task_states('shop_backfill')}") from late
+                state = _state(shop, run)
+            killing.change()
+            _until_somebody_dies(killing, run, state)
     assert max(_tries(shop, run).values()) > 1, "Airflow retries what died"
     _are_in_sync(killing)
 
@@ -143,6 +131,23 @@ def _capture(shop: Shop) -> None:
     """One run of the capture that nobody disturbs."""
     done = shop.airflow.run("dags", "test", "shop_capture")
     assert done.returncode == 0, done.stdout[-6000:]
+
+
+def _until_somebody_dies(killing: Killing, run: str, state: str) -> None:
+    """Or until the run is in another state. A retry waits for half a minute, and for the leases of the dead."""
+    before = killing.reached()
+
+    def is_news() -> bool:
+        return killing.reached() > before or _state(killing.shop, run) != state
+
+    wait_for(f"somebody is killed besides {sorted(before)}, or the run is no longer {state}", is_news, 2 * SLOW_S)
+
+
+def _state(shop: Shop, run: str) -> str:
+    with psycopg.connect(shop.airflow.metadata) as connection:
+        query = "SELECT state FROM dag_run WHERE dag_id = 'shop_backfill' AND run_id = %s"
+        (state,) = connection.execute(query, (run,)).fetchone() or ("gone",)
+        return str(state)
 
 
 def _tries(shop: Shop, run: str) -> dict[tuple[str, int], int]:

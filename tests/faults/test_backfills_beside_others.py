@@ -20,6 +20,7 @@ from tidemark.errors import BackfillClosed, BackfillIsOpen, BackfillNotApplied, 
 __all__ = ["copied_ledger"]
 
 
+@pytest.mark.thorough
 def test_a_low_watermark_without_a_high_one_claims_nothing(shop: Environment) -> None:
     old = old_tables(shop)
     shop.begin_backfill(*old.tables, chunk_rows=3)
@@ -83,6 +84,7 @@ def _first_chunk_waits(old: Old, run_id: str) -> bool:
     return old.chunks()[0].claimed_lsn is None
 
 
+@pytest.mark.thorough
 def test_two_backfills_and_a_capture_at_once_apply_everything_once(shop: Environment) -> None:
     first, second = old_tables(shop), old_tables(shop)
     runs = []

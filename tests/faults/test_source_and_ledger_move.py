@@ -39,6 +39,7 @@ def test_a_database_restarted_in_mid_stream_costs_one_retry(
     _in_sync(shop)
 
 
+@pytest.mark.thorough
 def test_a_slot_that_a_crash_moved_back_sends_again_what_is_staged_already(
     shop_on_its_own_server: tuple[Environment, PostgresServer],
 ) -> None:
@@ -88,6 +89,7 @@ def test_a_slot_that_left_changes_behind_says_so_and_the_pipeline_goes_on(
     _goes_on_after_the_gap(shop)
 
 
+@pytest.mark.thorough
 def test_a_slot_that_was_dropped_is_made_again_and_the_gap_is_said(new_shop: Callable[[str], Environment]) -> None:
     shop = new_shop("dropped")
     workload.change(shop)
@@ -119,7 +121,8 @@ def copied_ledger(postgres: PostgresServer) -> Callable[[Environment], str]:
     return copy
 
 
-@pytest.mark.parametrize("confirmed", [*thorough(True), False], ids=["confirmed", "not_confirmed"])
+@pytest.mark.thorough
+@pytest.mark.parametrize("confirmed", [True, False], ids=["confirmed", "not_confirmed"])
 def test_a_ledger_restored_from_an_older_copy_takes_its_batches_back_from_staging(
     confirmed: bool, new_shop: Callable[[str], Environment], copied_ledger: Callable[[Environment], str]
 ) -> None:

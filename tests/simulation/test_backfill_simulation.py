@@ -1,8 +1,8 @@
 """Random backfills beside random changes, merged by Spark; seeded. However a seed plays out, the tables end equal to
 their source, and reading everything once more changes nothing.
 
-A seed is part of every test run; `make simulation` plays more (TIDEMARK_SIMULATION_SEEDS=n,
-TIDEMARK_SIMULATION_FIRST=m). The same acts without Spark, in many more seeds: test_chunks_against_a_model.py."""
+`make simulation` plays TIDEMARK_SIMULATION_SEEDS=n of them from TIDEMARK_SIMULATION_FIRST=m. The same acts without
+Spark, of which a few seeds are part of every test run: test_chunks_against_a_model.py."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ SEEDS = range(FIRST, FIRST + int(os.environ.get("TIDEMARK_SIMULATION_SEEDS", "1"
 ACTS = 6
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_tables_end_equal_to_their_source(
     seed: int, new_backfilled: Callable[[str, dict[str, int]], Environment], monkeypatch: pytest.MonkeyPatch
