@@ -253,6 +253,57 @@ def test_a_truncated_partition_needs_a_backfill_and_a_truncated_root_does_not(pa
 
 
 @pytest.mark.parametrize(
+    "statements",
+    [
+        ("TRUNCATE orders_1", "TRUNCATE orders_2"),
+        ("TRUNCATE orders", "INSERT INTO orders VALUES (1)", "TRUNCATE orders_1"),
+    ],
+    ids=["every partition by itself", "the root and then one"],
+)
+def test_partitions_that_were_truncated_by_themselves_need_a_backfill(
+    parted: Pipeline, statements: tuple[str, ...]
+) -> None:
+    for statement in statements:
+        parted.execute(statement)
+    parted.drain()
+    assert "as TRUNCATE of a partition" in (state(parted)[1] or "")
+
+
+def test_the_only_partition_truncated_by_itself_needs_a_backfill(parted: Pipeline) -> None:
+    parted.execute("DROP TABLE orders_2")
+    parted.drain()
+    parted.ledger_query(
+        "UPDATE tidemark.tables SET needs_backfill = false, backfill_reason = NULL, backfill_kind = NULL RETURNING 1"
+    )
+    parted.execute("TRUNCATE orders_1")
+    parted.drain()
+    assert "as TRUNCATE of a partition" in (state(parted)[1] or "")
+
+
+def test_a_column_with_a_default_is_one_of_the_partitions_rows_too(parted: Pipeline) -> None:
+    parted.execute("ALTER TABLE orders ADD COLUMN amount int DEFAULT 5")
+    parted.drain()
+    assert state(parted) == ("merging", 'column "amount" was added with a default, which older rows have too')
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "marked"),
+    [("cidr", "inet", True), ("varchar(20)", "text", False), ("varchar(20)", "varchar(30)", False)],
+)
+def test_a_type_that_reads_otherwise_without_a_rewrite_needs_a_backfill(
+    pipeline: Pipeline, before: str, after: str, marked: bool
+) -> None:
+    pipeline.execute(f"CREATE TABLE nets (id int PRIMARY KEY, net {before})")
+    pipeline.begin()
+    pipeline.execute("INSERT INTO nets VALUES (1, '10.1.2.3/32')")
+    pipeline.drain()
+    pipeline.execute(f"ALTER TABLE nets ALTER net TYPE {after}")
+    pipeline.drain()
+    reason = 'the type of column "net" was altered, and older rows read as something else'
+    assert state(pipeline, "public.nets") == ("merging", reason if marked else None)
+
+
+@pytest.mark.parametrize(
     ("alteration", "marked"),
     [
         ("ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'", True),

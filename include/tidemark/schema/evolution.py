@@ -16,8 +16,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tidemark.schema.fingerprint import ColumnPrint, Fingerprint
+from tidemark.schema.fingerprint import ColumnPrint, Fingerprint, PartitionPrint
 from tidemark.schema.table import Column, TableSchema
+
+_STRINGS = {25, 1043}  # OIDs of text and varchar, which write the same
 
 
 class Verdict(StrEnum):
@@ -116,10 +118,18 @@ def _columns(old: Fingerprint, new: Fingerprint) -> list[Difference]:
             differences.append(
                 Difference(Verdict.NEEDS_BACKFILL, f'column "{known.name}" was renamed to "{column.name}"')
             )
-        elif any(column.spelling.get(part) != was for part, was in known.spelling.items()):
+        elif _reads_otherwise(known, column):
             reason = f'the type of column "{column.name}" was altered, and older rows read as something else'
             differences.append(Difference(Verdict.NEEDS_BACKFILL, reason))
     return differences
+
+
+def _reads_otherwise(old: ColumnPrint, new: ColumnPrint) -> bool:
+    """Whether the text of a stored value is another one though the table was not rewritten: a label of its type was
+    renamed, or its type is another one that takes the same bytes (cidr and inet)."""
+    if old.type_oid != new.type_oid and not {old.type_oid, new.type_oid} <= _STRINGS:
+        return True
+    return any(new.spelling.get(part) != was for part, was in old.spelling.items())
 
 
 def _added(column: ColumnPrint, last_attnum: int) -> Difference:
@@ -143,13 +153,18 @@ def _rewrite(old: Fingerprint, new: Fingerprint) -> list[Difference]:
         return []
     xmins = {column.attnum: column.xmin for column in old.columns}
     altered = [column.name for column in new.columns if xmins.get(column.attnum) != column.xmin]
-    if not altered and 0 < len(renewed) < sum(leaf.oid in nodes for leaf in new.partitions):
-        # TRUNCATE of the root renews all of them, and is in the stream; TRUNCATE of a partition is not.
+    if not altered and renewed and not _by_one_command(renewed, sum(leaf.oid in nodes for leaf in new.partitions)):
         reason = f"{len(renewed)} partition(s) got new storage by themselves, as TRUNCATE of a partition gives it"
         return [Difference(Verdict.NEEDS_BACKFILL, reason)]
     if not altered:
         return [Difference(Verdict.FOLLOWED, "the table got new storage, its columns are the same")]
     return [Difference(Verdict.NEEDS_BACKFILL, f"the table was rewritten and {_names(altered)} altered")]
+
+
+def _by_one_command(renewed: list[PartitionPrint], leaves: int) -> bool:
+    """TRUNCATE of the root renews all leaves in one transaction, and is in the stream; that of a partition is not. With
+    one leaf they cannot be told apart."""
+    return len(renewed) == leaves > 1 and len({leaf.xmin for leaf in renewed}) == 1
 
 
 def _partitions(old: Fingerprint, new: Fingerprint) -> list[Difference]:

@@ -34,12 +34,14 @@ class ColumnPrint:
 class PartitionPrint:
     """One leaf of a partitioned table; `born_empty`: every link up to the root was made
     by CREATE TABLE … PARTITION OF. `links` are the transactions that made the links: those of a leaf that
-    left and came back are others."""
+    left and came back are others. `xmin` is the transaction that last wrote the leaf's row in pg_class, as one that
+    gave it new storage does."""
 
     oid: int
     relfilenode: int
     born_empty: bool
     links: str = ""
+    xmin: int = 0
 
 
 @dataclass(frozen=True, slots=True)

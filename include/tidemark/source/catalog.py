@@ -144,14 +144,22 @@ def fingerprint(
 
 
 def _columns(conn: psycopg.Connection[Any], oids: list[int]) -> dict[int, list[ColumnPrint]]:
+    """Table OID -> its columns. What older rows have of a column that was added later stands with a partitioned table's
+    leaves, never with its root."""
     columns: dict[int, list[ColumnPrint]] = {}
     spellings = _spellings(conn, oids)
     for oid, *facts in conn.execute(
         """
-        SELECT attrelid, attnum, attname, atttypid, atttypmod, attnotnull, attgenerated::text, attmissingval::text,
-               xmin::text::bigint
-        FROM pg_attribute WHERE attrelid = ANY(%s::oid[]) AND attnum > 0 AND NOT attisdropped
-        ORDER BY attrelid, attnum
+        SELECT a.attrelid, a.attnum, a.attname, a.atttypid, a.atttypmod, a.attnotnull, a.attgenerated::text,
+               CASE WHEN c.relkind = 'p' THEN (
+                   SELECT max(l.attmissingval::text) FROM pg_partition_tree(c.oid) t
+                   JOIN pg_attribute l ON l.attrelid = t.relid AND l.attname = a.attname
+                   WHERE t.isleaf AND NOT l.attisdropped
+               ) ELSE a.attmissingval::text END,
+               a.xmin::text::bigint
+        FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+        WHERE a.attrelid = ANY(%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
+        ORDER BY a.attrelid, a.attnum
         """,
         (oids,),
     ):
@@ -235,7 +243,7 @@ def _leaves(conn: psycopg.Connection[Any], roots: list[int]) -> dict[int, list[P
     rewrites the columns' rows, so their command id is later than the row type's even within one transaction.
     """
     leaves: dict[int, list[PartitionPrint]] = {}
-    for root, leaf, filenode, born_empty, links in conn.execute(
+    for root, *facts in conn.execute(
         """
         WITH RECURSIVE tree AS (
             SELECT oid AS root, oid AS relation, true AS born_empty, '' AS links FROM pg_class
@@ -250,11 +258,11 @@ def _leaves(conn: psycopg.Connection[Any], roots: list[int]) -> dict[int, list[P
             JOIN pg_class c ON c.oid = i.inhrelid JOIN pg_type t ON t.oid = c.reltype
         )
         SELECT tree.root, tree.relation, coalesce(pg_relation_filenode(tree.relation), 0), tree.born_empty,
-               ltrim(tree.links)
+               ltrim(tree.links), c.xmin::text::bigint
         FROM tree JOIN pg_class c ON c.oid = tree.relation WHERE c.relkind <> 'p'
         ORDER BY 1, 2
         """,
         (roots,),
     ):
-        leaves.setdefault(root, []).append(PartitionPrint(leaf, filenode, born_empty, links))
+        leaves.setdefault(root, []).append(PartitionPrint(*facts))
     return leaves
