@@ -566,6 +566,11 @@ class TargetDiffers(TargetError):
     )
 
 
+class LocationTaken(TargetError):
+    happened = "There is no Delta table in {path}, but something else is: {found}. Nothing was written"
+    remedy = "Move it away, or give the pipeline another `lake` in its file, and unpark the table."
+
+
 class SchemaVersionsDiffer(BackfillError):
     happened = (
         "Changes of {table} are staged under its schema versions {older} and {newer}, which differ by more than added "

@@ -54,6 +54,18 @@ def test_a_plan_that_begins_above_the_position_changes_nothing(lake: Lake) -> No
     assert lake.version("history", table) == lake.version("current", table) == 1
 
 
+def test_no_table_is_created_around_somebodys_files(lake: Lake) -> None:
+    table = _table(lake)
+    theirs = Path(lake.path("current", table)) / "theirs.parquet"
+    theirs.parent.mkdir(parents=True)
+    theirs.touch()
+    failed = _fails(lake, table.planned(), "LocationTaken", "FIX_TARGET")
+    assert "theirs.parquet" in str(failed.error)
+    theirs.unlink()
+    lake.applied(table.planned())
+    assert len(lake.current(table)) == 2
+
+
 def test_a_position_within_a_batch_is_not_of_this_staging(lake: Lake) -> None:
     table = _table(lake)
     lake.applied(table.planned(0, 1))

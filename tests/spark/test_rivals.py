@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -130,6 +131,14 @@ def test_two_first_merges_at_once_create_the_tables_once(lake: Lake, monkeypatch
     for driver in drivers:
         driver.join()
     assert errors == [None, None]
+    assert _found(lake, table) == _expected(table, KEYED, 4)
+
+
+def test_a_driver_killed_while_it_creates_a_table_leaves_a_log_that_the_next_one_takes(lake: Lake) -> None:
+    table = _keyed(lake)
+    for step in ("history", "current"):
+        (Path(lake.path(step, table)) / "_delta_log" / "_staged_commits").mkdir(parents=True)
+    lake.applied(table.planned())
     assert _found(lake, table) == _expected(table, KEYED, 4)
 
 

@@ -6,7 +6,7 @@ log and tested before anything is written. Two fences stand behind that test, fo
 
 - `append` commits on the very version whose position was tested: it opens Delta's transaction on the pinned snapshot,
   so any commit of the same application id in between is a conflict. Appending twice would double rows, so here
-  nothing less will do.
+  nothing less will do. `create` does so too: of two first commits one is a conflict.
 - `merge` and `replace` start from the newest version, and are right from there whatever it is: what they write is the
   newest value per key, computed from one pinned version, so doing it again, or over a part of it, changes nothing.
   One that is behind is skipped by Delta itself (`txnVersion`), one that runs into another's commit fails.
@@ -49,6 +49,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from tidemark.errors import LocationTaken
 from tidemark.lsn import Lsn
 from tidemark.names import spark_identifier
 from tidemark.target.plan import Holes
@@ -78,8 +79,6 @@ _CONFLICTS: Final = (
 _CONTESTED_CONDITIONS: Final = frozenset(
     {
         "DELTA_SCHEMA_CHANGE_SINCE_ANALYSIS",
-        "DELTA_TABLE_ALREADY_EXISTS",
-        "DELTA_CREATE_TABLE_WITH_DIFFERENT_PROPERTY",
         "FIELD_ALREADY_EXISTS",
         "DELTA_ADD_COLUMN_AT_INDEX_LESS_THAN_ZERO",
         "DELTA_DUPLICATE_COLUMNS_FOUND",
@@ -216,12 +215,42 @@ def _as_postgres_reads_it(field: StructField) -> Column | None:
     return value.cast("string")
 
 
-def create(spark: SparkSession, path: str, schema: StructType, properties: Mapping[str, str]) -> None:
-    """An empty table, in a commit of its own that carries no position; nothing happens where there is one already."""
-    builder = DeltaTable.createIfNotExists(spark).location(path).addColumns(schema)
+def create(spark: SparkSession, table: PinnedTable, schema: StructType, properties: Mapping[str, str]) -> None:
+    """An empty table, in a commit of its own that carries no position, on the pinned version, which is none.
+
+    `DeltaTable.createIfNotExists` refuses a location with anything in it. A driver that was killed just before this
+    commit leaves an empty log there, as one that is just committing does: the first would be refused for ever, the
+    second be an error of the slower of two. Anything else there is somebody's own, and not to be touched.
+
+    Raises LocationTaken, and what `is_contested` recognises where another driver was faster.
+    """
+    folder = java_class(spark, "org.apache.hadoop.fs.Path")(table.path)
+    files = folder.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    there = sorted(str(found.getPath().getName()) for found in files.listStatus(folder)) if files.exists(folder) else []
+    others = [name for name in there if name != "_delta_log"]
+    if others and not pin(spark, table.path).exists:  # else they are of a driver that was faster
+        raise LocationTaken(path=table.path, found=others[0])
+    nothing = _option(spark)
+    configuration = java_class(spark, "java.util.HashMap")()
     for key, value in {**properties, **_column_mapping(schema.names)}.items():
-        builder = builder.property(key, value)
-    builder.execute()
+        configuration.put(key, value)
+    scala_map = java_class(spark, "org.apache.spark.api.python.PythonUtils").toScalaMap
+    now = java_class(spark, "java.lang.System").currentTimeMillis()
+    actions = "org.apache.spark.sql.delta.actions"
+    metadata = java_class(spark, f"{actions}.Metadata")(
+        str(java_class(spark, "java.util.UUID").randomUUID()),
+        None,
+        None,
+        java_class(spark, f"{actions}.Format")("parquet", scala_map(java_class(spark, "java.util.HashMap")())),
+        schema.json(),
+        _sequence(spark, _array_list(spark)),
+        scala_map(configuration),
+        _option(spark, now),
+    )
+    transaction = table.log.startTransaction(nothing, _option(spark, table.snapshot))
+    transaction.updateMetadataForNewTable(metadata)
+    created = java_class(spark, "org.apache.spark.sql.delta.DeltaOperations$CreateTable")
+    transaction.commit(_sequence(spark, _array_list(spark)), created(metadata, False, False, nothing))
 
 
 def with_statistics(schema: StructType, columns: Sequence[str]) -> dict[str, str]:

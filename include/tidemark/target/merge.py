@@ -311,7 +311,7 @@ class TableMerge:
         """
         if not table.exists:
             listed = delta_tables.with_statistics(wanted, [*statistics, *self.schema.key])
-            delta_tables.create(self.session, table.path, wanted, {**TABLE_PROPERTIES, **listed})
+            delta_tables.create(self.session, table, wanted, {**TABLE_PROPERTIES, **listed})
             return delta_tables.pin(self.session, table.path)
         found = {f.name: f.dataType for f in table.schema().fields}
         missing = [f for f in wanted.fields if f.name not in found]
