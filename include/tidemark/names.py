@@ -28,6 +28,10 @@ METADATA_COLUMNS = (
     "_holes",
 )
 
+# In `_text`, what stands before the column of a value that was in `_old_key`, or in an update's `_old`.
+OLD_KEY_PREFIX = "_old_key."
+OLD_PREFIX = "_old."
+
 
 def encode(name: str) -> str:
     """Percent-encode one name for a path: letters, digits, "_" and "-" stay, every other byte becomes %XX."""

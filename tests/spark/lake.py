@@ -137,7 +137,7 @@ class StagedTable:
             **change.row,
             "_old_key": change.old_key,
             "_unchanged": list(change.unchanged) or None,
-            "_text": None,
+            "_text": change.text and list(change.text.items()),
             "_old": change.old,
         }
 

@@ -13,13 +13,15 @@ Key = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Change:
-    """`row` is what was sent: NULL where `unchanged` says that it was not. `old_key` where the key changed."""
+    """`row` is what was sent: NULL where `unchanged` says that it was not. `old_key` where the key changed,
+    `text` where a value does not fit."""
 
     op: str
     row: Row = field(default_factory=dict)
     unchanged: tuple[str, ...] = ()
     old_key: Row | None = None
     old: Row | None = None
+    text: dict[str, str] | None = None
 
 
 def apply(state: dict[Key, Row], key: Sequence[str], change: Change) -> list[tuple[str, Row]]:

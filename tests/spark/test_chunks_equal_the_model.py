@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 from tests.spark.lake import TEXTS, Lake, StagedTable, table_schema
 from tests.spark.model import Change, Row
 from tests.spark.source import KEYS, Source
+from tests.spark.test_values import delete, move, update
 from tidemark.backfill.snapshot import Snapshot
 from tidemark.lsn import Lsn
 from tidemark.staging.manifest import Claim, Sweep
@@ -79,6 +80,31 @@ class Backfilled:
             self.source.read(self.backfill, self.left.pop(0))
         self.source.mark_late()
         self.stage()
+
+
+def test_the_text_of_a_value_that_does_not_fit_is_in_history_whatever_left_it_unchanged(lake: Lake) -> None:
+    """The snapshot sees transactions below 100 and none of these. Two are merged before the chunk, one with it; of what
+    is overtaken history has no `read` row."""
+    table = lake.table(table_schema("unfit", TEXTS))
+    low = table.next_lsn()
+    applied = [update(1, "body"), update(2, body=None, text={"body": "newer"}), update(2, "body"), move(4, 3, "body")]
+    table.stage_committed([(table.next_lsn(), 101, [delete(3), *applied])])
+    lake.applied(table.planned())
+    rows = [{"id": n, "n": 0, "body": None, "note": "c", "_text": [("body", f"of {n}")]} for n in range(1, 7)]
+    claim = table.stage_chunk("b1", "1-1", rows, snapshot="100:100:", low=low)
+    with_it = [(table.next_lsn(), 102, [update(5, "body")])]
+    claim = replace(claim, watermark_lsn=Lsn(table.next_lsn()))
+    above = [(table.next_lsn(), 103, [update(6, "body", n=1)])]
+    table.stage_committed([*with_it, *above], (claim,))
+    lake.applied(table.planned(1))
+    said = [(r["_op"], r["id"], dict(r["_text"] or {}).get("body")) for r in lake.stored("history", table)]
+    merged_before = [("delete", 3), ("update", 1), ("update", 2), ("update", 2), ("delete", 4), ("insert", 3)]
+    assert [(op, key) for op, key, _ in said[:6]] == merged_before
+    assert [text for *_, text in said[:6]] == [None, None, "newer", None, None, None]
+    assert said[6] == ("update", 5, "of 5")
+    assert sorted(said[7:-1]) == [("read", 1, "of 1"), ("read", 3, "of 4"), ("read", 6, "of 6")]
+    assert said[-1] == ("update", 6, "of 6")
+    assert not any(r["_holes"] for r in lake.stored("current", table))
 
 
 def _tables(lake: Lake, salt: int, seeds: range = SEEDS) -> list[Backfilled]:

@@ -46,9 +46,9 @@ def insert(key: Any, **values: Any) -> Change:
     return Change("insert", {"id": key, "n": 0, "body": "b", "note": "c", **values})
 
 
-def update(key: Any, *unchanged: str, **values: Any) -> Change:
+def update(key: Any, *unchanged: str, text: dict[str, str] | None = None, **values: Any) -> Change:
     sent = {c: v for c, v in {"n": 0, "body": "b", "note": "c"}.items() if c not in unchanged}
-    return Change("update", {"id": key, "n": None, "body": None, "note": None, **sent, **values}, unchanged)
+    return Change("update", {"id": key, "n": None, "body": None, "note": None, **sent, **values}, unchanged, text=text)
 
 
 def move(old: Any, new: Any, *unchanged: str, **values: Any) -> Change:

@@ -307,13 +307,19 @@ class Play:
     def _rows(self, expected: Expectation, table: str) -> None:
         found = judge.read(self.environment, expected.kind, table)
         assert found is not None, "there is no such Delta table"
-        held = judge.in_order(found.rows()) if expected.kind == "history" else found.rows()
         times = {field.name: field.dataType for field in found.fields}
         columns = [(column, times) for column in split_columns(expected.detail)]
-        rows = [[_cell(column, types, row) for column, types in columns] for row in held]
-        wanted = expected.rows
-        if expected.kind == "current":
-            rows, wanted = sorted(rows), sorted(wanted)
+
+        def cells(row: Row) -> list[str]:
+            return [_cell(column, types, row).strip() for column, types in columns]
+
+        # Rows that share an order key, `read` rows of one chunk, have no order of their own: they stand sorted.
+        held, wanted = sorted(found.rows(), key=cells), expected.rows
+        if expected.kind == "history":
+            held = judge.in_order(held)
+        else:
+            wanted = sorted(wanted)
+        rows = [cells(row) for row in held]
         same = len(rows) == len(wanted) and all(
             len(have) == len(want) and all(w in ("*", h) for h, w in zip(have, want, strict=True))
             for have, want in zip(rows, wanted, strict=True)
@@ -398,24 +404,23 @@ def _holds(path: Path, needle: bytes) -> bool:
 
 
 _EXPRESSION = re.compile(
-    r"(?P<function>left|length)\((?P<of>\w+)(?:, (?P<count>\d+))?\)|(?P<map>\w+)\['(?P<key>.+)'\]|(?P<name>\w+)"
+    r"(?P<function>left|length)\((?P<of>[^,]+)(?:, (?P<count>\d+))?\)|(?P<map>\w+)\['(?P<key>.+)'\]|(?P<name>\w+)"
 )
 
 
 def _cell(expression: str, types: dict[str, T.DataType], row: Row) -> str:
-    """A column, `left(column, 3)`, `length(column)` or `_text['column']` of a row, as a scenario file writes it."""
+    """A column, `_text['column']`, `left(…, 3)` or `length(…)` of either, as a scenario file writes it."""
     parsed = _EXPRESSION.fullmatch(expression)
     assert parsed is not None, f"{expression} is neither a column nor left(), length() or map['key']"
-    name = parsed["name"] or parsed["of"] or parsed["map"]
-    value = row[name]
+    if parsed["function"]:
+        text = _cell(parsed["of"], types, row)
+        if text == "∅":
+            return text
+        return text[: int(parsed["count"])] if parsed["function"] == "left" else str(len(text))
+    value = row[parsed["name"] or parsed["map"]]
     if value is None:
         return "∅"
-    if parsed["map"]:
-        return dict(value).get(parsed["key"]) or "∅"
-    text = _as_text(value, types[name])
-    if parsed["function"] == "left":
-        return text[: int(parsed["count"])].strip()
-    return str(len(text)) if parsed["function"] == "length" else text.strip()
+    return dict(value).get(parsed["key"], "∅") if parsed["map"] else _as_text(value, types[parsed["name"]])
 
 
 def _as_text(value: Any, held: T.DataType) -> str:

@@ -85,18 +85,21 @@ class Conversion:
         name: str,
         *,
         clamp: bool = True,
-        keep: Mask | None = None,
+        apart: tuple[Mask, str] | None = None,
     ) -> pa.Array:
-        """`values` of `rows` as the column's target type. Texts that do not fit are kept under `name`, those
-        where `keep` is false excepted."""
+        """`values` of `rows` as the column's target type. Texts that do not fit are kept under `name`; those where the
+        mask of `apart` is true, under its name."""
         text = values.text(self._data)
         if column.mask is not None:
             return mask(text, column.mask, column.target, self._salt or b"")
         converted: Converted = convert(text, column.target, clamp=clamp)
         if converted.kept is not None:
-            unfit = np.flatnonzero(converted.kept if keep is None else converted.kept & keep)
-            if len(unfit):
-                self._kept.append((name, rows[unfit], kept_text(text, unfit)))
+            kept = {name: converted.kept}
+            if apart is not None:
+                kept = {name: converted.kept & ~apart[0], apart[1]: converted.kept & apart[0]}
+            for under, unfit in ((under, np.flatnonzero(mask)) for under, mask in kept.items()):
+                if len(unfit):
+                    self._kept.append((under, rows[unfit], kept_text(text, unfit)))
         return converted.values
 
     def counts(self) -> dict[str, int]:

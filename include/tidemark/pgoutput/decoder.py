@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from tidemark.errors import MalformedMessage, SchemaDisagrees
 from tidemark.lsn import Lsn
+from tidemark.names import OLD_KEY_PREFIX, OLD_PREFIX
 from tidemark.pgoutput.conversion import (
     NULL,
     PADDING,
@@ -53,7 +54,7 @@ from tidemark.pgoutput.messages import (
 )
 from tidemark.schema.table import TableSchema
 from tidemark.schema.values import Mask, Positions
-from tidemark.staging.columns import OLD_KEY_PREFIX, OPERATIONS, carries_old_row, staged_schema
+from tidemark.staging.columns import OPERATIONS, carries_old_row, staged_schema
 
 _KNOWN: Final = np.isin(np.arange(256), np.frombuffer(b"BCORYIUDTM", np.uint8))
 
@@ -94,7 +95,8 @@ class TableBlock:
         converted: dict[str, int] = {}
         if text.null_count < len(text):
             names = text.filter(text.is_valid()).keys.value_counts().to_pylist()
-            converted = {v["values"]: v["counts"] for v in names if not v["values"].startswith(OLD_KEY_PREFIX)}
+            counted = (v for v in names if not v["values"].startswith((OLD_KEY_PREFIX, OLD_PREFIX)))
+            converted = {v["values"]: v["counts"] for v in counted}
         moved, unfit = 0, []
         if schema.key:
             old_key = rows.column("_old_key")
@@ -574,9 +576,9 @@ def _decode_rows(
         arrays.append(structs(relation.staged.field("_old_key").type, fields, moved, len(index)))
     arrays.append(_unchanged(schema, tuples.new, len(index)))
     if carries_old_row(schema):
-        deleted = is_delete[tuples.old_rows]
+        updated = ~is_delete[tuples.old_rows]
         fields = [
-            conversion.column(column, old, tuples.old_rows, column.name, keep=deleted)
+            conversion.column(column, old, tuples.old_rows, column.name, apart=(updated, OLD_PREFIX + column.name))
             for column, old in zip(schema.columns, tuples.old, strict=bool(tuples.old))
         ]
         arrays += [conversion.text(), structs(relation.staged.field("_old").type, fields, tuples.old_rows, len(index))]

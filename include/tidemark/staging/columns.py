@@ -16,6 +16,8 @@ Metadata first, then the source's columns, then what only some tables have:
 | `_unchanged` | list of string | columns whose TOAST value was not sent: NULL in their column, and not NULL in truth |
 | `_text` | map of string to string | column to PostgreSQL's text of a value that the target type cannot hold (R8) |
 | `_old` | struct of all columns | the whole old row of an update or delete (tables without key under FULL) |
+
+In `_text`, a column of `_old_key` has OLD_KEY_PREFIX before it, one of an update's `_old` OLD_PREFIX.
 """
 
 from __future__ import annotations
@@ -28,9 +30,6 @@ from tidemark.schema.mapping import arrow_type
 from tidemark.schema.table import TableSchema
 
 OPERATIONS: Final = ("insert", "update", "delete", "truncate")
-
-# In `_text`, what stands before the column of a key value that was in `_old_key` and does not fit.
-OLD_KEY_PREFIX: Final = "_old_key."
 
 
 def carries_old_row(schema: TableSchema) -> bool:

@@ -259,14 +259,15 @@ class ChunkChanges(Changes):
     def _missing_in_history(self, base: NumberedClaim) -> DataFrame:
         """`read` rows for the copies that the stream alone lacks just below the watermark, `sweep` rows for those that
         it has too many; of a table with history only the former. History, unlike current, also counts removals of rows
-        that it never had, so it is what the copies are held against."""
+        that it never had, and has the texts of values that do not fit (R8), so it is what the copies are held against.
+        """
         seen = F.when((F.col(ORIGIN) == fold.PLAN) & (F.col(SEEN) == 0), -1)
         weight = seen.when(F.col(ORIGIN) == fold.PLAN, 0).otherwise(1) * fold.copies_of()
         copies = self._copies(base).withColumn(_WEIGHT, weight)
         if not self.truncated and self.history.exists:
             said = delta_tables.rows(self.session, self.history).transform(visibility.above_last_truncate)
             copies = copies.unionByName(said.withColumn(_WEIGHT, -fold.copies_of()), allowMissingColumns=True)
-        net = copies.transform(fold.net_copies(self.names, F.col(_WEIGHT)))
+        net = copies.transform(fold.net_copies(self.names, F.col(_WEIGHT), texts=True))
         if not self.multiset:
             net = net.where(F.col(fold.NET) > 0)
         return net.transform(visibility.copies_at(base.claim, self.names, self.generation))

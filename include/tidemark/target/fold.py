@@ -18,7 +18,8 @@ target's; a life that began with a change of the key takes what the old key's li
 chain of moves, whatever keys it swaps or uses again. A value whose base is nowhere is a hole: NULL in its column, and
 its column named in HOLES.
 
-Each rule's value is wrapped into a struct of one field, so that "present, and NULL" differs from "not present".
+Each rule's value is wrapped into a struct, so that "present, and NULL" differs from "not present"; beside it stands the
+value's text where the type cannot hold it (R8), which current does not have.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, MapType
 
 from tidemark.errors import MovesNotResolved
-from tidemark.names import spark_identifier
+from tidemark.names import OLD_PREFIX, spark_identifier
 
 # Columns that exist within an application only; no source column is called like that.
 HALF = "__tidemark_half"  # 0: the delete of a change of identity, 1: everything else
@@ -90,19 +91,31 @@ def split_identity(identity: Sequence[str], columns: Sequence[str], *, moved: bo
             before = column(name, "_before") if name in identity else F.lit(None)
             kept = column(name)
             values.append((F.when(takes_before, before).otherwise(kept) if moved or multiset else kept).alias(name))
+        text = F.when(~is_old, F.col("_text"))
+        if multiset:
+            text = _text_of_half(is_old)
         op = F.when(is_old, "delete").when(F.col(MOVED), "insert").otherwise(F.col("_op"))
         return numbered.select(
             *metadata,
             op.alias("_op"),
             *values,
             F.when(~is_old, F.col("_unchanged")).alias("_unchanged"),
-            F.when(~is_old, F.col("_text")).alias("_text"),
+            text.alias("_text"),
             HALF,
             MOVED,
             F.when(is_old, F.col("_unchanged")).alias(INHERITS),
         )
 
     return transform
+
+
+def _text_of_half(is_old: Column) -> Column:
+    """`_text` of a multiset's change: of an update's delete what stands under OLD_PREFIX, of all else the rest."""
+    of_old = F.map_filter("_text", lambda name, _: name.startswith(OLD_PREFIX))
+    old = F.transform_keys(of_old, lambda name, _: F.substr(name, F.lit(len(OLD_PREFIX) + 1)))
+    own = F.map_filter("_text", lambda name, _: ~name.startswith(OLD_PREFIX))
+    text = F.when(is_old, old).otherwise(own)
+    return F.when(F.size(text) > 0, text)
 
 
 def mark_above(last_truncate: tuple[int, int] | None) -> Transform:
@@ -133,6 +146,9 @@ def fill_unchanged(
     `unchanged` are the columns that occur in the mask; `target` is the pinned version of current, None where there is
     none. `moved` says that a change of the key has unchanged values too, `truncated` that the plan holds a truncate:
     a life above it that no insert began has no base in the target.
+
+    What comes from a chunk's row, or an older change above one, brings its `_text` along: the chunk's row itself is not
+    in history where such a change overtook it, so there is no row before it to look that up in.
     """
 
     def transform(changes: DataFrame) -> DataFrame:
@@ -154,9 +170,11 @@ def fill_unchanged(
             if name in filled
             else column(name)
             for name in changes.columns
+            if name != "_text"
         ]
+        text = _text_with(filled).alias("_text") if SEEN in changes.columns else column("_text")
         holes = F.array_compact(F.array(*[F.when(_is_unchanged(n) & filled[n].isNull(), F.lit(n)) for n in unchanged]))
-        return frame.select(*values, holes.alias(HOLES))
+        return frame.select(*values, text, holes.alias(HOLES))
 
     return transform
 
@@ -183,12 +201,23 @@ def _base(name: str) -> str:
 def _found(name: str) -> Column:
     own = column(_known(name))
     return F.coalesce(
-        F.when(own["known"], F.struct(own["value"].alias("value"))), column(_handed(name)), column(_base(name))
+        F.when(own["known"], F.struct(own["value"].alias("value"), own["text"].alias("text"))),
+        column(_handed(name)),
+        column(_base(name)),
     )
 
 
+def _text_with(filled: dict[str, Column]) -> Column:
+    """`_text` with the texts of the values that were filled in."""
+    names = F.array(*[F.lit(name) for name in filled])
+    texts = F.map_from_arrays(names, F.array(*[F.when(_is_unchanged(n), f["text"]) for n, f in filled.items()]))
+    found = F.map_filter(texts, lambda _, text: text.isNotNull())
+    with_found = F.map_concat(F.coalesce("_text", F.create_map().cast("map<string,string>")), found)
+    return F.when(F.size(found) > 0, with_found).otherwise(F.col("_text"))
+
+
 def _absent(changes: DataFrame, name: str) -> Column:
-    return F.lit(None).cast(f"struct<value: {changes.schema[name].dataType.simpleString()}>")
+    return F.lit(None).cast(f"struct<value: {changes.schema[name].dataType.simpleString()}, text: string>")
 
 
 def _know(key: Sequence[str], unchanged: Sequence[str]) -> Transform:
@@ -198,6 +227,7 @@ def _know(key: Sequence[str], unchanged: Sequence[str]) -> Transform:
 
     def transform(changes: DataFrame) -> DataFrame:
         has_chunks = SEEN in changes.columns
+        of_chunk = F.col(ORIGIN) != PLAN if has_chunks else F.lit(False)
         life = (
             Window.partitionBy(*[column(k) for k in key], column(ABOVE))
             .orderBy(*((SEEN, *ORDER) if has_chunks else ORDER))
@@ -208,7 +238,11 @@ def _know(key: Sequence[str], unchanged: Sequence[str]) -> Transform:
             present = ~_is_unchanged(name)
             says = F.when(
                 (F.col("_op") != "delete") & (is_insert | present),
-                F.struct(present.alias("known"), column(name).alias("value")),
+                F.struct(
+                    present.alias("known"),
+                    column(name).alias("value"),
+                    F.when(of_chunk, F.try_element_at("_text", F.lit(name))).alias("text"),
+                ),
             )
             known.append(F.last(says, ignorenulls=True).over(life).alias(_known(name)))
         older = (F.col(ORIGIN) == OLDER) if has_chunks else F.lit(False)
@@ -246,7 +280,7 @@ def _inherit(key: Sequence[str], unchanged: Sequence[str], target: DataFrame | N
                 F.when(born["moved"], F.struct(born["_commit_lsn"], born["_ordinal"])).alias("from"),
                 _own_root(key, truncated).alias("root"),
                 *[
-                    F.when(value["known"], F.struct(value["value"].alias("value"))).alias(_handed(name))
+                    F.when(value["known"], F.struct(value["value"], value["text"])).alias(_handed(name))
                     for name, value in own.items()
                 ],
             )
@@ -307,7 +341,10 @@ def _take_from_target(key: Sequence[str], unchanged: Sequence[str], target: Data
         base = target.join(needed, on=all_of(same), how="left_semi").select(
             F.struct(*[column(k) for k in key]).alias("__tidemark_target"),
             *[
-                F.when(~_is_hole(target, name), F.struct(column(name).alias("value"))).alias(_base(name))
+                F.when(
+                    ~_is_hole(target, name),
+                    F.struct(column(name).alias("value"), F.lit(None).cast("string").alias("text")),
+                ).alias(_base(name))
                 for name in unchanged
             ],
         )
@@ -350,11 +387,14 @@ def copies_of() -> Column:
     return F.when(F.col("_op").isin("delete", "sweep"), -1).otherwise(1)
 
 
-def net_copies(columns: Sequence[str], weight: Column | None = None, always: Column | None = None) -> Transform:
+def net_copies(
+    columns: Sequence[str], weight: Column | None = None, always: Column | None = None, *, texts: bool = False
+) -> Transform:
     """Multiset: one row per distinct row value, with NET copies to add or remove and the newest change that touched it.
 
     `weight` is how many copies a row stands for, by default one more or, of a delete, one less. With it, a value whose
-    NET is 0 stays in only where `always` holds for one of its rows.
+    NET is 0 stays in only where `always` holds for one of its rows. With `texts`, rows that differ in the text of a
+    value that does not fit (`_text`) are two, as they are in history and at the source; current has no such text.
 
     A value whose copies come and go within the changes stays in, with NET 0: another driver may have committed a part
     of them meanwhile, and what is written must be right on top of that too. Values are told apart by their stored form,
@@ -364,21 +404,31 @@ def net_copies(columns: Sequence[str], weight: Column | None = None, always: Col
     def transform(changes: DataFrame) -> DataFrame:
         types = {name: changes.schema[name].dataType for name in columns}
         forms = [stored_form(column(name), types[name]).alias(f"__tidemark_form_{n}") for n, name in enumerate(columns)]
+        if texts:
+            forms.append(stored_form(_text_of(columns), changes.schema["_text"].dataType).alias("__tidemark_texts"))
         newest = F.struct(*[F.col(name) for name in ORDER], "_committed_at")
         grouped = changes.groupBy(*forms).agg(
             F.sum(copies_of() if weight is None else weight).alias(NET),
             F.coalesce(F.max(F.lit(weight is None) if always is None else always), F.lit(False)).alias("__tidemark_in"),
             F.first(F.struct(*[column(name) for name in columns])).alias("__tidemark_row"),
+            *([F.first(_text_of(columns)).alias("_text")] if texts else []),
             F.max(newest).alias("__tidemark_newest"),
         )
         return grouped.where((F.col(NET) != 0) | F.col("__tidemark_in")).select(
             *[column(name, "__tidemark_row") for name in columns],
             F.col("__tidemark_newest._commit_lsn").alias("_commit_lsn"),
             F.col("__tidemark_newest._committed_at").alias("_committed_at"),
+            *(["_text"] if texts else []),
             NET,
         )
 
     return transform
+
+
+def _text_of(columns: Sequence[str]) -> Column:
+    """`_text` of these columns, NULL where it is empty."""
+    text = F.map_filter("_text", lambda name, _: name.isin(*columns))
+    return F.when(F.size(text) > 0, text)
 
 
 def copies_after(columns: Sequence[str], target: DataFrame | None) -> Transform:

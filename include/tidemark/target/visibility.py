@@ -352,7 +352,7 @@ def copies_at(claim: Claim, columns: Sequence[str], generation: int) -> Transfor
                 F.when(F.col(fold.NET) > 0, "read").otherwise("sweep").alias("_op"),
                 *[column(name) for name in columns],
                 F.lit(None).cast("array<string>").alias("_unchanged"),
-                F.lit(None).cast("map<string, string>").alias("_text"),
+                "_text",
                 F.lit(1).alias(HALF),
                 F.lit(True).alias(ABOVE),
                 F.lit(None).cast("array<string>").alias(HOLES),

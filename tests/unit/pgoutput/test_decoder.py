@@ -183,7 +183,12 @@ def test_without_key_and_under_full_the_whole_old_row_comes_along() -> None:
         (2, "0001-01-01"),
         None,
     ]
-    assert [r["_text"] for r in rows] == [[("d", "infinity")], [("d", "infinity")], [("d", "-infinity")], None]
+    assert [r["_text"] for r in rows] == [
+        [("d", "infinity")],
+        [("d", "infinity"), ("_old.d", "infinity")],
+        [("d", "-infinity")],
+        None,
+    ]
     assert table.converted == {"d": 3}
     assert "_old_key" not in table.rows.schema.names
 
