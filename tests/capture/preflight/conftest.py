@@ -1,0 +1,55 @@
+"""A shop per test, at PostgreSQL 16 and 18."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from standalone.postgres import PostgresServer
+from tests.capture.preflight.shop import Shop
+from tests.conftest import create_database, drop_database
+from tidemark.config import Bounds, PipelineConfig, TableRule
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module", params=[16, 18])
+def databases(request: pytest.FixtureRequest) -> Iterator[tuple[PostgresServer, str, str]]:
+    """A server with a source and a ledger; each test has a pipeline of its own, and empties the source."""
+    server: PostgresServer = request.getfixturevalue({16: "postgres16", 18: "postgres"}[request.param])
+    source, ledger = create_database(server, "source"), create_database(server, "ledger")
+    yield server, source, ledger
+    drop_database(server, source)
+    drop_database(server, ledger)
+
+
+@pytest.fixture
+def shop(databases: tuple[PostgresServer, str, str], tmp_path: Path) -> Iterator[Shop]:
+    server, source, ledger = databases
+    name = f"preflight_{next(_numbers)}"
+    config = PipelineConfig(
+        pipeline=name,
+        source_connection="source",
+        slot=f"tidemark_{name}",
+        publication=f"tidemark_{name}",
+        manage_publication=True,
+        tables=(TableRule("shop.*", line=3),),
+        lake=str(tmp_path / "lake"),
+        ledger_connection="ledger",
+        bounds=Bounds(lock_timeout_s=1),
+        path="shop.yaml",
+    )
+    made = Shop(server, source, ledger, config)
+    made.sql("CREATE SCHEMA shop", "CREATE TABLE shop.orders (id int PRIMARY KEY, note text)")
+    yield made
+    for connection in made.connections:
+        connection.close()
+    made.sql(
+        f"SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = '{config.slot}'",
+        f"DROP PUBLICATION IF EXISTS {config.publication}",
+        "DROP SCHEMA shop CASCADE",
+        "DROP TABLE IF EXISTS public.other",
+    )
