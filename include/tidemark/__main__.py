@@ -67,7 +67,7 @@ def _status(config: PipelineConfig, options: argparse.Namespace, look_up: LookUp
 def _unpark(config: PipelineConfig, options: argparse.Namespace, look_up: LookUp) -> int:
     from tidemark.capture.status import unpark
 
-    said, done = unpark(config, options.table, ledger=look_up(config.ledger_connection).conninfo())
+    said, done = unpark(config, options.table, ledger=look_up(config.ledger_connection).conninfo(), anew=options.anew)
     print(said)
     return 0 if done else 1
 
@@ -83,6 +83,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("file", help="pipeline file, for example include/pipelines/shop.yaml")
         command.set_defaults(command=function)
     unpark.add_argument("table", help="schema.table")
+    unpark.add_argument("--anew", action="store_true", help="both Delta tables were removed: begin with empty ones")
     return parser
 
 

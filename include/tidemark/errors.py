@@ -13,6 +13,12 @@ from enum import StrEnum
 from string import Formatter
 from typing import Any, ClassVar
 
+# What helps where a table's Delta tables cannot be gone on with.
+BEGIN_ANEW = (
+    "remove both Delta tables, history and current, unpark the table with `--anew`, and start a backfill of it once a "
+    "capture run is through."
+)
+
 
 class Move(StrEnum):
     """Whose move it is after the error."""
@@ -187,8 +193,8 @@ class MaskWithoutSalt(ConfigError):
 class SchemaNotFollowed(BackfillError):
     happened = "Table {table} changed at the source in a way that is not followed: {difference}"
     remedy = (
-        "Its changes stay in staging and the other tables go on. Bring the target's two tables to the new shape, or "
-        "remove them from the lake, then unpark the table and start a backfill of it."
+        "Its changes stay in staging and the other tables go on. Bring the target's two tables to the new shape, "
+        "unpark the table and start a backfill of it; or " + BEGIN_ANEW
     )
 
 
@@ -196,7 +202,7 @@ class KeyValueUnfit(BackfillError):
     happened = "Table {table} holds a key value that the target type of its column cannot hold: {columns}"
     remedy = (
         "A key is never converted with loss. Set the column to text (`target: {{column: text}}` in the pipeline file), "
-        "remove the table's two tables from the lake, then unpark the table and start a backfill of it."
+        + BEGIN_ANEW
     )
 
 
@@ -527,10 +533,7 @@ class PositionBelowPlan(TargetError):
         "The Delta table {step} of {table} is at {position}, but the plan begins behind {after}: an older copy of it "
         "was put in its place, or it was replaced or removed. Nothing was written"
     )
-    remedy = (
-        "Put its newest files back and unpark the table; if they are gone, remove both Delta tables, history and "
-        "current, and start a backfill of the table."
-    )
+    remedy = "Put its newest files back and unpark the table; if they are gone, " + BEGIN_ANEW
 
 
 class PositionInsideBatch(TargetError):
@@ -538,10 +541,7 @@ class PositionInsideBatch(TargetError):
         "The Delta table {step} of {table} is at {position}, which lies within the staged batch from {start_lsn} to "
         "{end_lsn}: it was not written from this staging. Nothing was written"
     )
-    remedy = (
-        "Make sure that no other pipeline or installation writes to this lake root; then remove both Delta tables, "
-        "history and current, and start a backfill of the table."
-    )
+    remedy = "Make sure that no other pipeline or installation writes to this lake root; then " + BEGIN_ANEW
 
 
 class HistoryBehindCurrent(TargetError):
@@ -549,10 +549,7 @@ class HistoryBehindCurrent(TargetError):
         "Of {table}, history is at {history_lsn} and current already at {current_lsn}: an older copy of history was "
         "put in its place, or it was replaced or removed. Nothing was written"
     )
-    remedy = (
-        "Put history's newest files back and unpark the table; if they are gone, remove both Delta tables and start a "
-        "backfill of the table."
-    )
+    remedy = "Put history's newest files back and unpark the table; if they are gone, " + BEGIN_ANEW
 
 
 class TargetDiffers(TargetError):
@@ -560,15 +557,12 @@ class TargetDiffers(TargetError):
         "The Delta table {step} of {table} does not have the columns it was given; differing: {columns}. Nothing was "
         "written"
     )
-    remedy = (
-        "Undo what was done to the Delta table's columns by hand and unpark the table, or remove both Delta tables, "
-        "history and current, and start a backfill of the table."
-    )
+    remedy = "Undo what was done to the Delta table's columns by hand and unpark the table, or " + BEGIN_ANEW
 
 
 class LocationTaken(TargetError):
-    happened = "There is no Delta table in {path}, but something else is: {found}. Nothing was written"
-    remedy = "Move it away, or give the pipeline another `lake` in its file, and unpark the table."
+    happened = "There is no Delta table in {path}, but something else is: {found}. No row was written"
+    remedy = "Move it away and unpark the table."
 
 
 class SchemaVersionsDiffer(BackfillError):
@@ -576,14 +570,14 @@ class SchemaVersionsDiffer(BackfillError):
         "Changes of {table} are staged under its schema versions {older} and {newer}, which differ by more than added "
         "columns: {columns}. Nothing was written"
     )
-    remedy = "Remove both Delta tables, history and current, and start a backfill of the table."
+    remedy = "To go on with the new shape, " + BEGIN_ANEW
 
 
 class StagedFileGone(BackfillError):
     happened = "A staged file that the plan of {table} names does not exist (any more). Nothing was written"
     remedy = (
         "Bring the staging folder back (an object store keeps older versions) and unpark the table; if the file is "
-        "gone for good, start a backfill of the table."
+        "gone for good, " + BEGIN_ANEW
     )
 
 

@@ -67,6 +67,11 @@ def test_preflight_status_and_unpark_of_a_pipeline(
 
     assert main(["unpark", str(file), "shop.ordes"], look_up=connections) == 1
     assert "it has shop.orders" in capsys.readouterr().out
+    left = file.parent / "lake" / "line" / "history" / "shop" / "orders" / "_delta_log"
+    left.mkdir(parents=True)
+    (left / "00000000000000000000.json").touch()
+    assert main(["unpark", str(file), "shop.orders", "--anew"], look_up=connections) == 1
+    assert "First remove line/history/shop/orders" in capsys.readouterr().out
     assert main(["unpark", str(file), "shop.orders"], look_up=connections) == 0
     assert main(["unpark", str(file), "shop.orders"], look_up=connections) == 1
     assert "is not parked" in capsys.readouterr().out

@@ -9,16 +9,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
+
+import psycopg
 
 from tidemark.config import PipelineConfig
 from tidemark.errors import TidemarkError
 from tidemark.ledger import connection as ledger_sessions
-from tidemark.ledger import migrations, overview, tables
+from tidemark.ledger import joins, migrations, overview, tables
 from tidemark.ledger.overview import OpenBackfill, PipelineStatus, TableStatus
 from tidemark.ledger.tables import TableRow
 from tidemark.names import TableName
 from tidemark.source import connection as source_sessions
 from tidemark.source.slot import SlotState, read_slot
+from tidemark.staging import layout
+from tidemark.staging.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +102,9 @@ def read_status(config: PipelineConfig, *, source: str, ledger: str) -> Status:
         return Status(config=config, ledger=overview.read(connection, config.pipeline), slot=slot, trouble=trouble)
 
 
-def unpark(config: PipelineConfig, table: str, *, ledger: str) -> tuple[str, bool]:
-    """Un-park a table given as its id or as `schema.table`; what to say, and whether something was done."""
+def unpark(config: PipelineConfig, table: str, *, ledger: str, anew: bool = False) -> tuple[str, bool]:
+    """Un-park a table given as its id or as `schema.table`; what to say, and whether something was done. With `anew`
+    it begins with empty Delta tables, which must be gone, and passes over what is staged of it."""
     with ledger_sessions.connect(ledger) as connection:
         migrations.require(connection)
         known = {row.table: row for row in tables.all_of(connection, config.pipeline)}
@@ -109,9 +115,29 @@ def unpark(config: PipelineConfig, table: str, *, ledger: str) -> tuple[str, boo
                 f"Pipeline {config.pipeline} has no table {table}; it has {', '.join(sorted(shown)) or 'none yet'}.",
                 False,
             )
-        if not tables.unpark(connection, config.pipeline, table_id):
+        if known[table_id].state != "parked":
             return f"{table} is not parked (it is {known[table_id].state}).", False
+        if anew:
+            return _begin_anew(config, connection, table_id)
+        tables.unpark(connection, config.pipeline, table_id)
         return f"{table} is no longer parked; the next run applies all of its staged batches in order.", True
+
+
+def _begin_anew(config: PipelineConfig, connection: psycopg.Connection[Any], table: str) -> tuple[str, bool]:
+    """The lake is looked at: beside tables that are still there, nothing can begin anew."""
+    name = TableName.parse(table)
+    folders = (layout.history_table(config.pipeline, name), layout.current_table(config.pipeline, name))
+    store = Store(config.lake)
+    there = [folder for folder in folders if store.list(f"{folder}/_delta_log")]
+    if there:
+        return f"Nothing was done. First remove {' and '.join(there)} from {config.lake}.", False
+    if not joins.begin_anew(connection, config.pipeline, table):
+        return f"{_readable(table)} is not parked.", False
+    return (
+        f"{_readable(table)} begins anew. Once a run of {config.pipeline}_capture is through, trigger "
+        f"{config.pipeline}_backfill for it.",
+        True,
+    )
 
 
 def _line(table: TableStatus) -> tuple[str, str, str, str, str]:

@@ -360,10 +360,15 @@ def previous_end(
     connection: psycopg.Connection[Any], pipeline: str, generation: int, table: str, start_lsn: Lsn
 ) -> Lsn | None:
     """End of the last batch of the generation that touches the table and ends at or below `start_lsn`; None if none
-    does. It is the `after` of a plan whose first batch starts there."""
+    does, or the table was begun anew behind it. It is the `after` of a plan whose first batch starts there."""
     row = connection.execute(
-        "SELECT max(end_lsn) FROM tidemark.batch_tables "
-        'WHERE pipeline = %s AND generation = %s AND "table" = %s AND end_lsn <= %s',
+        """
+        SELECT max(b.end_lsn)
+          FROM tidemark.batch_tables b
+          LEFT JOIN tidemark.positions p USING (pipeline, generation, "table")
+         WHERE b.pipeline = %s AND b.generation = %s AND b."table" = %s AND b.end_lsn <= %s
+           AND (p.begun_lsn IS NULL OR b.end_lsn > p.begun_lsn)
+        """,
         (pipeline, generation, table, start_lsn),
     ).fetchone()
     return None if row is None else row[0]

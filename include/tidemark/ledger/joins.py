@@ -1,6 +1,7 @@
 """When a table joined the stream, and whether its older rows are missing: `join_horizon` and the mark `existing_rows`.
 
     unknown ──join──► captured (horizon kept) ──leave──► not captured ──join──► captured, needs a backfill
+                                              ──begin_anew──► captured, needs a backfill ──join──► (horizon kept)
 
 A table joins when preflight first sees it published in a generation that is open. Its rows from before the join are in
 no stream; unless it was seen empty by a snapshot that saw all of them, it needs a backfill. `join_horizon` is the xid
@@ -15,10 +16,11 @@ from typing import Any, Final
 
 import psycopg
 
-from tidemark.ledger import backfills, tables
+from tidemark.ledger import backfills, positions, tables
 
 EXISTING_ROWS: Final = tables.EXISTING_ROWS
 REJOINED: Final = "rejoined"
+BEGUN_ANEW: Final = "begun_anew"
 LEFT: Final = "its table left the pipeline file or the publication"
 
 
@@ -58,6 +60,30 @@ def leave(connection: psycopg.Connection[Any], pipeline: str, table: str) -> Non
         known = backfills.open_of(connection, pipeline, table)
         if known is not None:
             backfills.close(connection, pipeline, known.backfill, LEFT)
+
+
+def begin_anew(connection: psycopg.Connection[Any], pipeline: str, table: str) -> bool:
+    """Un-park a table whose Delta tables are gone: what is staged of it by now is never merged, and a backfill brings
+    the rows. False where it is not parked.
+
+    Its join is judged anew by the next preflight, so that the backfill's snapshots see whatever is passed over here.
+    """
+    with connection.transaction():
+        tables.lock(connection, pipeline, [table])
+        if not tables.unpark(connection, pipeline, table):
+            return False
+        connection.execute(
+            "UPDATE tidemark.tables SET join_horizon = NULL, holes = '{}', hole_keys = '[]' "
+            'WHERE pipeline = %s AND "table" = %s',
+            (pipeline, table),
+        )
+        known = backfills.open_of(connection, pipeline, table)
+        if known is not None:
+            backfills.close(connection, pipeline, known.backfill, "its table was begun anew")
+        positions.begin_anew(connection, pipeline, table)
+        reason = "its Delta tables were removed and are begun anew, without the rows and changes from before"
+        tables.mark_needs_backfill(connection, pipeline, table, BEGUN_ANEW, reason)
+    return True
 
 
 def seen_empty(connection: psycopg.Connection[Any], pipeline: str, table: str) -> bool:

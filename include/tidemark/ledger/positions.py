@@ -65,6 +65,21 @@ def rise(
         return after is not None and after[0] != before
 
 
+def begin_anew(connection: psycopg.Connection[Any], pipeline: str, table: str) -> None:
+    """Everything of the table that is staged, in every generation, counts as applied, though no Delta table has it."""
+    connection.execute(
+        """
+        INSERT INTO tidemark.positions AS known
+               (pipeline, generation, "table", history_lsn, current_lsn, begun_lsn)
+        SELECT pipeline, number, %s, staged_lsn, staged_lsn, staged_lsn FROM tidemark.generations WHERE pipeline = %s
+        ON CONFLICT (pipeline, generation, "table") DO UPDATE
+           SET history_lsn = excluded.history_lsn, current_lsn = excluded.current_lsn,
+               begun_lsn = excluded.begun_lsn, risen_at = clock_timestamp()
+        """,
+        (table, pipeline),
+    )
+
+
 def _one(connection: psycopg.Connection[Any], pipeline: str, generation: int, table: str) -> Lsn | None:
     row = connection.execute(
         "SELECT applied_lsn FROM tidemark.positions "

@@ -1,0 +1,80 @@
+"""A table whose Delta tables cannot be gone on with: removed, begun anew, and filled by a backfill."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+
+from tests.support import judge
+from tests.support.capture import Environment
+from tidemark.capture.status import unpark
+from tidemark.config import TableRule
+from tidemark.ledger.tables import TableRow
+
+ITEM, SHAPED = "anew.item", "anew.shaped"
+
+
+def row(environment: Environment, table: str) -> TableRow:
+    with environment.ledger_connection() as connection:
+        found = judge.ledger_tables.one(connection, environment.config.pipeline, table)
+    assert found is not None
+    return found
+
+
+def remove(environment: Environment, table: str, *steps: str) -> None:
+    for step in steps:
+        shutil.rmtree(judge.table_path(environment, step, table))
+
+
+def let_go_on(environment: Environment, table: str, *, anew: bool) -> tuple[str, bool]:
+    return unpark(environment.config, table, ledger=environment.ledger, anew=anew)
+
+
+def test_a_table_without_its_delta_tables_begins_anew(new_environment: Callable[..., Environment]) -> None:
+    shop = new_environment("anew", (TableRule("anew.*"),))
+    shop.execute("CREATE SCHEMA anew")
+    for table in (ITEM, SHAPED):
+        shop.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, what text, extra int)")
+        shop.execute(f"INSERT INTO {table} SELECT i, 'row ' || i FROM generate_series(1, 5) AS i")
+    shop.run()
+    shop.backfill(ITEM, SHAPED)
+    shop.execute(f"UPDATE {ITEM} SET what = 'changed' WHERE id = 1")
+    shop.execute(f"UPDATE {SHAPED} SET what = 'changed' WHERE id = 1")
+    shop.run()
+    assert judge.wrongs(shop) == []
+
+    # One lost its files. The other has changes of two shapes, which no one Delta table can take.
+    remove(shop, ITEM, "history")
+    shop.execute(f"DELETE FROM {ITEM} WHERE id = 2")
+    shop.execute(f"UPDATE {SHAPED} SET extra = 1 WHERE id = 3")
+    shop.drain()
+    shop.execute(f"ALTER TABLE {SHAPED} ALTER COLUMN extra TYPE text")
+    shop.execute(f"UPDATE {SHAPED} SET extra = 'two' WHERE id = 3")
+    shop.run()
+    assert {row(shop, table).state for table in (ITEM, SHAPED)} == {"parked"}
+    said, done = let_go_on(shop, ITEM, anew=True)
+    assert not done
+    assert "First remove anew/current/anew/item" in said
+    remove(shop, ITEM, "current")
+    remove(shop, SHAPED, "history", "current")
+
+    # Un-parked as usual, both are parked again: what is staged does not begin at an empty table.
+    for table in (ITEM, SHAPED):
+        assert let_go_on(shop, table, anew=False)[1]
+    shop.execute(f"DELETE FROM {ITEM} WHERE id = 3")
+    shop.run()
+    assert [row(shop, table).error["kind"] for table in (ITEM, SHAPED)] == ["PositionBelowPlan", "SchemaVersionsDiffer"]
+
+    for table in (ITEM, SHAPED):
+        assert let_go_on(shop, table, anew=True)[1]
+        assert row(shop, table).needs_backfill
+    assert row(shop, ITEM).backfill_kind == "begun_anew"
+    shop.execute(f"UPDATE {ITEM} SET what = 'behind' WHERE id = 4")
+    shop.execute(f"DELETE FROM {SHAPED} WHERE id = 5")
+    shop.run()
+    assert shop.confirmed_lsn() == shop.staged_lsn()
+    assert {row(shop, table).state for table in (ITEM, SHAPED)} == {"merging"}
+    shop.backfill(ITEM, SHAPED)
+    assert judge.wrongs(shop) == []
+    assert not any(row(shop, table).needs_backfill for table in (ITEM, SHAPED))
+    assert judge.second_run_changes_nothing(shop) == []
