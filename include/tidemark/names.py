@@ -28,9 +28,14 @@ METADATA_COLUMNS = (
     "_holes",
 )
 
-# In `_text`, what stands before the column of a value that was in `_old_key`, or in an update's `_old`.
+# A key of `_text` is a column's name; that of a value from `_old_key`, or from an update's `_old`, has this before it.
 OLD_KEY_PREFIX = "_old_key."
 OLD_PREFIX = "_old."
+
+
+def is_taken(column: str) -> bool:
+    """Whether Tidemark needs this name for itself, in whatever case."""
+    return column.lower() in METADATA_COLUMNS or column.lower().startswith((OLD_KEY_PREFIX, OLD_PREFIX))
 
 
 def encode(name: str) -> str:

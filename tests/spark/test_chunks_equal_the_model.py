@@ -1,8 +1,8 @@
 """Chunks read beside writers, some of whose commits are not visible yet, against a model of the source.
 
-Each seed is a table: rows from before the stream, transactions that commit and become visible in any order, chunks
-whose high watermark is late, batches and plans cut anywhere, truncates, keys that move. Whatever happens, current ends
-equal to the source, and the last rows of history are current.
+In all tests but one each seed is a table: rows from before the stream, transactions that commit and become visible in
+any order, chunks whose high watermark is late, batches and plans cut anywhere, truncates, keys that move. Whatever
+happens, current ends equal to the source, and the last rows of history are current.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CHUNKS = 4
 
 @dataclass
 class Backfilled:
-    """One table and the backfill that goes on in it; `holes_are_expected` once a key moved, unchanged value and all."""
+    """One table, and the backfill that goes on in it."""
 
     rng: random.Random
     table: StagedTable
@@ -83,8 +83,8 @@ class Backfilled:
 
 
 def test_the_text_of_a_value_that_does_not_fit_is_in_history_whatever_left_it_unchanged(lake: Lake) -> None:
-    """The snapshot sees transactions below 100 and none of these. Two are merged before the chunk, one with it; of what
-    is overtaken history has no `read` row."""
+    """The snapshot saw none of three transactions: 101 was merged before the chunk, 102 and 103 are merged with it,
+    below and above its watermark. Of key 5, which 102 overtook, history has no `read` row."""
     table = lake.table(table_schema("unfit", TEXTS))
     low = table.next_lsn()
     applied = [update(1, "body"), update(2, body=None, text={"body": "newer"}), update(2, "body"), move(4, 3, "body")]

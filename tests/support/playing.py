@@ -307,13 +307,14 @@ class Play:
     def _rows(self, expected: Expectation, table: str) -> None:
         found = judge.read(self.environment, expected.kind, table)
         assert found is not None, "there is no such Delta table"
-        times = {field.name: field.dataType for field in found.fields}
-        columns = [(column, times) for column in split_columns(expected.detail)]
+        types = {field.name: field.dataType for field in found.fields}
+        columns = split_columns(expected.detail)
 
         def cells(row: Row) -> list[str]:
-            return [_cell(column, types, row).strip() for column, types in columns]
+            return [_cell(column, types, row).strip() for column in columns]
 
-        # Rows that share an order key, `read` rows of one chunk, have no order of their own: they stand sorted.
+        # Rows with one order key, such as a chunk's `read` rows, have no order among themselves: a scenario file lists
+        # them sorted by the columns it names.
         held, wanted = sorted(found.rows(), key=cells), expected.rows
         if expected.kind == "history":
             held = judge.in_order(held)
@@ -404,7 +405,8 @@ def _holds(path: Path, needle: bytes) -> bool:
 
 
 _EXPRESSION = re.compile(
-    r"(?P<function>left|length)\((?P<of>[^,]+)(?:, (?P<count>\d+))?\)|(?P<map>\w+)\['(?P<key>.+)'\]|(?P<name>\w+)"
+    r"left\((?P<left>[^,]+), (?P<count>\d+)\)|length\((?P<length>[^,]+)\)"
+    r"|(?P<map>\w+)\['(?P<key>.+)'\]|(?P<name>\w+)"
 )
 
 
@@ -412,11 +414,11 @@ def _cell(expression: str, types: dict[str, T.DataType], row: Row) -> str:
     """A column, `_text['column']`, `left(…, 3)` or `length(…)` of either, as a scenario file writes it."""
     parsed = _EXPRESSION.fullmatch(expression)
     assert parsed is not None, f"{expression} is neither a column nor left(), length() or map['key']"
-    if parsed["function"]:
-        text = _cell(parsed["of"], types, row)
+    if whole := parsed["left"] or parsed["length"]:
+        text = _cell(whole, types, row)
         if text == "∅":
             return text
-        return text[: int(parsed["count"])] if parsed["function"] == "left" else str(len(text))
+        return text[: int(parsed["count"])] if parsed["left"] else str(len(text))
     value = row[parsed["name"] or parsed["map"]]
     if value is None:
         return "∅"

@@ -16,7 +16,7 @@ from typing import Final
 
 from tidemark.config import TableRule
 from tidemark.errors import KeyValueUnfit, Move, SchemaNotFollowed, TidemarkError
-from tidemark.names import METADATA_COLUMNS, TableName
+from tidemark.names import TableName, is_taken
 from tidemark.pgoutput.messages import RelationColumn, RelationMessage
 from tidemark.schema.evolution import Difference, Verdict, compare_fingerprints, compare_schemas, reasons
 from tidemark.schema.fingerprint import Fingerprint
@@ -146,7 +146,7 @@ def define(
     for sent in relation.columns:
         if sent.name in rule.leave_out:
             continue
-        if sent.name in METADATA_COLUMNS or sent.name.lower() in taken:
+        if is_taken(sent.name) or sent.name.lower() in taken:
             unfit.append(f'column "{sent.name}" has a name that the target already uses')
             continue
         taken.add(sent.name.lower())

@@ -85,25 +85,26 @@ class Conversion:
         name: str,
         *,
         clamp: bool = True,
-        apart: tuple[Mask, str] | None = None,
+        renamed: tuple[Mask, str] | None = None,
     ) -> pa.Array:
-        """`values` of `rows` as the column's target type. Texts that do not fit are kept under `name`; those where the
-        mask of `apart` is true, under its name."""
+        """`values` of `rows` as the column's target type. Texts that do not fit are kept under `name`; where the mask
+        of `renamed` is true, under the name beside it."""
         text = values.text(self._data)
         if column.mask is not None:
             return mask(text, column.mask, column.target, self._salt or b"")
         converted: Converted = convert(text, column.target, clamp=clamp)
         if converted.kept is not None:
             kept = {name: converted.kept}
-            if apart is not None:
-                kept = {name: converted.kept & ~apart[0], apart[1]: converted.kept & apart[0]}
-            for under, unfit in ((under, np.flatnonzero(mask)) for under, mask in kept.items()):
+            if renamed is not None:
+                kept = {name: converted.kept & ~renamed[0], renamed[1]: converted.kept & renamed[0]}
+            for under, of in kept.items():
+                unfit = np.flatnonzero(of)
                 if len(unfit):
                     self._kept.append((under, rows[unfit], kept_text(text, unfit)))
         return converted.values
 
     def counts(self) -> dict[str, int]:
-        """Per column the values whose text is kept, only columns that have any."""
+        """Per column the values whose text is kept, only columns that have any; each was converted once."""
         return {name: len(rows) for name, rows, _ in self._kept}
 
     def text(self) -> pa.Array:

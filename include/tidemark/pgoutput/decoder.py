@@ -74,9 +74,9 @@ class TableBlock:
     """Consecutive changes of one table under one definition, in R1 order; `rows` follows `staged_schema(schema)`.
 
     `counts` maps an operation to its changes (only operations that occur). `unchanged` counts rows with an
-    `_unchanged` mask, `moved` rows with an `_old_key`, `converted` per column the rows that keep its text
-    in `_text` (R8). `key_unfit` names the key columns holding a value that their target type cannot (or
-    NULL): such a table must be parked.
+    `_unchanged` mask, `moved` rows with an `_old_key`, `converted` per column the rows that keep its text in `_text`
+    (R8), those of old keys and old rows not counted. `key_unfit` names the key columns holding a value that their
+    target type cannot (or NULL): such a table must be parked.
     """
 
     schema: TableSchema
@@ -578,7 +578,7 @@ def _decode_rows(
     if carries_old_row(schema):
         updated = ~is_delete[tuples.old_rows]
         fields = [
-            conversion.column(column, old, tuples.old_rows, column.name, apart=(updated, OLD_PREFIX + column.name))
+            conversion.column(column, old, tuples.old_rows, column.name, renamed=(updated, OLD_PREFIX + column.name))
             for column, old in zip(schema.columns, tuples.old, strict=bool(tuples.old))
         ]
         arrays += [conversion.text(), structs(relation.staged.field("_old").type, fields, tuples.old_rows, len(index))]

@@ -19,7 +19,7 @@ import psycopg
 from tidemark.config import PipelineConfig
 from tidemark.errors import Move
 from tidemark.findings import Finding, listed
-from tidemark.names import METADATA_COLUMNS
+from tidemark.names import is_taken
 from tidemark.schedule import longest_gap_s
 from tidemark.source.identifiers import qualified, quoted
 from tidemark.source.publication import (
@@ -330,7 +330,7 @@ def _column_findings(table: SourceTable, config: PipelineConfig) -> Iterator[Fin
             "Leave all but one of them out (leave_out), or rename them",
         )
     for column in captured:
-        if column.lower() in METADATA_COLUMNS:
+        if is_taken(column):
             yield Finding(
                 "error",
                 "columns",

@@ -17,7 +17,7 @@ Metadata first, then the source's columns, then what only some tables have:
 | `_text` | map of string to string | column to PostgreSQL's text of a value that the target type cannot hold (R8) |
 | `_old` | struct of all columns | the whole old row of an update or delete (tables without key under FULL) |
 
-In `_text`, a column of `_old_key` has OLD_KEY_PREFIX before it, one of an update's `_old` OLD_PREFIX.
+In `_text` the name of a column of `_old_key` has OLD_KEY_PREFIX before it, one of an update's `_old` OLD_PREFIX.
 """
 
 from __future__ import annotations

@@ -218,26 +218,40 @@ def _as_postgres_reads_it(field: StructField) -> Column | None:
 def create(spark: SparkSession, table: PinnedTable, schema: StructType, properties: Mapping[str, str]) -> None:
     """An empty table, in a commit of its own that carries no position, on the pinned version, which is none.
 
-    `DeltaTable.createIfNotExists` refuses a location with anything in it. A driver that was killed just before this
-    commit leaves an empty log there, as one that is just committing does: the first would be refused for ever, the
-    second be an error of the slower of two. Anything else there is somebody's own, and not to be touched.
+    `DeltaTable.createIfNotExists` refuses a location that holds an empty log. A driver that was killed before this
+    commit leaves one, and the table could never be created; a rival in the middle of its own commit has one too, and
+    the slower of the two would fail. So an empty log is accepted.
 
     Raises LocationTaken, and what `is_contested` recognises where another driver was faster.
     """
+    _refuse_what_is_not_ours(spark, table)
+    metadata = _metadata(spark, schema, properties)
+    nothing = _option(spark)
+    transaction = table.log.startTransaction(nothing, _option(spark, table.snapshot))
+    transaction.updateMetadataForNewTable(metadata)
+    created = java_class(spark, "org.apache.spark.sql.delta.DeltaOperations$CreateTable")
+    transaction.commit(_sequence(spark, _array_list(spark)), created(metadata, False, False, nothing))
+
+
+def _refuse_what_is_not_ours(spark: SparkSession, table: PinnedTable) -> None:
+    """Raises LocationTaken where files lie beside a log without a version: they are somebody's own."""
     folder = java_class(spark, "org.apache.hadoop.fs.Path")(table.path)
     files = folder.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
     there = sorted(str(found.getPath().getName()) for found in files.listStatus(folder)) if files.exists(folder) else []
     others = [name for name in there if name != "_delta_log"]
-    if others and not pin(spark, table.path).exists:  # else they are of a driver that was faster
+    if others and not pin(spark, table.path).exists:  # it has a version by now: of a rival, whom the commit meets
         raise LocationTaken(path=table.path, found=others[0])
-    nothing = _option(spark)
+
+
+def _metadata(spark: SparkSession, schema: StructType, properties: Mapping[str, str]) -> Any:
+    """What Delta's log says of a new table."""
     configuration = java_class(spark, "java.util.HashMap")()
     for key, value in {**properties, **_column_mapping(schema.names)}.items():
         configuration.put(key, value)
     scala_map = java_class(spark, "org.apache.spark.api.python.PythonUtils").toScalaMap
     now = java_class(spark, "java.lang.System").currentTimeMillis()
     actions = "org.apache.spark.sql.delta.actions"
-    metadata = java_class(spark, f"{actions}.Metadata")(
+    return java_class(spark, f"{actions}.Metadata")(
         str(java_class(spark, "java.util.UUID").randomUUID()),
         None,
         None,
@@ -247,10 +261,6 @@ def create(spark: SparkSession, table: PinnedTable, schema: StructType, properti
         scala_map(configuration),
         _option(spark, now),
     )
-    transaction = table.log.startTransaction(nothing, _option(spark, table.snapshot))
-    transaction.updateMetadataForNewTable(metadata)
-    created = java_class(spark, "org.apache.spark.sql.delta.DeltaOperations$CreateTable")
-    transaction.commit(_sequence(spark, _array_list(spark)), created(metadata, False, False, nothing))
 
 
 def with_statistics(schema: StructType, columns: Sequence[str]) -> dict[str, str]:

@@ -18,8 +18,9 @@ target's; a life that began with a change of the key takes what the old key's li
 chain of moves, whatever keys it swaps or uses again. A value whose base is nowhere is a hole: NULL in its column, and
 its column named in HOLES.
 
-Each rule's value is wrapped into a struct, so that "present, and NULL" differs from "not present"; beside it stands the
-value's text where the type cannot hold it (R8), which current does not have.
+Each rule's value is wrapped into a struct, so that "present, and NULL" differs from "not present". Beside it stands the
+text of a value that does not fit (R8), but only if it comes from a chunk's row or an older change: the plan's own
+changes bring theirs to history themselves, and the target has none.
 """
 
 from __future__ import annotations
@@ -39,9 +40,7 @@ MOVED = "__tidemark_moved"  # the insert of a change of identity
 ABOVE = "__tidemark_above"  # the change lies above the plan's last truncate
 HOLES = "__tidemark_holes"  # the row's columns whose unchanged value is known nowhere
 NET = "__tidemark_net"  # multiset: copies to add, negative: to remove
-INHERITS = (
-    "__tidemark_inherits"  # the unchanged columns of a change of the key, on its delete: what has to be handed over
-)
+INHERITS = "__tidemark_inherits"  # on the delete of a change of the key: its unchanged columns, to be handed over
 # Only where chunks are claimed, see `visibility`:
 SEEN = "__tidemark_seen"  # 0: seen by the snapshot of the key's chunk, or the key has none; 1: its row; 2: not seen
 ORIGIN = "__tidemark_origin"  # the plan's own change, an older one that was applied before, or a chunk's row
@@ -71,9 +70,9 @@ def _is_unchanged(name: str) -> Column:
 def split_identity(identity: Sequence[str], columns: Sequence[str], *, moved: bool, multiset: bool) -> Transform:
     """A change of the identity -> delete of the old (HALF 0) and insert of the new (HALF 1).
 
-    `identity` are the key's columns, or all columns of a multiset, where every update is a change of identity and a
-    delete takes its values from the old row. Takes `_before` away. With `moved` false nothing is split: the manifest
-    says that no key changed.
+    `identity` are the key's columns, or all columns of a multiset. In a multiset every update is split, whatever
+    `moved` says, and a delete takes its values from the old row. With a key, `moved` false, as the manifest says where
+    no key changed, splits nothing. Takes `_before` away.
     """
 
     def transform(changes: DataFrame) -> DataFrame:
@@ -147,8 +146,9 @@ def fill_unchanged(
     none. `moved` says that a change of the key has unchanged values too, `truncated` that the plan holds a truncate:
     a life above it that no insert began has no base in the target.
 
-    What comes from a chunk's row, or an older change above one, brings its `_text` along: the chunk's row itself is not
-    in history where such a change overtook it, so there is no row before it to look that up in.
+    A value from a chunk's row brings its text along, since history has no `read` row of a chunk's row that was
+    overtaken. So does one from an older change, since a `read` row made of it names nothing in `_unchanged` that would
+    send a reader to the rows before.
     """
 
     def transform(changes: DataFrame) -> DataFrame:
@@ -172,15 +172,14 @@ def fill_unchanged(
             for name in changes.columns
             if name != "_text"
         ]
-        text = _text_with(filled).alias("_text") if SEEN in changes.columns else column("_text")
+        text = _with_texts_of(filled).alias("_text") if SEEN in changes.columns else column("_text")
         holes = F.array_compact(F.array(*[F.when(_is_unchanged(n) & filled[n].isNull(), F.lit(n)) for n in unchanged]))
         return frame.select(*values, text, holes.alias(HOLES))
 
     return transform
 
 
-# --- where an unchanged value comes from: within the life, from the old key's life, from the target
-# -----------------------
+# --- where an unchanged value comes from: the life, the old key's life, the target ------------------------------------
 
 _ROOT = "__tidemark_root"  # key of the target's row that a life goes back to
 _BORN = "__tidemark_born"  # the insert that began the life: its order key, and whether it was a change of the key
@@ -207,7 +206,7 @@ def _found(name: str) -> Column:
     )
 
 
-def _text_with(filled: dict[str, Column]) -> Column:
+def _with_texts_of(filled: dict[str, Column]) -> Column:
     """`_text` with the texts of the values that were filled in."""
     names = F.array(*[F.lit(name) for name in filled])
     texts = F.map_from_arrays(names, F.array(*[F.when(_is_unchanged(n), f["text"]) for n, f in filled.items()]))
@@ -227,7 +226,7 @@ def _know(key: Sequence[str], unchanged: Sequence[str]) -> Transform:
 
     def transform(changes: DataFrame) -> DataFrame:
         has_chunks = SEEN in changes.columns
-        of_chunk = F.col(ORIGIN) != PLAN if has_chunks else F.lit(False)
+        brings_text = F.col(ORIGIN) != PLAN if has_chunks else F.lit(False)
         life = (
             Window.partitionBy(*[column(k) for k in key], column(ABOVE))
             .orderBy(*((SEEN, *ORDER) if has_chunks else ORDER))
@@ -241,7 +240,7 @@ def _know(key: Sequence[str], unchanged: Sequence[str]) -> Transform:
                 F.struct(
                     present.alias("known"),
                     column(name).alias("value"),
-                    F.when(of_chunk, F.try_element_at("_text", F.lit(name))).alias("text"),
+                    F.when(brings_text, F.try_element_at("_text", F.lit(name))).alias("text"),
                 ),
             )
             known.append(F.last(says, ignorenulls=True).over(life).alias(_known(name)))
@@ -367,8 +366,7 @@ def all_of(conditions: Sequence[Column]) -> Column:
     return result
 
 
-# --- what current gets
-# ---------------------------------------------------------------------------------------------------
+# --- what current gets ------------------------------------------------------------------------------------------------
 
 
 def newest_per_key(key: Sequence[str]) -> Transform:
@@ -405,13 +403,15 @@ def net_copies(
         types = {name: changes.schema[name].dataType for name in columns}
         forms = [stored_form(column(name), types[name]).alias(f"__tidemark_form_{n}") for n, name in enumerate(columns)]
         if texts:
-            forms.append(stored_form(_text_of(columns), changes.schema["_text"].dataType).alias("__tidemark_texts"))
+            forms.append(
+                stored_form(_text_or_null(columns), changes.schema["_text"].dataType).alias("__tidemark_texts")
+            )
         newest = F.struct(*[F.col(name) for name in ORDER], "_committed_at")
         grouped = changes.groupBy(*forms).agg(
             F.sum(copies_of() if weight is None else weight).alias(NET),
             F.coalesce(F.max(F.lit(weight is None) if always is None else always), F.lit(False)).alias("__tidemark_in"),
             F.first(F.struct(*[column(name) for name in columns])).alias("__tidemark_row"),
-            *([F.first(_text_of(columns)).alias("_text")] if texts else []),
+            *([F.first(_text_or_null(columns)).alias("_text")] if texts else []),
             F.max(newest).alias("__tidemark_newest"),
         )
         return grouped.where((F.col(NET) != 0) | F.col("__tidemark_in")).select(
@@ -425,7 +425,7 @@ def net_copies(
     return transform
 
 
-def _text_of(columns: Sequence[str]) -> Column:
+def _text_or_null(columns: Sequence[str]) -> Column:
     """`_text` of these columns, NULL where it is empty."""
     text = F.map_filter("_text", lambda name, _: name.isin(*columns))
     return F.when(F.size(text) > 0, text)

@@ -35,7 +35,7 @@ from tidemark.target.staged_changes import FOLDER, folder_of
 # Columns that exist within an application only.
 CLAIM: Final = "__tidemark_claim"  # the number of the chunk that a row or a key belongs to
 ALONE: Final = "__tidemark_alone"  # the row's key has no change in plan or evidence
-VERDICT: Final = "__tidemark_verdict"  # what became of a chunk's row, one of the words of VERDICTS
+VERDICT: Final = "__tidemark_verdict"  # what became of a chunk's row: one of the four words below
 LOST: Final = "__tidemark_lost"  # a change not seen by the snapshot was in the WAL before the low watermark
 
 INSERTED, REPAIRED, UNCHANGED, OVERTAKEN = "inserted", "repaired", "unchanged", "overtaken"
@@ -336,7 +336,8 @@ def above_last_truncate(history: DataFrame) -> DataFrame:
 
 
 def copies_at(claim: Claim, columns: Sequence[str], generation: int) -> Transform:
-    """Net copies -> as many rows at the claim's watermark: `read` for those missing, `sweep` for those too many."""
+    """Net copies with their texts -> as many rows at the claim's watermark: `read` for those missing, `sweep` for those
+    too many."""
 
     def transform(net: DataFrame) -> DataFrame:
         copies = F.explode(F.sequence(F.lit(1), F.abs(fold.NET).cast("int")))

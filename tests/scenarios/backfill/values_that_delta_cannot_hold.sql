@@ -1,4 +1,4 @@
--- What does not fit keeps its text in history's `read` rows too: without a key, and where an unseen change left it untouched.
+-- Rows that a backfill reads keep the texts of what does not fit: without a key, and under a change that the chunk did not see.
 -- capture: *, log
 
 CREATE TABLE odd (id int PRIMARY KEY, title text, n int[], d date);
