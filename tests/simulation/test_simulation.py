@@ -1,8 +1,9 @@
 """Random changes, random stages, random deaths; seeded. However a seed plays out, the tables end equal to their source.
 
-A seed is part of every test run; `make simulation` plays more (TIDEMARK_SIMULATION_SEEDS=n,
-TIDEMARK_SIMULATION_FIRST=m). Here a stage dies by an exception that nothing catches rather than by SIGKILL, since that
-costs no process: what a real kill leaves behind is tried by tests/faults."""
+`make simulation` plays TIDEMARK_SIMULATION_SEEDS=n of them from TIDEMARK_SIMULATION_FIRST=m; `make test` plays those of
+test_chunks_against_a_model, with captures and backfills, and without Spark. Here a stage dies by an exception that
+nothing catches rather than by SIGKILL, since that costs no process: what a real kill leaves behind is tried by
+tests/faults."""
 
 from __future__ import annotations
 
@@ -28,6 +29,7 @@ class Died(BaseException):
     """Stands for the death of a process; no handler of an Exception sees it."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_tables_end_equal_to_their_source(
     seed: int, new_environment: Callable[..., Environment], monkeypatch: pytest.MonkeyPatch
