@@ -61,7 +61,7 @@ def test_no_table_is_created_around_somebodys_files(lake: Lake) -> None:
     theirs.touch()
     failed = _fails(lake, table.planned(), "LocationTaken", "FIX_TARGET")
     assert "theirs.parquet" in str(failed.error)
-    theirs.unlink()
+    theirs.rename(theirs.with_name(".hidden"))
     lake.applied(table.planned())
     assert len(lake.current(table)) == 2
 

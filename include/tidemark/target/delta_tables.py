@@ -234,11 +234,13 @@ def create(spark: SparkSession, table: PinnedTable, schema: StructType, properti
 
 
 def _refuse_what_is_not_ours(spark: SparkSession, table: PinnedTable) -> None:
-    """Raises LocationTaken where files lie beside a log without a version: they are somebody's own."""
+    """Raises LocationTaken where files lie beside a log without a version: they are somebody's own, and the next VACUUM
+    would remove them. Delta leaves names alone that begin with "_" or ".".
+    """
     folder = java_class(spark, "org.apache.hadoop.fs.Path")(table.path)
     files = folder.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
     there = sorted(str(found.getPath().getName()) for found in files.listStatus(folder)) if files.exists(folder) else []
-    others = [name for name in there if name != "_delta_log"]
+    others = [name for name in there if not name.startswith(("_", "."))]
     if others and not pin(spark, table.path).exists:  # it has a version by now: of a rival, whom the commit meets
         raise LocationTaken(path=table.path, found=others[0])
 

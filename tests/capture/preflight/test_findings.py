@@ -22,7 +22,7 @@ from tidemark.errors import (
 class TestFindings:
     def test_all_of_them_are_said_at_once_each_with_its_remedy(self, shop: Shop) -> None:
         shop.sql(
-            'CREATE TABLE shop."Mixed" (id int PRIMARY KEY, "Colour" text, colour text, _op text)',
+            'CREATE TABLE shop."Mixed" (id int PRIMARY KEY, "Colour" text, colour text, _op text, "_Old.n" text)',
             "CREATE TABLE shop.late (id int PRIMARY KEY DEFERRABLE)",
         )
         shop.with_tables(
@@ -35,6 +35,7 @@ class TestFindings:
         for fragment in (
             "Colour, colour",
             "'_op' of shop.Mixed",
+            "'_Old.n' of shop.Mixed",
             "'id' belongs to the key of shop.orders and is masked",
             "shop.orders has no column 'nte'",
             "Did you mean 'note'?",
@@ -45,7 +46,7 @@ class TestFindings:
         ):
             assert fragment in text, text
         assert all(f.remedy for f in report.errors)
-        with pytest.raises(PreflightFailed, match="6 errors") as raised:
+        with pytest.raises(PreflightFailed, match="7 errors") as raised:
             report.raise_for_errors()
         assert raised.value.move is Move.FIX_CONFIG
         assert (shop.published(), shop.slots()) == (set(), [])
