@@ -98,7 +98,9 @@ def simulation(checkout: Checkout) -> int:
 
 def faults(checkout: Checkout) -> int:
     """SIGKILL, rivals, slots and ledgers that move, at every failpoint and from every side."""
-    chosen = ["tests/faults", "tests/spark/test_rivals.py", "tests/spark/test_merge_equals_the_model.py"]
+    of_spark = ("test_rivals", "test_merge_equals_the_model", "test_broken_tables")
+    chosen = ["tests/faults", "tests/capture/test_killed_drain.py", "tests/backfill/test_begun_anew.py"]
+    chosen += [f"tests/spark/{name}.py" for name in of_spark]
     return _all(checkout, {"tests of faults": _pytest(checkout, "tests of faults", chosen)})
 
 

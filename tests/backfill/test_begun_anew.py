@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 
+import pytest
+
 from tests.support import judge
 from tests.support.capture import Environment
 from tidemark.capture.status import unpark
@@ -30,6 +32,7 @@ def let_go_on(environment: Environment, table: str, *, anew: bool) -> tuple[str,
     return unpark(environment.config, table, ledger=environment.ledger, anew=anew)
 
 
+@pytest.mark.thorough
 def test_a_table_without_its_delta_tables_begins_anew(new_environment: Callable[..., Environment]) -> None:
     shop = new_environment("anew", (TableRule("anew.*"),))
     shop.execute("CREATE SCHEMA anew")

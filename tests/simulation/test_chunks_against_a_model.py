@@ -18,7 +18,7 @@ from tests.support import stages
 from tests.support.capture import Environment
 
 FIRST = int(os.environ.get("TIDEMARK_SIMULATION_FIRST", "1"))
-SEEDS = range(FIRST, FIRST + int(os.environ.get("TIDEMARK_SIMULATION_SEEDS", "3")))
+SEEDS = range(FIRST, FIRST + int(os.environ.get("TIDEMARK_SIMULATION_SEEDS", "2")))
 ACTS = 15
 
 

@@ -17,8 +17,10 @@ from spark_apps import merge_batch
 from tests.spark.lake import PIPELINE, TEXTS, Lake, StagedTable, table_schema
 from tests.spark.model import Change
 from tests.spark.test_values import insert, update
+from tidemark.errors import DeltaMissing
 from tidemark.lsn import Lsn
 from tidemark.schema.table import Column
+from tidemark.target import session
 from tidemark.target.plan import PlannedTable, PlanResult, TableResult
 
 SECRET = "a value of a row"
@@ -136,6 +138,14 @@ def test_the_application_writes_its_result_beside_the_plan(lake: Lake, spark: Sp
     assert json.loads((folder / "result.json").read_text())["format"] == 1
 
 
+def test_deltas_classes_are_missed_by_name(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    jvm = spark.sparkContext._jvm
+    monkeypatch.setattr(session, "java_class", lambda _, name: getattr(jvm, f"nowhere.{name}"))
+    with pytest.raises(DeltaMissing, match="does not have Delta Lake"):
+        session._require_delta(spark)
+
+
+@pytest.mark.thorough
 def test_a_spark_without_delta_is_told_so_before_any_table(lake: Lake) -> None:
     plan = lake.plan(_table(lake).planned())
     folder = lake.root / PIPELINE / "plans" / plan.plan
