@@ -98,16 +98,14 @@ def simulation(checkout: Checkout) -> int:
 
 def faults(checkout: Checkout) -> int:
     """SIGKILL, rivals, slots and ledgers that move, at every failpoint and from every side."""
-    of_spark = ("test_rivals", "test_merge_equals_the_model", "test_broken_tables")
-    chosen = ["tests/faults", "tests/capture/test_killed_drain.py", "tests/backfill/test_begun_anew.py"]
-    chosen += [f"tests/spark/{name}.py" for name in of_spark]
+    chosen = ["tests/faults", "tests/backfill", "tests/spark", "tests/capture/test_killed_drain.py"]
     return _all(checkout, {"tests of faults": _pytest(checkout, "tests of faults", chosen)})
 
 
 def scheduler(checkout: Checkout) -> int:
     """What Airflow itself runs, under a real scheduler and by `airflow dags test`: captures and backfills, cancelled,
     gone on with, refused, and killed at every failpoint."""
-    names = ("test_end_to_end", "test_backfill_end_to_end", "test_backfill_killed")
+    names = ("test_dags_import", "test_end_to_end", "test_backfill_end_to_end", "test_backfill_killed")
     chosen = [f"tests/airflow/{name}.py" for name in names]
     return _all(checkout, {"tests under a scheduler": _pytest(checkout, "tests under a scheduler", chosen)})
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.airflow.conftest import FOLDERS, parse_folders
 
 HEAVY = {"pyspark", "psycopg", "psycopg2", "pyarrow", "pandas", "numpy", "delta", "fsspec"}
@@ -22,6 +24,7 @@ def test_parsing_imports_nothing_heavy(sound: dict[str, Any]) -> None:
     assert "tidemark.config_file" in sound["imported_by_dags"], "the list of modules says nothing"
 
 
+@pytest.mark.thorough
 def test_parsing_in_another_process_gives_the_same_dags(sound: dict[str, Any], parsed_below: Path) -> None:
     (again,) = parse_folders(FOLDERS["sound"], below=parsed_below)
     assert again["dags"] == sound["dags"]

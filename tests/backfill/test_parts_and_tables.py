@@ -41,6 +41,7 @@ def rows(environment: Environment, table: str = ITEM) -> dict[int, str]:
     return {} if found is None else {row["id"]: row["what"] for row in found.rows()}
 
 
+@pytest.mark.thorough
 def test_parts_chosen_keys_and_tables_that_come_and_go(filled: Environment) -> None:
     # A part: what its filter names is as at the source, and nothing is swept, within it or without.
     (part,) = filled.backfill(ITEM, row_filter="id < 4").tables

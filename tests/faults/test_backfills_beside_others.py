@@ -125,6 +125,7 @@ def _retried(stage: Callable[[], object]) -> None:
     raise told
 
 
+@pytest.mark.thorough
 def test_a_second_backfill_of_a_table_goes_on_with_the_open_one_or_is_refused(shop: Environment) -> None:
     old = old_tables(shop)
     shop.begin_backfill(*old.tables, chunk_rows=3)
@@ -172,7 +173,7 @@ def test_a_backfill_that_replaces_another_takes_nothing_of_it(shop: Environment)
         shop.reported()
 
 
-@pytest.mark.parametrize("at", ["read.before_chunk", *thorough("read.after_low", "read.after_chunk")])
+@pytest.mark.parametrize("at", thorough("read.before_chunk", "read.after_low", "read.after_chunk"))
 def test_a_reader_that_outlives_its_lease_changes_nothing(at: str, shop: Environment) -> None:
     old = old_tables(shop)
     shop.begin_backfill(*old.tables, chunk_rows=4)

@@ -49,7 +49,7 @@ def test_of_two_drains_that_both_got_through_one_registers(at: str, shop: Enviro
     _converged(shop)
 
 
-@pytest.mark.parametrize("at", ["merge.before_current", *thorough("merge.before_history", "merge.before_result")])
+@pytest.mark.parametrize("at", thorough("merge.before_history", "merge.before_current", "merge.before_result"))
 def test_a_driver_that_outlives_its_task_changes_nothing(at: str, shop: Environment) -> None:
     workload.change(shop)
     shop.begin_run()

@@ -148,6 +148,7 @@ def _check(lake: Lake, table: Backfilled, *, holes: bool = False) -> None:
     assert last == {key: {n: row[n] for n in TEXTS} for key, row in current.items()}
 
 
+@pytest.mark.thorough
 def test_a_backfill_beside_writers_ends_equal_to_the_source(lake: Lake) -> None:
     tables = _tables(lake, 1)
     for table in tables:

@@ -61,6 +61,7 @@ def _played(lake: Lake, salt: int, seeds: range = SEEDS) -> list[Played]:
     return [Played(lake.table(table_schema(f"t{seed}", TEXTS)), random.Random(1000 * salt + seed)) for seed in seeds]
 
 
+@pytest.mark.thorough
 def test_every_plan_leaves_current_and_history_as_the_model_has_them(lake: Lake) -> None:
     tables = _played(lake, 1)
     done = [0] * len(tables)

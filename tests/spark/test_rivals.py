@@ -154,6 +154,7 @@ def test_a_rival_that_adds_a_column_is_no_error(lake: Lake, monkeypatch: pytest.
     assert [r["extra"] for r in lake.current(table)] == [None, None, "new"]
 
 
+@pytest.mark.thorough
 def test_an_older_plan_goes_on_after_a_newer_one_added_a_column_and_died(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
