@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from tidemark.errors import LedgerNotReady
+from tidemark.ledger import migrations
 from tidemark.ledger.connection import connect
 from tidemark.ledger.migrations import migrate, require
 
@@ -16,6 +17,26 @@ def test_a_second_migration_changes_nothing(empty_ledger_database: str) -> None:
         assert migrate(empty_ledger_database) == version
         assert book.execute("SELECT number, applied_at FROM tidemark.schema_migrations").fetchall() == before
         require(book)
+
+
+def test_a_ledger_of_every_older_version_becomes_what_a_new_one_is(
+    empty_ledger_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = """SELECT table_name, column_name, data_type, column_default FROM information_schema.columns
+                WHERE table_schema = 'tidemark' ORDER BY table_name, ordinal_position"""
+    scripts = migrations._scripts()
+    found = []
+    for version in range(len(scripts)):
+        with monkeypatch.context() as older:
+            older.setattr(migrations, "_scripts", lambda version=version: scripts[:version])
+            migrate(empty_ledger_database)
+        assert migrate(empty_ledger_database) == scripts[-1][0]
+        with connect(empty_ledger_database) as book:
+            require(book)
+            found.append(book.execute(query).fetchall())
+            book.execute("DROP SCHEMA tidemark CASCADE")
+    assert all(columns == found[0] for columns in found)
+    assert ("positions", "begun_lsn") in {column[:2] for column in found[0]}
 
 
 def test_two_migrations_at_once_apply_every_file_once(empty_ledger_database: str) -> None:

@@ -130,7 +130,6 @@ CREATE TABLE tidemark.positions (
              ELSE current_lsn END
     ) STORED,
     risen_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
-    begun_lsn    pg_lsn,                      -- the table was begun anew here: no Delta table holds what lies below
     PRIMARY KEY (pipeline, generation, "table")
 );
 
