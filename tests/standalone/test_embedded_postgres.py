@@ -27,29 +27,28 @@ def test_a_server_with_a_password_lets_nobody_in_without_it(tmp_path: Path) -> N
         server.remove()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root's servers lie outside of the checkout")
-def test_what_root_makes_outside_the_checkout_is_found_again(tmp_path: Path) -> None:
+def test_what_root_makes_outside_the_checkout_is_found_again_and_nobody_else_makes_any(tmp_path: Path) -> None:
     server = PostgresServer(tmp_path / "server")
+    lies_outside = not server.home.is_relative_to(tmp_path)
+    assert lies_outside == (os.geteuid() == 0)
     try:
         server.start()
-        assert server.home in postgres.folders_outside(this_checkout().root)
+        assert (server.home in postgres.folders_outside(this_checkout().root)) == lies_outside
         assert server.home not in postgres.folders_outside(tmp_path)
     finally:
         server.remove()
     assert server.home not in postgres.folders_outside(this_checkout().root)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root's servers lie outside of the checkout")
-def test_root_does_not_follow_a_link_that_somebody_left_for_it(tmp_path: Path) -> None:
-    server = PostgresServer(tmp_path / "server")
-    server.home.symlink_to(tmp_path)
-    owner = tmp_path.stat().st_uid
-    try:
-        with pytest.raises(RuntimeError, match="somebody else"):
-            server.start()
-    finally:
-        server.home.unlink()
-    assert tmp_path.stat().st_uid == owner
+def test_a_link_that_somebody_left_where_everybody_may_write_is_not_followed(tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir(mode=0o750)
+    link = tmp_path / "link"
+    link.symlink_to(theirs)
+    with pytest.raises(RuntimeError, match="somebody else"):
+        postgres.make_outside(link, (os.geteuid(), os.getegid()), 0o700)
+    assert theirs.stat().st_mode & 0o777 == 0o750
+    assert not list(theirs.iterdir())
 
 
 def rows(source: str) -> dict[str, int]:
