@@ -18,7 +18,7 @@ ENV PYTHONPATH=/opt/tidemark/include \
     AIRFLOW__CORE__DAGS_FOLDER=/opt/tidemark/dags \
     AIRFLOW__CORE__PLUGINS_FOLDER=/opt/tidemark/plugins \
     AIRFLOW__CORE__LOAD_EXAMPLES=False
-RUN python -m standalone.jars \
+RUN python -m sandbox.jars \
  && mkdir -p .tidemark/lake .tidemark/airflow/logs \
  && chown -R airflow .tidemark
 

@@ -15,7 +15,7 @@ PYTHON := $(shell for p in python3.11 python3 python; do \
 export TESTS
 export PYTHONPATH := include
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.tidemark/cache/python
-STANDALONE := .venv/bin/python -m standalone
+SANDBOX := .venv/bin/python -m sandbox
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -27,13 +27,13 @@ help:
 setup:
 	@test -n "$(PYTHON)" || { echo 'Tidemark needs Python 3.11: install it (for example `sudo apt-get install python3.11 python3.11-venv`),' \
 		'or name it: make PYTHON=/path/to/python3.11' >&2; exit 1; }
-	@"$(PYTHON)" -m standalone.setup
+	@"$(PYTHON)" -m sandbox.setup
 
 demo up test lint simulation faults scheduler bench lock: setup
-	@$(STANDALONE) $@
+	@$(SANDBOX) $@
 
 down:
-	@if [ -x .venv/bin/python ]; then $(STANDALONE) down; else echo 'nothing runs'; fi
+	@if [ -x .venv/bin/python ]; then $(SANDBOX) down; else echo 'nothing runs'; fi
 
 clean:
-	@"$(or $(PYTHON),.venv/bin/python)" -B -m standalone.clean
+	@"$(or $(PYTHON),.venv/bin/python)" -B -m sandbox.clean

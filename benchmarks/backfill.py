@@ -25,18 +25,18 @@ from typing import Any
 
 import psycopg
 
-from standalone.postgres import PostgresServer, running
-from tidemark.capture.backfill.planning import BackfillRequest, plan
-from tidemark.capture.backfill.reading import read_chunks
-from tidemark.capture.backfill.reporting import report
+from sandbox.postgres import PostgresServer, running
+from tidemark.backfill.planning import BackfillRequest, plan
+from tidemark.backfill.ranges import read_chunks
+from tidemark.backfill.reporting import report
 from tidemark.capture.confirm import confirm
 from tidemark.capture.drain import drain
 from tidemark.capture.merging import ingest, planned
 from tidemark.capture.preflight import preflight
 from tidemark.config import PipelineConfig, TableRule
 from tidemark.errors import RetryError
+from tidemark.formats import layout
 from tidemark.ledger import migrations
-from tidemark.staging import layout
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 TABLE = "public.measurements"

@@ -16,12 +16,12 @@ from collections.abc import Iterator
 
 import pyarrow.parquet as pq
 
+from tidemark.formats.columns import staged_schema
 from tidemark.names import TableName
 from tidemark.pgoutput.decoder import Decoder
 from tidemark.pgoutput.messages import RelationMessage
 from tidemark.schema.mapping import target_type, type_name
 from tidemark.schema.table import Column, TableSchema
-from tidemark.staging.columns import staged_schema
 
 OID = 16384
 COLUMNS = {

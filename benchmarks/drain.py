@@ -22,7 +22,7 @@ from typing import Any
 
 import psycopg
 
-from standalone.postgres import PostgresServer, running
+from sandbox.postgres import PostgresServer, running
 from tidemark.capture.drain import drain
 from tidemark.config import Bounds, PipelineConfig, TableRule
 from tidemark.ledger import migrations

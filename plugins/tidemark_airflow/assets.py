@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import Asset, AssetAlias
 
 from tidemark.config import PipelineConfig
+from tidemark.formats.layout import current_table, history_table
 from tidemark.names import TableName, encode
-from tidemark.staging.layout import current_table, history_table
 
 if TYPE_CHECKING:
     from tidemark.capture.moved import MovedTable

@@ -19,7 +19,7 @@ from tidemark.config import PipelineConfig
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tidemark.capture.backfill.wanted import Wanted
+    from tidemark.backfill.wanted import Wanted
 
 # What `DAG.test` calls the user of its runs (airflow/sdk/definitions/dag.py); a run that it created would never start.
 DAGS_TEST_USER = "dag_test"
@@ -38,7 +38,7 @@ def start_wanted(config: PipelineConfig, *, ledger: str, context: Context) -> st
 
     Raises DagRunTriggerException where one is to be started: the task ends with that, successfully.
     """
-    from tidemark.capture.backfill.wanted import wanted
+    from tidemark.backfill.wanted import wanted
 
     found = wanted(config, ledger=ledger, quiet_s=QUIET_S)
     if not found:

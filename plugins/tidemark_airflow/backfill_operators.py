@@ -32,7 +32,7 @@ class PlanBackfillOperator(BaseOperator):
         self.config = config
 
     def execute(self, context: Context) -> list[int]:
-        from tidemark.capture.backfill.planning import plan
+        from tidemark.backfill.planning import plan
 
         given = context["params"]
         planned = plan(
@@ -57,8 +57,8 @@ class ReadChunksOperator(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         spare_pandas()
-        from tidemark.capture.backfill.exported import read_exported
-        from tidemark.capture.backfill.reading import read_chunks
+        from tidemark.backfill.exported import read_exported
+        from tidemark.backfill.ranges import read_chunks
 
         given = context["params"]
         where: dict[str, Any] = {
@@ -83,7 +83,7 @@ class ReadChunksOperator(BaseOperator):
 
     def _say_how_far(self, ledger: str, run: str) -> None:
         """What is filled, since no later task of a run that was marked failed says so."""
-        from tidemark.capture.backfill.reporting import how_far
+        from tidemark.backfill.reporting import how_far
 
         said = "the ledger did not say what is filled"
 
@@ -115,7 +115,7 @@ class ReportBackfillOperator(BaseOperator):
         self.config = config
 
     def execute(self, context: Context) -> str:
-        from tidemark.capture.backfill.reporting import report
+        from tidemark.backfill.reporting import report
 
         found = report(self.config, ledger=conninfo(self.config.ledger_connection), run_id=run_id(context))
         self.log.info("%s", found)

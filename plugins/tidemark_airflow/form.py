@@ -21,7 +21,7 @@ from tidemark.config import PipelineConfig, TableRule
 from tidemark.errors import BackfillFormInvalid
 
 if TYPE_CHECKING:
-    from tidemark.capture.backfill.planning import BackfillRequest
+    from tidemark.backfill.planning import BackfillRequest
 
 MODES: Final = {
     "chunks": "chunks: short queries by key, beside the running capture",
@@ -108,7 +108,7 @@ def request(config: PipelineConfig, given: Mapping[str, Any], typed: Iterable[st
 
     Raises BackfillFormInvalid for a key that is not a field.
     """
-    from tidemark.capture.backfill.planning import BackfillRequest
+    from tidemark.backfill.planning import BackfillRequest
 
     known = tuple(form(config))
     strange = sorted(set(typed) - set(known) - _OF_AIRFLOW)

@@ -22,7 +22,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from tidemark.config import PipelineConfig
 from tidemark.errors import LeaseTaken, PipelineFileInvalid, SparkApplicationFailed
-from tidemark.staging.layout import plan_file, result_file
+from tidemark.formats.layout import plan_file, result_file
 from tidemark.startup import spare_pandas
 from tidemark_airflow import submission
 from tidemark_airflow.assets import event_extra, pipeline_alias, table_asset
@@ -32,7 +32,7 @@ from tidemark_airflow.notifiers import notify
 
 if TYPE_CHECKING:
     from tidemark.capture.merging import Ingested
-    from tidemark.target.plan import MergePlan
+    from tidemark.formats.plan import MergePlan
 
 
 # A merge holds its tables as long as its application runs, so waiting for it is bounded by far less than that.

@@ -9,16 +9,16 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from standalone.postgres import PostgresServer, running
+from sandbox.postgres import PostgresServer, running
 from tests.conftest import QUIET, create_database, drop_database
 from tests.support import delta_files, judge
 from tests.support.airflow_home import AirflowHome, postgres_connection, spark_connection
 from tidemark.capture.preflight import preflight
 from tidemark.config import PipelineConfig
 from tidemark.config_file import load
+from tidemark.formats import layout
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
-from tidemark.staging import layout
 
 TABLES = ("shop.customers", "shop.orders", "shop.audit")
 SCHEMA = """

@@ -12,9 +12,9 @@ from airflow.sdk.exceptions import DagRunTriggerException
 
 from tests.airflow.conftest import SHOP
 from tests.support.airflow_home import postgres_connection
+from tidemark.backfill import wanted
+from tidemark.backfill.wanted import Wanted
 from tidemark.capture import confirm, parked
-from tidemark.capture.backfill import wanted
-from tidemark.capture.backfill.wanted import Wanted
 from tidemark.capture.confirm import ConfirmResult
 from tidemark.config import PipelineConfig
 from tidemark.config_file import load

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from standalone.postgres import PostgresServer, wait_for
+from sandbox.postgres import PostgresServer, wait_for
 from tests.airflow.captured_shop import FIRST_ORDERS, MORE_ORDERS, SLOW_S, TABLES, Shop, open_shop
 from tidemark.lsn import Lsn
 

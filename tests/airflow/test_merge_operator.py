@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from standalone.postgres import wait_for
+from sandbox.postgres import wait_for
 from tests.airflow.conftest import SHOP
 from tests.support.airflow_home import REPOSITORY, postgres_connection
 from tidemark.capture import merging, moved
@@ -24,9 +24,9 @@ from tidemark.capture.merging import Ingested, IngestedTable
 from tidemark.capture.moved import MovedTable
 from tidemark.config_file import load
 from tidemark.errors import LeaseTaken, SparkApplicationFailed
+from tidemark.formats.plan import MergePlan
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
-from tidemark.target.plan import MergePlan
 from tidemark_airflow import submission
 from tidemark_airflow.assets import pipeline_alias
 from tidemark_airflow.operators import MergeOperator

@@ -14,8 +14,8 @@ import pytest
 
 from tests.airflow.conftest import SHOP
 from tests.support.airflow_home import postgres_connection
-from tidemark.capture.backfill import exported, reading, reporting
-from tidemark.capture.backfill.reading import ReadResult
+from tidemark.backfill import exported, ranges, reporting
+from tidemark.backfill.ranges import ReadResult
 from tidemark.config_file import load
 from tidemark.errors import DatabaseUnreachable
 from tidemark_airflow import backfill_operators
@@ -41,7 +41,7 @@ def test_a_reader_names_its_run_and_itself(reader: ReadChunksOperator, monkeypat
         assert (run_id, holder) == ("shop_backfill/manual__1", "shop_backfill/manual__1/read_chunks/1")
         return ReadResult(2, 30, 1)
 
-    monkeypatch.setattr(reading, "read_chunks", read)
+    monkeypatch.setattr(ranges, "read_chunks", read)
     monkeypatch.setattr(exported, "read_exported", None)
     assert reader.execute(CONTEXT) == {"chunks": 2, "rows": 30}
 
@@ -49,7 +49,7 @@ def test_a_reader_names_its_run_and_itself(reader: ReadChunksOperator, monkeypat
 def test_beside_an_exported_snapshot_chunks_are_read_too(
     reader: ReadChunksOperator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "read_chunks", lambda *_, **__: ReadResult(1, 5, 1))
+    monkeypatch.setattr(ranges, "read_chunks", lambda *_, **__: ReadResult(1, 5, 1))
     monkeypatch.setattr(exported, "read_exported", lambda *_, readers, **__: ReadResult(readers, 100, 1))
     context = {**CONTEXT, "params": {"mode": "exported_snapshot", "readers": 3}}
     assert reader.execute(context) == {"chunks": 4, "rows": 105}
@@ -67,7 +67,7 @@ def told_to_end(monkeypatch: pytest.MonkeyPatch, reader: ReadChunksOperator) -> 
             cleaned.append("lease")
         return ReadResult(1, 1, 1)
 
-    monkeypatch.setattr(reading, "read_chunks", read)
+    monkeypatch.setattr(ranges, "read_chunks", read)
     monkeypatch.setattr(reporting, "how_far", lambda *_, **__: [])
     # What Airflow's task runner does before it calls execute.
     before = signal.signal(signal.SIGTERM, lambda *_: reader.on_kill())

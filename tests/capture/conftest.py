@@ -18,12 +18,12 @@ from psycopg import sql
 
 from tidemark.capture.drain import DrainResult, drain
 from tidemark.config import Bounds, PipelineConfig, TableRule
+from tidemark.formats.manifest import BatchManifest
 from tidemark.ledger import batches, migrations, tables
 from tidemark.ledger import connection as ledger_sessions
 from tidemark.ledger.batches import Batch
 from tidemark.ledger.tables import TableRow
 from tidemark.lsn import Lsn
-from tidemark.staging.manifest import BatchManifest
 from tidemark.staging.store import Store
 from tidemark.staging.writer import read_table
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.capture.conftest import Pipeline
-from tidemark.capture.schemas import SOURCE_CHANGED
+from tidemark.capture.relations import SOURCE_CHANGED
 from tidemark.config import TableRule
 from tidemark.names import TableName
 

@@ -12,17 +12,17 @@ from typing import Any
 import psycopg
 import pytest
 
-from standalone.postgres import PostgresServer, wait_for
+from sandbox.postgres import PostgresServer, wait_for
 from tests.capture.conftest import Pipeline
 from tests.conftest import drop_database
 from tidemark.capture import drain as drain_module
 from tidemark.capture import generation
 from tidemark.config import TableRule
 from tidemark.errors import DrainStalled, GenerationStale, LeaseTaken, ReplicationFailed, SlotBusy
+from tidemark.formats import layout
 from tidemark.ledger import leases
 from tidemark.lsn import Lsn
 from tidemark.source.replication import ReplicationStream
-from tidemark.staging import layout
 
 ORDERS = "CREATE TABLE orders (id int PRIMARY KEY, amount numeric(10,2), note text)"
 

@@ -14,7 +14,7 @@ from tests.support.thorough import thorough
 from tidemark import failpoints
 from tidemark.capture.drain import drain
 from tidemark.config import PipelineConfig
-from tidemark.staging import layout
+from tidemark.formats import layout
 
 FAILPOINTS = [name for name in failpoints.OF_CAPTURE if name.startswith("drain.")]
 ONE = "drain.after_manifest"  # of them, what is left behind is the most

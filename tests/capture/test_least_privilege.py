@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from standalone.postgres import PostgresServer
+from sandbox.postgres import PostgresServer
 from tests.conftest import drop_database
 from tidemark.capture.confirm import confirm
 from tidemark.capture.drain import drain

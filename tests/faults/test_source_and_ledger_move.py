@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from standalone.postgres import PostgresServer
+from sandbox.postgres import PostgresServer
 from tests.conftest import create_database
 from tests.faults import workload
 from tests.faults.test_two_at_once import _goes_on, _stopped
@@ -16,7 +16,7 @@ from tests.support import judge
 from tests.support.capture import Environment
 from tests.support.thorough import thorough
 from tidemark.errors import ChangesGone
-from tidemark.staging import layout
+from tidemark.formats import layout
 from tidemark.staging.store import Store
 
 

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from standalone.postgres import wait_for
+from sandbox.postgres import wait_for
 from tests.faults import workload
 from tests.support import judge, stages
 from tests.support.capture import Environment
 from tests.support.thorough import thorough
 from tidemark.capture.merging import ingest, make_plan
 from tidemark.errors import LeaseTaken
-from tidemark.staging import layout
+from tidemark.formats import layout
+from tidemark.formats.plan import MergePlan, PlanResult
 from tidemark.staging.store import Store
-from tidemark.target.plan import MergePlan, PlanResult
 
 
 def test_a_second_drain_waits_for_the_first_one_to_end(shop: Environment) -> None:

@@ -10,12 +10,12 @@ import pytest
 
 from tests.support.manifests import SOURCE
 from tidemark.errors import TidemarkError
+from tidemark.formats.generation_file import GenerationFile
 from tidemark.ledger import generations, leases
 from tidemark.ledger.connection import connect
 from tidemark.ledger.leases import SLOT, Lease
 from tidemark.ledger.migrations import migrate
 from tidemark.lsn import Lsn
-from tidemark.staging.generation import GenerationFile
 
 START = Lsn(100)
 

@@ -12,23 +12,15 @@ import pytest
 from tests.ledger.conftest import open_at
 from tests.support.backfills import HALVES, chunk_of, claim_of, open_backfill, record
 from tests.support.manifests import manifest_of, path_of, schema_of
-from tidemark.capture.backfill.reporting import how_far, report
-from tidemark.capture.backfill.wanted import Wanted, wanted
+from tidemark.backfill.reporting import how_far, report
+from tidemark.backfill.wanted import Wanted, wanted
 from tidemark.capture.merging import Ingested, ingest, make_plan
 from tidemark.capture.status import Status
 from tidemark.config import Bounds, PipelineConfig
 from tidemark.errors import BackfillClosed, BackfillNotApplied
-from tidemark.ledger import backfills, batches, chunks, joins, leases, overview, schema_versions, tables
-from tidemark.ledger.backfills import Backfill, NewRange
-from tidemark.ledger.chunks import ReadChunk, Rejection
-from tidemark.ledger.generations import Generation
-from tidemark.ledger.leases import Lease
-from tidemark.ledger.tables import TableRow
-from tidemark.lsn import Lsn
-from tidemark.staging import layout
-from tidemark.staging.manifest import Claim, Sweep
-from tidemark.staging.store import Store
-from tidemark.target.plan import (
+from tidemark.formats import layout
+from tidemark.formats.manifest import Claim, Sweep
+from tidemark.formats.plan import (
     MAX_HOLE_KEYS,
     ChunkResult,
     Holes,
@@ -37,6 +29,14 @@ from tidemark.target.plan import (
     PlanResult,
     TableResult,
 )
+from tidemark.ledger import backfills, batches, chunks, joins, leases, overview, schema_versions, tables
+from tidemark.ledger.backfills import Backfill, NewRange
+from tidemark.ledger.chunks import ReadChunk, Rejection
+from tidemark.ledger.generations import Generation
+from tidemark.ledger.leases import Lease
+from tidemark.ledger.tables import TableRow
+from tidemark.lsn import Lsn
+from tidemark.staging.store import Store
 
 Book = psycopg.Connection[Any]
 SWEEP = Sweep("b1", "700:700:", 2)

@@ -7,18 +7,18 @@ from typing import Any
 import psycopg
 import pytest
 
-from standalone.postgres import wait_for
+from sandbox.postgres import wait_for
 from tests.ledger.conftest import open_at
 from tests.support.backfills import HALVES, backfill_of, chunk_of, claim_of, open_backfill, record
 from tests.support.manifests import manifest_of, path_of, schema_of
 from tidemark.errors import ClaimRefused, LeaseLost, SchemaVersionClash, SchemaVersionTaken, StagedMoved
+from tidemark.formats.manifest import BatchManifest, Sweep, TableMark
 from tidemark.ledger import backfills, batches, chunks, generations, leases, positions, schema_versions, tables
 from tidemark.ledger.chunks import ReadChunk, Rejection
 from tidemark.ledger.connection import connect
 from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import SLOT, Lease
 from tidemark.lsn import Lsn
-from tidemark.staging.manifest import BatchManifest, Sweep, TableMark
 
 Book = psycopg.Connection[Any]
 

@@ -14,13 +14,13 @@ from tests.support.manifests import manifest_of, path_of, schema_of
 from tidemark.capture.merging import Ingested, ingest, make_plan, planned
 from tidemark.config import Bounds, PipelineConfig
 from tidemark.errors import LeaseTaken
+from tidemark.formats import layout
+from tidemark.formats.plan import Holes, MergePlan, PlanResult, TableResult
 from tidemark.ledger import batches, plans, positions, tables
 from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import Lease, hold, of_table
 from tidemark.lsn import Lsn
-from tidemark.staging import layout
 from tidemark.staging.store import Store
-from tidemark.target.plan import Holes, MergePlan, PlanResult, TableResult
 
 Book = psycopg.Connection[Any]
 BROKEN = {"kind": "PositionBelowPlan", "move": "FIX_TARGET", "message": "it is broken"}

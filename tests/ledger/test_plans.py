@@ -7,10 +7,10 @@ import pytest
 
 from tests.support.manifests import manifest_of, plan_of
 from tidemark.errors import LeaseLost
+from tidemark.formats.plan import PlanResult
 from tidemark.ledger import leases, plans
 from tidemark.ledger.generations import Generation
 from tidemark.lsn import Lsn
-from tidemark.target.plan import PlanResult
 
 Book = psycopg.Connection[Any]
 PLAN = plan_of("p1", manifest_of(100, 200, "s.a", "s.b"), manifest_of(200, 300, "s.b"))

@@ -8,10 +8,10 @@ import psycopg
 import pytest
 
 from tests.support.backfills import open_backfill
+from tidemark.formats.plan import Holes
 from tidemark.ledger import backfills, tables
 from tidemark.ledger.generations import Generation
 from tidemark.ledger.tables import TableRow
-from tidemark.target.plan import Holes
 
 Book = psycopg.Connection[Any]
 RETRY = {"kind": "Conflict", "move": "RETRY", "message": "a conflict"}

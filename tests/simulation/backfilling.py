@@ -22,8 +22,8 @@ from tests.support import judge
 from tests.support.capture import SALT, Environment
 from tests.support.hung_commit import HungCommit
 from tidemark import failpoints
-from tidemark.capture.backfill.reading import read_chunks
-from tidemark.capture.backfill.wanted import wanted
+from tidemark.backfill.ranges import read_chunks
+from tidemark.backfill.wanted import wanted
 from tidemark.errors import BackfillClosed, BackfillIsOpen, BackfillRefused, CaptureNotBegun, RetryError
 
 # What an act may end with: to try again, or with other fields in the form.

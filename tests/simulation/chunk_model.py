@@ -17,19 +17,19 @@ import pyarrow as pa
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import from_arrow_type
 
-from standalone.comparison import compare_rows
+from sandbox.comparison import compare_rows
 from tests.support import delta_files, judge
 from tests.support.capture import Environment
-from tidemark.backfill.snapshot import Snapshot
+from tidemark.formats import layout
+from tidemark.formats.columns import staged_schema
+from tidemark.formats.manifest import BatchManifest, Claim, StagedFile, Sweep, TableChanges
+from tidemark.formats.plan import ChunkResult, Holes, MergePlan, PlannedTable, PlanResult, TableResult
+from tidemark.formats.snapshot import Snapshot
 from tidemark.ledger import batches, generations
 from tidemark.lsn import Lsn
 from tidemark.schema.table import TableSchema
-from tidemark.staging import layout
-from tidemark.staging.columns import staged_schema
-from tidemark.staging.manifest import BatchManifest, Claim, StagedFile, Sweep, TableChanges
 from tidemark.staging.store import Store
 from tidemark.staging.writer import read_table
-from tidemark.target.plan import ChunkResult, Holes, MergePlan, PlannedTable, PlanResult, TableResult
 
 HOLE = "a value whose base is known nowhere"
 

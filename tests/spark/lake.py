@@ -15,14 +15,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark.model import Change, Row
 from tests.support import delta_files
+from tidemark.formats import layout
+from tidemark.formats.columns import chunk_schema, staged_schema
+from tidemark.formats.manifest import Claim, StagedFile, Sweep
+from tidemark.formats.plan import MergePlan, PlannedBatch, PlannedFile, PlannedTable, PlanResult, TableResult
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
 from tidemark.schema.table import Column, Identity, TableSchema
-from tidemark.staging import layout
-from tidemark.staging.columns import chunk_schema, staged_schema
-from tidemark.staging.manifest import Claim, StagedFile, Sweep
 from tidemark.target.merge import apply_plan
-from tidemark.target.plan import MergePlan, PlannedBatch, PlannedFile, PlannedTable, PlanResult, TableResult
 
 PIPELINE = "shop"
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 
 from tests.spark.lake import StagedTable
 from tests.spark.model import Change, Key, Row, apply
-from tidemark.backfill.snapshot import Snapshot
+from tidemark.formats.manifest import Claim, Sweep
+from tidemark.formats.snapshot import Snapshot
 from tidemark.lsn import Lsn
-from tidemark.staging.manifest import Claim, Sweep
 
 KEYS = range(14)
 TOASTED = ("body", "note")

@@ -17,12 +17,12 @@ from tests.spark.lake import TEXTS, Lake, StagedTable, table_schema
 from tests.spark.model import Change, Row
 from tests.spark.source import KEYS, Source
 from tests.spark.test_values import delete, move, update
-from tidemark.backfill.snapshot import Snapshot
+from tidemark.formats.manifest import Claim, Sweep
+from tidemark.formats.plan import TableResult
+from tidemark.formats.snapshot import Snapshot
 from tidemark.lsn import Lsn
-from tidemark.staging.manifest import Claim, Sweep
 from tidemark.target import chunk_changes, merge
 from tidemark.target.changes import Changes
-from tidemark.target.plan import TableResult
 
 SEEDS = range(1)
 CHUNKS = 4

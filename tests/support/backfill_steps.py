@@ -16,11 +16,12 @@ from unittest.mock import patch
 from tests.support import judge
 from tests.support.capture import Environment, RunReport
 from tests.support.scenario import Scenario
-from tidemark.backfill.watermark import Watermark
-from tidemark.capture.backfill import exported, planning, watermarks
-from tidemark.capture.backfill.planning import BackfillRequest
+from tidemark.backfill import exported, planning
+from tidemark.backfill.planning import BackfillRequest
 from tidemark.errors import BackfillNotApplied
+from tidemark.formats.watermark import Watermark
 from tidemark.names import TableName
+from tidemark.source import wal_messages
 
 # From "low", "high", "horizon" or "export" and a table, None where the point is none of one table.
 Fire = Callable[[str, TableName | None], None]
@@ -84,7 +85,7 @@ def backfilled(environment: Environment, again: bool = False) -> list[str]:
 
 @contextmanager
 def watching(fire: Fire) -> Iterator[None]:
-    emit, in_flight, start = watermarks.emit, planning.transactions_in_flight, exported._start
+    emit, in_flight, start = wal_messages.emit, planning.transactions_in_flight, exported._start
 
     def emit_and_fire(connection: Any, mark: Watermark) -> Any:
         table = TableName.parse(mark.table)
@@ -104,7 +105,7 @@ def watching(fire: Fire) -> Iterator[None]:
         return start(work)
 
     with (
-        patch.object(watermarks, "emit", emit_and_fire),
+        patch.object(wal_messages, "emit", emit_and_fire),
         patch.object(planning, "transactions_in_flight", fire_and_look),
         patch.object(exported, "_start", fire_and_start),
     ):

@@ -8,14 +8,14 @@ from uuid import NAMESPACE_OID, uuid5
 
 import psycopg
 
+from tidemark.formats import layout
+from tidemark.formats.manifest import Claim, StagedFile
 from tidemark.ledger import backfills, chunks, leases
 from tidemark.ledger.backfills import Backfill, Key, NewRange
 from tidemark.ledger.chunks import ReadChunk
 from tidemark.ledger.connection import connect
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
-from tidemark.staging import layout
-from tidemark.staging.manifest import Claim, StagedFile
 
 Book = psycopg.Connection[Any]
 

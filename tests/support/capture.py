@@ -26,7 +26,7 @@ from pyspark.sql import SparkSession
 
 from tests.support import local_spark, stages
 from tidemark import failpoints
-from tidemark.capture.backfill.planning import BackfillRequest
+from tidemark.backfill.planning import BackfillRequest
 from tidemark.config import Bounds, PipelineConfig, TableRule
 from tidemark.ledger import connection as ledger_connection
 from tidemark.ledger import generations, leases

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tidemark.formats.manifest import BatchManifest, Claim, SourceIdentity, StagedFile, Sweep, TableChanges, TableMark
+from tidemark.formats.plan import MergePlan, PlannedBatch, PlannedFile, PlannedTable
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
 from tidemark.schema.table import Column, TableSchema
-from tidemark.staging.manifest import BatchManifest, Claim, SourceIdentity, StagedFile, Sweep, TableChanges, TableMark
-from tidemark.target.plan import MergePlan, PlannedBatch, PlannedFile, PlannedTable
 
 SOURCE = SourceIdentity(system_identifier="7000000000000000001", timeline=1, slot="shop", server_version=180000)
 

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tidemark.formats.columns import carries_old_row
 from tidemark.names import TableName
 from tidemark.pgoutput.messages import RelationMessage
 from tidemark.schema.table import Column, Identity, TableSchema
-from tidemark.staging.columns import carries_old_row
 
 
 class Unchanged:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tidemark.capture.backfill.planning import BackfillRequest
+from tidemark.backfill.planning import BackfillRequest
 from tidemark.config import PipelineConfig
 from tidemark.ledger.backfills import Backfill
 from tidemark.startup import spare_pandas
@@ -52,7 +52,7 @@ def changes_waiting(given: StageInput) -> bool:
 
 
 def plan(given: StageInput) -> list[Backfill]:
-    from tidemark.capture.backfill.planning import plan
+    from tidemark.backfill.planning import plan
 
     return plan(
         given.config,
@@ -66,8 +66,8 @@ def plan(given: StageInput) -> list[Backfill]:
 
 def read(given: StageInput) -> Any:
     """Under an exported snapshot what was planned so, then all that is left."""
-    from tidemark.capture.backfill.exported import read_exported
-    from tidemark.capture.backfill.reading import read_chunks
+    from tidemark.backfill.exported import read_exported
+    from tidemark.backfill.ranges import read_chunks
 
     where: dict[str, Any] = {
         "source": given.source,
@@ -80,7 +80,7 @@ def read(given: StageInput) -> Any:
 
 
 def report(given: StageInput) -> Any:
-    from tidemark.capture.backfill.reporting import report
+    from tidemark.backfill.reporting import report
 
     return report(given.config, ledger=given.ledger, run_id=given.run_id)
 
@@ -101,7 +101,7 @@ def drain(given: StageInput) -> Any:
 def merge(given: StageInput, apply: Callable[[str], None]) -> bool:
     """Ingest, plan, let `apply` run the application on the plan's URI, ingest. False if there was nothing to plan."""
     from tidemark.capture.merging import ingest, planned
-    from tidemark.staging import layout
+    from tidemark.formats import layout
 
     ingest(given.config, ledger=given.ledger)
     with planned(given.config, ledger=given.ledger, holder=given.holder("merge"), run_id=given.run_id) as plan:

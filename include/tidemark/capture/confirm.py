@@ -17,6 +17,7 @@ from typing import Any, Final
 import psycopg
 
 from tidemark import failpoints
+from tidemark import postgres_session as sessions
 from tidemark.capture.generation import still_continues
 from tidemark.config import PipelineConfig
 from tidemark.errors import ConfirmFailed, SlotBusy
@@ -25,7 +26,6 @@ from tidemark.ledger.connection import connect
 from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import SLOT, Lease
 from tidemark.lsn import Lsn
-from tidemark.source import connection as sessions
 from tidemark.source import slot as slots
 
 log = logging.getLogger(__name__)

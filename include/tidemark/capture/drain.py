@@ -25,15 +25,16 @@ from typing import Any, Final
 
 import psycopg
 
+from tidemark import postgres_session as source_sessions
 from tidemark.capture import confirm, generation
-from tidemark.capture.backfill import claiming
-from tidemark.capture.backfill.claiming import Claims, Watermarks
-from tidemark.capture.backfill.watermarks import PREFIX
+from tidemark.capture.claims import Claims, Watermarks, claims_of, emit_again
 from tidemark.capture.open_batch import OpenBatch, Staged, end_of_batch
-from tidemark.capture.schemas import Catalog, Schemas, catalogue_marks, unfit_key
+from tidemark.capture.relations import Catalog, Schemas, catalogue_marks, unfit_key
 from tidemark.config import PipelineConfig
 from tidemark.errors import DrainStalled, SlotBusy
 from tidemark.failpoints import reach
+from tidemark.formats import layout
+from tidemark.formats.manifest import BatchManifest, SourceIdentity, TableMark
 from tidemark.ledger import batches, chunks, leases, migrations, schema_versions, tables
 from tidemark.ledger import connection as ledger_sessions
 from tidemark.ledger import generations as ledger_generations
@@ -45,12 +46,10 @@ from tidemark.pgoutput.messages import LogicalMessage
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import TableSchema
 from tidemark.source import catalog, slot
-from tidemark.source import connection as source_sessions
 from tidemark.source.publication import lock_bounded
 from tidemark.source.replication import XLOG_HEADER_BYTES, ReplicationStream, SlotInUse, sent_by, why_silent
-from tidemark.staging import layout
+from tidemark.source.wal_messages import PREFIX
 from tidemark.staging.abandoned import abandoned
-from tidemark.staging.manifest import BatchManifest, SourceIdentity, TableMark
 from tidemark.staging.store import Store
 
 log = logging.getLogger(__name__)
@@ -319,7 +318,7 @@ class _Run:
         self._next_xid = _next_xid(source_conn)
         self._decoder = Decoder(self._schemas.schema_for, open_generation.number, salt, self._next_xid)
         self._watermarks = Watermarks(config.pipeline, open_generation.number)
-        claiming.emit_again(source_conn, ledger_conn, config.pipeline, open_generation.number)
+        emit_again(source_conn, ledger_conn, config.pipeline, open_generation.number)
         self._heartbeat = emit_heartbeat(source_conn, config, open_generation.number, lease.attempt)
         self._heartbeat_commit: Lsn | None = None
         self._batch = self._new_batch(open_generation.staged_lsn)
@@ -418,7 +417,7 @@ class _Run:
         self._batch = self._new_batch(staged.end_lsn)
 
     def _claims(self) -> Claims:
-        found = claiming.claims_of(
+        found = claims_of(
             self._ledger, self._config.pipeline, self._watermarks.take(), self._fingerprints, self._look_again
         )
         for table, claims in found.claims.items():

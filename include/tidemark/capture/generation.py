@@ -30,14 +30,14 @@ import psycopg
 from tidemark.capture.recovery import register_again, staged_generations
 from tidemark.config import PipelineConfig
 from tidemark.errors import ChangesGone, GenerationStale, SourceReplaced, TidemarkError
+from tidemark.formats import layout
+from tidemark.formats.generation_file import GenerationFile
 from tidemark.ledger import generations, tables
 from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import SLOT, Lease
 from tidemark.lsn import Lsn
 from tidemark.source import slot as slots
 from tidemark.source.slot import Server, SlotState
-from tidemark.staging import layout
-from tidemark.staging.generation import GenerationFile
 from tidemark.staging.store import Store
 
 log = logging.getLogger(__name__)

@@ -24,9 +24,18 @@ from typing import Any, Final
 import psycopg
 
 from tidemark import failpoints
-from tidemark.backfill.snapshot import Snapshot
 from tidemark.config import PipelineConfig
 from tidemark.errors import LakeFailed
+from tidemark.formats import layout
+from tidemark.formats.plan import (
+    MergePlan,
+    PlannedBatch,
+    PlannedFile,
+    PlannedTable,
+    PlanResult,
+    TableResult,
+)
+from tidemark.formats.snapshot import Snapshot
 from tidemark.ledger import backfills, batches, chunks, plans, positions, tables
 from tidemark.ledger.batches import TouchedTable
 from tidemark.ledger.connection import connect
@@ -35,16 +44,7 @@ from tidemark.ledger.plans import RecordedPlan
 from tidemark.lsn import Lsn
 from tidemark.schema.evolution import Verdict, compare_schemas
 from tidemark.schema.table import TableSchema
-from tidemark.staging import layout
 from tidemark.staging.store import Store
-from tidemark.target.plan import (
-    MergePlan,
-    PlannedBatch,
-    PlannedFile,
-    PlannedTable,
-    PlanResult,
-    TableResult,
-)
 
 log = logging.getLogger(__name__)
 

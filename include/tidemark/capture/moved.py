@@ -22,8 +22,8 @@ from tidemark.names import TableName
 class MovedTable:
     """The table's applied position went from `start_lsn` (None: it had none in this generation) to `end_lsn`.
 
-    `rows` are those of `target.plan.TableResult`, summed; `lag_s` is the time since the commit of the newest change in
-    the last applied batch.
+    `rows` are those of `formats.result.TableResult`, summed; `lag_s` is the time since the commit of the newest change
+    in the last applied batch.
     """
 
     table: TableName

@@ -17,13 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tidemark.config import Bounds
+from tidemark.formats import layout
+from tidemark.formats.manifest import StagedFile, TableChanges
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
 from tidemark.pgoutput.decoder import DecodedBlock
 from tidemark.pgoutput.messages import LogicalMessage, widen_xids
 from tidemark.schema.table import TableSchema
-from tidemark.staging import layout
-from tidemark.staging.manifest import StagedFile, TableChanges
 from tidemark.staging.store import Store
 from tidemark.staging.transactions import TransactionIndex
 from tidemark.staging.writer import BatchWriter

@@ -24,10 +24,12 @@ from uuid import uuid4
 
 import psycopg
 
+from tidemark import postgres_session as source_sessions
 from tidemark.capture.generation import settle
 from tidemark.config import PipelineConfig
 from tidemark.errors import LakeUnusable, Move, SlotCreationBlocked, TidemarkError
 from tidemark.findings import Finding, Report, listed
+from tidemark.formats import layout
 from tidemark.ledger import connection as ledger_sessions
 from tidemark.ledger import generations, joins, migrations
 from tidemark.ledger import tables as ledger_tables
@@ -35,12 +37,10 @@ from tidemark.ledger.leases import SLOT, hold
 from tidemark.ledger.tables import TableRow
 from tidemark.names import TableName
 from tidemark.source import catalog, inspection, publication
-from tidemark.source import connection as source_sessions
 from tidemark.source.inspection import ServerFacts
 from tidemark.source.publication import Matching, Publication, SourceTable
 from tidemark.source.publication_findings import PublicationWork, publication_findings, publication_work
 from tidemark.source.slot import PLUGIN, SlotState, read_slot, usable
-from tidemark.staging import layout
 from tidemark.staging.store import Store
 
 STATEMENT_TIMEOUT_S: Final = 30

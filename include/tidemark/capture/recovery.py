@@ -23,16 +23,16 @@ from typing import Any
 import psycopg
 
 from tidemark.errors import SchemaVersionTaken
+from tidemark.formats import layout
+from tidemark.formats.generation_file import GenerationFile
+from tidemark.formats.manifest import BatchManifest
+from tidemark.formats.plan import MergePlan
 from tidemark.ledger import batches, generations, plans
 from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import Lease
 from tidemark.lsn import Lsn
-from tidemark.staging import layout
 from tidemark.staging.chain import chain_from
-from tidemark.staging.generation import GenerationFile
-from tidemark.staging.manifest import BatchManifest
 from tidemark.staging.store import Store
-from tidemark.target.plan import MergePlan
 
 log = logging.getLogger(__name__)
 

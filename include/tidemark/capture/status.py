@@ -13,16 +13,16 @@ from typing import Any
 
 import psycopg
 
+from tidemark import postgres_session as source_sessions
 from tidemark.config import PipelineConfig
 from tidemark.errors import TidemarkError
+from tidemark.formats import layout
 from tidemark.ledger import connection as ledger_sessions
 from tidemark.ledger import joins, migrations, overview, tables
 from tidemark.ledger.overview import OpenBackfill, PipelineStatus, TableStatus
 from tidemark.ledger.tables import TableRow
 from tidemark.names import TableName
-from tidemark.source import connection as source_sessions
 from tidemark.source.slot import SlotState, read_slot
-from tidemark.staging import layout
 from tidemark.staging.store import Store
 
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 import psycopg
 from psycopg import sql
 
+from tidemark import postgres_session as sessions
 from tidemark.capture.generation import still_continues
 from tidemark.config import PipelineConfig
 from tidemark.errors import GenerationStale, TidemarkError
@@ -22,7 +23,6 @@ from tidemark.ledger import chunks, generations, migrations, positions, tables
 from tidemark.ledger.connection import connect
 from tidemark.ledger.generations import Generation
 from tidemark.lsn import Lsn
-from tidemark.source import connection as sessions
 from tidemark.source import slot as slots
 from tidemark.source.slot import Server, SlotState
 

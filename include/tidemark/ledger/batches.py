@@ -22,12 +22,12 @@ from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
 from tidemark.errors import SchemaVersionClash, SchemaVersionTaken, StagedMoved
+from tidemark.formats.manifest import BatchManifest, Claim, StagedFile, Sweep, TableChanges
 from tidemark.ledger import chunks, generations, tables
 from tidemark.ledger.chunks import Rejection
 from tidemark.ledger.leases import SLOT, Lease
 from tidemark.lsn import Lsn
 from tidemark.schema.table import TableSchema
-from tidemark.staging.manifest import BatchManifest, Claim, StagedFile, Sweep, TableChanges
 
 _COLUMNS = (
     "generation, start_lsn, end_lsn, attempt, run_id, manifest, registered_at, changes, bytes, transaction_count, "

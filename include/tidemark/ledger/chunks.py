@@ -23,12 +23,12 @@ from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
 from tidemark.errors import ClaimRefused
+from tidemark.formats.manifest import Claim, StagedFile, Sweep
+from tidemark.formats.plan import ChunkResult
 from tidemark.ledger import backfills
 from tidemark.ledger.backfills import Key, Mode, NewRange
 from tidemark.ledger.leases import Lease, of_range
 from tidemark.lsn import Lsn
-from tidemark.staging.manifest import Claim, StagedFile, Sweep
-from tidemark.target.plan import ChunkResult
 
 # The rate of a backfill is that of the chunks recorded in so many seconds.
 RATE_WINDOW_S: Final = 120

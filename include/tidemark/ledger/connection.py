@@ -13,8 +13,8 @@ import psycopg
 from psycopg.adapt import Buffer, Dumper, Loader
 from psycopg.pq import Format
 
+from tidemark import postgres_session as sessions
 from tidemark.lsn import Lsn
-from tidemark.source import connection as sessions
 
 PG_LSN_OID: Final = 3220
 LOCK_TIMEOUT_S: Final = 30

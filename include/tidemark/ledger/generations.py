@@ -17,10 +17,10 @@ from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
 from tidemark.errors import GenerationMissing, TidemarkError
+from tidemark.formats.generation_file import GenerationFile
 from tidemark.ledger import backfills
 from tidemark.ledger.leases import SLOT, Lease
 from tidemark.lsn import Lsn
-from tidemark.staging.generation import GenerationFile
 
 _COLUMNS = (
     "number, system_identifier, timeline, slot, start_lsn, staged_lsn, confirmed_lsn, heartbeat_lsn, heartbeat_at, "

@@ -15,9 +15,9 @@ from typing import Any
 import psycopg
 from psycopg.types.json import Jsonb
 
+from tidemark.formats.plan import MergePlan, PlanResult
 from tidemark.ledger.leases import SLOT, Lease, of_table
 from tidemark.lsn import Lsn
-from tidemark.target.plan import MergePlan, PlanResult
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,9 @@ from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
 from tidemark.errors import Move
+from tidemark.formats.manifest import TableMark
+from tidemark.formats.plan import Holes
 from tidemark.schema.table import TableSchema
-from tidemark.staging.manifest import TableMark
-from tidemark.target.plan import Holes
 
 State = Literal["merging", "deferred", "parked"]
 

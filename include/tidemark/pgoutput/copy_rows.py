@@ -23,9 +23,9 @@ import numpy as np
 import pyarrow as pa
 
 from tidemark.errors import MalformedMessage
+from tidemark.formats.columns import chunk_schema
 from tidemark.pgoutput.conversion import NULL, PADDING, TEXT, Conversion, Values, require_salt, words
 from tidemark.schema.table import TableSchema
-from tidemark.staging.columns import chunk_schema
 
 _SIGNATURE: Final = b"PGCOPY\n\xff\r\n\0"
 _HEADER_BYTES: Final = len(_SIGNATURE) + 8

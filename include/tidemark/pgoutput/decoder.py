@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tidemark.errors import MalformedMessage, SchemaDisagrees
+from tidemark.formats.columns import OPERATIONS, carries_old_row, staged_schema
 from tidemark.lsn import Lsn
 from tidemark.names import OLD_KEY_PREFIX, OLD_PREFIX
 from tidemark.pgoutput.conversion import (
@@ -54,7 +55,6 @@ from tidemark.pgoutput.messages import (
 )
 from tidemark.schema.table import TableSchema
 from tidemark.schema.values import Mask, Positions
-from tidemark.staging.columns import OPERATIONS, carries_old_row, staged_schema
 
 _KNOWN: Final = np.isin(np.arange(256), np.frombuffer(b"BCORYIUDTM", np.uint8))
 

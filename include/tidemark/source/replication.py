@@ -37,7 +37,7 @@ from psycopg import pq
 
 from tidemark.errors import ReplicationFailed
 from tidemark.lsn import Lsn
-from tidemark.source.connection import replication_conninfo, unreachable
+from tidemark.postgres_session import replication_conninfo, unreachable
 
 XLOG_HEADER_BYTES: Final = 25
 

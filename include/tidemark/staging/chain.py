@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from tidemark.formats.manifest import BatchManifest
 from tidemark.lsn import Lsn
-from tidemark.staging.manifest import BatchManifest
 
 
 def chain_from(

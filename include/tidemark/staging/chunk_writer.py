@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from tidemark.formats import layout
+from tidemark.formats.columns import chunk_schema
+from tidemark.formats.manifest import StagedFile
 from tidemark.schema.table import TableSchema
-from tidemark.staging import layout
-from tidemark.staging.columns import chunk_schema
-from tidemark.staging.manifest import StagedFile
 from tidemark.staging.store import Store
 from tidemark.staging.writer import FILE_BYTES, ROW_GROUP_BYTES, ParquetFile
 

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidemark.staging.manifest import StagedFile
+from tidemark.formats.manifest import StagedFile
 from tidemark.staging.store import Store
 from tidemark.staging.writer import ParquetFile
 

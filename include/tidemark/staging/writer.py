@@ -17,10 +17,10 @@ from typing import IO, Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tidemark.formats import layout
+from tidemark.formats.manifest import StagedFile
 from tidemark.names import TableName
 from tidemark.schema.table import TableSchema
-from tidemark.staging import layout
-from tidemark.staging.manifest import StagedFile
 from tidemark.staging.store import Store
 
 ROW_GROUP_BYTES: Final = 32 * 2**20

@@ -16,11 +16,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from tidemark import failpoints
+from tidemark.formats.plan import PlannedBatch
 from tidemark.lsn import Lsn
 from tidemark.schema.table import TableSchema
 from tidemark.target import delta_tables, fold
 from tidemark.target.delta_tables import PinnedTable
-from tidemark.target.plan import PlannedBatch
 from tidemark.target.staged_changes import is_multiset, read_changes
 
 # Staged bytes per appended file; staged and written Parquet are of about one size.

@@ -19,15 +19,15 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tidemark.backfill.snapshot import Snapshot
 from tidemark.errors import ChunksMissing
+from tidemark.formats.manifest import Claim, Sweep
+from tidemark.formats.plan import ChunkResult, PlannedBatch
+from tidemark.formats.snapshot import Snapshot
 from tidemark.schema.table import TableSchema
-from tidemark.staging.manifest import Claim, Sweep
 from tidemark.target import delta_tables, fold, visibility
 from tidemark.target.changes import Changes, with_row_holes
 from tidemark.target.delta_tables import PinnedTable
 from tidemark.target.fold import ABOVE, ORIGIN, SEEN
-from tidemark.target.plan import ChunkResult, PlannedBatch
 from tidemark.target.staged_changes import read_changes, read_chunk_rows
 from tidemark.target.visibility import (
     ALONE,

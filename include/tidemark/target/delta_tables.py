@@ -50,9 +50,9 @@ from pyspark.sql.types import (
 )
 
 from tidemark.errors import LocationTaken
+from tidemark.formats.plan import Holes
 from tidemark.lsn import Lsn
 from tidemark.names import spark_identifier
-from tidemark.target.plan import Holes
 from tidemark.target.session import java_class
 
 TXN_APP_ID: Final = "spark.databricks.delta.write.txnAppId"

@@ -41,17 +41,8 @@ from tidemark.errors import (
     TargetDiffers,
     TidemarkError,
 )
-from tidemark.lsn import Lsn
-from tidemark.names import spark_identifier
-from tidemark.schema.table import TableSchema
-from tidemark.staging import layout
-from tidemark.target import delta_tables
-from tidemark.target.changes import ROW_METADATA, Changes
-from tidemark.target.chunk_changes import ChunkChanges
-from tidemark.target.delta_tables import PinnedTable
-from tidemark.target.failures import as_error
-from tidemark.target.fold import ROW_HOLES
-from tidemark.target.plan import (
+from tidemark.formats import layout
+from tidemark.formats.plan import (
     MAX_HOLE_KEYS,
     ChunkResult,
     Holes,
@@ -61,6 +52,15 @@ from tidemark.target.plan import (
     PlanResult,
     TableResult,
 )
+from tidemark.lsn import Lsn
+from tidemark.names import spark_identifier
+from tidemark.schema.table import TableSchema
+from tidemark.target import delta_tables
+from tidemark.target.changes import ROW_METADATA, Changes
+from tidemark.target.chunk_changes import ChunkChanges
+from tidemark.target.delta_tables import PinnedTable
+from tidemark.target.failures import as_error
+from tidemark.target.fold import ROW_HOLES
 from tidemark.target.session import expect_few_rows, expect_many_rows, table_session
 from tidemark.target.staged_changes import check_versions, has_current, struct_of
 

@@ -18,10 +18,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from tidemark.errors import SchemaVersionsDiffer
+from tidemark.formats.manifest import Claim
+from tidemark.formats.plan import PlannedBatch
 from tidemark.names import spark_identifier
 from tidemark.schema.table import Column, TableSchema
-from tidemark.staging.manifest import Claim
-from tidemark.target.plan import PlannedBatch
 
 METADATA_DDL = (
     "_generation INT, _commit_lsn BIGINT, _ordinal BIGINT, _xid BIGINT, _committed_at TIMESTAMP, _op STRING",
@@ -102,12 +102,12 @@ def folder_of(claim: Claim) -> str:
 
 
 def chunk_type(schema: TableSchema) -> StructType:
-    """The Spark type of a chunk's file: `staging.columns.chunk_schema` in Spark's terms."""
+    """The Spark type of a chunk's file: `formats.columns.chunk_schema` in Spark's terms."""
     return struct_of(", ".join([*(_ddl(c) for c in schema.columns), "_text MAP<STRING, STRING>"]))
 
 
 def staged_type(schema: TableSchema) -> StructType:
-    """The Spark type of a staged file: `staging.columns.staged_schema` in Spark's terms."""
+    """The Spark type of a staged file: `formats.columns.staged_schema` in Spark's terms."""
     before, after = METADATA_DDL
     parts = [before, *(_ddl(c) for c in schema.columns), after]
     if schema.key:

@@ -26,8 +26,8 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, IntegerType, StringType, StructField, StructType
 
-from tidemark.backfill.snapshot import Snapshot
-from tidemark.staging.manifest import Claim, Sweep
+from tidemark.formats.manifest import Claim, Sweep
+from tidemark.formats.snapshot import Snapshot
 from tidemark.target import fold
 from tidemark.target.fold import ABOVE, HALF, HOLES, INHERITS, MOVED, ORIGIN, SEEN, Transform, column
 from tidemark.target.staged_changes import FOLDER, folder_of

@@ -8,7 +8,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from standalone.postgres import PostgresServer
+from sandbox.postgres import PostgresServer
+from tidemark import postgres_session as source_sessions
 from tidemark.capture import generation as generation_module
 from tidemark.capture.preflight import preflight
 from tidemark.config import PipelineConfig, TableRule
@@ -17,7 +18,6 @@ from tidemark.ledger import connection as ledger_sessions
 from tidemark.ledger import generations, leases
 from tidemark.ledger import tables as ledger_tables
 from tidemark.ledger.tables import TableRow
-from tidemark.source import connection as source_sessions
 from tidemark.staging.store import Store
 
 

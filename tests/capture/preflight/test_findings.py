@@ -8,7 +8,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from standalone.postgres import wait_for
+from sandbox.postgres import wait_for
 from tests.capture.preflight.shop import Shop, said, since_18
 from tidemark.capture.preflight import preflight
 from tidemark.config import TableRule

@@ -12,17 +12,17 @@ import psycopg
 import pytest
 
 from tests.support.manifests import manifest_of, path_of
+from tidemark import postgres_session as source_connection
 from tidemark.capture.generation import settle
 from tidemark.config import Bounds, PipelineConfig, TableRule
+from tidemark.formats.manifest import BatchManifest, SourceIdentity
 from tidemark.ledger import batches, generations, leases, positions
 from tidemark.ledger import connection as ledger_connection
 from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import SLOT
 from tidemark.ledger.migrations import migrate
 from tidemark.lsn import Lsn
-from tidemark.source import connection as source_connection
 from tidemark.source.slot import read_server, read_slot
-from tidemark.staging.manifest import BatchManifest, SourceIdentity
 from tidemark.staging.store import Store
 
 TABLE = "public.item"

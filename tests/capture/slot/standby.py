@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psycopg
 
-from standalone.postgres import PostgresServer
+from sandbox.postgres import PostgresServer
 
 
 @dataclass

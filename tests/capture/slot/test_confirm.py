@@ -9,14 +9,14 @@ from contextlib import closing, contextmanager
 import psycopg
 import pytest
 
-from standalone.postgres import wait_for
+from sandbox.postgres import wait_for
 from tests.capture.slot.conftest import TABLE, Capture
 from tidemark.capture.confirm import ConfirmResult, confirm, confirm_up_to_staged
 from tidemark.errors import ConfirmFailed, GenerationMissing, GenerationStale, LeaseTaken, SlotBusy
 from tidemark.ledger import connection as ledger_connection
 from tidemark.ledger import leases, tables
 from tidemark.ledger.leases import SLOT
-from tidemark.source.connection import replication_conninfo
+from tidemark.postgres_session import replication_conninfo
 
 OTHER = "public.other"
 

@@ -11,10 +11,11 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from standalone.postgres import PostgresServer, running, wait_for
+from sandbox.postgres import PostgresServer, running, wait_for
 from tests.capture.slot.conftest import TABLE, Capture, capture_of
 from tests.capture.slot.standby import standby_of
 from tests.conftest import create_database
+from tidemark import postgres_session as source_connection
 from tidemark.capture.generation import still_continues
 from tidemark.errors import (
     ChangesGone,
@@ -29,12 +30,11 @@ from tidemark.errors import (
     SourceReplaced,
     TidemarkError,
 )
+from tidemark.formats import layout
+from tidemark.formats.generation_file import GenerationFile
 from tidemark.ledger import connection as ledger_connection
 from tidemark.ledger import tables
-from tidemark.source import connection as source_connection
 from tidemark.source import slot as slots
-from tidemark.staging import layout
-from tidemark.staging.generation import GenerationFile
 
 
 def needs_backfill(capture: Capture) -> list[tuple[str, str | None]]:

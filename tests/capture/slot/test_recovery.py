@@ -9,13 +9,13 @@ import pytest
 from tests.capture.slot.conftest import TABLE, Capture
 from tests.support.manifests import path_of, plan_of
 from tidemark.errors import ChangesGone
+from tidemark.formats import layout
+from tidemark.formats.manifest import BatchManifest, TableMark
+from tidemark.formats.plan import PlanResult
 from tidemark.ledger import batches, plans, tables
 from tidemark.ledger import connection as ledger_connection
 from tidemark.ledger.migrations import migrate
 from tidemark.lsn import Lsn
-from tidemark.staging import layout
-from tidemark.staging.manifest import BatchManifest, TableMark
-from tidemark.target.plan import PlanResult
 
 
 def forget(capture: Capture, *above: BatchManifest) -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from tests.support import pgoutput as wire
 from tidemark.errors import MalformedMessage, MaskWithoutSalt
+from tidemark.formats.columns import chunk_schema
 from tidemark.pgoutput.copy_rows import CopyDecoder
-from tidemark.staging.columns import chunk_schema
 
 HEADER = b"PGCOPY\n\xff\r\n\0" + struct.pack(">II", 0, 0)
 TRAILER = b"\xff\xff"

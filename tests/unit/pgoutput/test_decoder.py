@@ -10,12 +10,12 @@ import pytest
 from tests.support import pgoutput as wire
 from tests.support.pgoutput import UNCHANGED
 from tidemark.errors import MalformedMessage, MaskWithoutSalt, SchemaDisagrees
+from tidemark.formats.columns import staged_schema
 from tidemark.lsn import Lsn
 from tidemark.pgoutput.decoder import DecodedBlock, Decoder
 from tidemark.pgoutput.messages import RelationMessage, parse_relation
 from tidemark.schema import values
 from tidemark.schema.table import TableSchema
-from tidemark.staging.columns import staged_schema
 
 
 def decode(schema: TableSchema, *changes: bytes, identity: str = "d", salt: bytes | None = None) -> DecodedBlock:

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from tests.support import pgoutput
+from tidemark.formats.columns import staged_schema
 from tidemark.schema.mapping import PgType, arrow_type, target_type, type_name
-from tidemark.staging.columns import staged_schema
 
 TYPES = {
     t.oid: t

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tidemark.formats.columns import staged_schema
 from tidemark.names import TableName
 from tidemark.schema.table import Column, TableSchema
-from tidemark.staging.columns import staged_schema
 from tidemark.staging.store import Store
 from tidemark.staging.writer import BatchWriter, read_table
 

@@ -1,0 +1,63 @@
+"""`python -m sandbox demo|up|down|test|lint|simulation|faults|scheduler|bench|lock`: what make calls."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+from sandbox import checks, services
+from sandbox.checkout import Checkout, this_checkout
+from sandbox.steps import StepFailed, fail, run
+
+
+def _demo(checkout: Checkout) -> int:
+    from sandbox import demo  # needs Spark, which costs a second that the others need not wait
+
+    return int(demo.run_demo(checkout))
+
+
+def _lock(checkout: Checkout) -> int:
+    """requirements.in -> requirements.txt: every platform's hashes, no host name of any registry."""
+    run(
+        [
+            *(checkout.venv / "bin" / "uv", "pip", "compile", "--quiet", "--universal", "--python-version", "3.11"),
+            *("--generate-hashes", "--no-emit-index-url", "--custom-compile-command", "make lock", "--upgrade"),
+            *("requirements.in", "--output-file", "requirements.txt"),
+        ],
+        checkout.logs / "lock.log",
+        env={**os.environ, "UV_CACHE_DIR": str(checkout.made / "cache" / "uv")},
+        cwd=checkout.root,
+    )
+    return 0
+
+
+COMMANDS = {
+    "demo": _demo,
+    "up": services.up,
+    "down": services.down,
+    "test": checks.test,
+    "lint": checks.lint,
+    "simulation": checks.simulation,
+    "faults": checks.faults,
+    "scheduler": checks.scheduler,
+    "bench": checks.bench,
+    "lock": _lock,
+}
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) != 1 or arguments[0] not in COMMANDS:
+        print(f"usage: python -m sandbox {'|'.join(COMMANDS)}", file=sys.stderr)
+        return 2
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as an exception, so that the demo stops what it started
+    try:
+        return COMMANDS[arguments[0]](this_checkout())
+    except StepFailed as failed:
+        return fail(failed)
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

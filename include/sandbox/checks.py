@@ -1,0 +1,183 @@
+"""`make test`, `lint`, `simulation`, `faults`, `scheduler`, `bench`: the tools, what each says and how long it took."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Final
+
+from sandbox.checkout import Checkout
+from sandbox.postgres import MEMORY, make_outside
+
+
+def lint(checkout: Checkout) -> int:
+    return _all(checkout, _lint(checkout))
+
+
+# Two processes with a Spark of their own, and about as much to do; all other tests are a third one, which waits for
+# PostgreSQL and for Airflow's clock.
+WITH_SPARK: Final = {
+    "tests of merges": ("tests/spark", "tests/simulation", "tests/scenarios", "--ignore=tests/scenarios/backfill"),
+    "tests of faults": ("tests/faults", "tests/scenarios/backfill"),
+}
+# Three JVMs and an Airflow take six gigabytes, and what tests write about one.
+LEAST_FREE: Final = 4 * 2**30
+LEAST_AVAILABLE: Final = 12 * 2**30
+
+# What `make faults` and `make scheduler` play, and `make test` does not.
+NOT_THOROUGH: Final = ("-m", "not thorough")
+
+
+def test(checkout: Checkout) -> int:
+    """Format, lint and types, then all tests in three processes side by side, or those that TESTS names in one."""
+    linted = _all(checkout, _lint(checkout))
+    if chosen := os.environ.get("TESTS", "").split():
+        return max(linted, _all(checkout, {"chosen tests": _pytest(checkout, "chosen tests", chosen)}))
+    ignored = [f"--ignore={part}" for parts in WITH_SPARK.values() for part in parts if not part.startswith("-")]
+    parts = {
+        **{what: [*folders, *NOT_THOROUGH] for what, folders in WITH_SPARK.items()},
+        "other tests": ["tests", *ignored, *NOT_THOROUGH],
+    }
+    tested = _side_by_side(checkout, {what: _pytest(checkout, what, part) for what, part in parts.items()})
+    return max(linted, tested)
+
+
+def scratch(checkout: Checkout, memory: Path = MEMORY, meminfo: Path = Path("/proc/meminfo")) -> Path:
+    """Where tests write: a folder in memory where there is plenty, else one of the checkout.
+
+    A test's databases and Delta tables are thousands of small files, and to make them on a disk was half of the CPU of
+    the tests without Spark.
+    """
+    if _is_usable(memory) and _available(meminfo) >= LEAST_AVAILABLE:
+        digest = hashlib.sha256(str(checkout.root).encode()).hexdigest()[:12]
+        return make_outside(memory / f"tidemark-tests-{digest}", (os.geteuid(), os.getegid()), 0o700)
+    folder = checkout.made / "tmp"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def _is_usable(memory: Path) -> bool:
+    """In containers it is often tiny, or nothing may be executed in it."""
+    if not memory.is_dir() or os.statvfs(memory).f_flag & os.ST_NOEXEC:
+        return False
+    return shutil.disk_usage(memory).free >= LEAST_FREE
+
+
+def _available(meminfo: Path) -> int:
+    """Bytes of memory that may be used; 0 where the system does not say."""
+    lines = meminfo.read_text().splitlines() if meminfo.exists() else []
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), 0)
+
+
+def _pytest(checkout: Checkout, what: str, chosen: list[str]) -> list[str]:
+    name = what.replace(" ", "-")
+    temporary = scratch(checkout) / name
+    cache = checkout.made / "cache" / name
+    return ["pytest", *chosen, "-q", "--durations=10", "-o", f"cache_dir={cache}", f"--basetemp={temporary}"]
+
+
+def simulation(checkout: Checkout) -> int:
+    """Many seeds of every simulation: 200 where nothing names another number, and those with Spark a tenth of it."""
+    seeds = int(os.environ.get("TIDEMARK_SIMULATION_SEEDS") or 200)
+    worst = 0
+    few = max(1, seeds // 10)
+    for name, count in {
+        "test_chunks_against_a_model": seeds,
+        "test_backfill_simulation": few,
+        "test_simulation": few,
+    }.items():
+        os.environ["TIDEMARK_SIMULATION_SEEDS"] = str(count)
+        worst = max(worst, _all(checkout, {name: _pytest(checkout, name, [f"tests/simulation/{name}.py"])}))
+    return worst
+
+
+def faults(checkout: Checkout) -> int:
+    """SIGKILL, rivals, slots and ledgers that move, at every failpoint and from every side."""
+    chosen = ["tests/faults", "tests/scenarios/backfill", "tests/spark", "tests/capture/test_killed_drain.py"]
+    return _all(checkout, {"tests of faults": _pytest(checkout, "tests of faults", chosen)})
+
+
+def scheduler(checkout: Checkout) -> int:
+    """What Airflow itself runs, under a real scheduler and by `airflow dags test`: captures and backfills, cancelled,
+    gone on with, refused, and killed at every failpoint."""
+    names = ("test_dags_import", "test_end_to_end", "test_backfill_end_to_end", "test_backfill_killed")
+    chosen = [f"tests/airflow/{name}.py" for name in names]
+    return _all(checkout, {"tests under a scheduler": _pytest(checkout, "tests under a scheduler", chosen)})
+
+
+def bench(checkout: Checkout) -> int:
+    """What the numbers in README come from."""
+    scripts = sorted((checkout.root / "benchmarks").glob("[!_]*.py"))
+    return _all(checkout, {f"benchmarks/{s.name}": [str(s)] for s in scripts})
+
+
+def _lint(checkout: Checkout) -> dict[str, list[str]]:
+    cache = checkout.made / "cache"
+    ruff = ["--cache-dir", str(cache / "ruff"), "."]
+    return {
+        "format": ["ruff", "format", "--check", "--quiet", *ruff],
+        "lint": ["ruff", "check", "--quiet", *ruff],
+        "types": ["mypy", "--cache-dir", str(cache / "mypy")],
+    }
+
+
+def _all(checkout: Checkout, commands: dict[str, list[str]]) -> int:
+    """Run every command, though an earlier one failed; the worst code is the answer."""
+    results: list[tuple[str, int, float]] = []
+    for what, command in commands.items():
+        print(f"— {what}: {_short(command)}", flush=True)
+        started = time.monotonic()
+        code = subprocess.run(
+            _command(checkout, command), cwd=checkout.root, env=checkout.environment(os.environ)
+        ).returncode
+        results.append((what, code, time.monotonic() - started))
+    return _verdict(results)
+
+
+def _side_by_side(checkout: Checkout, commands: dict[str, list[str]]) -> int:
+    """Run all commands at the same time: the first is seen at work, the output of each other one when it has ended."""
+    started = time.monotonic()
+    logs = {what: scratch(checkout) / f"{what.replace(' ', '-')}.log" for what in list(commands)[1:]}
+    running: dict[str, subprocess.Popen[bytes]] = {}
+    results = []
+    try:
+        for what, command in commands.items():
+            print(f"— {what}: {_short(command)}", flush=True)
+            with logs[what].open("wb") if what in logs else nullcontext() as log:
+                running[what] = subprocess.Popen(
+                    _command(checkout, command),
+                    cwd=checkout.root,
+                    env=checkout.environment(os.environ),
+                    stdout=log,
+                    stderr=None if log is None else subprocess.STDOUT,
+                )
+        for what, process in running.items():
+            code = process.wait()
+            results.append((what, code, time.monotonic() - started))
+            if what in logs:
+                print(f"\n— {what}:\n{logs[what].read_text(errors='replace')}", flush=True)
+    finally:
+        for process in running.values():
+            if process.poll() is None:
+                process.terminate()
+    return _verdict(results)
+
+
+def _command(checkout: Checkout, command: list[str]) -> list[str]:
+    return [str(checkout.python), *([] if command[0].endswith(".py") else ["-m"]), *command]
+
+
+def _short(command: list[str]) -> str:
+    return " ".join(part if part.startswith("-") else Path(part).name for part in command[:6])
+
+
+def _verdict(results: list[tuple[str, int, float]]) -> int:
+    print()
+    for what, code, seconds in results:
+        print(f"  {what:<24}{'passed' if code == 0 else f'FAILED ({code})':<12}{seconds:>8.1f} s")
+    return max((abs(code) for _, code, _ in results), default=0)

@@ -1,0 +1,358 @@
+"""`make up` and `make down`: embedded PostgreSQL and Airflow's four processes, started, watched, and stopped exactly.
+
+What runs is written down in .tidemark/services.json: each process with its pid and its start time, so that `down` never
+stops a process that merely got the same pid. PostgreSQL holds three databases: `shop` (the source), `tidemark` (the
+ledger) and `airflow` (Airflow's metadata). Everything listens on 127.0.0.1 alone, and asks for a password that was made
+for this checkout.
+
+    nothing ──up──► running ──up──► "already running"
+       ▲──────down────┘
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import psutil
+import psycopg
+from psycopg import sql
+
+from sandbox import shop
+from sandbox.checkout import Checkout
+from sandbox.postgres import PostgresServer
+from sandbox.steps import StepFailed, Steps, run
+
+DATABASES = ("shop", "tidemark", "airflow")
+UI_USER = "admin"
+_UI_PORT = 8080
+_HEALTHY_S = 180
+_STOP_S = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process that leads a session of its own; `started` is its start time as the machine says it."""
+
+    name: str
+    pid: int
+    started: float
+
+    @property
+    def alive(self) -> bool:
+        started = _started(self.pid)
+        return started is not None and self._is(started)
+
+    def _is(self, started: float) -> bool:
+        return abs(started - self.started) < 2  # it is computed from the boot time, which moves with the clock
+
+    def session(self) -> list[int]:
+        """Its own pid and those of its descendants, also where it has ended before them.
+
+        A pid is not given away while a session is named by it: a stranger with this pid means that the session is over.
+        """
+        started = _started(self.pid)
+        if started is not None and not self._is(started):
+            return []
+        return [pid for pid in psutil.pids() if _session_of(pid) == self.pid and _started(pid) is not None]
+
+
+@dataclass
+class Services:
+    """What services.json holds. The secrets are made once per checkout, the ports are kept while they are free."""
+
+    checkout: Checkout
+    postgres_port: int = 0
+    ui_port: int = 0
+    postgres_password: str = field(default_factory=lambda: secrets.token_urlsafe(16), repr=False)
+    ui_password: str = field(default_factory=lambda: secrets.token_urlsafe(9), repr=False)
+    signing_key: str = field(default_factory=lambda: secrets.token_urlsafe(48), repr=False)
+    processes: list[Process] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, checkout: Checkout) -> Services:
+        file = checkout.made / "services.json"
+        if not file.exists():
+            return cls(checkout)
+        raw = json.loads(file.read_text())
+        return cls(checkout, **{**raw, "processes": [Process(**p) for p in raw["processes"]]})
+
+    def write(self) -> None:
+        content = {k: v for k, v in self.__dict__.items() if k not in ("checkout", "processes")}
+        content["processes"] = [asdict(p) for p in self.processes]
+        _private(self.checkout.made / "services.json", json.dumps(content, indent=1))
+
+    # --- where things are ----------------------------------------------------------------------------------------
+
+    @property
+    def server(self) -> PostgresServer:
+        return PostgresServer(self.checkout.made / "postgres", port=self.postgres_port, password=self.postgres_password)
+
+    @property
+    def source(self) -> str:
+        return self.server.conninfo("shop")
+
+    @property
+    def ledger(self) -> str:
+        return self.server.conninfo("tidemark")
+
+    @property
+    def ui(self) -> str:
+        return f"http://127.0.0.1:{self.ui_port}"
+
+    @property
+    def airflow_runs(self) -> bool:
+        return bool(self.processes) and all(p.alive for p in self.processes)
+
+    def environment(self) -> dict[str, str]:
+        """What Airflow's processes are told."""
+        checkout = self.checkout
+        home = checkout.made / "airflow"
+        database = f"postgres:{quote(self.postgres_password)}@127.0.0.1:{self.postgres_port}"
+        connection = {"conn_type": "postgres", "host": "127.0.0.1", "port": self.postgres_port, "login": "postgres"}
+        connection["password"] = self.postgres_password
+        spark = {"conn_type": "spark", "host": "local[*]", "extra": {"deploy-mode": "client"}}
+        return checkout.environment(os.environ) | {
+            "AIRFLOW_HOME": str(home),
+            "AIRFLOW__CORE__DAGS_FOLDER": str(checkout.root / "dags"),
+            "AIRFLOW__CORE__PLUGINS_FOLDER": str(checkout.root / "plugins"),
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+            "AIRFLOW__CORE__PARALLELISM": "4",
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{UI_USER}:admin",
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(home / "passwords.json"),
+            "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{self.ui}/execution/",
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"postgresql+psycopg2://{database}/airflow",
+            "AIRFLOW__API__HOST": "127.0.0.1",
+            "AIRFLOW__API__PORT": str(self.ui_port),
+            "AIRFLOW__API__BASE_URL": self.ui,
+            "AIRFLOW__API__WORKERS": "1",
+            "AIRFLOW__API__SECRET_KEY": self.signing_key,
+            "AIRFLOW__API_AUTH__JWT_SECRET": self.signing_key,
+            "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "15",
+            "AIRFLOW__DAG_PROCESSOR__PARSING_PROCESSES": "1",
+            "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
+            "AIRFLOW_CONN_SHOP_SOURCE": json.dumps({**connection, "schema": "shop"}),
+            "AIRFLOW_CONN_TIDEMARK_LEDGER": json.dumps({**connection, "schema": "tidemark"}),
+            "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(spark),
+        }
+
+
+# --- up --------------------------------------------------------------------------------------------------------------
+
+
+def up(checkout: Checkout) -> int:
+    services = Services.read(checkout)
+    if services.airflow_runs and services.server.is_running():
+        print("already running")
+    else:
+        steps = Steps()
+        services = start_postgres(checkout, steps)
+        start_airflow(services, steps)
+    print(f"\n  Airflow     {services.ui}   user {UI_USER}, password {services.ui_password}")
+    print(f"  PostgreSQL  127.0.0.1:{services.postgres_port}, user postgres, password {services.postgres_password}")
+    print("              databases: shop (the source), tidemark (the ledger), airflow (Airflow's own)")
+    print("  Logs        .tidemark/logs and .tidemark/airflow/logs;  stop all of it with `make down`")
+    return 0
+
+
+def start_airflow(services: Services, steps: Steps, *, scheduled: bool = True) -> None:
+    """Start Airflow's processes and wait until Airflow says that it is healthy; PostgreSQL has to run.
+
+    Unless `scheduled`, runs happen only when they are triggered.
+    """
+    stop_airflow(services)  # what is left where one process has ended
+    services.ui_port = _free_port(services.ui_port or _UI_PORT)
+    services.write()
+    env = services.environment() | {"AIRFLOW__SCHEDULER__USE_JOB_SCHEDULE": str(scheduled)}
+    home = Path(env["AIRFLOW_HOME"])
+    home.mkdir(parents=True, exist_ok=True)
+    _private(home / "passwords.json", json.dumps({UI_USER: services.ui_password}))
+    _migrate(services, steps, env, home)
+    with steps.step("Airflow: scheduler, DAG processor, triggerer, API server"):
+        try:
+            for arguments in (["api-server"], ["dag-processor"], ["triggerer", "--skip-serve-logs"]):
+                _spawn(services, arguments, env, home)
+            _wait_until_healthy(services, "metadatabase")
+            # Last: a task that starts before the API server answers fails, and a waiting run would be the first.
+            _spawn(services, ["scheduler", "--skip-serve-logs"], env, home)
+            _wait_until_healthy(services, "scheduler", "dag_processor", "triggerer")
+        except BaseException:
+            stop_airflow(services)
+            raise
+
+
+def _migrate(services: Services, steps: Steps, env: dict[str, str], home: Path) -> None:
+    """Airflow's tables, unless this database got them from this Airflow before: looking costs it six seconds."""
+    checkout = services.checkout
+    with psycopg.connect(services.server.conninfo("airflow")) as connection:
+        asked = "SELECT oid, to_regclass('alembic_version') IS NOT NULL FROM pg_database WHERE datname = 'airflow'"
+        oid, migrated = connection.execute(asked).fetchone() or (0, False)
+    made_from = f"{version('apache-airflow')} {oid}\n"
+    stamp = checkout.stamps / "airflow"
+    if migrated and stamp.exists() and stamp.read_text() == made_from:
+        return
+    with steps.step("Airflow's tables in the database airflow"):
+        migrate = [checkout.python, "-m", "airflow", "db", "migrate"]
+        run(migrate, checkout.logs / "airflow-migrate.log", env=env, cwd=home)
+    stamp.write_text(made_from)
+
+
+def start_postgres(checkout: Checkout, steps: Steps) -> Services:
+    """The server and its three databases; the shop's tables, still empty, so that the pipeline finds its source."""
+    services = Services.read(checkout)
+    services.write()  # the password has to be kept before a cluster is made with it
+    with steps.step("PostgreSQL 18 with wal_level=logical"):
+        server = services.server
+        if not server.is_running() and server.port and not _is_free(server.port):
+            server.port = 0
+        server.start()
+        services.postgres_port = server.port
+        services.write()
+        for database in DATABASES:
+            create_database(services, database)
+        shop.create_tables(services.source)
+    return services
+
+
+def create_database(services: Services, name: str) -> None:
+    with psycopg.connect(services.server.conninfo(), autocommit=True) as connection:
+        if connection.execute("SELECT FROM pg_database WHERE datname = %s", (name,)).fetchone() is None:
+            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+
+
+def _spawn(services: Services, arguments: list[str], env: dict[str, str], home: Path) -> None:
+    """A process of its own session: Ctrl-C in this terminal does not reach it, and `down` can end all of it."""
+    checkout, name = services.checkout, arguments[0]
+    with (checkout.logs / f"airflow-{name}.log").open("a") as log:
+        child = subprocess.Popen(
+            [str(checkout.python), "-m", "airflow", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=env,
+            cwd=home,
+            start_new_session=True,
+        )
+    services.processes.append(Process(name, child.pid, _started(child.pid) or 0.0))
+    services.write()
+
+
+def _wait_until_healthy(services: Services, *parts: str) -> None:
+    """Airflow says "ready" early; its monitor counts only parts whose heartbeat is recent."""
+
+    def healthy() -> bool:
+        dead = [p.name for p in services.processes if not p.alive]
+        if dead:
+            raise StepFailed(f"Airflow's {dead[0]} ended; see .tidemark/logs/airflow-{dead[0]}.log")
+        try:
+            state = json.loads(_get(f"{services.ui}/api/v2/monitor/health"))
+        except (OSError, ValueError):
+            return False
+        return all((state.get(part) or {}).get("status") == "healthy" for part in parts)
+
+    if not _within(_HEALTHY_S, healthy):
+        raise StepFailed(f"Airflow was not healthy within {_HEALTHY_S} s; see .tidemark/logs")
+
+
+def _get(url: str) -> str:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(url, timeout=5) as answer:
+        return str(answer.read().decode())
+
+
+# --- down ------------------------------------------------------------------------------------------------------------
+
+
+def down(checkout: Checkout) -> int:
+    services = Services.read(checkout)
+    running = services.server.is_running()
+    if not running and not any(p.alive for p in services.processes):
+        print("nothing runs")
+        return 0
+    steps = Steps()
+    if services.processes:
+        with steps.step("stop Airflow"):
+            stop_airflow(services)
+    if running:
+        with steps.step("stop PostgreSQL"):
+            services.server.stop()
+    return 0
+
+
+def stop_airflow(services: Services) -> None:
+    """Ask every process to end; kill what is then still there, a task's Spark driver too: it may die anywhere (R5)."""
+    for process in services.processes:
+        if process.alive:
+            os.kill(process.pid, signal.SIGTERM)
+    _within(_STOP_S, lambda: not any(p.alive for p in services.processes))
+    for process in services.processes:
+        for pid in process.session():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    services.processes = []
+    services.write()
+
+
+# --- small facts about this machine ----------------------------------------------------------------------------------
+
+
+def _started(pid: int) -> float | None:
+    """None where there is no such process, or only what its parent has not yet collected."""
+    try:
+        process = psutil.Process(pid)
+        return None if process.status() == psutil.STATUS_ZOMBIE else process.create_time()
+    except psutil.NoSuchProcess:
+        return None
+
+
+def _session_of(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except OSError:
+        return None
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def _free_port(wanted: int) -> int:
+    return next(port for port in range(wanted, wanted + 1000) if _is_free(port))
+
+
+def _within(seconds: float, fact: Callable[[], Any]) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if fact():
+            return True
+        time.sleep(0.2)
+    return False
+
+
+def _private(file: Path, content: str) -> None:
+    """Written aside and renamed, readable by its owner alone from the first byte."""
+    aside = file.with_suffix(".new")
+    with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as out:
+        out.write(content)
+    aside.replace(file)

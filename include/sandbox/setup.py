@@ -1,0 +1,233 @@
+"""A bare checkout -> Java, .venv from the lock, Delta's jars: `python -m sandbox.setup`. Standard library only.
+
+Each part leaves a stamp that holds what it was made from (the lock's hash, Python's version, the checkout's place), so
+that a second call only compares stamps and needs no network. A part that was interrupted has no stamp, so it is done
+again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sandbox import java, system_packages
+from sandbox.checkout import Checkout, this_checkout
+from sandbox.jars import JARS, sha256
+from sandbox.steps import StepFailed, Steps, fail, run
+
+
+def set_up(checkout: Checkout) -> None:
+    """Do whatever of the set-up is not done yet. Raises StepFailed with what to type."""
+    started = time.monotonic()
+    steps = Steps()
+    with _alone(checkout):
+        _java(checkout, steps)
+        _packages(checkout, steps)
+        _jars(checkout, steps)
+        _spark_settings(checkout)
+    if steps.took:
+        print(f"  set-up done in {time.monotonic() - started:.0f} s; it lies in .venv and .tidemark", flush=True)
+
+
+@contextmanager
+def _alone(checkout: Checkout) -> Iterator[None]:
+    """Two calls at once: the second waits, and then finds everything done."""
+    checkout.made.mkdir(exist_ok=True)
+    with (checkout.made / "setup.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _stamped(stamp: Path, content: str) -> bool:
+    return stamp.exists() and stamp.read_text() == content
+
+
+def _stamp(stamp: Path, content: str) -> None:
+    stamp.parent.mkdir(parents=True, exist_ok=True)
+    stamp.write_text(content)
+
+
+# --- Python packages -------------------------------------------------------------------------------------------------
+
+
+def _packages(checkout: Checkout, steps: Steps) -> None:
+    lock = checkout.root / "requirements.txt"
+    made_from = f"{hashlib.sha256(lock.read_bytes()).hexdigest()}\n{sys.version}\n{checkout.root}\n"
+    stamp = checkout.stamps / "packages"
+    if _stamped(stamp, made_from) and checkout.python.exists():
+        return
+    stamp.unlink(missing_ok=True)
+    with steps.step("virtual environment in .venv"):
+        _environment(checkout)
+    packages = sum(1 for line in lock.read_text().splitlines() if "==" in line and not line.startswith((" ", "#")))
+    with steps.step(f"{packages} Python packages from requirements.txt"):
+        _install(checkout, lock)
+    _stamp(stamp, made_from)
+
+
+def _environment(checkout: Checkout) -> None:
+    """Create .venv with pip in it. Debian packages `ensurepip` apart; where pip itself is installed, it will do."""
+    with_pip = importlib.util.find_spec("ensurepip") is not None
+    if not with_pip and importlib.util.find_spec("pip") is None:
+        found = system_packages.manager()
+        package = "python3.11-venv"
+        if found is None or found.program != "apt-get":
+            raise StepFailed("This Python has neither ensurepip nor pip: install one of them, then call make again.")
+        if not found.may_install:
+            raise StepFailed(f"This Python lacks ensurepip: type `{found.command(package)}`, then call make again.")
+        system_packages.install(found, [package], checkout.logs / "ensurepip.log", os.environ)
+        with_pip = True
+    log = checkout.logs / "venv.log"
+    options = [] if with_pip else ["--without-pip"]
+    run([sys.executable, "-m", "venv", "--clear", *options, checkout.venv], log, env=os.environ)
+    if not with_pip:
+        run([sys.executable, "-m", "pip", "--python", checkout.python, "install", "pip"], log, env=os.environ)
+
+
+def _install(checkout: Checkout, lock: Path) -> None:
+    """With uv, itself from the lock, in half a minute; where it cannot be had or fails, with pip, in some minutes."""
+    cache = checkout.made / "cache" / "uv"
+    pip: list[str | Path] = [
+        checkout.python,
+        "-m",
+        "pip",
+        "install",
+        "--disable-pip-version-check",
+        "--require-hashes",
+        "-r",
+    ]
+    env = {**os.environ, "VIRTUAL_ENV": str(checkout.venv)}
+    try:
+        only_uv = checkout.made / "uv.txt"
+        only_uv.write_text(_entry(lock.read_text(), "uv"))
+        run([*pip, only_uv], checkout.logs / "uv.log", env=env)
+        temporary = checkout.made / "tmp"
+        temporary.mkdir(exist_ok=True)
+        with_settings = {"UV_CACHE_DIR": str(cache), **_uv_settings(checkout), **env, "TMPDIR": str(temporary)}
+        uv = [checkout.venv / "bin" / "uv", "pip", "install", "--no-deps", "--require-hashes", "-r", lock]
+        run(uv, checkout.logs / "packages.log", env=with_settings)
+    except StepFailed:
+        run([*pip, lock], checkout.logs / "packages-pip.log", env=env)
+    shutil.rmtree(cache, ignore_errors=True)  # twice the size of what it installed
+
+
+def _entry(lock: str, package: str) -> str:
+    """One package's lines of the lock, hashes included."""
+    lines = lock.splitlines()
+    first = next(i for i, line in enumerate(lines) if line.startswith(f"{package}=="))
+    last = first
+    while lines[last].endswith("\\"):
+        last += 1
+    return "\n".join(lines[first : last + 1]) + "\n"
+
+
+def _uv_settings(checkout: Checkout) -> dict[str, str]:
+    """What the machine's pip is told about indexes, certificates and proxies, in uv's words: uv does not read it."""
+    said = subprocess.run([checkout.python, "-m", "pip", "config", "list"], capture_output=True, text=True).stdout
+    pip: dict[str, str] = {}
+    # "global.index-url='…'", "install.find-links='…'", ":env:.cert='…'": the environment counts most.
+    for line in sorted(said.splitlines(), key=lambda line: line.startswith(":env:")):
+        name, _, value = line.partition("=")
+        pip[name.rpartition(".")[2]] = value.strip("'\"").replace("\\n", " ").strip()
+    words = {
+        "index-url": ("UV_DEFAULT_INDEX",),
+        "extra-index-url": ("UV_INDEX",),
+        "find-links": ("UV_FIND_LINKS",),
+        "trusted-host": ("UV_INSECURE_HOST",),
+        "cert": ("SSL_CERT_FILE",),
+        "proxy": ("HTTP_PROXY", "HTTPS_PROXY"),
+    }
+    found = {uv: pip[name] for name, uvs in words.items() if pip.get(name) for uv in uvs}
+    # pip looks in every index; the hashes decide what may come in.
+    return {"UV_INDEX_STRATEGY": "unsafe-best-match", **found}
+
+
+# --- Java ------------------------------------------------------------------------------------------------------------
+
+
+def _java(checkout: Checkout, steps: Steps) -> None:
+    noted = checkout.java_home
+    if noted is not None and java.version(noted) in java.VERSIONS:
+        return
+    home = java.find(os.environ)
+    if home is None:
+        found = system_packages.manager()
+        if found is None or not found.may_install:
+            raise StepFailed(java.advice(found))
+        with steps.step(f"Java with {found.program}"):
+            system_packages.install(found, java.packages(found), checkout.logs / "java.log", os.environ)
+            home = java.find(os.environ)
+        if home is None:
+            raise StepFailed(f"{found.program} installed no Java that is found. {java.advice(None)}")
+    (checkout.made / "java_home").write_text(f"{home}\n")
+    print(f"  Java {java.version(home)} in {home}", flush=True)
+
+
+# --- Delta's jars ----------------------------------------------------------------------------------------------------
+
+
+def _jars(checkout: Checkout, steps: Steps) -> None:
+    stamp = checkout.stamps / "jars"
+    made_from = "".join(f"{jar.file} {jar.sha256}\n" for jar in JARS)
+    if _stamped(stamp, made_from) and all((checkout.jars / jar.file).exists() for jar in JARS):
+        return
+    with steps.step(f"{len(JARS)} jars of Delta Lake"):
+        env = checkout.environment(os.environ)
+        # Spark's own settings of the machine count here: spark.jars.ivySettings, spark.jars.repositories.
+        env.pop("SPARK_CONF_DIR")
+        env.update({k: os.environ[k] for k in ("SPARK_CONF_DIR",) if k in os.environ})
+        run([checkout.python, "-m", "sandbox.jars"], checkout.logs / "jars.log", env=env)
+        wrong = [jar.file for jar in JARS if sha256(checkout.jars / jar.file) != jar.sha256]
+        if wrong:
+            raise StepFailed(f"These jars are not the ones expected (SHA-256 differs): {', '.join(wrong)}")
+    _stamp(stamp, made_from)
+
+
+# --- Spark's settings on this machine --------------------------------------------------------------------------------
+
+_LOG4J = """\
+rootLogger.level = warn
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
+logger.native.name = org.apache.hadoop.util.NativeCodeLoader
+logger.native.level = error
+"""
+
+
+def _spark_settings(checkout: Checkout) -> None:
+    folder = checkout.made / "spark"
+    folder.mkdir(exist_ok=True)
+    (folder / "log4j2.properties").write_text(_LOG4J)
+    # Named, since Spark makes its own one in a folder beside the checkout where the path has a space ("%20").
+    warehouse = checkout.made / "tmp" / "spark-warehouse"
+    (folder / "spark-defaults.conf").write_text(f"spark.sql.warehouse.dir {warehouse}\n")
+
+
+def main() -> int:
+    this = ".".join(map(str, sys.version_info[:3]))
+    if not this.startswith("3.11."):
+        return fail(
+            StepFailed(f"Tidemark needs Python 3.11; this is {this}. Name one: make PYTHON=/path/to/python3.11")
+        )
+    try:
+        set_up(this_checkout())
+    except StepFailed as failed:
+        return fail(failed)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,271 @@
+"""One chunk of a table at the source -> typed Parquet files, with the snapshot and the fingerprint it was read under.
+
+    low watermark ─► BEGIN REPEATABLE READ, READ ONLY ─► LOCK TABLE ─► snapshot ─► fingerprint ─► COPY ─► COMMIT
+
+The lock comes first: a chunk that queued behind a rewriting ALTER under an older snapshot reads no row and raises no
+error. It is a SELECT's lock, waited for in a bounded way and held for this chunk alone (R9). What is captured of the
+table is read under the same lock and snapshot, so that publication, columns and rows belong together (R7, R11).
+
+Under an imported snapshot (mode `exported_snapshot`) the lock is no help against what was rewritten before it, and
+`SnapshotUnfit` says so. A table without key is read by `keyless`, under one snapshot as a whole.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import psycopg
+from psycopg import sql
+
+from tidemark.backfill import keyless, sessions
+from tidemark.backfill.chunk_rows import ChunkRows
+from tidemark.backfill.sessions import ImportedSnapshot
+from tidemark.capture.relations import Catalog, define
+from tidemark.config import PipelineConfig, TableRule
+from tidemark.errors import JoinHorizonAhead, ReadInterrupted, ReadRefused, SchemaNotFollowed, SourceInRecovery
+from tidemark.formats import layout
+from tidemark.formats.manifest import StagedFile
+from tidemark.formats.snapshot import Snapshot
+from tidemark.ledger import schema_versions, tables
+from tidemark.ledger.backfills import Backfill, Key
+from tidemark.ledger.chunks import Range
+from tidemark.lsn import Lsn
+from tidemark.names import TableName
+from tidemark.pgoutput.messages import RelationColumn, RelationMessage
+from tidemark.schema.table import TableSchema
+from tidemark.source import catalog, keyset
+from tidemark.source.catalog import CapturedTable
+from tidemark.source.keyset import TableToRead
+from tidemark.source.publication import lock_bounded
+from tidemark.staging.chunk_writer import ChunkWriter
+from tidemark.staging.store import Store
+
+KEY_REORDERED: Final = "the order of its key is another one since the backfill began"
+
+
+class TableLost(Exception):
+    """The table is no longer there to be read, for the reason given. Internal: its backfill is closed with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkRead:
+    """What was read of a range from its cursor on. `last_key` is the last row's, None where there was no row or the
+    table has no key; `done` says that the range has no more rows."""
+
+    snapshot: str
+    consistent_point: Lsn | None
+    fingerprint: dict[str, Any]
+    files: tuple[StagedFile, ...]
+    folder: str
+    rows: int
+    converted: dict[str, int]
+    last_key: Key | None
+    done: bool
+    seconds: float
+
+
+class ChunkReader:
+    """Reads chunks over one session at the source; keeps what it knows of each table between them."""
+
+    def __init__(
+        self,
+        config: PipelineConfig,
+        *,
+        source: str,
+        conn: psycopg.Connection[Any],
+        ledger: psycopg.Connection[Any],
+        store: Store,
+        salt: bytes | None,
+        imported: ImportedSnapshot | None = None,
+        sub_readers: int = 1,
+    ) -> None:
+        self._config = config
+        self._source = source
+        self._conn = conn
+        self._ledger = ledger
+        self._store = store
+        self._salt = salt
+        self._imported = imported
+        self._sub_readers = sub_readers
+        self._schemas: dict[TableName, tuple[CapturedTable, TableSchema]] = {}
+
+    def read(self, backfill: Backfill, part: Range, attempt: str, limit: int) -> ChunkRead:
+        """Up to `limit` rows behind the range's cursor; of chosen keys and of a table without key, all of them.
+
+        Raises TableLost, SnapshotUnfit, or what the table must be parked for: KeyValueUnfit, SchemaNotFollowed.
+        """
+        table = TableName.parse(backfill.table)
+        folder = layout.chunk_folder(self._config.pipeline, backfill.backfill, table, part.chunk, attempt)
+        began = time.monotonic()
+        with self._refusals(table):
+            read = self._in_one_transaction(backfill, part, table, folder, limit)
+        if read.files:
+            self._store.sync_folders(folder)
+        return dataclasses.replace(read, seconds=time.monotonic() - began)
+
+    def _in_one_transaction(
+        self, backfill: Backfill, part: Range, table: TableName, folder: str, limit: int
+    ) -> ChunkRead:
+        conn, imported = self._conn, self._imported
+        with lock_bounded(conn, self._config.bounds.lock_timeout_s, str(table)), conn.transaction():
+            for setting in sessions.CHUNK_SETTINGS:
+                conn.execute(setting)
+            if imported is not None:
+                sessions.import_snapshot(conn, imported.identifier)
+            snapshot = self._lock_and_look(table)
+            captured = self._captured(table)
+            if imported is not None and _was_rewritten(conn, captured):
+                raise sessions.SnapshotUnfit(f"{table} was rewritten since the snapshot was exported")
+            prints = catalog.fingerprint(conn, self._config.publication, [captured])
+            wanted = keyset.table_to_read(conn, captured, backfill.row_filter)
+            if wanted.key_order != backfill.key_order:
+                # Its ranges and cursors are positions in the old order: in this one rows would lie before them unread.
+                raise TableLost(KEY_REORDERED)
+            schema = self._schema(captured)
+            rows = ChunkRows(conn, schema, self._salt, ChunkWriter(self._store, folder, schema))
+            try:
+                if part.keys is not None:
+                    rows.copy(keyset.keys_query(wanted, part.keys))
+                    done, files = True, rows.writer.finish()
+                elif wanted.key:
+                    done = self._walk(rows, wanted, part, limit)
+                    files = rows.writer.finish()
+                else:
+                    done = True
+                    files = keyless.read(
+                        conn,
+                        wanted,
+                        rows,
+                        source=self._source,
+                        config=self._config,
+                        store=self._store,
+                        readers=self._sub_readers,
+                    )
+            except BaseException:
+                rows.writer.abandon()
+                raise
+        return ChunkRead(
+            snapshot=snapshot,
+            consistent_point=None if imported is None else imported.consistent_point,
+            fingerprint=prints[str(table)].to_json(),
+            files=files,
+            folder=folder,
+            rows=rows.count,
+            converted=rows.converted,
+            last_key=rows.last_key,
+            done=done,
+            seconds=0.0,
+        )
+
+    def _lock_and_look(self, table: TableName) -> str:
+        """The lock, then the transaction's first snapshot: none of the statements before takes one."""
+        conn = self._conn
+        name = sql.Identifier(table.schema, table.name)
+        try:
+            conn.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(name))
+        except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName) as gone:
+            raise TableLost("it is not at the source any more") from gone
+        row = conn.execute("SELECT pg_is_in_recovery(), pg_current_snapshot()::text").fetchone()
+        assert row is not None
+        in_recovery, snapshot = row
+        if in_recovery:
+            # A standby's snapshot has no list of what is in progress: open transactions would count as visible.
+            raise SourceInRecovery()
+        known = tables.one(self._ledger, self._config.pipeline, str(table))
+        if known is None or not known.captured or known.join_horizon is None:
+            raise TableLost("it is not captured any more")
+        xmin = Snapshot.parse(snapshot).xmin
+        if xmin < known.join_horizon:
+            raise JoinHorizonAhead(table=table, xmin=xmin, horizon=known.join_horizon)
+        return str(snapshot)
+
+    def _captured(self, table: TableName) -> CapturedTable:
+        alone = exactly(self._config, table)
+        found = [] if alone is None else catalog.captured_tables(self._conn, alone)
+        if not found or not found[0].published:
+            raise TableLost("it is not in the publication, or the pipeline file does not name it any more")
+        return found[0]
+
+    def _schema(self, captured: CapturedTable) -> TableSchema:
+        """The table's numbered shape, built from the catalogue as the drain builds it from a RELATION message."""
+        known, schema = self._schemas.get(captured.table, (None, None))
+        if schema is not None and known == captured:
+            return schema
+        schema = schema_versions.adopt(self._ledger, self._config.pipeline, shape(self._conn, captured, self._latest))
+        self._schemas[captured.table] = (captured, schema)
+        return schema
+
+    def _latest(self, table: TableName) -> TableSchema | None:
+        known = tables.versions(self._ledger, self._config.pipeline, str(table))
+        return known[-1] if known else None
+
+    def _walk(self, rows: ChunkRows, wanted: TableToRead, part: Range, limit: int) -> bool:
+        """Read up to `limit` rows of the key's index; True if the range has no more."""
+        for setting in sessions.INDEX_ALONE:
+            self._conn.execute(setting)
+        position = part.lower if part.cursor is None else part.cursor
+        for equal in keyset.parts_behind(wanted, position):
+            rows.copy(keyset.chunk_query(wanted, position, part.upper, equal=equal, limit=limit - rows.count))
+            if rows.count >= limit:
+                return False
+        return True
+
+    @contextmanager
+    def _refusals(self, table: TableName) -> Iterator[None]:
+        """psycopg's errors as Tidemark's; none that could hold a value is quoted."""
+        try:
+            yield
+        except psycopg.errors.InsufficientPrivilege as refused:
+            raise ReadRefused(table=table, detail=refused.diag.message_primary or "a right is missing") from refused
+        except (psycopg.errors.DataError, psycopg.ProgrammingError, psycopg.InternalError) as failed:
+            raise ReadInterrupted(table=table, detail=f"SQLSTATE {failed.sqlstate}") from failed
+        except psycopg.errors.QueryCanceled as cancelled:
+            raise ReadInterrupted(table=table, detail=cancelled.diag.message_primary or "it was cancelled") from None
+
+
+def exactly(config: PipelineConfig, table: TableName) -> PipelineConfig | None:
+    """The pipeline as if its file named this table alone; None where it does not name it."""
+    rule = config.rule(table)
+    if rule is None:
+        return None
+    names = ".".join('"' + part.replace('"', '""') + '"' for part in (table.schema, table.name))
+    return dataclasses.replace(config, tables=(TableRule(names, rule.leave_out, rule.mask, rule.target, rule.line),))
+
+
+def shape(conn: psycopg.Connection[Any], captured: CapturedTable, latest: Any) -> TableSchema:
+    """The table's captured shape, without a version number. Raises SchemaNotFollowed, as the drain parks for it."""
+    names = {column.name for column in captured.captured_columns}
+    columns = [c for c in captured.columns if c.name in captured.published_columns or c.name in names]
+    relation = RelationMessage(
+        captured.relation_oid,
+        captured.table,
+        captured.identity,
+        tuple(
+            RelationColumn(c.name, c.type_oid, c.typmod, captured.identity == "full" or c.name in captured.key)
+            for c in columns
+        ),
+    )
+    seen = Catalog({captured.relation_oid: captured}, catalog.read_types(conn))
+    found, unfit = define(relation, captured.rule, seen, latest(captured.table))
+    if unfit:
+        raise SchemaNotFollowed(table=captured.table, difference="; ".join(unfit))
+    return found
+
+
+def _was_rewritten(conn: psycopg.Connection[Any], captured: CapturedTable) -> bool:
+    """Whether the table has other storage now than in this transaction's snapshot: rows that were moved there look as
+    if they came after it. A SELECT on pg_class sees what the snapshot sees, pg_relation_filenode what is now."""
+    row = conn.execute(
+        """
+        SELECT bool_or(c.relfilenode IS DISTINCT FROM coalesce(pg_relation_filenode(c.oid), 0)::oid)
+          FROM pg_class c
+         WHERE c.oid = %s OR c.oid IN (SELECT relid FROM pg_partition_tree(%s) WHERE isleaf)
+        """,
+        (captured.relation_oid, captured.relation_oid),
+    ).fetchone()
+    return row is None or row[0] is None or bool(row[0])

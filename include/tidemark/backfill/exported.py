@@ -1,0 +1,240 @@
+"""Mode `exported_snapshot`: the ranges of a first load, read by several processes under one snapshot.
+
+    temporary slot ──EXPORT_SNAPSHOT──► snapshot and consistent point
+        │ held open by this process        │ imported by every chunk's transaction
+        ▼                                  ▼
+    ends with its session              reader processes, each `read_chunks` with the snapshot
+
+What committed below the consistent point is in the snapshot, everything else is not, so all chunks are as of one LSN,
+unless a try of the reader or the exporting session ends: what was not read then is of a later one. They are claimed by
+their high watermarks like any other. The pipeline's own slot and generation stay as they are. A reader process that
+dies is started again, and goes on at its range's cursor; the ranges of those that died for good are given back. Where
+the exporting session ends, nothing is lost: finished chunks count, and the readers say so and go on in chunk mode. The
+price is a snapshot that is held open for as long as all of it takes: the source removes no dead row meanwhile (R9).
+Source: PostgreSQL documentation, 54.4 "Streaming Replication Protocol" (CREATE_REPLICATION_SLOT), 9.28.5 "Snapshot
+Synchronization Functions".
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from secrets import token_hex
+from threading import Thread
+from typing import Any, Final
+
+import psycopg
+from psycopg import pq
+
+from tidemark.backfill import sessions
+from tidemark.backfill.ranges import ReadResult, read_chunks
+from tidemark.backfill.sessions import ImportedSnapshot
+from tidemark.config import PipelineConfig
+from tidemark.errors import SnapshotExportFailed, TidemarkError
+from tidemark.ledger import backfills, chunks, leases, migrations
+from tidemark.ledger import connection as ledger_sessions
+from tidemark.lsn import Lsn
+from tidemark.postgres_session import replication_conninfo, unreachable
+from tidemark.source.publication import transactions_in_flight
+from tidemark.startup import spare_pandas
+
+log = logging.getLogger(__name__)
+
+# How often a reader process is started in all.
+STARTS: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What a reader process is given, over its standard input: connection strings are no command line's business."""
+
+    config: PipelineConfig
+    source: str
+    ledger: str
+    run_id: str
+    holder: str
+    salt: bytes | None
+    imported: ImportedSnapshot
+
+
+def read_exported(
+    config: PipelineConfig,
+    *,
+    source: str,
+    ledger: str,
+    run_id: str,
+    holder: str,
+    salt: bytes | None = None,
+    readers: int | None = None,
+) -> ReadResult:
+    """Read the run's backfills of mode `exported_snapshot` with `readers` processes (default: the pipeline's).
+
+    What no process could finish is left for `read_chunks`. Raises what a reader raised, or SnapshotExportFailed.
+    """
+    with ledger_sessions.connect(ledger, config.application_name) as conn:
+        migrations.require(conn)
+        leases.give_back_of_dead_processes(conn, config.pipeline, holder)  # of a try that was killed
+        exported = {
+            b.backfill for b in backfills.of_run(conn, config.pipeline, run_id) if b.mode == "exported_snapshot"
+        }
+        free = [r for r in chunks.free_ranges(conn, config.pipeline, run_id, holder) if r.backfill in exported]
+    if not free:
+        return ReadResult()
+    with exported_snapshot(config, source) as imported:
+        log.info("Exported snapshot %s as of %s", imported.identifier, imported.consistent_point)
+        count = min(readers or config.bounds.readers, len(free))
+        works = [
+            _Work(config, source, ledger, run_id, f"{holder}/{number}", salt, imported)
+            for number in range(1, count + 1)
+        ]
+        try:
+            return _run(works)
+        finally:
+            with suppress(psycopg.Error, TidemarkError), ledger_sessions.connect(ledger) as conn:
+                # Where the ledger is away they expire by themselves; that must not hide how the reading ended.
+                leases.give_back_of_dead_processes(conn, config.pipeline, holder)
+
+
+@contextmanager
+def exported_snapshot(config: PipelineConfig, source: str) -> Iterator[ImportedSnapshot]:
+    """A snapshot that others may import while the block runs. The session must stay as it is: its next command, or its
+    end, ends the export."""
+    name = f"tidemark_backfill_{token_hex(8)}"
+    try:
+        conn = psycopg.connect(replication_conninfo(source, config.application_name), autocommit=True)
+    except psycopg.OperationalError as failed:
+        raise unreachable(failed, "source") from failed
+    with conn:
+        conn.execute(sessions.NO_TIMEOUTS)
+        # The slot begins when every transaction that is open now has ended; each is waited for as for a lock.
+        conn.execute(f"SELECT set_config('lock_timeout', '{config.bounds.join_wait_s}s', false)")
+        command = f"CREATE_REPLICATION_SLOT {name} TEMPORARY LOGICAL pgoutput (SNAPSHOT 'export')"
+        result = conn.pgconn.exec_(command.encode())
+        if result.status != pq.ExecStatus.TUPLES_OK:
+            raise SnapshotExportFailed(detail=_why(config, source, conn, result))
+        values = [(result.get_value(0, i) or b"").decode() for i in range(result.nfields)]
+        yield ImportedSnapshot(values[2], Lsn.parse(values[1]))
+
+
+def _why(config: PipelineConfig, source: str, conn: psycopg.Connection[Any], result: pq.abc.PGresult) -> str:
+    error = psycopg.errors.error_from_result(result, encoding=conn.info.encoding)
+    detail = error.diag.message_primary or "the server gave no reason"
+    if isinstance(error, psycopg.errors.LockNotAvailable):
+        with sessions.connect(source, config) as other:
+            blockers = "; ".join(transactions_in_flight(other)) or "they have just ended"
+        detail = f"transactions were open for {config.bounds.join_wait_s} s: {blockers}"
+    return detail
+
+
+# --- the processes ----------------------------------------------------------------------------------------------------
+
+
+def _run(works: list[_Work]) -> ReadResult:
+    """Keep the processes at work until each has ended well, failed, or was started `STARTS` times."""
+    result = ReadResult()
+    running = {number: _start(work) for number, work in enumerate(works)}
+    starts = dict.fromkeys(running, 1)
+    failed: TidemarkError | None = None
+    try:
+        while running:
+            for number, process in list(running.items()):
+                if process.poll() is None:
+                    continue
+                work = works[number]
+                del running[number]
+                outcome = _outcome(process)
+                if isinstance(outcome, ReadResult):
+                    result += outcome
+                elif outcome is not None:
+                    failed = outcome
+                elif starts[number] < STARTS:
+                    log.warning("Reader %s died (exit code %s); starting it again", work.holder, process.returncode)
+                    starts[number] += 1
+                    running[number] = _start(work)
+                else:
+                    log.error("Reader %s died %d times; its range goes on in chunk mode", work.holder, STARTS)
+            time.sleep(0.1)
+    finally:
+        for process in running.values():
+            process.kill()
+            process.wait()
+    if failed is not None:
+        raise failed
+    return result
+
+
+def _start(work: _Work) -> subprocess.Popen[bytes]:
+    """The process ends when this one does: it watches its standard input, which stays open for that."""
+    home = str(Path(__file__).resolve().parents[3])
+    path = os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"from {__name__} import serve; serve()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    assert process.stdin is not None
+    given = pickle.dumps(work)
+    try:
+        process.stdin.write(len(given).to_bytes(8, "big") + given)
+        process.stdin.flush()
+    except BrokenPipeError:
+        log.warning("Reader %s died before it began", work.holder)
+    return process
+
+
+def _outcome(process: subprocess.Popen[bytes]) -> ReadResult | TidemarkError | None:
+    """What the process said at its end; None where it was killed or failed in a way that nobody thought of."""
+    assert process.stdout is not None
+    said = process.stdout.read()
+    process.stdout.close()
+    if process.stdin is not None:
+        process.stdin.close()
+    if process.returncode != 0 or not said:
+        return None
+    outcome: ReadResult | TidemarkError = pickle.loads(said)
+    return outcome
+
+
+def serve() -> None:
+    """A reader process: work in, outcome out. Its log goes to standard error, which it shares with the task."""
+    spare_pandas()
+    outcome_file = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(process)d %(levelname)s %(message)s"
+    )
+    given = sys.stdin.buffer
+    work: _Work = pickle.loads(given.read(int.from_bytes(given.read(8), "big")))
+    Thread(target=_end_with, args=(given.fileno(),), daemon=True).start()
+    outcome: ReadResult | TidemarkError
+    try:
+        outcome = read_chunks(
+            work.config,
+            source=work.source,
+            ledger=work.ledger,
+            run_id=work.run_id,
+            holder=work.holder,
+            salt=work.salt,
+            imported=work.imported,
+        )
+    except TidemarkError as error:
+        log.error("%s", error)
+        outcome = error
+    outcome_file.write(pickle.dumps(outcome))
+    outcome_file.close()
+
+
+def _end_with(descriptor: int) -> None:
+    """Nothing more is written to the standard input: it ends when the process that started this one does."""
+    while os.read(descriptor, 1):
+        pass
+    os._exit(1)

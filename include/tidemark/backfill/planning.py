@@ -1,0 +1,534 @@
+"""What a form asks for -> open backfills with their ranges, in the ledger (R7).
+
+    settle    generation open · slot continues it · tables captured · filter, keys and mode tried at the source
+    wait      until everything that began before a table joined the stream has ended (join horizon)
+    open      per table: gone on with where one is open with equal filter and mode, and the key's order is that of its
+              ranges; else a new one
+
+Nothing is opened before everything was looked at, and planning again in the same run returns what is recorded. A range
+is a part of the key's order whose bounds were sampled and compared by PostgreSQL, the first and the last one open at
+their ends; a table without key is one range. The snapshot that pins the sweep's evidence is taken before the first
+chunk. Everything is read in short READ ONLY transactions (R9).
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from difflib import get_close_matches
+from typing import Any, Final
+
+import psycopg
+from psycopg import sql
+
+from tidemark import postgres_session as source_sessions
+from tidemark.backfill import sessions
+from tidemark.backfill.chunk_reading import KEY_REORDERED
+from tidemark.backfill.wanted import wanted
+from tidemark.capture import generation
+from tidemark.config import PipelineConfig, TableRule
+from tidemark.errors import (
+    BackfillIsOpen,
+    BackfillIsRead,
+    BackfillRefused,
+    BackfillTablesUnknown,
+    CaptureNotBegun,
+    GenerationStale,
+    JoinHorizonBlocked,
+    ReadRefused,
+    RowFilterInvalid,
+    TidemarkError,
+)
+from tidemark.failpoints import reach
+from tidemark.findings import listed
+from tidemark.ledger import backfills, chunks, generations, migrations, tables
+from tidemark.ledger import connection as ledger_sessions
+from tidemark.ledger.backfills import Backfill, Key, KeyOrder, Mode, NewRange
+from tidemark.ledger.tables import TableRow
+from tidemark.names import TableName
+from tidemark.source import catalog, keyset
+from tidemark.source.catalog import CapturedTable
+from tidemark.source.keyset import TableToRead
+from tidemark.source.publication import lock_bounded, snapshot_xmin, transactions_in_flight
+
+log = logging.getLogger(__name__)
+
+# Ranges per reader: as one ends early, its reader helps with the others'.
+RANGES_PER_READER: Final = 4
+KEYS_PER_RANGE: Final = 1000
+# Longer than a lease lives, so that a reader that was killed is not in the way of the run that goes on.
+READER_WAIT_S: Final = 75.0
+
+_CHANGED_MEANWHILE: Final = "it changed at the source while it was looked at"
+_PARAMETER_TEXT = str | int | float
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillRequest:
+    """What the form of the backfill DAG says. Without `tables`, what the ledger says is wanted, each as it needs.
+
+    `tables` are names or patterns as in the pipeline file. `keys` are for mode `keys`: per row a mapping from key
+    column to value, or the values in the key's order, as PostgreSQL reads them.
+    """
+
+    tables: tuple[str, ...] = ()
+    row_filter: str | None = None
+    chunk_rows: int | None = None
+    mode: Mode = "chunks"
+    keys: tuple[Mapping[str, Any] | Sequence[Any], ...] = ()
+    replace: bool = False
+    readers: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """One table's part of the request; `keys` as they were given. `explicit`: a person named the table. `was_open`:
+    nobody did, and it had an open backfill, which is to be gone on with."""
+
+    captured: CapturedTable
+    row: TableRow
+    mode: Mode
+    row_filter: str | None
+    keys: tuple[Mapping[str, Any] | Sequence[Any], ...]
+    explicit: bool
+    was_open: bool = False
+
+    @property
+    def table(self) -> str:
+        return str(self.captured.table)
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    wish: _Wish
+    snapshot: str
+    estimated_rows: int
+    sweeps: bool
+    key_order: KeyOrder
+    ranges: tuple[NewRange, ...]
+
+
+def plan(
+    config: PipelineConfig,
+    *,
+    source: str,
+    ledger: str,
+    run_id: str,
+    holder: str,
+    request: BackfillRequest,
+    reader_wait_s: float = READER_WAIT_S,
+    now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    token: Callable[[], str] = lambda: secrets.token_hex(4),
+) -> list[Backfill]:
+    """The run's open backfills, by table; empty where nothing is wanted. `source` and `ledger` are connection strings.
+
+    Raises CaptureNotBegun, BackfillTablesUnknown, RowFilterInvalid, BackfillRefused, BackfillIsOpen, BackfillIsRead or
+    JoinHorizonBlocked; then nothing was opened but what an earlier try of this run had.
+    """
+    with (
+        ledger_sessions.connect(ledger, config.application_name) as ledger_conn,
+        sessions.connect(source, config) as source_conn,
+    ):
+        migrations.require(ledger_conn)
+        try:
+            planner = _Planner(config, source_conn, ledger_conn, ledger, run_id, holder, request, reader_wait_s)
+            return planner.plan(now, token)
+        except psycopg.OperationalError as lost:
+            raise source_sessions.unreachable(lost, "ledger" if ledger_conn.broken else "source") from lost
+
+
+class _Planner:
+    def __init__(
+        self,
+        config: PipelineConfig,
+        source: psycopg.Connection[Any],
+        ledger: psycopg.Connection[Any],
+        ledger_conninfo: str,
+        run_id: str,
+        holder: str,
+        request: BackfillRequest,
+        reader_wait_s: float,
+    ) -> None:
+        self._config = config
+        self._source = source
+        self._ledger = ledger
+        self._ledger_conninfo = ledger_conninfo
+        self._run_id = run_id
+        self._holder = holder
+        self._request = request
+        self._wait_ends = time.monotonic() + reader_wait_s
+        self._reordered: dict[str, str] = {}  # table -> its open backfill, whose ranges are of another order
+
+    def plan(self, now: Callable[[], datetime], token: Callable[[], str]) -> list[Backfill]:
+        config, request = self._config, self._request
+        opened = self._settled()
+        for closed in backfills.close_idle(self._ledger, config.pipeline, config.bounds.backfill_idle_s):
+            log.warning("Closed the backfill %s of %s: %s", closed.backfill, closed.table, closed.state_reason)
+        wishes = self._wishes()
+        own = {b.table: b for b in backfills.of_run(self._ledger, config.pipeline, self._run_id) if b.state != "closed"}
+        to_open: list[_Wish] = []
+        for wish in wishes:
+            if wish.table not in own and not self._goes_on(wish):
+                to_open.append(wish)
+        self._await_horizon(to_open)
+        prepared = [done for wish in to_open if (done := self._prepare(wish)) is not None]
+        reach("plan.before_open")
+        for ready in prepared:
+            wish = ready.wish
+            backfill = Backfill(
+                pipeline=config.pipeline,
+                backfill=f"{now():%Y%m%dT%H%M%S}-{token()}",
+                table=wish.table,
+                generation=opened,
+                mode=wish.mode,
+                row_filter=wish.row_filter,
+                chunk_rows=request.chunk_rows or config.bounds.chunk_rows,
+                run_id=self._run_id,
+                snapshot=ready.snapshot,
+                estimated_rows=ready.estimated_rows,
+                sweeps=ready.sweeps,
+                key_order=ready.key_order,
+            )
+            with self._ledger.transaction():
+                self._close_replaced(wish)
+                created = backfills.create(self._ledger, backfill, ready.ranges)
+            if not created and not self._goes_on(wish):
+                raise CaptureNotBegun(tables=wish.table, pipeline=config.pipeline, reason="its generation has ended")
+            reach("plan.after_open")
+            log.info(
+                "Backfill %s of %s: about %d rows in %d ranges",
+                backfill.backfill,
+                wish.table,
+                ready.estimated_rows,
+                len(ready.ranges),
+            )
+        return [b for b in backfills.of_run(self._ledger, config.pipeline, self._run_id) if b.state == "open"]
+
+    # --- settle -------------------------------------------------------------------------------------------------------
+
+    def _settled(self) -> int:
+        """The open generation's number, where the slot continues it."""
+        named = listed(self._request.tables) if self._request.tables else "its tables"
+        opened = generations.current(self._ledger, self._config.pipeline)
+        if opened is None:
+            raise CaptureNotBegun(
+                tables=named, pipeline=self._config.pipeline, reason="its slot was never read, no generation is open"
+            )
+        try:
+            generation.still_continues(self._source, opened)
+        except GenerationStale as stale:
+            raise CaptureNotBegun(
+                tables=named, pipeline=self._config.pipeline, reason=str(stale.facts["difference"])
+            ) from stale
+        return opened.number
+
+    def _wishes(self) -> list[_Wish]:
+        request = self._request
+        with lock_bounded(self._source, self._config.bounds.lock_timeout_s, "the published tables"):
+            at_source = {str(t.table): t for t in catalog.captured_tables(self._source, self._config)}
+        rows = {row.table: row for row in tables.all_of(self._ledger, self._config.pipeline)}
+        if not request.tables:
+            return self._wanted(at_source, rows)
+        if request.mode == "keys" and not request.keys:
+            raise BackfillRefused(table=listed(request.tables), reason="mode keys needs keys")
+        if request.mode != "keys" and request.keys:
+            raise BackfillRefused(
+                table=listed(request.tables), reason=f"keys are given, and the mode is {request.mode}"
+            )
+        named = self._named(at_source, rows)
+        if request.mode == "keys" and len(named) > 1:
+            raise BackfillRefused(table=listed(named), reason="keys are those of one table")
+        return [
+            _Wish(at_source[table], rows[table], request.mode, request.row_filter, request.keys, True)
+            for table in named
+        ]
+
+    def _wanted(self, at_source: dict[str, CapturedTable], rows: dict[str, TableRow]) -> list[_Wish]:
+        """What the ledger says is wanted, as far as it is captured now: a table that is not, is the capture's."""
+        request = self._request
+        if request.row_filter is not None or request.keys or request.mode == "keys":
+            raise BackfillRefused(table="no table", reason="a filter and keys are those of tables that the form names")
+        was_open = backfills.all_open(self._ledger, self._config.pipeline)
+        asked = {
+            one.table: (one.mode, tuple(one.keys or ())) for one in wanted(self._config, ledger=self._ledger_conninfo)
+        }
+        for known in was_open:
+            # What seems to be read may have been read by the dead: `_goes_on` waits for their leases to end.
+            if not chunks.all_read(self._ledger, self._config.pipeline, known.backfill):
+                asked.setdefault(known.table, (known.mode, ()))
+        wishes = []
+        for table, (mode, keys) in sorted(asked.items()):
+            row = rows.get(table)
+            if row is None or row.state == "parked" or self._unfit(at_source.get(table), row) is not None:
+                continue
+            mode = mode if mode == "keys" else request.mode
+            goes_on = any(known.table == table for known in was_open)
+            wishes.append(_Wish(at_source[table], row, mode, None, keys, explicit=False, was_open=goes_on))
+        return wishes
+
+    def _named(self, at_source: dict[str, CapturedTable], rows: dict[str, TableRow]) -> list[str]:
+        """The ids of the tables that the form names, each once."""
+        named: dict[str, None] = {}
+        problems, not_captured = [], {}
+        for text in self._request.tables:
+            found = [table for table in at_source if table == text] or _matching(text, at_source)
+            fit = [t for t in found if self._unfit(at_source[t], rows.get(t)) is None]
+            if fit:
+                named.update(dict.fromkeys(fit))
+            elif found:
+                not_captured[text] = self._unfit(at_source[found[0]], rows.get(found[0])) or ""
+            else:
+                close = get_close_matches(text, [_readable(t.table) for t in at_source.values()], n=1, cutoff=0.6)
+                problems.append(f"{text!r}" + (f" (did you mean {close[0]!r}?)" if close else ""))
+        if problems:
+            raise BackfillTablesUnknown(pipeline=self._config.pipeline, problems=", ".join(problems))
+        if not_captured:
+            raise CaptureNotBegun(
+                tables=listed(not_captured), pipeline=self._config.pipeline, reason=next(iter(not_captured.values()))
+            )
+        return list(named)
+
+    def _unfit(self, captured: CapturedTable | None, row: TableRow | None) -> str | None:
+        if captured is None or not captured.published:
+            return "it is not in the publication"
+        if row is None or not row.captured or row.join_horizon is None:
+            return "the capture has not seen it join the publication"
+        return None
+
+    # --- an open backfill ---------------------------------------------------------------------------------------------
+
+    def _goes_on(self, wish: _Wish) -> bool:
+        """Whether nothing is to be opened: the table's open backfill is, from now on, this run's. False where there is
+        none, or it is to be replaced. Raises BackfillIsOpen or BackfillIsRead, unless nobody named the table."""
+        known = backfills.open_of(self._ledger, self._config.pipeline, wish.table)
+        if known is None:
+            # One that ended since it was looked for: what the table still needs, the next run sees.
+            return wish.was_open and wish.table not in self._reordered
+        if known.run_id == self._run_id:
+            return True
+        if self._request.replace and wish.explicit:
+            return False
+        try:
+            difference = self._difference(known, wish) if wish.explicit else None
+            if difference is not None:
+                raise BackfillIsOpen(
+                    table=wish.table, backfill=known.backfill, run_id=known.run_id, difference=difference
+                )
+            self._await_readers(known)
+            reordered = self._has_another_order(known, wish)
+        except TidemarkError as refused:
+            if wish.explicit:
+                raise
+            log.warning("%s", refused)
+            return True
+        if reordered:
+            if wish.explicit or known.whole_table:
+                self._reordered[wish.table] = known.backfill
+                return False
+            self._close(known, KEY_REORDERED)
+            return True
+        log.info("Going on with the backfill %s of %s", known.backfill, wish.table)
+        return backfills.adopt(self._ledger, self._config.pipeline, known.backfill, self._run_id) or not wish.explicit
+
+    def _difference(self, known: Backfill, wish: _Wish) -> str | None:
+        if known.mode != wish.mode:
+            return f"its mode is {known.mode}"
+        if known.row_filter != wish.row_filter:
+            return "its row filter is another one"
+        if known.mode == "keys":
+            parts = chunks.ranges_of(self._ledger, self._config.pipeline, known.backfill)
+            if {key for part in parts for key in part.keys or ()} != set(self._keys(wish)):
+                return "it reads other keys"
+        return None
+
+    def _has_another_order(self, known: Backfill, wish: _Wish) -> bool:
+        """Whether what is left to read of it lies in an order that the key does not have any more."""
+        if chunks.all_read(self._ledger, self._config.pipeline, known.backfill):
+            return False
+        try:
+            with self._source.transaction():
+                now = keyset.table_to_read(self._source, wish.captured, None).key_order
+        except LookupError as gone:
+            raise BackfillRefused(table=wish.table, reason=_CHANGED_MEANWHILE) from gone
+        return now != known.key_order
+
+    def _await_readers(self, known: Backfill) -> None:
+        """Until no lease of a reader is alive; that of one that was killed ends by itself."""
+        while (reader := chunks.being_read(self._ledger, self._config.pipeline, known.backfill)) is not None:
+            if time.monotonic() >= self._wait_ends:
+                raise BackfillIsRead(table=known.table, backfill=known.backfill, run_id=known.run_id, reader=reader)
+            time.sleep(0.5)
+
+    def _close_replaced(self, wish: _Wish) -> None:
+        known = backfills.open_of(self._ledger, self._config.pipeline, wish.table)
+        if known is None or known.run_id == self._run_id:
+            return
+        if self._request.replace and wish.explicit:
+            self._close(known, f"replaced by run {self._run_id}")
+        elif self._reordered.get(wish.table) == known.backfill:
+            self._close(known, f"{KEY_REORDERED}; run {self._run_id} begins anew")
+
+    def _close(self, known: Backfill, reason: str) -> None:
+        log.warning("Closed the backfill %s of %s: %s", known.backfill, known.table, reason)
+        backfills.close(self._ledger, self._config.pipeline, known.backfill, reason)
+
+    # --- wait ---------------------------------------------------------------------------------------------------------
+
+    def _await_horizon(self, wishes: list[_Wish]) -> None:
+        """Until what was in flight when the tables joined has ended: it is in neither a chunk nor the stream."""
+        if not wishes:
+            return
+        last = max(wishes, key=lambda wish: wish.row.join_horizon or 0)
+        horizon, seconds = last.row.join_horizon or 0, self._config.bounds.join_wait_s
+        deadline = time.monotonic() + seconds
+        said = False
+        while snapshot_xmin(self._source) < horizon:
+            blockers = transactions_in_flight(self._source)
+            if not said:
+                log.info("Waiting for transactions older than the capture of %s: %s", last.table, "; ".join(blockers))
+                said = True
+            if time.monotonic() >= deadline:
+                names = "; ".join(blockers) or "they have just ended"
+                raise JoinHorizonBlocked(table=last.table, seconds=seconds, blockers=names)
+            time.sleep(0.2)
+
+    # --- ranges -------------------------------------------------------------------------------------------------------
+
+    def _prepare(self, wish: _Wish) -> _Prepared | None:
+        """Everything that the source is asked for one table; None where it is refused and nobody named it."""
+        try:
+            return self._look(wish)
+        except TidemarkError as refused:
+            if wish.explicit:
+                raise
+            log.warning("%s", refused)
+            return None
+
+    def _look(self, wish: _Wish) -> _Prepared:
+        self._refuse_unfit(wish)
+        by_keys = wish.mode == "keys"
+        keys = self._keys(wish) if by_keys else []
+        conn, table = self._source, wish.captured.table
+        try:
+            with lock_bounded(conn, self._config.bounds.lock_timeout_s, wish.table), conn.transaction():
+                for setting in sessions.CHUNK_SETTINGS:
+                    conn.execute(setting)
+                name = sql.Identifier(table.schema, table.name)
+                conn.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(name))
+                row = conn.execute("SELECT pg_current_snapshot()::text").fetchone()
+                assert row is not None
+                wanted = keyset.table_to_read(conn, wish.captured, wish.row_filter)
+                if wish.row_filter is not None:
+                    refused = keyset.refused_filter(conn, wanted, wish.row_filter)
+                    if refused is not None:
+                        raise RowFilterInvalid(table=wish.table, detail=refused)
+                estimated = len(keys) if by_keys else keyset.estimated_rows(conn, wanted)
+                ranges = _ranges_of_keys(keys) if by_keys else self._ranges(wanted, estimated)
+        except psycopg.errors.InsufficientPrivilege as denied:
+            detail = denied.diag.message_primary or "a right is missing"
+            raise ReadRefused(table=wish.table, detail=detail) from denied
+        except (psycopg.errors.UndefinedTable, LookupError) as gone:
+            raise BackfillRefused(table=wish.table, reason=_CHANGED_MEANWHILE) from gone
+        whole = wish.row_filter is None and not by_keys
+        return _Prepared(wish, row[0], estimated, whole and bool(wish.captured.key), wanted.key_order, ranges)
+
+    def _refuse_unfit(self, wish: _Wish) -> None:
+        captured = wish.captured
+        if captured.key:
+            return
+        reason = None
+        if wish.mode == "keys":
+            reason = "it has no key"
+        elif wish.row_filter is not None:
+            reason = "it has no key, so it is read as a whole, without a row filter"
+        elif (
+            captured.identity != "full"
+            and not self._request.replace
+            and chunks.has_read_rows(self._ledger, self._config.pipeline, wish.table)
+        ):
+            reason = (
+                "it has no replica identity, and its history has the rows of a backfill already: a column that was "
+                "altered since would make every row count as new. If its history was removed from the lake, say so "
+                "with `replace`"
+            )
+        if reason is not None:
+            raise BackfillRefused(table=wish.table, reason=reason)
+
+    def _ranges(self, wanted: TableToRead, estimated: int) -> tuple[NewRange, ...]:
+        if not wanted.key:
+            return (NewRange(),)
+        request, bounds = self._request, self._config.bounds
+        most = RANGES_PER_READER * (request.readers or bounds.readers)
+        parts = min(most, estimated // (request.chunk_rows or bounds.chunk_rows))
+        found = keyset.sampled_bounds(self._source, wanted, parts)
+        return tuple(NewRange(lower, upper) for lower, upper in zip([None, *found], [*found, None], strict=True))
+
+    def _keys(self, wish: _Wish) -> list[Key]:
+        """The keys as PostgreSQL writes them. Raises BackfillRefused, which names a key by its number alone."""
+        columns = wish.captured.key
+        if not columns:
+            raise BackfillRefused(table=wish.table, reason="it has no key")
+        if not wish.keys:
+            raise BackfillRefused(table=wish.table, reason="mode keys needs keys")
+        given = [_texts(wish.table, columns, number, key) for number, key in enumerate(wish.keys, 1)]
+        with self._source.transaction():
+            key = keyset.table_to_read(self._source, wish.captured, None).key
+        found: list[Key] = []
+        for cut in range(0, len(given), KEYS_PER_RANGE):
+            piece = given[cut : cut + KEYS_PER_RANGE]
+            try:
+                found += keyset.canonical_keys(self._source, key, piece)
+            except psycopg.errors.DataError:
+                for number, one in enumerate(piece, cut + 1):
+                    self._try_key(wish, key, number, one)
+                raise
+        return list(dict.fromkeys(found))
+
+    def _try_key(self, wish: _Wish, key: Sequence[keyset.KeyColumn], number: int, one: Key) -> None:
+        try:
+            keyset.canonical_keys(self._source, key, [one])
+        except psycopg.errors.DataError as wrong:
+            names = ", ".join(f"{column.name} ({column.type})" for column in key)
+            reason = f"key {number} is no value of {names} (SQLSTATE {wrong.sqlstate})"
+            raise BackfillRefused(table=wish.table, reason=reason) from None
+
+
+def _ranges_of_keys(keys: list[Key]) -> tuple[NewRange, ...]:
+    cuts = range(0, len(keys), KEYS_PER_RANGE)
+    return tuple(NewRange(keys=tuple(keys[cut : cut + KEYS_PER_RANGE])) for cut in cuts)
+
+
+def _texts(table: str, columns: tuple[str, ...], number: int, given: Mapping[str, Any] | Sequence[Any]) -> Key:
+    """One key of the form as texts in the key's order."""
+    if isinstance(given, Mapping):
+        if set(given) != set(columns):
+            raise BackfillRefused(table=table, reason=f"key {number} must have the columns {', '.join(columns)}")
+        values = [given[column] for column in columns]
+    else:
+        values = [given] if isinstance(given, str) else list(given)
+        if len(values) != len(columns):
+            raise BackfillRefused(table=table, reason=f"key {number} must have {len(columns)} values")
+    if any(isinstance(value, bool | None) or not isinstance(value, _PARAMETER_TEXT) for value in values):
+        raise BackfillRefused(table=table, reason=f"key {number} must hold texts or numbers")
+    return tuple(str(value) for value in values)
+
+
+def _matching(text: str, at_source: Mapping[str, CapturedTable]) -> list[str]:
+    rule = TableRule(text)
+    try:
+        return [table for table, captured in at_source.items() if rule.matches(captured.table)]
+    except ValueError:
+        return []
+
+
+def _readable(table: TableName) -> str:
+    """The name as the pipeline file has it."""
+    return ".".join(
+        part if re.fullmatch(r'[^".*?\[]+', part) else '"' + part.replace('"', '""') + '"'
+        for part in (table.schema, table.name)
+    )

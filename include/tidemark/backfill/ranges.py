@@ -1,0 +1,230 @@
+"""Free ranges of a run's backfills -> recorded chunks between watermarks (R7): one reader's work.
+
+    free range ──lease──► low watermark ─► read (`chunk_reading`) ─► files durable ─► chunk row ─► high watermark ─┐
+        ▲                      ▲                                                                                   │
+        └── none left: end     └────────────────────── until the range has no more rows ───────────────────────────┘
+
+Recording is a compare-and-set on the range's cursor, so of two readers of one range one counts; the other deletes its
+files. A reader that dies anywhere has lost one chunk at most: the range goes on at its cursor, and a chunk without a
+high watermark is given one by the next drain, since any later message is valid evidence. An error of one table ends
+its backfill, not the others' (R6).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import psycopg
+
+from tidemark import postgres_session as source_sessions
+from tidemark.backfill import sessions
+from tidemark.backfill.chunk_reading import ChunkRead, ChunkReader, TableLost
+from tidemark.backfill.chunk_size import next_chunk_rows
+from tidemark.backfill.sessions import ImportedSnapshot, SnapshotUnfit
+from tidemark.config import PipelineConfig
+from tidemark.errors import KeyValueUnfit, LeaseTaken, SchemaNotFollowed
+from tidemark.failpoints import reach
+from tidemark.formats.watermark import Watermark
+from tidemark.ledger import backfills, chunks, leases, migrations, tables
+from tidemark.ledger import connection as ledger_sessions
+from tidemark.ledger.backfills import Backfill
+from tidemark.ledger.chunks import Range, ReadChunk
+from tidemark.ledger.leases import Lease
+from tidemark.source import wal_messages
+from tidemark.source.slot import read_server
+from tidemark.staging.store import Store
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadResult:
+    """What one reader recorded; `ranges` are those that it finished."""
+
+    chunks: int = 0
+    rows: int = 0
+    ranges: int = 0
+
+    def __add__(self, other: ReadResult) -> ReadResult:
+        return ReadResult(self.chunks + other.chunks, self.rows + other.rows, self.ranges + other.ranges)
+
+
+def read_chunks(
+    config: PipelineConfig,
+    *,
+    source: str,
+    ledger: str,
+    run_id: str,
+    holder: str,
+    salt: bytes | None = None,
+    imported: ImportedSnapshot | None = None,
+) -> ReadResult:
+    """Read the run's free ranges, one after another, until none is left. `source` and `ledger` are connection strings.
+
+    Any number of these may run at once. With a snapshot that another session exports, only backfills of mode
+    `exported_snapshot` are read, under that snapshot, as long as it lives.
+    """
+    with ledger_sessions.connect(ledger, config.application_name) as ledger_conn:
+        migrations.require(ledger_conn)
+        reader = _RangeReader(config, source, ledger, ledger_conn, run_id, holder, salt, imported)
+        while reader.next_range():
+            pass
+        return reader.result
+
+
+class _RangeReader:
+    """Takes ranges and walks them. Chunk sizes are kept per backfill, from range to range."""
+
+    def __init__(
+        self,
+        config: PipelineConfig,
+        source: str,
+        ledger: str,
+        ledger_conn: psycopg.Connection[Any],
+        run_id: str,
+        holder: str,
+        salt: bytes | None,
+        imported: ImportedSnapshot | None,
+    ) -> None:
+        self.result = ReadResult()
+        self._imported = imported
+        self._without_snapshot: set[str] = set()
+        self._config = config
+        self._source = source
+        self._ledger_conninfo = ledger
+        self._ledger = ledger_conn
+        self._run_id = run_id
+        self._holder = holder
+        self._salt = salt
+        self._store = Store(config.lake)
+        self._sizes: dict[str, int] = {}
+
+    def next_range(self) -> bool:
+        """Read the next free range to its end, or as far as it goes; False where no range is free."""
+        for part in chunks.free_ranges(self._ledger, self._config.pipeline, self._run_id, self._holder):
+            with ExitStack() as stack:
+                try:
+                    lease = stack.enter_context(
+                        leases.hold(self._ledger_conninfo, self._config.pipeline, part.lease, self._holder)
+                    )
+                except LeaseTaken:
+                    continue
+                # It may have gone on, or ended, between the look and the lease.
+                backfill = backfills.one(self._ledger, self._config.pipeline, part.backfill)
+                ranges = chunks.ranges_of(self._ledger, self._config.pipeline, part.backfill)
+                now = next((r for r in ranges if r.range == part.range), None)
+                if backfill is None or now is None or now.done or backfill.state != "open":
+                    continue
+                if self._imported is not None and backfill.mode != "exported_snapshot":
+                    continue
+                self._range(backfill, now, lease)
+                return True
+        return False
+
+    def _range(self, backfill: Backfill, part: Range, lease: Lease) -> None:
+        with sessions.connect(self._source, self._config) as conn, self._outages(conn):
+            read_server(conn)  # refuses a standby, before anything is written
+            reader = ChunkReader(
+                self._config,
+                source=self._source,
+                conn=conn,
+                ledger=self._ledger,
+                store=self._store,
+                salt=self._salt,
+                imported=None if backfill.backfill in self._without_snapshot else self._imported,
+                sub_readers=self._config.bounds.readers,
+            )
+            try:
+                self._walk(conn, reader, backfill, part, lease)
+            except SnapshotUnfit as unfit:
+                log.warning("%s: the backfill of %s goes on in chunk mode", unfit, backfill.table)
+                self._without_snapshot.add(backfill.backfill)
+            except TableLost as lost:
+                self._close(backfill, f"{backfill.table} cannot be read: {lost}")
+            except (KeyValueUnfit, SchemaNotFollowed) as wrong:
+                error = {"kind": type(wrong).__name__, "move": wrong.move.value, "message": str(wrong)}
+                tables.park(self._ledger, self._config.pipeline, backfill.table, error)
+                self._close(backfill, f"{backfill.table} was parked: {wrong}")
+
+    def _walk(
+        self,
+        conn: psycopg.Connection[Any],
+        reader: ChunkReader,
+        backfill: Backfill,
+        part: Range,
+        lease: Lease,
+    ) -> None:
+        while not part.done:
+            limit = self._sizes.get(backfill.backfill, backfill.chunk_rows)
+            mark = Watermark(
+                "low",
+                self._config.pipeline,
+                backfill.generation,
+                backfill.backfill,
+                backfill.table,
+                part.chunk,
+                lease.attempt,
+            )
+            low_lsn = wal_messages.emit(conn, mark)
+            reach("read.after_low")
+            read = reader.read(backfill, part, lease.attempt, limit)
+            reach("read.after_files")
+            upper = part.upper if read.done else read.last_key
+            chunk = ReadChunk(
+                pipeline=self._config.pipeline,
+                backfill=backfill.backfill,
+                chunk=part.chunk,
+                attempt=lease.attempt,
+                table=backfill.table,
+                generation=backfill.generation,
+                range=part.range,
+                lower=part.lower if part.cursor is None else part.cursor,
+                upper=upper,
+                snapshot=read.snapshot,
+                consistent_point=read.consistent_point,
+                fingerprint=read.fingerprint,
+                low_lsn=low_lsn,
+                files=read.files,
+                converted=read.converted,
+                rows=read.rows,
+                bytes=sum(file.bytes for file in read.files),
+                seconds=read.seconds,
+            )
+            reach("read.before_chunk")
+            if not chunks.record(self._ledger, lease, chunk, cursor_before=part.cursor, done=read.done):
+                log.info("Chunk %s of %s was read by another, or is not wanted any more", part.chunk, backfill.table)
+                self._store.delete(read.folder)
+                return
+            reach("read.after_chunk")
+            wal_messages.emit(conn, replace(mark, side="high"))
+            reach("read.after_high")
+            self.result += ReadResult(1, read.rows, int(read.done))
+            self._note(backfill, part, read, limit)
+            part = replace(part, cursor=upper or part.cursor, next_chunk=part.next_chunk + 1, done=read.done)
+
+    def _note(self, backfill: Backfill, part: Range, read: ChunkRead, limit: int) -> None:
+        """Size the next chunk by this one's pace, and say how far the backfill is."""
+        if read.rows == limit:
+            self._sizes[backfill.backfill] = next_chunk_rows(
+                limit, read.seconds, wanted_s=self._config.bounds.chunk_s, first_rows=backfill.chunk_rows
+            )
+        log.info("Chunk %s of %s: %d rows in %.1f s", part.chunk, backfill.table, read.rows, read.seconds)
+        for progress in chunks.progress(self._ledger, self._config.pipeline, self._run_id):
+            if progress.backfill == backfill.backfill:
+                log.info("%s", progress)
+
+    def _close(self, backfill: Backfill, reason: str) -> None:
+        log.error("The backfill %s ends: %s", backfill.backfill, reason)
+        backfills.close(self._ledger, self._config.pipeline, backfill.backfill, reason)
+
+    @contextmanager
+    def _outages(self, conn: psycopg.Connection[Any]) -> Iterator[None]:
+        """A session that breaks in the middle of the work is a retry, like one that cannot be opened."""
+        try:
+            yield
+        except psycopg.OperationalError as lost:
+            raise source_sessions.unreachable(lost, "ledger" if self._ledger.broken else "source") from lost

@@ -1,0 +1,90 @@
+"""Ledger -> which tables should be backfilled now, and how.
+
+    marked, and nobody reads it                      the whole table
+    marked for holes alone, and their keys are kept  exactly those keys
+    a backfill that has something left to read,
+    and nobody reads it                              that backfill goes on
+
+Nothing asks for a backfill but these facts, so nothing can be asked for and forgotten. A table that is parked or not
+captured is left alone: what was read could not be merged. So is a table without identity whose history has rows that
+were read: the merge holds a chunk against them, and an altered column would make every row count as new.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+
+from tidemark.config import PipelineConfig
+from tidemark.formats.plan import MAX_HOLE_KEYS
+from tidemark.ledger import backfills, chunks, migrations, tables
+from tidemark.ledger.backfills import Backfill, Key, Mode
+from tidemark.ledger.connection import connect
+from tidemark.ledger.tables import TableRow
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """`keys`, of rows and so never for a log, are those to read in mode keys; `reason` is half a sentence."""
+
+    table: str
+    mode: Mode
+    keys: tuple[Key, ...] = field(repr=False)
+    reason: str
+
+
+def wanted(config: PipelineConfig, *, ledger: str, quiet_s: float = 0.0) -> list[Wanted]:
+    """What a backfill run should take, by table. Tables of which a backfill was begun, adopted or read on within the
+    last `quiet_s` seconds are left out: a run that fails at once is not repeated at once."""
+    with connect(ledger) as connection:
+        migrations.require(connection)
+        quiet = _tried_within(connection, config.pipeline, quiet_s)
+        found = [
+            _of(connection, config.pipeline, row)
+            for row in tables.all_of(connection, config.pipeline)
+            if row.captured and row.state != "parked" and row.table not in quiet
+        ]
+    return [one for one in found if one is not None]
+
+
+def _tried_within(connection: psycopg.Connection[Any], pipeline: str, seconds: float) -> set[str]:
+    rows = connection.execute(
+        'SELECT DISTINCT "table" FROM tidemark.backfills '
+        "WHERE pipeline = %s AND active_at > clock_timestamp() - make_interval(secs => %s)",
+        (pipeline, seconds),
+    )
+    return {table for (table,) in rows}
+
+
+def _of(connection: psycopg.Connection[Any], pipeline: str, row: TableRow) -> Wanted | None:
+    known = backfills.open_of(connection, pipeline, row.table)
+    if known is not None:
+        return _to_go_on(connection, pipeline, known)
+    if not row.needs_backfill or _has_been_read(connection, pipeline, row):
+        return None
+    reason = row.backfill_reason or ""
+    keys = tuple(tuple(key) for key in row.hole_keys)
+    if row.backfill_kind == tables.HOLES and 0 < len(keys) < MAX_HOLE_KEYS:
+        return Wanted(row.table, "keys", keys, reason)
+    return Wanted(row.table, "chunks", (), reason)
+
+
+def _to_go_on(connection: psycopg.Connection[Any], pipeline: str, known: Backfill) -> Wanted | None:
+    if chunks.all_read(connection, pipeline, known.backfill) or chunks.being_read(connection, pipeline, known.backfill):
+        return None
+    keys = tuple(
+        key
+        for part in chunks.ranges_of(connection, pipeline, known.backfill)
+        if not part.done
+        for key in part.keys or ()
+    )
+    return Wanted(known.table, known.mode, keys, f"its backfill {known.backfill} is not finished, and nobody reads it")
+
+
+def _has_been_read(connection: psycopg.Connection[Any], pipeline: str, row: TableRow) -> bool:
+    """Whether the table is history only, and was read before."""
+    if row.fingerprint is None or row.fingerprint["key"] or row.fingerprint["identity"] == "full":
+        return False
+    return chunks.has_read_rows(connection, pipeline, row.table)

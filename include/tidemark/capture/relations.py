@@ -1,0 +1,252 @@
+"""The stream's RELATION messages -> numbered `TableSchema`s, and what to say of a table
+whose shape changed (R6, R8, R11).
+
+Columns come from the message, since the stream may be older than the catalogue; the catalogue gives the types behind
+the OIDs, the order of the key's columns, and the primary key under FULL. A shape that the ledger does not have yet
+becomes the table's next version; a version that only a backfill's reader knows is not compared with, since the
+stream is older. What `schema.evolution` finds becomes `TableMark`s, which ride on the manifest of
+the first batch that they concern.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from tidemark.config import TableRule
+from tidemark.errors import KeyValueUnfit, Move, SchemaNotFollowed, TidemarkError
+from tidemark.formats.manifest import TableMark
+from tidemark.names import TableName, is_taken
+from tidemark.pgoutput.messages import RelationColumn, RelationMessage
+from tidemark.schema.evolution import Difference, Verdict, compare_fingerprints, compare_schemas, reasons
+from tidemark.schema.fingerprint import Fingerprint
+from tidemark.schema.mapping import PgType, target_type, type_name
+from tidemark.schema.table import Column, TableSchema
+from tidemark.source.catalog import CapturedTable
+
+# The kind of `needs_backfill` that stands for a difference found in stream or catalogue.
+SOURCE_CHANGED: Final = "source_changed"
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """What the catalogue said at one moment: tables by OID, types by OID."""
+
+    tables: Mapping[int, CapturedTable]
+    types: Mapping[int, PgType]
+
+
+class Schemas:
+    """Answers the decoder's question which captured table a relation is, and in which version; one per drain."""
+
+    def __init__(
+        self,
+        rule_for: Callable[[TableName], TableRule | None],
+        look: Callable[[], Catalog],
+        versions: Callable[[str], list[TableSchema]],
+        ahead: Callable[[str], list[TableSchema]] = lambda _: [],
+    ) -> None:
+        """`rule_for` is `PipelineConfig.rule`; `look` reads the catalogue, `versions` what the stream brought of a
+        table so far, oldest first, `ahead` the newer versions that only a backfill's reader has seen, in the
+        catalogue."""
+        self._rule_for = rule_for
+        self._look = look
+        self._versions = versions
+        self._ahead = ahead
+        self._catalog = look()
+        self._latest: dict[TableName, TableSchema | None] = {}
+        self._marks: dict[tuple[TableName, int], tuple[TableMark, ...]] = {}
+        self._renamed: list[TableMark] = []
+
+    @property
+    def catalog(self) -> Catalog:
+        return self._catalog
+
+    def schema_for(self, relation: RelationMessage) -> TableSchema | None:
+        """The definition that the changes behind this message follow; None where no rule names the table."""
+        rule = self._rule_for(relation.table)
+        self._note_other_name(relation)
+        if rule is None:
+            return None
+        if relation.relation_oid not in self._catalog.tables or any(
+            c.type_oid not in self._catalog.types for c in relation.columns
+        ):
+            self._catalog = self._look()
+        latest = self._latest_of(relation.table)
+        ahead = self._ahead_of(relation.table, latest)
+        shape, unfit = define(relation, rule, self._catalog, latest or (ahead[-1] if ahead else None))
+        differences = [Difference(Verdict.PARK, reason) for reason in unfit]
+        if latest is not None and latest.same_shape(shape):
+            found = replace(latest, relation_oid=shape.relation_oid)
+        else:
+            found = replace(shape, version=_number(shape, latest, ahead))
+            differences += _since(latest, ahead, found)
+        if marks := marks_of(found.table, differences):
+            self._marks[found.table, found.version] = tuple(marks)
+        self._latest[found.table] = found
+        return found
+
+    def _note_other_name(self, relation: RelationMessage) -> None:
+        """Changes of a captured table under another name than it has now: they go to that name's table, or nowhere,
+        and where it was renamed there and back, the catalogue shows nothing of it (R8)."""
+        known = self._catalog.tables.get(relation.relation_oid)
+        if known is None or known.table == relation.table:
+            return
+        reason = f"{known.table} was called {relation.table} for a while, and its changes stand under that name"
+        for table in (known.table, relation.table):
+            if self._rule_for(table) is not None:
+                self._renamed += marks_of(table, [Difference(Verdict.NEEDS_BACKFILL, reason)])
+
+    def take_renamed(self) -> tuple[TableMark, ...]:
+        """What is to be said of tables that were called otherwise; once, with the next batch."""
+        renamed, self._renamed = self._renamed, []
+        return tuple(renamed)
+
+    def take_marks(self, schema: TableSchema) -> tuple[TableMark, ...]:
+        """What is to be said of a version in the batch that is the first to use it; once."""
+        return self._marks.pop((schema.table, schema.version), ())
+
+    def _latest_of(self, table: TableName) -> TableSchema | None:
+        if table not in self._latest:
+            known = self._versions(str(table))
+            self._latest[table] = known[-1] if known else None
+        return self._latest[table]
+
+    def _ahead_of(self, table: TableName, latest: TableSchema | None) -> list[TableSchema]:
+        """Asked anew at every RELATION message, which are few: readers come and go beside the drain."""
+        return [v for v in self._ahead(str(table)) if latest is None or v.version > latest.version]
+
+
+def _number(shape: TableSchema, latest: TableSchema | None, ahead: list[TableSchema]) -> int:
+    """The number of a shape that the stream brings anew: a reader's, where one saw it first, or else the next."""
+    known = next((version for version in ahead if version.same_shape(shape)), None)
+    if known is not None:
+        return known.version
+    return 1 + max([0 if latest is None else latest.version, *(version.version for version in ahead)])
+
+
+def _since(latest: TableSchema | None, ahead: list[TableSchema], found: TableSchema) -> list[Difference]:
+    """What changed since the stream's last version. Where it brought none, a reader's stands for it, unless the stream
+    is only behind what that reader saw."""
+    if latest is not None:
+        return compare_schemas(latest, found)
+    if not ahead or all(d.verdict is Verdict.FOLLOWED for d in compare_schemas(found, ahead[-1])):
+        return []
+    return compare_schemas(ahead[-1], found)
+
+
+def define(
+    relation: RelationMessage, rule: TableRule, catalog: Catalog, latest: TableSchema | None
+) -> tuple[TableSchema, list[str]]:
+    """A relation's captured shape, without a version number, and what of the relation could not be captured."""
+    columns: list[Column] = []
+    unfit: list[str] = []
+    taken: set[str] = set()
+    for sent in relation.columns:
+        if sent.name in rule.leave_out:
+            continue
+        if is_taken(sent.name) or sent.name.lower() in taken:
+            unfit.append(f'column "{sent.name}" has a name that the target already uses')
+            continue
+        taken.add(sent.name.lower())
+        column, refused = _column(sent, rule, catalog.types, latest)
+        columns.append(column)
+        unfit += refused
+    key = _key(relation, catalog.tables.get(relation.relation_oid), latest)
+    captured = {column.name for column in columns}
+    missing = [name for name in key if name not in captured]
+    if missing:
+        unfit.append(f"the key's columns {', '.join(missing)} are left out")
+        key = ()
+    if not columns:
+        unfit.append("no column of it is captured")
+    return TableSchema(relation.table, 0, relation.relation_oid, relation.identity, key, tuple(columns)), unfit
+
+
+def _column(
+    sent: RelationColumn, rule: TableRule, types: Mapping[int, PgType], latest: TableSchema | None
+) -> tuple[Column, list[str]]:
+    mask = rule.mask.get(sent.name)
+    if sent.type_oid not in types and latest is not None:
+        # The type is gone from the catalogue, and the stream is older: what was known of it still holds.
+        for known in latest.columns:
+            if (known.name, known.type_oid, known.typmod, known.mask) == (sent.name, sent.type_oid, sent.typmod, mask):
+                return known, []
+    refused = []
+    override = rule.target.get(sent.name)
+    try:
+        target = target_type(sent.type_oid, sent.typmod, types, override)
+    except ValueError as wrong:
+        refused.append(f'column "{sent.name}" cannot be stored as the pipeline file says: {wrong}')
+        target = target_type(sent.type_oid, sent.typmod, types)
+    return (
+        Column(
+            name=sent.name,
+            type=type_name(sent.type_oid, sent.typmod, types),
+            type_oid=sent.type_oid,
+            typmod=sent.typmod,
+            target="string" if mask == "sha256" else target,
+            mask=mask,
+        ),
+        refused,
+    )
+
+
+def _key(relation: RelationMessage, known: CapturedTable | None, latest: TableSchema | None) -> tuple[str, ...]:
+    """The key in index order. The message says which columns, save under FULL; the catalogue, or else the
+    version before, says in which order."""
+    names = {column.name for column in relation.columns}
+    identity = {column.name for column in relation.columns if column.in_identity}
+    orders = [known.key if known is not None else (), latest.key if latest is not None else ()]
+    if relation.identity == "full":
+        return next((order for order in orders if order and names.issuperset(order)), ())
+    if relation.identity == "nothing" or not identity:
+        return ()
+    for order in orders:
+        if set(order) == identity:
+            return order
+    return tuple(column.name for column in relation.columns if column.in_identity)
+
+
+# --- marks ------------------------------------------------------------------------------------------------------------
+
+
+def marks_of(table: TableName, differences: Iterable[Difference]) -> list[TableMark]:
+    """One mark at most per verdict; what is followed leaves none."""
+    found = list(differences)
+    marks = []
+    if reason := reasons(found, Verdict.PARK):
+        marks.append(park(table, SchemaNotFollowed(table=table, difference=reason)))
+    if reason := reasons(found, Verdict.NEEDS_BACKFILL):
+        marks.append(
+            TableMark(
+                table=str(table), state="needs_backfill", kind=SOURCE_CHANGED, move=Move.BACKFILL.value, message=reason
+            )
+        )
+    return marks
+
+
+def unfit_key(table: TableName, columns: Iterable[str]) -> TableMark:
+    return park(table, KeyValueUnfit(table=table, columns=", ".join(columns)))
+
+
+def park(table: TableName, error: TidemarkError) -> TableMark:
+    return TableMark(
+        table=str(table), state="parked", kind=type(error).__name__, move=error.move.value, message=str(error)
+    )
+
+
+def catalogue_marks(
+    now: Mapping[str, Fingerprint], before: Mapping[str, Fingerprint], gone: Iterable[str]
+) -> list[TableMark]:
+    """What the catalogue shows since the fingerprints that the ledger keeps; `gone` are
+    captured tables that it has no more."""
+    marks = []
+    for table_id, fingerprint in now.items():
+        if table_id in before and before[table_id] != fingerprint:
+            marks += marks_of(TableName.parse(table_id), compare_fingerprints(before[table_id], fingerprint))
+    for table_id in gone:
+        reason = "the table is not at the source any more, or the pipeline file does not name it"
+        marks += marks_of(TableName.parse(table_id), [Difference(Verdict.NEEDS_BACKFILL, reason)])
+    return marks

@@ -1,0 +1,287 @@
+"""What one Spark application shall apply, and what it says it did: `MergePlan` <-> plan.json, `PlanResult` <->
+result.json.
+
+A plan carries no secret and no Airflow (R10): only paths relative to the lake root, table definitions and LSNs. Every
+attempt writes a plan of its own, so a driver that outlives its task never reads another's. Pure: no Spark in here.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from tidemark.formats.manifest import Claim, Sweep
+from tidemark.lsn import Lsn
+from tidemark.schema.table import TableSchema
+
+FORMAT = 1
+
+# More than these are not filled one by one: the whole table is read again.
+MAX_HOLE_KEYS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedFile:
+    path: str
+    rows: int
+    bytes: int
+    schema_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedBatch:
+    """One registered batch as far as it touches the table; files in R1 order, chunks as they were claimed."""
+
+    start_lsn: Lsn
+    end_lsn: Lsn
+    files: tuple[PlannedFile, ...]
+    unchanged: int
+    moved: int
+    truncates: int
+    claims: tuple[Claim, ...] = ()
+    sweeps: tuple[Sweep, ...] = ()
+
+    @property
+    def changes(self) -> int:
+        return sum(f.rows for f in self.files)
+
+    @property
+    def rows(self) -> int:
+        """Changes and rows of chunks."""
+        return self.changes + sum(c.rows for c in self.claims)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "start_lsn": str(self.start_lsn),
+            "end_lsn": str(self.end_lsn),
+            "files": [asdict(f) for f in self.files],
+            "unchanged": self.unchanged,
+            "moved": self.moved,
+            "truncates": self.truncates,
+            "claims": [c.to_json() for c in self.claims],
+            "sweeps": [asdict(s) for s in self.sweeps],
+        }
+
+    @classmethod
+    def from_json(cls, raw: dict[str, Any]) -> PlannedBatch:
+        return cls(
+            start_lsn=Lsn.parse(raw["start_lsn"]),
+            end_lsn=Lsn.parse(raw["end_lsn"]),
+            files=tuple(PlannedFile(**f) for f in raw["files"]),
+            unchanged=raw["unchanged"],
+            moved=raw["moved"],
+            truncates=raw["truncates"],
+            claims=tuple(Claim.from_json(c) for c in raw["claims"]),
+            sweeps=tuple(Sweep(**s) for s in raw["sweeps"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTable:
+    """`after`: end of the last touching batch before the plan, None where there is none in this generation.
+
+    `schemas` holds every version that a file of the plan follows, oldest first; the last one is the target's.
+    `evidence` are older batches, R1 order, none of which the plan applies: those with changes that a chunk or a sweep
+    of the plan did not see, and those that claimed the other chunks of a backfill that the plan sweeps. `had_holes`
+    says that rows of current were last seen with unchanged values whose base is known nowhere.
+    """
+
+    table: str
+    after: Lsn | None
+    schemas: tuple[TableSchema, ...]
+    batches: tuple[PlannedBatch, ...]
+    evidence: tuple[PlannedBatch, ...] = ()
+    had_holes: bool = False
+
+    @property
+    def end_lsn(self) -> Lsn:
+        return self.batches[-1].end_lsn
+
+    @property
+    def rows(self) -> int:
+        """What is to be applied: changes and rows of chunks."""
+        return sum(b.rows for b in self.batches)
+
+    @property
+    def rows_read(self) -> int:
+        """All rows of the files that the plan names."""
+        return self.rows + sum(b.rows for b in self.evidence)
+
+
+@dataclass(frozen=True, slots=True)
+class MergePlan:
+    """`lake` is the root URI that paths are relative to; `pipeline` and `generation` make up the `txnAppId` (R5)."""
+
+    plan: str
+    pipeline: str
+    generation: int
+    lake: str
+    threads: int
+    tables: tuple[PlannedTable, ...]
+
+    def to_json(self) -> str:
+        return json.dumps(
+            {
+                "format": FORMAT,
+                "plan": self.plan,
+                "pipeline": self.pipeline,
+                "generation": self.generation,
+                "lake": self.lake,
+                "threads": self.threads,
+                "tables": [
+                    {
+                        "table": t.table,
+                        "after": None if t.after is None else str(t.after),
+                        "schemas": [s.to_json() for s in t.schemas],
+                        "batches": [b.to_json() for b in t.batches],
+                        "evidence": [b.to_json() for b in t.evidence],
+                        "had_holes": t.had_holes,
+                    }
+                    for t in self.tables
+                ],
+            },
+            indent=1,
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> MergePlan:
+        raw = json.loads(text)
+        if raw.get("format") != FORMAT:
+            raise ValueError(f"plan format {raw.get('format')}, this version reads {FORMAT}")
+        return cls(
+            plan=raw["plan"],
+            pipeline=raw["pipeline"],
+            generation=raw["generation"],
+            lake=raw["lake"],
+            threads=raw["threads"],
+            tables=tuple(
+                PlannedTable(
+                    table=t["table"],
+                    after=None if t["after"] is None else Lsn.parse(t["after"]),
+                    schemas=tuple(TableSchema.from_json(s) for s in t["schemas"]),
+                    batches=tuple(PlannedBatch.from_json(b) for b in t["batches"]),
+                    evidence=tuple(PlannedBatch.from_json(b) for b in t["evidence"]),
+                    had_holes=t["had_holes"],
+                )
+                for t in raw["tables"]
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkResult:
+    """What became of a chunk's rows: `inserted` were missing in the target, `repaired` differed from it, `unchanged`
+    were there already, `overtaken` gave way to a change that their snapshot did not see. `lost_by_window` counts the
+    keys for which such a change was in the WAL before the low watermark: a watermark window alone would have put the
+    older row over it; None of a table without a key, whose rows are not told apart."""
+
+    backfill: str
+    chunk: str
+    attempt: str
+    read: int
+    inserted: int
+    repaired: int
+    unchanged: int
+    overtaken: int
+    lost_by_window: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Holes:
+    """The rows of current with an unchanged value whose base is known nowhere: `columns` maps a column to such rows,
+    `keys` holds their keys as texts that PostgreSQL reads, `MAX_HOLE_KEYS` of them at most."""
+
+    columns: dict[str, int]
+    keys: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TableResult:
+    """What the application found or did to one table.
+
+    Positions are `txnVersion`s read back from Delta after the last step, None where the table has none. `rows` counts
+    what was appended to history and inserted, updated, deleted in current; `swept` maps a backfill to the rows that its
+    sweep removed. `holes` is what current holds of them now, None where this plan cannot have changed it. `error` is
+    None, or {"kind", "move", "message"}.
+    """
+
+    table: str
+    history_lsn: Lsn | None
+    current_lsn: Lsn | None
+    rows: dict[str, int] = field(default_factory=dict)
+    holes: Holes | None = None
+    chunks: tuple[ChunkResult, ...] = ()
+    swept: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    error: dict[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlanResult:
+    plan: str
+    pipeline: str
+    generation: int
+    tables: tuple[TableResult, ...]
+
+    def to_json(self) -> str:
+        def lsn(value: Lsn | None) -> str | None:
+            return None if value is None else str(value)
+
+        tables: list[dict[str, Any]] = [
+            {
+                "table": t.table,
+                "history_lsn": lsn(t.history_lsn),
+                "current_lsn": lsn(t.current_lsn),
+                "rows": t.rows,
+                "holes": None if t.holes is None else {"columns": t.holes.columns, "keys": t.holes.keys},
+                "chunks": [asdict(c) for c in t.chunks],
+                "swept": t.swept,
+                "seconds": t.seconds,
+                "error": t.error,
+            }
+            for t in self.tables
+        ]
+        return json.dumps(
+            {
+                "format": FORMAT,
+                "plan": self.plan,
+                "pipeline": self.pipeline,
+                "generation": self.generation,
+                "tables": tables,
+            },
+            indent=1,
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> PlanResult:
+        raw = json.loads(text)
+        if raw.get("format") != FORMAT:
+            raise ValueError(f"result format {raw.get('format')}, this version reads {FORMAT}")
+
+        def lsn(value: str | None) -> Lsn | None:
+            return None if value is None else Lsn.parse(value)
+
+        return cls(
+            plan=raw["plan"],
+            pipeline=raw["pipeline"],
+            generation=raw["generation"],
+            tables=tuple(
+                TableResult(
+                    table=t["table"],
+                    history_lsn=lsn(t["history_lsn"]),
+                    current_lsn=lsn(t["current_lsn"]),
+                    rows=t["rows"],
+                    holes=None if t["holes"] is None else _holes(t["holes"]),
+                    chunks=tuple(ChunkResult(**c) for c in t["chunks"]),
+                    swept=t["swept"],
+                    seconds=t["seconds"],
+                    error=t["error"],
+                )
+                for t in raw["tables"]
+            ),
+        )
+
+
+def _holes(raw: dict[str, Any]) -> Holes:
+    return Holes(raw["columns"], tuple(tuple(key) for key in raw["keys"]))

@@ -1,0 +1,278 @@
+"""Mode exported_snapshot: processes under one snapshot, and what happens when any of them, or the session, dies."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import psycopg
+import pytest
+
+from sandbox.postgres import wait_for
+from tests.backfill.conftest import Captured
+from tidemark.backfill import exported, keyless
+from tidemark.backfill.exported import exported_snapshot, read_exported
+from tidemark.backfill.ranges import ReadResult
+from tidemark.backfill.sessions import ImportedSnapshot
+from tidemark.errors import ReadRefused, SnapshotExportFailed
+from tidemark.failpoints import OF_A_BACKFILL
+from tidemark.ledger import leases
+from tidemark.lsn import Lsn
+
+
+def a_table(captured: Captured, rows: int = 1000) -> None:
+    captured.execute(
+        "CREATE TABLE t (n int PRIMARY KEY, v text)",
+        f"INSERT INTO t SELECT i, 'v' FROM generate_series(1, {rows}) AS i",
+        "ANALYZE t",
+    )
+    captured.capture()
+
+
+def read(captured: Captured, readers: int = 2) -> ReadResult:
+    return read_exported(
+        captured.config,
+        source=captured.source,
+        ledger=captured.ledger,
+        run_id=captured.run_id,
+        holder=f"backfill/{captured.run_id}/read",
+        salt=b"salt",
+        readers=readers,
+    )
+
+
+def test_all_processes_read_one_snapshot(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    a_table(captured)
+    (backfill,) = captured.plan(tables=["public.t"], mode="exported_snapshot", chunk_rows=100)
+    start = exported._start
+
+    def later(work: Any) -> Any:
+        captured.execute("UPDATE t SET v = 'changed'", "DELETE FROM t WHERE n > 500")
+        return start(work)
+
+    monkeypatch.setattr(exported, "_start", later)
+    result = read(captured)
+    assert result.rows == 1000
+    assert sorted(row["n"] for row in captured.rows(backfill)) == list(range(1, 1001))
+    assert {row["v"] for row in captured.rows(backfill)} == {"v"}
+    points = {chunk.consistent_point for chunk in captured.chunks(backfill)}
+    assert len(points) == 1
+    (point,) = points
+    assert isinstance(point, Lsn)
+    wait_for(
+        "the slot went with its session",
+        lambda: captured.one("SELECT count(*) FROM pg_replication_slots WHERE temporary") == 0,
+    )
+    assert all(r.done for r in captured.ranges(backfill))
+    assert read(captured) == ReadResult()
+
+
+def test_a_backfill_of_another_mode_is_left_to_the_other_readers(captured: Captured) -> None:
+    a_table(captured)
+    captured.plan(tables=["public.t"])
+    assert read(captured) == ReadResult()
+    assert captured.read().rows == 1000
+
+
+def test_a_reader_that_dies_is_started_again(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One reader, which dies at each failpoint in turn: it is the start of a process that takes its time."""
+    a_table(captured)
+    (backfill,) = captured.plan(tables=["public.t"], mode="exported_snapshot", chunk_rows=100)
+    failpoints = [name for name in OF_A_BACKFILL if name.startswith("read.")]
+    left = [*failpoints, ""]
+    monkeypatch.setattr(exported, "STARTS", len(left))
+    start = exported._start
+
+    def dying(work: Any) -> Any:
+        monkeypatch.setenv("TIDEMARK_FAILPOINT", left.pop(0))
+        return start(work)
+
+    monkeypatch.setattr(exported, "_start", dying)
+    with caplog.at_level(logging.WARNING):
+        read(captured, readers=1)
+    assert left == []
+    assert caplog.text.count("starting it again") == len(failpoints)
+    assert sorted(row["n"] for row in captured.rows(backfill)) == list(range(1, 1001))
+    assert len({chunk.consistent_point for chunk in captured.chunks(backfill)}) == 1
+
+
+def test_readers_that_always_die_leave_the_rest_to_chunk_mode(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_table(captured)
+    (backfill,) = captured.plan(tables=["public.t"], mode="exported_snapshot", chunk_rows=100)
+    monkeypatch.setenv("TIDEMARK_FAILPOINT", "read.after_chunk")
+    read(captured, readers=1)
+    assert len(captured.chunks(backfill)) == exported.STARTS
+    monkeypatch.delenv("TIDEMARK_FAILPOINT")
+    captured.read(holder=f"backfill/{captured.run_id}/read")
+    assert sorted(row["n"] for row in captured.rows(backfill)) == list(range(1, 1001))
+    assert sum(chunk.consistent_point is None for chunk in captured.chunks(backfill)) > 0
+
+
+def test_a_try_takes_over_what_the_readers_of_a_killed_one_hold(captured: Captured) -> None:
+    a_table(captured)
+    (backfill,) = captured.plan(tables=["public.t"], mode="exported_snapshot")
+    (part,) = captured.ranges(backfill)
+    killed = leases.hold(
+        captured.ledger, captured.config.pipeline, part.lease, f"backfill/{captured.run_id}/read/1", lease_s=600
+    )
+    killed.__enter__()
+    assert read(captured).rows == 1000
+    assert sorted(row["n"] for row in captured.rows(backfill)) == list(range(1, 1001))
+    killed.__exit__(None, None, None)
+
+
+def test_what_another_tasks_readers_hold_is_left_alone(captured: Captured) -> None:
+    a_table(captured)
+    (backfill,) = captured.plan(tables=["public.t"], mode="exported_snapshot")
+    (part,) = captured.ranges(backfill)
+    with leases.hold(captured.ledger, captured.config.pipeline, part.lease, f"backfill/{captured.run_id}/reader/1"):
+        assert read(captured) == ReadResult()
+
+
+def test_the_death_of_the_session_costs_no_chunk(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    a_table(captured)
+    (backfill,) = captured.plan(tables=["public.t"], mode="exported_snapshot", chunk_rows=100)
+    with exported_snapshot(captured.config, captured.source) as imported:
+
+        def reach(name: str) -> None:
+            if name == "read.after_high":
+                captured.execute(
+                    "SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots WHERE temporary"
+                )
+
+        monkeypatch.setattr("tidemark.backfill.ranges.reach", reach)
+        with caplog.at_level(logging.WARNING):
+            captured.read(imported=imported)
+    assert "the session that exported the snapshot has ended" in caplog.text
+    assert sorted(row["n"] for row in captured.rows(backfill)) == list(range(1, 1001))
+    chunks = captured.chunks(backfill)
+    assert [chunk.consistent_point is None for chunk in chunks] == [False] + [True] * (len(chunks) - 1)
+
+
+@pytest.mark.parametrize("statement", ["ALTER TABLE t ALTER n TYPE bigint", "VACUUM FULL t", "TRUNCATE t"])
+def test_a_table_that_was_rewritten_since_is_not_read_under_the_snapshot(captured: Captured, statement: str) -> None:
+    a_table(captured)
+    (backfill,) = captured.plan(tables=["public.t"], mode="exported_snapshot")
+    with exported_snapshot(captured.config, captured.source) as imported:
+        captured.execute(statement)
+        captured.read(imported=imported)
+    (chunk,) = captured.chunks(backfill)
+    assert chunk.consistent_point is None
+    assert chunk.rows == (0 if "TRUNCATE" in statement else 1000)
+
+
+def test_an_exporter_that_ends_while_its_snapshot_is_imported_leaves_the_rest_to_chunk_mode(captured: Captured) -> None:
+    a_table(captured)
+    (backfill,) = captured.plan(tables=["public.t"], mode="exported_snapshot")
+    with psycopg.connect(captured.source) as exporter:
+        row = exporter.execute("SELECT pg_export_snapshot()").fetchone()
+        assert row is not None
+        # Its file outlives it, as it seems to a session that has read it just before.
+        captured.execute(f"COPY (SELECT) TO PROGRAM 'cp pg_snapshots/{row[0]} pg_snapshots/0000FFFF-0000FFFF-1'")
+    gone = ImportedSnapshot("0000FFFF-0000FFFF-1", Lsn(1))
+    with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState), captured.connection.transaction():
+        captured.execute(
+            "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", f"SET TRANSACTION SNAPSHOT '{gone.identifier}'"
+        )
+    captured.read(imported=gone)
+    assert [chunk.consistent_point for chunk in captured.chunks(backfill)] == [None]
+    assert len(captured.rows(backfill)) == 1000
+
+
+def test_under_the_snapshot_the_key_keeps_the_order_that_it_had(captured: Captured) -> None:
+    a_table(captured)
+    (backfill,) = captured.plan(tables=["public.t"], mode="exported_snapshot", chunk_rows=100)
+    with psycopg.connect(captured.source) as exporter:
+        row = exporter.execute("SELECT pg_export_snapshot()").fetchone()
+        assert row is not None
+        captured.execute("CREATE UNIQUE INDEX down ON t (n DESC)", "ALTER TABLE t REPLICA IDENTITY USING INDEX down")
+        captured.read(imported=ImportedSnapshot(row[0], Lsn(1)))
+    assert [row["n"] for row in captured.rows(backfill)] == list(range(1, 1001))
+    assert captured.again(backfill).state == "open"
+
+
+def test_an_old_transaction_is_named_when_no_snapshot_can_be_exported(captured: Captured) -> None:
+    a_table(captured)
+    captured.plan(tables=["public.t"], mode="exported_snapshot")
+    captured.with_bounds(join_wait_s=1)
+    with psycopg.connect(captured.source, application_name="the writer") as writer:
+        writer.execute("INSERT INTO t VALUES (0)")
+        with pytest.raises(SnapshotExportFailed, match="the writer"):
+            read(captured)
+    assert captured.one("SELECT count(*) FROM pg_replication_slots WHERE temporary") == 0
+
+
+def test_what_a_reader_raises_is_raised(captured: Captured) -> None:
+    a_table(captured)
+    captured.plan(tables=["public.t"], mode="exported_snapshot")
+    role = f"limited_{captured.config.pipeline}"
+    captured.execute(f"CREATE ROLE {role} LOGIN REPLICATION")
+    whole, captured.source = captured.source, captured.source.replace("user=postgres", f"user={role}")
+    try:
+        with pytest.raises(ReadRefused, match="permission denied"):
+            read(captured)
+    finally:
+        captured.source = whole
+        captured.execute(f"DROP ROLE {role}")
+
+
+def test_a_reader_ends_with_the_process_that_started_it(captured: Captured) -> None:
+    a_table(captured)
+    (backfill,) = captured.plan(tables=["public.t"], mode="exported_snapshot")
+    with psycopg.connect(captured.source) as altering:
+        altering.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
+        work = exported._Work(
+            captured.config,
+            captured.source,
+            captured.ledger,
+            captured.run_id,
+            "reader",
+            None,
+            ImportedSnapshot("none", Lsn(1)),
+        )
+        process = exported._start(work)
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(20) == 1
+    assert captured.chunks(backfill) == []
+
+
+@pytest.mark.usefixtures("all_sessions_read")
+def test_a_table_without_key_is_read_by_sessions_under_the_exported_snapshot(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keyless, "STRETCH_PAGES", 1)
+    captured.execute(
+        "CREATE TABLE t (n int, v text)",
+        "ALTER TABLE t REPLICA IDENTITY FULL",
+        "INSERT INTO t SELECT i, repeat('v', 100) FROM generate_series(1, 1000) AS i",
+    )
+    captured.capture()
+    (backfill,) = captured.plan(tables=["public.t"], mode="exported_snapshot")
+    with exported_snapshot(captured.config, captured.source) as imported:
+        captured.execute("UPDATE t SET n = -n")
+        captured.read(imported=imported)
+    (chunk,) = captured.chunks(backfill)
+    assert (chunk.consistent_point, len(chunk.files)) == (imported.consistent_point, 2)
+    assert sorted(row["n"] for row in captured.rows(backfill)) == list(range(1, 1001))
+
+
+def test_a_role_that_may_only_read_and_replicate_is_enough(captured: Captured) -> None:
+    a_table(captured)
+    role = f"limited_{captured.config.pipeline}"
+    captured.execute(f"CREATE ROLE {role} LOGIN REPLICATION", f"GRANT SELECT ON t TO {role}")
+    whole, captured.source = captured.source, captured.source.replace("user=postgres", f"user={role}")
+    try:
+        captured.plan(tables=["public.t"], mode="exported_snapshot", chunk_rows=100, row_filter="n <= 500")
+        assert read(captured).rows == 500
+        captured.plan(tables=["public.t"], chunk_rows=100, replace=True)
+        assert captured.read().rows == 1000
+    finally:
+        captured.source = whole
+        captured.execute(f"DROP OWNED BY {role}", f"DROP ROLE {role}")

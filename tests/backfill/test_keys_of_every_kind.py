@@ -1,0 +1,151 @@
+"""Any key is walked in its index's order: every row exactly once over all ranges, whatever the size of a chunk."""
+
+from __future__ import annotations
+
+import random
+
+import psycopg
+import pytest
+
+from tests.backfill.conftest import Captured
+from tidemark.backfill import sessions
+from tidemark.backfill.chunk_reading import exactly
+from tidemark.names import TableName
+from tidemark.source import catalog, keyset
+from tidemark.source.keyset import TableToRead
+
+ROWS = 2000
+
+LETTERS = "(ARRAY['a', 'B', 'ä', 'Z', 'z-', 'é', '', 'ß'])[1 + i % 8] || i / 8"
+BY_INDEX = "ALTER TABLE t REPLICA IDENTITY USING INDEX k"
+
+# An operator class that orders texts as no collation does.
+BY_LENGTH = (
+    "".join(
+        f"""CREATE FUNCTION {name}(text, text) RETURNS bool IMMUTABLE STRICT LANGUAGE sql AS
+        'SELECT (length($1), $1 COLLATE "C") {operator} (length($2), $2 COLLATE "C")';
+        CREATE OPERATOR {operator}# (FUNCTION = {name}, LEFTARG = text, RIGHTARG = text);"""
+        for name, operator in (("shorter", "<"), ("not_longer", "<="), ("not_shorter", ">="), ("longer", ">"))
+    )
+    + """CREATE FUNCTION by_length(text, text) RETURNS int IMMUTABLE STRICT LANGUAGE sql AS
+    'SELECT CASE WHEN shorter($1, $2) THEN -1 WHEN longer($1, $2) THEN 1 ELSE 0 END';
+    CREATE OPERATOR CLASS by_length FOR TYPE text USING btree AS OPERATOR 1 <#, OPERATOR 2 <=#, OPERATOR 3 =,
+    OPERATOR 4 >=#, OPERATOR 5 >#, FUNCTION 1 by_length(text, text);"""
+)
+
+# Definition of the table t, and its rows as expressions in i; n is i, to tell them apart.
+KEYS = {
+    "integer": ("CREATE TABLE t (n int PRIMARY KEY)", "i"),
+    "composite": ("CREATE TABLE t (n int, a int, b text, PRIMARY KEY (a, b, n))", "i, i % 7, 'b' || i % 30"),
+    "composite in another order": ("CREATE TABLE t (n int, a int, b int, PRIMARY KEY (b, a, n))", "i, i % 5, i % 3"),
+    "mixed ascending and descending": (
+        "CREATE TABLE t (n int NOT NULL, a int NOT NULL, b text NOT NULL);"
+        f"CREATE UNIQUE INDEX k ON t (a, b DESC, n DESC NULLS LAST); {BY_INDEX}",
+        "i, i % 6, 'b' || i % 11",
+    ),
+    "descending": (f"CREATE TABLE t (n int NOT NULL); CREATE UNIQUE INDEX k ON t (n DESC); {BY_INDEX}", "i"),
+    "uuid": ("CREATE TABLE t (n int, u uuid PRIMARY KEY)", "i, md5(i::text)::uuid"),
+    "an index with another collation than the column": (
+        'CREATE TABLE t (n int, s text COLLATE "C" NOT NULL);'
+        f'CREATE UNIQUE INDEX k ON t (s COLLATE "POSIX"); {BY_INDEX}',
+        f"i, {LETTERS}",
+    ),
+    "text_pattern_ops": (
+        f"CREATE TABLE t (n int, s text NOT NULL); CREATE UNIQUE INDEX k ON t (s text_pattern_ops DESC); {BY_INDEX}",
+        f"i, {LETTERS}",
+    ),
+    "text in an order of its own, the longest last": (
+        f"{BY_LENGTH} CREATE TABLE t (n int, s text NOT NULL); CREATE UNIQUE INDEX k ON t (s by_length); {BY_INDEX}",
+        f"i, {LETTERS} || repeat('x', i % 11)",
+    ),
+    "varchar and bpchar": (
+        "CREATE TABLE t (n int, v varchar(20), c char(6), PRIMARY KEY (v, c))",
+        "i, 'it''s \\' || i % 40, (i / 40)::text",
+    ),
+    "timestamps": (
+        "CREATE TABLE t (n int, at timestamptz, day date, PRIMARY KEY (day, at))",
+        "i, '2024-01-01'::timestamptz + i * interval '1.000001 s', '2024-01-01'::date + i % 3",
+    ),
+    "double": (
+        "CREATE TABLE t (n int, x numeric(20, 3), y double precision, PRIMARY KEY (x, y))",
+        "i, (i % 50) / 7.0, CASE WHEN i % 50 = i THEN 'NaN' ELSE i / 3.0 END",
+    ),
+    "full with a primary key": (
+        "CREATE TABLE t (n int, a int, PRIMARY KEY (a, n)); ALTER TABLE t REPLICA IDENTITY FULL",
+        "i, i % 9",
+    ),
+    "an enum, a boolean and bytes": (
+        "CREATE TYPE mood AS ENUM ('sad', 'ok', 'happy');"
+        "CREATE TABLE t (n int, m mood, o bool, y bytea, PRIMARY KEY (m, o, y))",
+        "i, (ARRAY['sad', 'ok', 'happy'])[1 + i % 3]::mood, i % 2 = 0, int4send(i)",
+    ),
+    "a domain and an array": (
+        "CREATE DOMAIN positive AS int CHECK (value > 0);"
+        "CREATE TABLE t (n int, d positive, r text[], PRIMARY KEY (d, r))",
+        """i, 1 + i % 20, ARRAY[i % 3, i]::text[] || '"'::text""",
+    ),
+    "partitioned": (
+        "CREATE TABLE t (n int, day int, PRIMARY KEY (day, n)) PARTITION BY LIST (day);"
+        "CREATE TABLE t0 PARTITION OF t FOR VALUES IN (0, 3);"
+        "CREATE TABLE t1 (n int NOT NULL, gone int, day int NOT NULL); ALTER TABLE t1 DROP gone;"
+        "ALTER TABLE t ATTACH PARTITION t1 FOR VALUES IN (1, 2)",
+        "i, i % 4",
+    ),
+    "names that need quotes": (
+        """CREATE TABLE t (n int, "Größe ""%s {}" int, "select" text, PRIMARY KEY ("select", "Größe ""%s {}"))""",
+        "i, i, i % 5",
+    ),
+}
+
+
+def fill(captured: Captured, kind: str, rows: int) -> None:
+    definition, values = KEYS[kind]
+    captured.execute(definition, f"INSERT INTO t SELECT {values} FROM generate_series(0, {rows - 1}) AS i", "ANALYZE t")
+
+
+@pytest.mark.parametrize("kind", KEYS)
+def test_every_row_is_read_once_over_all_ranges(captured_on_each: Captured, kind: str) -> None:
+    captured = captured_on_each
+    fill(captured, kind, ROWS)
+    captured.capture()
+    chunk_rows = random.Random(kind).choice([37, 100, 333, 1000])
+    (backfill,) = captured.plan(tables=["public.t"], chunk_rows=chunk_rows, readers=1)
+    result = captured.read()
+    assert sorted(row["n"] for row in captured.rows(backfill)) == list(range(ROWS))
+    ranges = captured.ranges(backfill)
+    assert len(ranges) == min(4, ROWS // chunk_rows)
+    assert all(r.done for r in ranges)
+    assert (ranges[0].lower, ranges[-1].upper) == (None, None)
+    assert [r.upper for r in ranges[:-1]] == [r.lower for r in ranges[1:]]
+    assert result.rows == ROWS
+    assert result.ranges == len(ranges)
+    assert result.chunks == len(captured.chunks(backfill)) > len(ranges)
+
+
+def to_read(captured: Captured, connection: psycopg.Connection[object], name: str = "t") -> TableToRead:
+    config = exactly(captured.config, TableName("public", name))
+    assert config is not None
+    (table,) = catalog.captured_tables(connection, config)
+    return keyset.table_to_read(connection, table, None)
+
+
+@pytest.mark.parametrize("kind", KEYS)
+def test_every_part_of_a_chunk_is_one_stretch_of_the_index(captured: Captured, kind: str) -> None:
+    fill(captured, kind, 20_000)
+    with sessions.connect(captured.source, captured.config) as connection, connection.transaction():
+        for setting in sessions.INDEX_ALONE:
+            connection.execute(setting)
+        table = to_read(captured, connection)
+        first, second, upper = keyset.sampled_bounds(connection, table, 4)
+        for position, bound in ((first, second), (first, upper), (first, None), (None, upper), (None, None)):
+            for equal in keyset.parts_behind(table, position):
+                query = keyset.chunk_query(table, position, bound, equal=equal, limit=500)
+                plan = "\n".join(
+                    line for (line,) in connection.execute(psycopg.sql.SQL("EXPLAIN {}").format(query)).fetchall()
+                )
+                for node in ("-> Sort", "Incremental Sort", "Seq Scan", "Bitmap"):
+                    assert node not in plan.replace("->  ", "-> "), plan
+                assert not plan.startswith("Sort"), plan
+                assert "Index" in plan, plan
+                if position is not None:
+                    assert "Index Cond" in plan, plan

@@ -1,0 +1,299 @@
+"""What a form may ask for, what it is refused with, and what is opened: ranges, keys, gone on with, replaced."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.backfill.conftest import Captured
+from tidemark.backfill import planning
+from tidemark.backfill.wanted import Wanted
+from tidemark.config import TableRule
+from tidemark.errors import (
+    BackfillIsOpen,
+    BackfillIsRead,
+    BackfillRefused,
+    BackfillTablesUnknown,
+    CaptureNotBegun,
+    JoinHorizonBlocked,
+    RowFilterInvalid,
+)
+from tidemark.ledger import leases
+
+
+def a_table(captured: Captured, rows: int = 100) -> None:
+    captured.execute(
+        "CREATE TABLE orders (id int PRIMARY KEY, v text)",
+        f"INSERT INTO orders SELECT i, 'v' || i FROM generate_series(1, {rows}) AS i",
+        "ANALYZE orders",
+    )
+    captured.capture()
+
+
+def test_without_a_capture_there_is_no_backfill(captured: Captured) -> None:
+    captured.execute("CREATE TABLE orders (id int PRIMARY KEY)")
+    with pytest.raises(CaptureNotBegun, match="Run the capture DAG"):
+        captured.plan(tables=["public.orders"])
+    captured.capture()
+    captured.execute("CREATE TABLE later (id int PRIMARY KEY)")
+    with pytest.raises(CaptureNotBegun, match="later"):
+        captured.plan(tables=["public.orders", "public.later"])
+    assert captured.ledger_query("SELECT * FROM tidemark.backfills") == []
+
+
+def test_a_slot_that_was_moved_needs_a_capture_run_first(captured: Captured) -> None:
+    a_table(captured)
+    captured.execute(f"SELECT pg_replication_slot_advance('{captured.config.slot}', pg_current_wal_lsn())")
+    with pytest.raises(CaptureNotBegun, match="beyond"):
+        captured.plan(tables=["public.orders"])
+
+
+def test_unknown_names_are_refused_with_the_nearest(captured: Captured) -> None:
+    a_table(captured)
+    with pytest.raises(BackfillTablesUnknown, match=r"'public\.order' \(did you mean 'public\.orders'\?\)"):
+        captured.plan(tables=["public.order"])
+    with pytest.raises(BackfillTablesUnknown, match="'nonsense'"):
+        captured.plan(tables=["public.orders", "nonsense"])
+
+
+def test_names_are_those_of_the_pipeline_file(captured: Captured) -> None:
+    captured.execute('CREATE TABLE "a.b *" (id int PRIMARY KEY)')
+    a_table(captured)
+    assert [b.table for b in captured.plan(tables=['public."a.b *"'])] == ["public.a%2Eb%20%2A"]
+    assert [b.table for b in captured.plan(tables=["public.*"], replace=True)] == [
+        "public.a%2Eb%20%2A",
+        "public.orders",
+    ]
+
+
+def test_planning_again_in_the_same_run_changes_nothing(captured: Captured) -> None:
+    a_table(captured)
+    first = captured.plan("one", tables=["public.orders"], chunk_rows=10)
+    ranges = captured.ranges(first[0])
+    assert len(ranges) == 8
+    again = captured.plan("one", tables=["public.orders"], chunk_rows=10)
+    assert [b.backfill for b in again] == [first[0].backfill]
+    assert captured.ranges(again[0]) == ranges
+
+
+@pytest.mark.parametrize("failpoint", ["plan.before_open", "plan.after_open"])
+def test_a_plan_that_died_is_finished_by_its_next_try(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch, failpoint: str
+) -> None:
+    captured.execute("CREATE TABLE a (id int PRIMARY KEY)")
+    a_table(captured)
+
+    def reach(name: str) -> None:
+        if name == failpoint:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("tidemark.backfill.planning.reach", reach)
+    with pytest.raises(KeyboardInterrupt):
+        captured.plan("one", tables=["public.*"])
+    assert len(captured.ledger_query("SELECT * FROM tidemark.backfills")) == (failpoint == "plan.after_open")
+    monkeypatch.undo()
+    assert [b.table for b in captured.plan("one", tables=["public.*"])] == ["public.a", "public.orders"]
+    assert len(captured.ledger_query("SELECT * FROM tidemark.backfills")) == 2
+
+
+def test_an_open_backfill_is_gone_on_with(captured: Captured) -> None:
+    a_table(captured)
+    (first,) = captured.plan(tables=["public.orders"], chunk_rows=10, row_filter="id > 5")
+    (second,) = captured.plan(tables=["public.orders"], row_filter="id > 5")
+    assert (second.backfill, second.run_id, second.chunk_rows) == (first.backfill, captured.run_id, 10)
+
+
+def test_another_filter_or_mode_is_refused_unless_it_replaces(captured: Captured) -> None:
+    a_table(captured)
+    (first,) = captured.plan(tables=["public.orders"])
+    for request in ({"row_filter": "id > 5"}, {"mode": "exported_snapshot"}, {"mode": "keys", "keys": [["1"]]}):
+        with pytest.raises(BackfillIsOpen, match=first.backfill):
+            captured.plan(tables=["public.orders"], **request)
+    (second,) = captured.plan(tables=["public.orders"], row_filter="id > 5", replace=True)
+    assert captured.again(first).state == "closed"
+    assert "replaced" in (captured.again(first).state_reason or "")
+    assert (second.state, second.sweeps) == ("open", False)
+
+
+def test_a_backfill_that_is_being_read_is_not_taken_away(captured: Captured) -> None:
+    a_table(captured)
+    (first,) = captured.plan(tables=["public.orders"])
+    (part,) = captured.ranges(first)
+    with (
+        leases.hold(captured.ledger, captured.config.pipeline, part.lease, "the reader"),
+        pytest.raises(BackfillIsRead, match="the reader"),
+    ):
+        captured.plan(tables=["public.orders"])
+    assert captured.again(first).run_id != captured.run_id
+
+
+def test_one_that_nobody_read_for_long_is_closed(captured: Captured) -> None:
+    a_table(captured)
+    (first,) = captured.plan(tables=["public.orders"])
+    captured.ledger_query("UPDATE tidemark.backfills SET active_at = active_at - interval '2 days' RETURNING 1")
+    (second,) = captured.plan(tables=["public.orders"], row_filter="id > 1")
+    assert captured.again(first).state == "closed"
+    assert second.state == "open"
+
+
+def test_transactions_older_than_the_capture_are_waited_for_and_named(captured: Captured) -> None:
+    a_table(captured)
+    captured.with_bounds(join_wait_s=1)
+    captured.ledger_query("UPDATE tidemark.tables SET join_horizon = 2000000000 RETURNING 1")
+    with psycopg.connect(captured.source, application_name="the writer") as writer:
+        writer.execute("INSERT INTO orders VALUES (1000)")
+        with pytest.raises(JoinHorizonBlocked, match="the writer"):
+            captured.plan(tables=["public.orders"])
+    assert captured.ledger_query("SELECT * FROM tidemark.backfills") == []
+
+
+@pytest.mark.parametrize(
+    ("row_filter", "said"),
+    [
+        ("nothing > 1", 'column "nothing" does not exist'),
+        ("id >", "syntax error"),
+        ("id", "must be type boolean"),
+        ("true) OR (true", "syntax error"),
+        ("true ORDER BY id", "syntax error"),
+        ("true; DROP TABLE orders", "multiple commands"),
+        ("count(*) > 1", "aggregate functions are not allowed"),
+        ("v::int > 1", "SQLSTATE 22P02"),
+        ("id / (id - 1) > 1", "SQLSTATE 22012"),
+        ("refuse(v)", "SQLSTATE P0001"),
+        ("set_config('x.y', lo_create(0)::text, false) IS NULL", "read-only"),
+    ],
+)
+def test_a_row_filter_is_tried_at_the_source(captured: Captured, row_filter: str, said: str) -> None:
+    captured.execute("CREATE FUNCTION refuse(v text) RETURNS bool LANGUAGE plpgsql AS $$BEGIN RAISE 'not %', v; END$$")
+    a_table(captured)
+    with pytest.raises(RowFilterInvalid, match=re.escape(said)) as refused:
+        captured.plan(tables=["public.orders"], row_filter=row_filter)
+    assert "v1" not in str(refused.value)
+    assert captured.one("SELECT count(*) FROM orders") == 100
+
+
+def test_ranges_have_at_least_the_rows_of_a_chunk(captured: Captured) -> None:
+    a_table(captured, rows=1000)
+    for chunk_rows, readers, count in ((50_000, 2, 1), (400, 2, 2), (100, 1, 4), (100, 2, 8), (10, 16, 64)):
+        (backfill,) = captured.plan(tables=["public.orders"], chunk_rows=chunk_rows, readers=readers, replace=True)
+        ranges = captured.ranges(backfill)
+        assert len(ranges) == count
+        bounds = [int(r.upper[0]) for r in ranges[:-1] if r.upper]
+        assert bounds == sorted(set(bounds))
+        assert backfill.estimated_rows == 1000
+
+
+# --- keys -------------------------------------------------------------------------------------------------------------
+
+
+def test_chosen_keys_are_read_and_nothing_else(captured: Captured) -> None:
+    captured.execute(
+        "CREATE TABLE t (n int, at timestamptz, PRIMARY KEY (at, n))",
+        "INSERT INTO t SELECT i, '2024-01-01'::timestamptz + i * interval '1 h' FROM generate_series(1, 3000) AS i",
+    )
+    captured.capture()
+    keys: list[Any] = [("2024-01-01 02:00+01", "1"), {"n": 2, "at": "2024-01-01T02:00:00Z"}, ("2024-01-01 01:00Z", 1)]
+    keys += [{"n": i, "at": "2020-01-01 00:00Z"} for i in range(2000)]
+    (backfill,) = captured.plan(tables=["public.t"], mode="keys", keys=keys)
+    assert [len(r.keys or ()) for r in captured.ranges(backfill)] == [1000, 1000, 2]
+    assert (backfill.sweeps, backfill.estimated_rows) == (False, 2002)
+    captured.read()
+    assert sorted(row["n"] for row in captured.rows(backfill)) == [1, 2]
+    (same,) = captured.plan(tables=["public.t"], mode="keys", keys=keys)
+    assert same.backfill == backfill.backfill
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ([], "mode keys needs keys"),
+        ([["1"], ["a secret"]], "key 2 is no value of id (integer)"),
+        ([["1", "2"]], "key 1 must have 1 values"),
+        ([{"id": 1, "v": "x"}], "key 1 must have the columns id"),
+        ([[None]], "key 1 must hold texts or numbers"),
+    ],
+)
+def test_keys_that_are_none_are_refused_by_number(captured: Captured, keys: list[Any], said: str) -> None:
+    a_table(captured)
+    with pytest.raises(BackfillRefused, match=re.escape(said)) as refused:
+        captured.plan(tables=["public.orders"], mode="keys", keys=keys)
+    assert "secret" not in str(refused.value)
+
+
+def test_what_has_no_key_is_read_as_a_whole_or_not_at_all(captured: Captured) -> None:
+    captured.config = dataclasses.replace(captured.config, tables=(TableRule("public.log"),))
+    captured.execute("CREATE TABLE log (n int)", "INSERT INTO log VALUES (1), (1)")
+    captured.capture()
+    for request in ({"row_filter": "n > 0"}, {"mode": "keys", "keys": [["1"]]}):
+        with pytest.raises(BackfillRefused, match="no key"):
+            captured.plan(tables=["public.log"], **request)
+    (backfill,) = captured.plan(tables=["public.log"])
+    captured.read()
+    assert [row["n"] for row in captured.rows(backfill)] == [1, 1]
+    captured.ledger_query("UPDATE tidemark.chunks SET claimed_lsn = '0/1' RETURNING 1")
+    captured.ledger_query("UPDATE tidemark.backfills SET state = 'applied' RETURNING 1")
+    with pytest.raises(BackfillRefused, match="make every row count as new"):
+        captured.plan(tables=["public.log"])
+    assert len(captured.plan(tables=["public.log"], replace=True)) == 1
+
+
+# --- what is wanted ---------------------------------------------------------------------------------------------------
+
+
+def test_a_form_without_tables_takes_what_is_wanted(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    captured.execute("CREATE TABLE holes (id int PRIMARY KEY)", "INSERT INTO holes VALUES (1), (2)")
+    captured.execute("CREATE TABLE log (n int)")
+    a_table(captured)
+    found = [
+        Wanted("public.orders", "chunks", (), "existing rows"),
+        Wanted("public.holes", "keys", (("2",),), "holes"),
+        Wanted("public.gone", "chunks", (), "it was there once"),
+    ]
+    monkeypatch.setattr("tidemark.backfill.planning.wanted", lambda config, *, ledger: found)
+    first = captured.plan()
+    assert [(b.table, b.mode, b.sweeps) for b in first] == [
+        ("public.holes", "keys", False),
+        ("public.orders", "chunks", True),
+    ]
+    captured.read()
+    assert [row["id"] for row in captured.rows(first[0])] == [2]
+    # An open one is gone on with, whatever it reads.
+    assert [b.backfill for b in captured.plan()] == [b.backfill for b in first]
+    with pytest.raises(BackfillRefused, match="that the form names"):
+        captured.plan(row_filter="id > 1")
+
+
+def test_what_the_dead_were_reading_is_waited_for(captured: Captured) -> None:
+    a_table(captured)
+    (first,) = captured.plan()
+    (part,) = captured.ranges(first)
+    with leases.hold(captured.ledger, captured.config.pipeline, part.lease, "the dead"):
+        assert captured.plan() == []
+    assert [b.backfill for b in captured.plan()] == [first.backfill]
+    captured.read()
+    assert captured.plan() == []
+
+
+@pytest.mark.parametrize("mode", ["chunks", "keys"])
+@pytest.mark.parametrize("looked_at_first", [True, False])
+def test_a_backfill_that_ends_while_it_is_looked_at_is_not_begun_anew(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch, mode: str, looked_at_first: bool
+) -> None:
+    a_table(captured)
+    (first,) = captured.plan(tables=["public.orders"], mode=mode, **({"keys": [["1"]]} if mode == "keys" else {}))
+    open_of = planning.backfills.open_of
+
+    def ends(*_: Any) -> None:
+        captured.ledger_query("UPDATE tidemark.backfills SET state = 'applied' RETURNING 1")
+
+    if looked_at_first:
+        monkeypatch.setattr(planning._Planner, "_await_readers", ends)
+    else:
+        monkeypatch.setattr(planning.backfills, "open_of", lambda *given: ends() or open_of(*given))
+    # Nobody named the table: its backfill was all that asked for this one.
+    assert captured.plan() == []
+    assert captured.ledger_query("SELECT backfill FROM tidemark.backfills") == [(first.backfill,)]

@@ -1,0 +1,75 @@
+"""The embedded server, where it outlives the command that started it, and the shop that it holds."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from sandbox import postgres, shop
+from sandbox.checkout import this_checkout
+from sandbox.postgres import PostgresServer
+
+
+def test_a_server_with_a_password_lets_nobody_in_without_it(tmp_path: Path) -> None:
+    server = PostgresServer(tmp_path / "server", password="it's 1 secret")
+    try:
+        server.start()
+        with psycopg.connect(server.conninfo(), password=server.password) as connection:
+            assert connection.execute("SHOW wal_level").fetchone() == ("logical",)
+        with pytest.raises(psycopg.OperationalError, match="password"):
+            psycopg.connect(f"host=127.0.0.1 port={server.port} dbname=postgres user=postgres")
+        assert not list(server.home.glob("initial-password"))
+    finally:
+        server.remove()
+
+
+def test_what_root_makes_outside_the_checkout_is_found_again_and_nobody_else_makes_any(tmp_path: Path) -> None:
+    server = PostgresServer(tmp_path / "server")
+    lies_outside = not server.home.is_relative_to(tmp_path)
+    assert lies_outside == (os.geteuid() == 0)
+    try:
+        server.start()
+        assert (server.home in postgres.folders_outside(this_checkout().root)) == lies_outside
+        assert server.home not in postgres.folders_outside(tmp_path)
+    finally:
+        server.remove()
+    assert server.home not in postgres.folders_outside(this_checkout().root)
+
+
+def test_a_link_that_somebody_left_where_everybody_may_write_is_not_followed(tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir(mode=0o750)
+    link = tmp_path / "link"
+    link.symlink_to(theirs)
+    with pytest.raises(RuntimeError, match="somebody else"):
+        postgres.make_outside(link, (os.geteuid(), os.getegid()), 0o700)
+    assert theirs.stat().st_mode & 0o777 == 0o750
+    assert not list(theirs.iterdir())
+
+
+def rows(source: str) -> dict[str, int]:
+    """Rows per table of the shop."""
+    with psycopg.connect(source) as connection:
+        return {t: connection.execute(f"SELECT count(*) FROM {t}").fetchone()[0] for t in shop.TABLES}  # type: ignore[index]
+
+
+def test_the_shop_does_what_the_demo_says(source: str) -> None:
+    shop.create_tables(source)
+    shop.create_tables(source)
+    busy = shop.Shop(source)
+    busy.open()
+    assert 59_000 < sum(rows(source).values()) < 61_000, "before anybody captures it"
+    busy.trade(0)
+    assert all(busy.changed.values()), Counter({k: v for k, v in busy.changed.items() if not v})
+    assert sum(busy.changed.values()) > 100_000
+    with psycopg.connect(source) as connection:
+        assert rows(source)["shop.orders"] == 20_000 - busy.changed["cancelled orders with their lines"]
+        moved = connection.execute("SELECT count(*), min(length(description)) FROM shop.products WHERE sku LIKE '%-B'")
+        assert moved.fetchone() == (busy.changed["product numbers changed"], 9899)
+        assert connection.execute("SELECT count(*) FROM shop.orders WHERE total = -1").fetchone() == (0,)
+        shown = connection.execute("SELECT status FROM shop.orders WHERE id = %s", (shop.SHOWN_ORDER,))
+        assert shown.fetchone() == ("delivered",)

@@ -1,0 +1,169 @@
+"""RELATION messages -> numbered versions: what comes from the message, what from the catalogue, what from the version
+before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tidemark.capture.relations import Catalog, Schemas
+from tidemark.config import TableRule
+from tidemark.names import TableName
+from tidemark.pgoutput.messages import RelationColumn, RelationMessage
+from tidemark.schema.mapping import PgType
+from tidemark.schema.table import Identity, TableSchema
+from tidemark.source.catalog import CapturedTable
+
+ORDERS = TableName("public", "orders")
+TYPES = {
+    20: PgType(20, "int8", "pg_catalog", "b"),
+    25: PgType(25, "text", "pg_catalog", "b"),
+    90000: PgType(90000, "whole", "public", "d", base_oid=20),
+}
+
+
+def relation(*columns: tuple[str, int, bool], identity: Identity = "default") -> RelationMessage:
+    return RelationMessage(16384, ORDERS, identity, tuple(RelationColumn(n, oid, -1, key) for n, oid, key in columns))
+
+
+def captured(*key: str) -> CapturedTable:
+    return CapturedTable(ORDERS, 16384, "r", TableRule("public.*"), "default", key, (), True, (), None)
+
+
+class Source:
+    """The catalogue as it changes while a drain runs."""
+
+    def __init__(self, *key: str, types: dict[int, PgType] = TYPES) -> None:
+        self.catalog = Catalog({16384: captured(*key)}, types)
+        self.looks = 0
+
+    def look(self) -> Catalog:
+        self.looks += 1
+        return self.catalog
+
+
+def schemas(source: Source, *known: TableSchema, rule: TableRule | None = None) -> Schemas:
+    return Schemas(lambda _: rule or TableRule("public.*"), source.look, lambda _: list(known))
+
+
+def one(schemas: Schemas, message: RelationMessage) -> TableSchema:
+    found = schemas.schema_for(message)
+    assert found is not None
+    return found
+
+
+def test_the_first_shape_is_version_one_and_an_equal_one_keeps_its_number() -> None:
+    first = one(schemas(Source("id")), relation(("id", 20, True), ("note", 25, False)))
+    assert (first.version, first.key, [c.target for c in first.columns]) == (1, ("id",), ["bigint", "string"])
+    again = one(schemas(Source("id"), replace(first, version=7)), relation(("id", 20, True), ("note", 25, False)))
+    assert again.version == 7
+
+
+def test_another_shape_is_the_next_version_and_its_marks_are_given_once() -> None:
+    first = one(schemas(Source("id")), relation(("id", 20, True), ("note", 25, False)))
+    later = schemas(Source("id"), first)
+    second = one(later, relation(("id", 20, True)))
+    assert second.version == 2
+    assert [m.state for m in later.take_marks(second)] == ["parked"]
+    assert later.take_marks(second) == ()
+
+
+def test_a_table_that_no_rule_names_is_not_captured() -> None:
+    assert Schemas(lambda _: None, Source("id").look, lambda _: []).schema_for(relation(("id", 20, True))) is None
+
+
+def test_the_key_of_the_message_has_the_order_of_the_catalogue_or_else_of_the_version_before() -> None:
+    message = relation(("a", 20, True), ("b", 20, True))
+    assert one(schemas(Source("b", "a")), message).key == ("b", "a")
+    before = one(schemas(Source("b", "a")), message)
+    assert one(schemas(Source("c"), before), message).key == ("b", "a")
+    assert one(schemas(Source("c")), message).key == ("a", "b")
+
+
+def test_under_full_the_key_is_the_primary_key_and_without_one_there_is_none() -> None:
+    message = relation(("a", 20, True), ("b", 20, True), identity="full")
+    assert one(schemas(Source("b")), message).key == ("b",)
+    assert one(schemas(Source()), message).key == ()
+    assert one(schemas(Source("gone")), message).key == ()
+
+
+def test_a_type_that_is_gone_from_the_catalogue_is_what_it_was_before() -> None:
+    message = relation(("id", 20, True), ("n", 90000, False))
+    before = one(schemas(Source("id")), message)
+    assert before.columns[1].target == "bigint"
+    source = Source("id", types={20: TYPES[20]})
+    after = one(schemas(source, before), message)
+    assert (after.version, after.columns) == (1, before.columns)
+    assert source.looks == 2
+
+
+def test_a_type_made_while_the_drain_runs_is_looked_up() -> None:
+    source = Source("id", types={20: TYPES[20]})
+    asked = schemas(source)
+    source.catalog = Catalog(source.catalog.tables, TYPES)
+    assert one(asked, relation(("id", 20, True), ("n", 90000, False))).columns[1].target == "bigint"
+
+
+def test_masks_targets_and_left_out_columns_follow_the_rule() -> None:
+    rule = TableRule("public.*", leave_out=("c",), mask={"a": "sha256"}, target={"b": "text"})
+    message = relation(("id", 20, True), ("a", 20, False), ("b", 20, False), ("c", 20, False))
+    found = one(schemas(Source("id"), rule=rule), message)
+    assert [(c.name, c.target, c.mask) for c in found.columns] == [
+        ("id", "bigint", None),
+        ("a", "string", "sha256"),
+        ("b", "string", None),
+    ]
+
+
+def test_a_key_that_is_left_out_parks_the_table() -> None:
+    asked = schemas(Source("id"), rule=TableRule("public.*", leave_out=("id",)))
+    found = one(asked, relation(("id", 20, True), ("note", 25, False)))
+    assert found.key == ()
+    assert "the key's columns id are left out" in asked.take_marks(found)[0].message
+
+
+def test_two_names_that_differ_only_in_case_park_the_table() -> None:
+    asked = schemas(Source("id"))
+    found = one(asked, relation(("id", 20, True), ("note", 25, False), ("NOTE", 25, False)))
+    assert [c.name for c in found.columns] == ["id", "note"]
+    assert 'column "NOTE" has a name that the target already uses' in asked.take_marks(found)[0].message
+
+
+# --- a reader that is ahead of the stream -----------------------------------------------------------------------------
+
+NARROW = relation(("id", 20, True))
+WIDE = relation(("id", 20, True), ("note", 25, False))
+
+
+def beside(known: list[TableSchema], ahead: list[TableSchema]) -> Schemas:
+    return Schemas(lambda _: TableRule("public.*"), Source("id").look, lambda _: known, lambda _: ahead)
+
+
+def shape(message: RelationMessage, version: int) -> TableSchema:
+    return replace(one(schemas(Source("id")), message), version=version)
+
+
+def test_a_column_that_only_a_reader_has_seen_was_not_dropped() -> None:
+    found = beside([shape(NARROW, 1)], [shape(WIDE, 2)])
+    behind = one(found, NARROW)
+    assert (behind.version, found.take_marks(behind)) == (1, ())
+    level = one(found, WIDE)
+    assert (level.version, found.take_marks(level)) == (2, ())
+
+
+def test_a_stream_that_begins_behind_a_reader_takes_the_next_number_and_nothing_was_dropped() -> None:
+    found = beside([], [shape(WIDE, 1)])
+    behind = one(found, NARROW)
+    assert (behind.version, found.take_marks(behind)) == (2, ())
+
+
+def test_a_column_that_a_reader_saw_and_the_first_change_has_no_more_parks_the_table() -> None:
+    found = beside([], [shape(relation(("id", 20, True), ("note", 20, False)), 1)])
+    differs = one(found, WIDE)
+    assert (differs.version, [m.state for m in found.take_marks(differs)]) == (2, ["parked"])
+
+
+def test_a_new_shape_takes_no_number_that_a_reader_has() -> None:
+    other = relation(("id", 20, True), ("more", 20, False))
+    found = beside([shape(NARROW, 1)], [shape(WIDE, 2)])
+    assert one(found, other).version == 3

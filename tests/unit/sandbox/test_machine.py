@@ -1,0 +1,169 @@
+"""What set-up makes of a machine: its Java, its pip settings, its jars, its environment."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from pathlib import Path
+
+import pytest
+
+from sandbox import jars, java, setup, system_packages
+from sandbox.checkout import Checkout, this_checkout
+from sandbox.jars import Jar
+from sandbox.steps import StepFailed, Steps
+
+
+def make_java(home: Path, version: str, release: bool = True) -> Path:
+    (home / "bin").mkdir(parents=True)
+    program = home / "bin" / "java"
+    program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2024-01-01' >&2\n")
+    program.chmod(0o755)
+    if release:
+        (home / "release").write_text(f'IMPLEMENTOR="Somebody"\nJAVA_VERSION="{version}"\n')
+    return home
+
+
+def places(tmp_path: Path) -> tuple[str, ...]:
+    return (f"{tmp_path}/jvm/*",)
+
+
+def test_java_17_in_a_usual_place_is_taken_before_21_in_java_home(tmp_path: Path) -> None:
+    wanted = make_java(tmp_path / "jvm" / "b", "17.0.9")
+    newer = make_java(tmp_path / "elsewhere", "21.0.1")
+    assert java.find({"JAVA_HOME": str(newer), "PATH": ""}, places(tmp_path)) == wanted
+
+
+def test_java_home_is_taken_before_the_same_version_elsewhere(tmp_path: Path) -> None:
+    make_java(tmp_path / "jvm" / "a", "17.0.1")
+    named = make_java(tmp_path / "a folder with spaces", "17.0.2")
+    assert java.find({"JAVA_HOME": str(named), "PATH": ""}, places(tmp_path)) == named
+
+
+def test_java_on_the_path_is_found_through_its_link(tmp_path: Path) -> None:
+    home = make_java(tmp_path / "real", "17.0.1", release=False)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "java").symlink_to(home / "bin" / "java")
+    assert java.find({"PATH": str(tmp_path / "bin")}, places(tmp_path)) == home.resolve()
+
+
+@pytest.mark.parametrize("version", ["1.8.0_402", "11.0.2", "25"])
+def test_a_java_that_spark_does_not_run_on_is_left_alone(tmp_path: Path, version: str) -> None:
+    make_java(tmp_path / "jvm" / "a", version)
+    assert java.find({"PATH": "", "JAVA_HOME": str(tmp_path / "gone")}, places(tmp_path)) is None
+
+
+def test_every_package_manager_has_a_sentence_with_a_command() -> None:
+    for manager in system_packages.MANAGERS:
+        assert f"{manager.command(java.packages(manager)[0])}`" in java.advice(manager)
+    assert "JAVA_HOME" in java.advice(None)
+
+
+def test_the_second_package_is_tried_where_the_first_is_unknown(tmp_path: Path) -> None:
+    tool = tmp_path / "install"
+    tool.write_text(f'#!/bin/sh\n[ "$1" = second ] && echo "$1" > "{tmp_path}/installed"\n')
+    tool.chmod(0o755)
+    manager = system_packages.PackageManager("tool", (str(tool),))
+    system_packages.install(manager, ["first", "second"], tmp_path / "log", {})
+    assert (tmp_path / "installed").read_text() == "second\n"
+    with pytest.raises(StepFailed, match="ended with 1"):
+        system_packages.install(manager, ["third"], tmp_path / "log", {})
+
+
+def test_every_package_of_the_lock_has_a_hash_and_no_line_names_a_host() -> None:
+    lock = (this_checkout().root / "requirements.txt").read_text()
+    packages = [line for line in lock.splitlines() if "==" in line and not line.startswith((" ", "#"))]
+    assert len(packages) > 100
+    assert all(line.endswith("\\") for line in packages)
+    assert "://" not in lock
+    assert setup._entry(lock, "uv").startswith("uv==")
+    assert setup._entry(lock, "uv").count("==") == 1
+
+
+def test_what_pip_is_told_reaches_uv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkout = Checkout(tmp_path)
+    checkout.python.parent.mkdir(parents=True)
+    checkout.python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    checkout.python.chmod(0o755)
+    settings = tmp_path / "pip.conf"
+    settings.write_text("[global]\nindex-url = https://mirror.example/simple\ncert = /etc/company.pem\n")
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(settings))
+    monkeypatch.setenv("PIP_CERT", "/etc/mine.pem")
+    found = setup._uv_settings(checkout)
+    assert found["UV_DEFAULT_INDEX"] == "https://mirror.example/simple"
+    assert found["SSL_CERT_FILE"] == "/etc/mine.pem"
+
+
+def test_jars_that_maven_or_ivy_has_need_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = tuple(Jar(name, hashlib.sha256(name.encode()).hexdigest()) for name in ("one", "two", "three"))
+    home, into = tmp_path / "home", tmp_path / "jars"
+    kept = (
+        home / ".m2" / "repository" / "io" / "delta" / "one" / jars.VERSION / wanted[0].file,
+        home / ".ivy2.5.2" / "jars" / f"io.delta_{wanted[1].file}",
+        home / ".ivy2" / "cache" / "io.delta" / "three" / "jars" / wanted[2].file,
+    )
+    for jar, file in zip(wanted, kept, strict=True):
+        file.parent.mkdir(parents=True)
+        file.write_text(jar.artifact)
+    asked: list[str] = []
+    monkeypatch.setattr(jars, "JARS", wanted)
+    monkeypatch.setattr(jars, "_resolve", lambda missing, ivy: asked.extend(j.artifact for j in missing))
+    jars.fetch(into, tmp_path / "ivy", home)
+    assert sorted(f.name for f in into.iterdir()) == sorted(j.file for j in wanted)
+    assert asked == []
+
+
+def test_a_kept_jar_with_another_hash_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jar = Jar("one", hashlib.sha256(b"right").hexdigest())
+    ivy = tmp_path / "ivy" / "jars"
+    ivy.mkdir(parents=True)
+    kept = tmp_path / ".ivy2" / "jars" / f"io.delta_{jar.file}"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("wrong")
+    monkeypatch.setattr(jars, "JARS", (jar,))
+    monkeypatch.setattr(jars, "_resolve", lambda missing, _: (ivy / f"io.delta_{jar.file}").write_text("right"))
+    jars.fetch(tmp_path / "jars", ivy.parent, tmp_path)
+    assert (tmp_path / "jars" / jar.file).read_text() == "right"
+
+
+def test_a_second_set_up_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkout = Checkout(tmp_path)
+    (tmp_path / "requirements.txt").write_text("one==1 \\\n    --hash=sha256:0\n")
+    done: list[str] = []
+
+    def run(command: list[object], log: Path, **_: object) -> None:
+        done.append(" ".join(map(str, command)))
+
+    def made(_: Checkout, lock: Path) -> None:
+        done.append(lock.name)
+        checkout.python.parent.mkdir(parents=True, exist_ok=True)
+        checkout.python.touch()
+
+    monkeypatch.setattr(setup, "run", run)
+    monkeypatch.setattr(setup, "_install", made)
+    setup._packages(checkout, Steps())
+    assert len(done) == 2
+    setup._packages(checkout, Steps())
+    assert len(done) == 2
+    (tmp_path / "requirements.txt").write_text("one==2 \\\n    --hash=sha256:0\n")
+    setup._packages(checkout, Steps())
+    assert len(done) == 4
+
+
+def test_programs_of_the_checkout_see_no_foreign_python_spark_or_airflow(tmp_path: Path) -> None:
+    machine = {
+        "PATH": "/usr/bin",
+        "PYTHONPATH": "/somewhere",
+        "SPARK_HOME": "/opt/spark",
+        "AIRFLOW_HOME": "/opt/airflow",
+        "AIRFLOW__CORE__EXECUTOR": "CeleryExecutor",
+        "NO_PROXY": "example.org",
+        "LANG": "C",
+    }
+    env = Checkout(tmp_path).environment(machine)
+    assert "/opt" not in "".join(env.values())
+    assert "/somewhere" not in env["PYTHONPATH"]
+    assert "AIRFLOW__CORE__EXECUTOR" not in env
+    assert env["NO_PROXY"] == "example.org,127.0.0.1,localhost"
+    assert env["LANG"] == "C"
+    assert env["PATH"].split(":")[0] == str(tmp_path / ".venv" / "bin")
