@@ -401,7 +401,7 @@ def net_copies(
 
     def transform(changes: DataFrame) -> DataFrame:
         types = {name: changes.schema[name].dataType for name in columns}
-        forms = [stored_form(column(name), types[name]).alias(f"__tidemark_form_{n}") for n, name in enumerate(columns)]
+        forms = [row_form(columns, types).alias("__tidemark_form")]
         if texts:
             forms.append(
                 stored_form(_text_or_null(columns), changes.schema["_text"].dataType).alias("__tidemark_texts")
@@ -447,17 +447,12 @@ def copies_after(columns: Sequence[str], target: DataFrame | None) -> Transform:
             there = target.alias("target").join(
                 net.alias("net"), on=same_row(columns, types, "target", "net"), how="left_semi"
             )
-            forms = [
-                stored_form(column(name), types[name]).alias(f"__tidemark_form_{n}") for n, name in enumerate(columns)
-            ]
-            counts = there.groupBy(*forms).agg(F.count(F.lit(1)).alias("__tidemark_there"))
-            same = [
-                stored_form(column(name, "net"), types[name]).eqNullSafe(F.col(f"there.__tidemark_form_{n}"))
-                for n, name in enumerate(columns)
-            ]
+            form = row_form(columns, types).alias("__tidemark_form")
+            counts = there.groupBy(form).agg(F.count(F.lit(1)).alias("__tidemark_there"))
+            same = row_form(columns, types, "net").eqNullSafe(F.col("there.__tidemark_form"))
             counted = (
                 net.alias("net")
-                .join(counts.alias("there"), on=all_of(same), how="left")
+                .join(counts.alias("there"), on=same, how="left")
                 .select("net.*", F.coalesce(F.col("there.__tidemark_there"), F.lit(0)).alias("__tidemark_there"))
             )
         after = F.greatest(F.lit(0), F.col("__tidemark_there") + F.col(NET)).cast("int")
@@ -470,12 +465,16 @@ COPY = "__tidemark_copy"
 
 
 def same_row(columns: Sequence[str], types: dict[str, DataType], left: str, right: str) -> Column:
-    return all_of(
-        [
-            stored_form(column(name, left), types[name]).eqNullSafe(stored_form(column(name, right), types[name]))
-            for name in columns
-        ]
-    )
+    return row_form(columns, types, left).eqNullSafe(row_form(columns, types, right))
+
+
+def row_form(columns: Sequence[str], types: dict[str, DataType], of: str | None = None) -> Column:
+    """A row as one value, a struct of stored forms: never NULL, and equal exactly where two rows are stored alike.
+
+    One value, since Spark works on a conjunction of comparisons by comparison: what it infers from them grew by powers
+    of the columns (17 were never done with), and 300 overran its stack.
+    """
+    return F.struct(*[stored_form(column(name, of), types[name]).alias(str(n)) for n, name in enumerate(columns)])
 
 
 def stored_form(value: Column, of: DataType) -> Column:

@@ -41,6 +41,9 @@ TABLE_SETTINGS: Final[Mapping[str, str]] = {
     # A cast that loses something is an error, never a NULL.
     "spark.sql.ansi.enabled": "true",
     "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
+    # What Spark infers from a condition grows by powers with its length, and is of no use here: no filter of ours can
+    # be told from another. Our conditions are short, but those that Delta makes of them are not ours.
+    "spark.sql.constraintPropagation.enabled": "false",
     # A table's log is small: 50 tasks to read it would be most of a small merge.
     "spark.databricks.delta.snapshotPartitions": "1",
     "spark.databricks.delta.schema.autoMerge.enabled": "false",

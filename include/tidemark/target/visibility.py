@@ -286,17 +286,8 @@ def _same(columns: Sequence[str], types: dict[str, DataType], struct: str) -> Co
     """Whether a row and the one in a struct are stored alike, and lack the same values."""
     nothing = F.array().cast("array<string>")
     holes = [F.array_sort(F.coalesce(of, nothing)) for of in (F.col(HOLES), F.col(struct)[HOLES])]
-    return fold.all_of(
-        [
-            holes[0] == holes[1],
-            *[
-                fold.stored_form(column(name), types[name]).eqNullSafe(
-                    fold.stored_form(column(name, struct), types[name])
-                )
-                for name in columns
-            ],
-        ]
-    )
+    same_values = fold.row_form(columns, types).eqNullSafe(fold.row_form(columns, types, struct))
+    return (holes[0] == holes[1]) & same_values
 
 
 def additions(key: Sequence[str], columns: Sequence[str]) -> Transform:
