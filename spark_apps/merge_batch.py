@@ -22,7 +22,8 @@ except ImportError:  # run from a checkout; on a cluster the package comes with 
 
 
 from tidemark import failpoints
-from tidemark.formats.plan import MergePlan, PlanResult
+from tidemark.formats.plan import MergePlan
+from tidemark.formats.result import PlanResult
 from tidemark.target.merge import apply_plan
 from tidemark.target.session import read_text, start, write_text
 

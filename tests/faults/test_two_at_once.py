@@ -18,7 +18,8 @@ from tests.support.thorough import thorough
 from tidemark.capture.merging import ingest, make_plan
 from tidemark.errors import LeaseTaken
 from tidemark.formats import layout
-from tidemark.formats.plan import MergePlan, PlanResult
+from tidemark.formats.plan import MergePlan
+from tidemark.formats.result import PlanResult
 from tidemark.staging.store import Store
 
 

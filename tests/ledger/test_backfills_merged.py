@@ -20,15 +20,8 @@ from tidemark.config import Bounds, PipelineConfig
 from tidemark.errors import BackfillClosed, BackfillNotApplied
 from tidemark.formats import layout
 from tidemark.formats.manifest import Claim, Sweep
-from tidemark.formats.plan import (
-    MAX_HOLE_KEYS,
-    ChunkResult,
-    Holes,
-    MergePlan,
-    PlannedTable,
-    PlanResult,
-    TableResult,
-)
+from tidemark.formats.plan import MergePlan, PlannedTable
+from tidemark.formats.result import MAX_HOLE_KEYS, ChunkResult, Holes, PlanResult, TableResult
 from tidemark.ledger import backfills, batches, chunks, joins, leases, overview, schema_versions, tables
 from tidemark.ledger.backfills import Backfill, NewRange
 from tidemark.ledger.chunks import ReadChunk, Rejection

@@ -15,7 +15,8 @@ from tidemark.capture.merging import Ingested, ingest, make_plan, planned
 from tidemark.config import Bounds, PipelineConfig
 from tidemark.errors import LeaseTaken
 from tidemark.formats import layout
-from tidemark.formats.plan import Holes, MergePlan, PlanResult, TableResult
+from tidemark.formats.plan import MergePlan
+from tidemark.formats.result import Holes, PlanResult, TableResult
 from tidemark.ledger import batches, plans, positions, tables
 from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import Lease, hold, of_table

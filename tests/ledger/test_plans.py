@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.manifests import manifest_of, plan_of
 from tidemark.errors import LeaseLost
-from tidemark.formats.plan import PlanResult
+from tidemark.formats.result import PlanResult
 from tidemark.ledger import leases, plans
 from tidemark.ledger.generations import Generation
 from tidemark.lsn import Lsn

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from tests.support.backfills import open_backfill
-from tidemark.formats.plan import Holes
+from tidemark.formats.result import Holes
 from tidemark.ledger import backfills, tables
 from tidemark.ledger.generations import Generation
 from tidemark.ledger.tables import TableRow

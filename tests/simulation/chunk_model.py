@@ -23,7 +23,8 @@ from tests.support.capture import Environment
 from tidemark.formats import layout
 from tidemark.formats.columns import staged_schema
 from tidemark.formats.manifest import BatchManifest, Claim, StagedFile, Sweep, TableChanges
-from tidemark.formats.plan import ChunkResult, Holes, MergePlan, PlannedTable, PlanResult, TableResult
+from tidemark.formats.plan import MergePlan, PlannedTable
+from tidemark.formats.result import ChunkResult, Holes, PlanResult, TableResult
 from tidemark.formats.snapshot import Snapshot
 from tidemark.ledger import batches, generations
 from tidemark.lsn import Lsn

@@ -18,7 +18,8 @@ from tests.support import delta_files
 from tidemark.formats import layout
 from tidemark.formats.columns import chunk_schema, staged_schema
 from tidemark.formats.manifest import Claim, StagedFile, Sweep
-from tidemark.formats.plan import MergePlan, PlannedBatch, PlannedFile, PlannedTable, PlanResult, TableResult
+from tidemark.formats.plan import MergePlan, PlannedBatch, PlannedFile, PlannedTable
+from tidemark.formats.result import PlanResult, TableResult
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
 from tidemark.schema.table import Column, Identity, TableSchema

@@ -18,7 +18,8 @@ from tests.spark.lake import PIPELINE, TEXTS, Lake, StagedTable, table_schema
 from tests.spark.model import Change
 from tests.spark.test_values import insert, update
 from tidemark.errors import DeltaMissing
-from tidemark.formats.plan import PlannedTable, PlanResult, TableResult
+from tidemark.formats.plan import PlannedTable
+from tidemark.formats.result import PlanResult, TableResult
 from tidemark.lsn import Lsn
 from tidemark.schema.table import Column
 from tidemark.target import session

@@ -18,7 +18,7 @@ from tests.spark.model import Change, Row
 from tests.spark.source import KEYS, Source
 from tests.spark.test_values import delete, move, update
 from tidemark.formats.manifest import Claim, Sweep
-from tidemark.formats.plan import TableResult
+from tidemark.formats.result import TableResult
 from tidemark.formats.snapshot import Snapshot
 from tidemark.lsn import Lsn
 from tidemark.target import chunk_changes, merge

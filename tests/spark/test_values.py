@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from tests.spark.lake import TEXTS, Lake, StagedTable, table_schema, with_columns
 from tests.spark.model import Change, Key, Row, apply
-from tidemark.formats.plan import Holes, TableResult
+from tidemark.formats.result import Holes, TableResult
 from tidemark.schema.table import TableSchema
 from tidemark.target import changes as target_changes
 

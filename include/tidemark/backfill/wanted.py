@@ -18,7 +18,7 @@ from typing import Any
 import psycopg
 
 from tidemark.config import PipelineConfig
-from tidemark.formats.plan import MAX_HOLE_KEYS
+from tidemark.formats.result import MAX_HOLE_KEYS
 from tidemark.ledger import backfills, chunks, migrations, tables
 from tidemark.ledger.backfills import Backfill, Key, Mode
 from tidemark.ledger.connection import connect

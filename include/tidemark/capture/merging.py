@@ -27,14 +27,8 @@ from tidemark import failpoints
 from tidemark.config import PipelineConfig
 from tidemark.errors import LakeFailed
 from tidemark.formats import layout
-from tidemark.formats.plan import (
-    MergePlan,
-    PlannedBatch,
-    PlannedFile,
-    PlannedTable,
-    PlanResult,
-    TableResult,
-)
+from tidemark.formats.plan import MergePlan, PlannedBatch, PlannedFile, PlannedTable
+from tidemark.formats.result import PlanResult, TableResult
 from tidemark.formats.snapshot import Snapshot
 from tidemark.ledger import backfills, batches, chunks, plans, positions, tables
 from tidemark.ledger.batches import TouchedTable

@@ -24,7 +24,7 @@ from psycopg.types.json import Jsonb
 
 from tidemark.errors import ClaimRefused
 from tidemark.formats.manifest import Claim, StagedFile, Sweep
-from tidemark.formats.plan import ChunkResult
+from tidemark.formats.result import ChunkResult
 from tidemark.ledger import backfills
 from tidemark.ledger.backfills import Key, Mode, NewRange
 from tidemark.ledger.leases import Lease, of_range

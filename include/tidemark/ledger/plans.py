@@ -15,7 +15,8 @@ from typing import Any
 import psycopg
 from psycopg.types.json import Jsonb
 
-from tidemark.formats.plan import MergePlan, PlanResult
+from tidemark.formats.plan import MergePlan
+from tidemark.formats.result import PlanResult
 from tidemark.ledger.leases import SLOT, Lease, of_table
 from tidemark.lsn import Lsn
 

@@ -21,7 +21,7 @@ from psycopg.types.json import Jsonb
 
 from tidemark.errors import Move
 from tidemark.formats.manifest import TableMark
-from tidemark.formats.plan import Holes
+from tidemark.formats.result import Holes
 from tidemark.schema.table import TableSchema
 
 State = Literal["merging", "deferred", "parked"]

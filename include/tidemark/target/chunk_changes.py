@@ -21,7 +21,8 @@ from pyspark.sql import functions as F
 
 from tidemark.errors import ChunksMissing
 from tidemark.formats.manifest import Claim, Sweep
-from tidemark.formats.plan import ChunkResult, PlannedBatch
+from tidemark.formats.plan import PlannedBatch
+from tidemark.formats.result import ChunkResult
 from tidemark.formats.snapshot import Snapshot
 from tidemark.schema.table import TableSchema
 from tidemark.target import delta_tables, fold, visibility

@@ -50,7 +50,7 @@ from pyspark.sql.types import (
 )
 
 from tidemark.errors import LocationTaken
-from tidemark.formats.plan import Holes
+from tidemark.formats.result import Holes
 from tidemark.lsn import Lsn
 from tidemark.names import spark_identifier
 from tidemark.target.session import java_class

@@ -42,16 +42,8 @@ from tidemark.errors import (
     TidemarkError,
 )
 from tidemark.formats import layout
-from tidemark.formats.plan import (
-    MAX_HOLE_KEYS,
-    ChunkResult,
-    Holes,
-    MergePlan,
-    PlannedBatch,
-    PlannedTable,
-    PlanResult,
-    TableResult,
-)
+from tidemark.formats.plan import MergePlan, PlannedBatch, PlannedTable
+from tidemark.formats.result import MAX_HOLE_KEYS, ChunkResult, Holes, PlanResult, TableResult
 from tidemark.lsn import Lsn
 from tidemark.names import spark_identifier
 from tidemark.schema.table import TableSchema

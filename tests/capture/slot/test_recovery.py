@@ -11,7 +11,7 @@ from tests.support.manifests import path_of, plan_of
 from tidemark.errors import ChangesGone
 from tidemark.formats import layout
 from tidemark.formats.manifest import BatchManifest, TableMark
-from tidemark.formats.plan import PlanResult
+from tidemark.formats.result import PlanResult
 from tidemark.ledger import batches, plans, tables
 from tidemark.ledger import connection as ledger_connection
 from tidemark.ledger.migrations import migrate

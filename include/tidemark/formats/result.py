@@ -1,0 +1,136 @@
+"""What one Spark application says it did: `PlanResult` <-> result.json, beside the plan.
+
+It is written once, after the last table; where it is missing, the tables' own positions say what was applied. Pure: no
+Spark in here.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from tidemark.lsn import Lsn
+
+FORMAT = 1
+
+# More than these are not filled one by one: the whole table is read again.
+MAX_HOLE_KEYS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkResult:
+    """What became of a chunk's rows: `inserted` were missing in the target, `repaired` differed from it, `unchanged`
+    were there already, `overtaken` gave way to a change that their snapshot did not see. `lost_by_window` counts the
+    keys for which such a change was in the WAL before the low watermark: a watermark window alone would have put the
+    older row over it; None of a table without a key, whose rows are not told apart."""
+
+    backfill: str
+    chunk: str
+    attempt: str
+    read: int
+    inserted: int
+    repaired: int
+    unchanged: int
+    overtaken: int
+    lost_by_window: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Holes:
+    """The rows of current with an unchanged value whose base is known nowhere: `columns` maps a column to such rows,
+    `keys` holds their keys as texts that PostgreSQL reads, `MAX_HOLE_KEYS` of them at most."""
+
+    columns: dict[str, int]
+    keys: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TableResult:
+    """What the application found or did to one table.
+
+    Positions are `txnVersion`s read back from Delta after the last step, None where the table has none. `rows` counts
+    what was appended to history and inserted, updated, deleted in current; `swept` maps a backfill to the rows that its
+    sweep removed. `holes` is what current holds of them now, None where this plan cannot have changed it. `error` is
+    None, or {"kind", "move", "message"}.
+    """
+
+    table: str
+    history_lsn: Lsn | None
+    current_lsn: Lsn | None
+    rows: dict[str, int] = field(default_factory=dict)
+    holes: Holes | None = None
+    chunks: tuple[ChunkResult, ...] = ()
+    swept: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    error: dict[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlanResult:
+    plan: str
+    pipeline: str
+    generation: int
+    tables: tuple[TableResult, ...]
+
+    def to_json(self) -> str:
+        def lsn(value: Lsn | None) -> str | None:
+            return None if value is None else str(value)
+
+        tables: list[dict[str, Any]] = [
+            {
+                "table": t.table,
+                "history_lsn": lsn(t.history_lsn),
+                "current_lsn": lsn(t.current_lsn),
+                "rows": t.rows,
+                "holes": None if t.holes is None else {"columns": t.holes.columns, "keys": t.holes.keys},
+                "chunks": [asdict(c) for c in t.chunks],
+                "swept": t.swept,
+                "seconds": t.seconds,
+                "error": t.error,
+            }
+            for t in self.tables
+        ]
+        return json.dumps(
+            {
+                "format": FORMAT,
+                "plan": self.plan,
+                "pipeline": self.pipeline,
+                "generation": self.generation,
+                "tables": tables,
+            },
+            indent=1,
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> PlanResult:
+        raw = json.loads(text)
+        if raw.get("format") != FORMAT:
+            raise ValueError(f"result format {raw.get('format')}, this version reads {FORMAT}")
+
+        def lsn(value: str | None) -> Lsn | None:
+            return None if value is None else Lsn.parse(value)
+
+        return cls(
+            plan=raw["plan"],
+            pipeline=raw["pipeline"],
+            generation=raw["generation"],
+            tables=tuple(
+                TableResult(
+                    table=t["table"],
+                    history_lsn=lsn(t["history_lsn"]),
+                    current_lsn=lsn(t["current_lsn"]),
+                    rows=t["rows"],
+                    holes=None if t["holes"] is None else _holes(t["holes"]),
+                    chunks=tuple(ChunkResult(**c) for c in t["chunks"]),
+                    swept=t["swept"],
+                    seconds=t["seconds"],
+                    error=t["error"],
+                )
+                for t in raw["tables"]
+            ),
+        )
+
+
+def _holes(raw: dict[str, Any]) -> Holes:
+    return Holes(raw["columns"], tuple(tuple(key) for key in raw["keys"]))
