@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,30 +16,49 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 LIBRARY = REPOSITORY / "include" / "tidemark"
 APPLICATIONS = sorted((REPOSITORY / "spark_apps").glob("*.py"))
 
+INPUT_AND_OUTPUT = {"fsspec", "os", "socket", "subprocess", "pathlib"}
+
 # Folder or module -> what nothing in it may import, at module level or inside a function.
 FORBIDDEN = {
     "dags": {"pyspark", "psycopg", "delta", "sandbox", "tests"},
     "plugins": {"pyspark", "delta", "sandbox", "tests", "tidemark.target.delta_tables", "tidemark.target.session"},
-    "spark_apps": {"airflow", "tidemark_airflow", "psycopg", "tidemark.source", "tidemark.ledger", "tidemark.capture"},
+    "spark_apps": {
+        *("airflow", "tidemark_airflow", "psycopg"),
+        *("tidemark.source", "tidemark.ledger", "tidemark.capture", "tidemark.backfill"),
+    },
     "include/tidemark": {"airflow", "tidemark_airflow", "sandbox", "tests"},
-    "include/tidemark/source": {"pyspark", "delta", "tidemark.target"},
-    "include/tidemark/ledger": {"pyspark", "delta"},
-    "include/tidemark/target": {"psycopg", "tidemark.source", "tidemark.ledger", "tidemark.capture"},
-    # No I/O in what is pure.
-    "include/tidemark/pgoutput": {"psycopg", "pyspark", "fsspec", "os", "socket", "subprocess", "pathlib", "logging"},
-    "include/tidemark/schema": {"psycopg", "pyspark", "fsspec", "os", "socket", "subprocess", "pathlib", "logging"},
-    "include/tidemark/formats": {"psycopg", "pyspark", "fsspec", "os", "socket", "subprocess", "pathlib", "logging"},
-    "include/tidemark/target/fold.py": {"psycopg", "delta", "fsspec", "os", "socket", "subprocess", "pathlib"},
-    "include/tidemark/target/visibility.py": {"psycopg", "delta", "fsspec", "os", "socket", "subprocess", "pathlib"},
-    "include/tidemark/backfill/chunk_size.py": {
+    "include/tidemark/source": {"pyspark", "delta", "tidemark.target", "tidemark.ledger"},
+    "include/tidemark/ledger": {
+        *("pyspark", "delta", "tidemark.source", "tidemark.staging", "tidemark.target"),
+        *("tidemark.capture", "tidemark.backfill"),
+    },
+    "include/tidemark/staging": {
         "psycopg",
         "pyspark",
-        "fsspec",
-        "os",
-        "socket",
-        "subprocess",
-        "pathlib",
+        "delta",
+        "tidemark.source",
+        "tidemark.ledger",
+        "tidemark.target",
     },
+    "include/tidemark/target": {
+        *("psycopg", "tidemark.source", "tidemark.ledger", "tidemark.capture", "tidemark.backfill"),
+    },
+    # No I/O in what is pure.
+    "include/tidemark/pgoutput": {"psycopg", "pyspark", *INPUT_AND_OUTPUT, "logging", "tidemark.staging"},
+    "include/tidemark/schema": {"psycopg", "pyspark", *INPUT_AND_OUTPUT, "logging"},
+    "include/tidemark/formats": {"psycopg", "pyspark", *INPUT_AND_OUTPUT, "logging"},
+    "include/tidemark/target/fold.py": {"psycopg", "delta", *INPUT_AND_OUTPUT},
+    "include/tidemark/target/visibility.py": {"psycopg", "delta", *INPUT_AND_OUTPUT},
+    "include/tidemark/backfill/chunk_size.py": {"psycopg", "pyspark", *INPUT_AND_OUTPUT},
+    # A backfill is another user of capture's stages; no stage knows of it.
+    "include/tidemark/capture": {"pyspark", "delta", "tidemark.target", "tidemark.backfill"},
+    "include/tidemark/backfill": {"pyspark", "delta", "tidemark.target"},
+}
+
+# Folder -> the only modules of the library that it may import, itself included.
+ALLOWED = {
+    "include/tidemark/formats": {"tidemark.formats", "tidemark.lsn", "tidemark.names", "tidemark.schema"},
+    "include/tidemark/schema": {"tidemark.schema", "tidemark.names"},
 }
 
 # What an Airflow process pays for at every parse: only inside functions, or for types.
@@ -75,6 +95,33 @@ def test_nobody_imports_what_lies_behind_a_border(place: str) -> None:
         if within(name, FORBIDDEN[place])
     ]
     assert wrong == []
+
+
+@pytest.mark.parametrize("place", ALLOWED)
+def test_a_pure_room_imports_of_the_library_only_what_is_named(place: str) -> None:
+    modules = modules_below(place)
+    assert modules, f"{place} is empty: the rule says nothing"
+    wrong = [
+        f"{module.relative_to(REPOSITORY)} imports {name}"
+        for module in modules
+        for name in imports(ast.parse(module.read_text()))
+        if within(name, {"tidemark"}) and not within(name, ALLOWED[place])
+    ]
+    assert wrong == []
+
+
+def test_sql_on_the_ledgers_tables_stands_in_the_ledger_alone() -> None:
+    statement = re.compile(r"\b(FROM|JOIN|INTO|UPDATE|TABLE|TRUNCATE)\s+(ONLY\s+)?tidemark\.\w", re.IGNORECASE)
+    speakers = {
+        module.relative_to(REPOSITORY).as_posix()
+        for place in ("include", "plugins", "dags", "spark_apps", "benchmarks")
+        for module in modules_below(place)
+        for node in ast.walk(ast.parse(module.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and statement.search(node.value)
+    }
+    outside = {name for name in speakers if not name.startswith("include/tidemark/ledger/")}
+    assert len(speakers) > 5, "the rule finds no SQL"
+    assert outside == set()
 
 
 def test_only_one_module_calls_delta() -> None:

@@ -40,22 +40,13 @@ def wanted(config: PipelineConfig, *, ledger: str, quiet_s: float = 0.0) -> list
     last `quiet_s` seconds are left out: a run that fails at once is not repeated at once."""
     with connect(ledger) as connection:
         migrations.require(connection)
-        quiet = _tried_within(connection, config.pipeline, quiet_s)
+        quiet = backfills.tables_tried_within(connection, config.pipeline, quiet_s)
         found = [
             _of(connection, config.pipeline, row)
             for row in tables.all_of(connection, config.pipeline)
             if row.captured and row.state != "parked" and row.table not in quiet
         ]
     return [one for one in found if one is not None]
-
-
-def _tried_within(connection: psycopg.Connection[Any], pipeline: str, seconds: float) -> set[str]:
-    rows = connection.execute(
-        'SELECT DISTINCT "table" FROM tidemark.backfills '
-        "WHERE pipeline = %s AND active_at > clock_timestamp() - make_interval(secs => %s)",
-        (pipeline, seconds),
-    )
-    return {table for (table,) in rows}
 
 
 def _of(connection: psycopg.Connection[Any], pipeline: str, row: TableRow) -> Wanted | None:

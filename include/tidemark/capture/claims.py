@@ -30,6 +30,7 @@ from tidemark.pgoutput.decoder import DecodedBlock
 from tidemark.pgoutput.messages import LogicalMessage
 from tidemark.schema.evolution import Verdict, compare_fingerprints
 from tidemark.schema.fingerprint import Fingerprint
+from tidemark.source import wal_messages
 from tidemark.source.wal_messages import PREFIX
 
 _UNIX_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -70,19 +71,12 @@ class Claims:
 
 
 def emit_again(source: psycopg.Connection[Any], ledger: psycopg.Connection[Any], pipeline: str, generation: int) -> int:
-    """Write a high watermark for every unclaimed chunk that the ledger has, in one transaction; how many. Committed
-    locally: with a synchronous standby away it would hang for ever."""
+    """Write a high watermark for every unclaimed chunk that the ledger has, in one transaction; how many."""
     waiting = chunks.unclaimed(ledger, pipeline)
-    if waiting:
-        contents = [
-            Watermark("high", pipeline, generation, c.backfill, c.table, c.chunk, c.attempt).content() for c in waiting
-        ]
-        with source.transaction():
-            source.execute("SET LOCAL synchronous_commit = local")
-            source.execute(
-                "SELECT pg_logical_emit_message(true, %s, content) FROM unnest(%s::text[]) AS content",
-                (PREFIX, contents),
-            )
+    wal_messages.emit_all(
+        source,
+        [Watermark("high", pipeline, generation, c.backfill, c.table, c.chunk, c.attempt) for c in waiting],
+    )
     return len(waiting)
 
 

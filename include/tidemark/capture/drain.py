@@ -14,7 +14,6 @@ and then the ledger has its row.
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -42,13 +41,12 @@ from tidemark.ledger.leases import Lease
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
 from tidemark.pgoutput.decoder import DecodedBlock, Decoder
-from tidemark.pgoutput.messages import LogicalMessage
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import TableSchema
 from tidemark.source import catalog, slot
 from tidemark.source.publication import lock_bounded
 from tidemark.source.replication import XLOG_HEADER_BYTES, ReplicationStream, SlotInUse, sent_by, why_silent
-from tidemark.source.wal_messages import PREFIX
+from tidemark.source.wal_messages import emit_heartbeat
 from tidemark.staging.abandoned import abandoned
 from tidemark.staging.store import Store
 
@@ -74,17 +72,6 @@ class DrainResult:
     staged_lsn: Lsn
     reached_target: bool
     skipped_messages: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Heartbeat:
-    """What the run's own message says; `content` is compared byte for byte when it comes back."""
-
-    content: bytes
-    after_lsn: Lsn
-
-    def is_in(self, message: LogicalMessage) -> bool:
-        return message.transactional and message.prefix == PREFIX and message.content == self.content
 
 
 def drain(
@@ -262,20 +249,6 @@ def _reply_lsn(
     known = ledger_generations.required(ledger_conn, config.pipeline).confirmed_lsn
     _, confirmed = slot.usable(source_conn, config.slot)
     return known if known is not None and known >= confirmed else None
-
-
-def emit_heartbeat(conn: psycopg.Connection[Any], config: PipelineConfig, generation: int, attempt: str) -> Heartbeat:
-    """Write the message that ends this run. It is committed locally: with a synchronous
-    standby away it would hang for ever."""
-    content = json.dumps(
-        {"kind": "heartbeat", "pipeline": config.pipeline, "generation": generation, "attempt": attempt}
-    )
-    with conn.transaction():
-        conn.execute("SET LOCAL synchronous_commit = local")
-        conn.execute("SELECT pg_logical_emit_message(true, %s, %s::text)", (PREFIX, content))
-    row = conn.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone()
-    assert row is not None
-    return Heartbeat(content.encode(), Lsn.parse(row[0]))
 
 
 # --- the run ----------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from itertools import groupby
 
 from tidemark.capture.merging import Ingested, IngestedTable
 from tidemark.config import PipelineConfig
+from tidemark.ledger import batches
 from tidemark.ledger.connection import connect
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
@@ -44,12 +45,7 @@ def moved(config: PipelineConfig, ingested: Iterable[Ingested], *, ledger: str, 
     with connect(ledger) as connection:
         for (table, generation), group in groupby(risen, key=lambda table: (table.table, table.generation)):
             steps = sorted(group, key=_end)
-            row = connection.execute(
-                "SELECT last_committed_at FROM tidemark.batches "
-                "WHERE pipeline = %s AND generation = %s AND end_lsn = %s",
-                (config.pipeline, generation, _end(steps[-1])),
-            ).fetchone()
-            committed_at: datetime | None = None if row is None else row[0]
+            committed_at = batches.last_committed_at(connection, config.pipeline, generation, _end(steps[-1]))
             found.append(
                 MovedTable(
                     table=TableName.parse(table),

@@ -178,7 +178,7 @@ def _has_all_files(store: Store, manifest: BatchManifest) -> bool:
 
 def _unknown_plans(ledger: psycopg.Connection[Any], store: Store, pipeline: str, generation: int) -> list[MergePlan]:
     """The plans in the lake that the ledger has no row of; a ledger that was not restored knows all but the newest."""
-    known = {plan for (plan,) in ledger.execute("SELECT plan FROM tidemark.plans WHERE pipeline = %s", (pipeline,))}
+    known = plans.recorded(ledger, pipeline)
     found = []
     for name in store.list(layout.plans_root(pipeline)):
         if name in known:

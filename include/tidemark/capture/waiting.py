@@ -19,7 +19,7 @@ from tidemark import postgres_session as sessions
 from tidemark.capture.generation import still_continues
 from tidemark.config import PipelineConfig
 from tidemark.errors import GenerationStale, TidemarkError
-from tidemark.ledger import chunks, generations, migrations, positions, tables
+from tidemark.ledger import batches, chunks, generations, migrations, positions, tables
 from tidemark.ledger.connection import connect
 from tidemark.ledger.generations import Generation
 from tidemark.lsn import Lsn
@@ -68,21 +68,13 @@ def changes_waiting(config: PipelineConfig, *, source: str, ledger: str) -> Wait
 def _in_ledger(book: psycopg.Connection[Any], config: PipelineConfig, generation: Generation) -> str | None:
     """What the ledger alone knows to be left over; None where that is nothing."""
     due = tables.due(book, config.pipeline, config.bounds.unpark_retry_s)
-    rows = book.execute(
-        'SELECT "table", count(*) FROM tidemark.unapplied '
-        'WHERE pipeline = %s AND "table" = ANY(%s) GROUP BY 1 ORDER BY 1',
-        (config.pipeline, sorted(due)),
-    ).fetchall()
-    if rows:
-        return f"{sum(count for _, count in rows)} batches are not applied to {', '.join(table for table, _ in rows)}"
+    counts = batches.unapplied_counts(book, config.pipeline, due)
+    if counts:
+        return f"{sum(counts.values())} batches are not applied to {', '.join(counts)}"
     unclaimed = chunks.unclaimed(book, config.pipeline)
     if unclaimed:
         return f"{len(unclaimed)} chunks of {', '.join(sorted({c.table for c in unclaimed}))} are not claimed"
-    row = book.execute(
-        "SELECT %s::timestamptz IS NULL OR %s::timestamptz < clock_timestamp() - make_interval(secs => %s)",
-        (generation.heartbeat_at, generation.heartbeat_at, config.bounds.heartbeat_s),
-    ).fetchone()
-    if row is None or row[0]:
+    if generations.heartbeat_is_older(book, generation, config.bounds.heartbeat_s):
         return f"the last heartbeat is older than {config.bounds.heartbeat_s} s"
     return None
 

@@ -100,6 +100,16 @@ def all_open(connection: psycopg.Connection[Any], pipeline: str) -> list[Backfil
     return _select(connection, "pipeline = %s AND state = 'open'", (pipeline,))
 
 
+def tables_tried_within(connection: psycopg.Connection[Any], pipeline: str, seconds: float) -> set[str]:
+    """The tables of which a backfill was begun, adopted or read on within the last `seconds`."""
+    rows = connection.execute(
+        'SELECT DISTINCT "table" FROM tidemark.backfills '
+        "WHERE pipeline = %s AND active_at > clock_timestamp() - make_interval(secs => %s)",
+        (pipeline, seconds),
+    )
+    return {table for (table,) in rows}
+
+
 def _select(connection: psycopg.Connection[Any], condition: str, values: tuple[Any, ...]) -> list[Backfill]:
     with connection.cursor(row_factory=class_row(Backfill)) as cursor:
         query = f'SELECT {_COLUMNS} FROM tidemark.backfills b WHERE {condition} ORDER BY "table", opened_at, backfill'

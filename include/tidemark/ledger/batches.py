@@ -12,7 +12,7 @@ generation, the tables by id, the backfills by id, and below them ranges and chu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
@@ -301,6 +301,27 @@ def unapplied(connection: psycopg.Connection[Any], pipeline: str, generation: in
         "tidemark.unapplied b WHERE b.pipeline = %s AND (%s::int IS NULL OR b.generation = %s)",
         (pipeline, generation, generation),
     )
+
+
+def unapplied_counts(connection: psycopg.Connection[Any], pipeline: str, names: Iterable[str]) -> dict[str, int]:
+    """How many batches wait to be applied to each of the tables, by name; tables for which none waits are left out."""
+    rows = connection.execute(
+        'SELECT "table", count(*) FROM tidemark.unapplied '
+        'WHERE pipeline = %s AND "table" = ANY(%s) GROUP BY 1 ORDER BY 1',
+        (pipeline, sorted(names)),
+    )
+    return dict(rows.fetchall())
+
+
+def last_committed_at(
+    connection: psycopg.Connection[Any], pipeline: str, generation: int, end_lsn: Lsn
+) -> datetime | None:
+    """When the newest change of the batch that ends there was committed; None without such a batch or change."""
+    row = connection.execute(
+        "SELECT last_committed_at FROM tidemark.batches WHERE pipeline = %s AND generation = %s AND end_lsn = %s",
+        (pipeline, generation, end_lsn),
+    ).fetchone()
+    return None if row is None else row[0]
 
 
 def evidence(

@@ -67,6 +67,12 @@ def _insert(connection: psycopg.Connection[Any], plan: MergePlan, *, run_id: str
     )
 
 
+def recorded(connection: psycopg.Connection[Any], pipeline: str) -> set[str]:
+    """The names of all plans, ingested and abandoned ones among them."""
+    rows = connection.execute("SELECT plan FROM tidemark.plans WHERE pipeline = %s", (pipeline,))
+    return {plan for (plan,) in rows}
+
+
 def not_ingested(connection: psycopg.Connection[Any], pipeline: str) -> list[RecordedPlan]:
     """The plans whose result was neither ingested nor given up, oldest first."""
     rows = connection.execute(
