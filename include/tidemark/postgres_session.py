@@ -1,10 +1,11 @@
 """libpq connection strings -> psycopg connections whose text output is the one the codec reads.
 
-The text of a value depends on the session, so every session of Tidemark at the source, the replication session
-included, has the settings of `SESSION_SETTINGS`: chunks and stream then give the same text for the same value. They
-travel in libpq's `options`, so they hold from the first statement and for a walsender, which knows no SET. Failures are
-classified by SQLSTATE: what a person must change is a ConfigError, the rest a retry. Source: PostgreSQL documentation,
-34.1.2 "Parameter Key Words", 19.11.2 "Locale and Formatting".
+The text of a value depends on the session, and so does what an operator's name means. Every session of Tidemark, the
+replication session and those of the ledger included, has the settings of `SESSION_SETTINGS`: chunks and stream then
+give the same text for the same value, and no statement picks up what somebody planted in a schema that the role looks
+into. They travel in libpq's `options`, so they hold from the first statement and for a walsender, which knows no SET.
+Failures are classified by SQLSTATE: what a person must change is a ConfigError, the rest a retry. Source: PostgreSQL
+documentation, 34.1.2 "Parameter Key Words", 19.11.2 "Locale and Formatting", 5.10.6 "Usage Patterns" (of schemas).
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ SESSION_SETTINGS: Final = {
     "bytea_output": "hex",
     "extra_float_digits": "1",
     "client_encoding": "UTF8",
+    # An operator or function of another schema that fits a statement better than PostgreSQL's own would take its place,
+    # and run with the rights of this session's role. Names of tables are always written with their schema.
+    "search_path": "pg_catalog",
 }
 
 CONNECT_TIMEOUT_S: Final = 10

@@ -19,7 +19,8 @@ ROWS = 2000
 LETTERS = "(ARRAY['a', 'B', 'ä', 'Z', 'z-', 'é', '', 'ß'])[1 + i % 8] || i / 8"
 BY_INDEX = "ALTER TABLE t REPLICA IDENTITY USING INDEX k"
 
-# An operator class that orders texts as no collation does.
+# An operator class that orders texts as no collation does. Its functions name their schema: sessions of Tidemark look
+# for names in pg_catalog alone, as PostgreSQL itself does while it builds an index (since 17).
 BY_LENGTH = (
     "".join(
         f"""CREATE FUNCTION {name}(text, text) RETURNS bool IMMUTABLE STRICT LANGUAGE sql AS
@@ -28,7 +29,7 @@ BY_LENGTH = (
         for name, operator in (("shorter", "<"), ("not_longer", "<="), ("not_shorter", ">="), ("longer", ">"))
     )
     + """CREATE FUNCTION by_length(text, text) RETURNS int IMMUTABLE STRICT LANGUAGE sql AS
-    'SELECT CASE WHEN shorter($1, $2) THEN -1 WHEN longer($1, $2) THEN 1 ELSE 0 END';
+    'SELECT CASE WHEN public.shorter($1, $2) THEN -1 WHEN public.longer($1, $2) THEN 1 ELSE 0 END';
     CREATE OPERATOR CLASS by_length FOR TYPE text USING btree AS OPERATOR 1 <#, OPERATOR 2 <=#, OPERATOR 3 =,
     OPERATOR 4 >=#, OPERATOR 5 >#, FUNCTION 1 by_length(text, text);"""
 )

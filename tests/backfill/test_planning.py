@@ -163,7 +163,7 @@ def test_transactions_older_than_the_capture_are_waited_for_and_named(captured: 
         ("count(*) > 1", "aggregate functions are not allowed"),
         ("v::int > 1", "SQLSTATE 22P02"),
         ("id / (id - 1) > 1", "SQLSTATE 22012"),
-        ("refuse(v)", "SQLSTATE P0001"),
+        ("public.refuse(v)", "SQLSTATE P0001"),
         ("set_config('x.y', lo_create(0)::text, false) IS NULL", "read-only"),
     ],
 )

@@ -57,7 +57,7 @@ class Capture:
         self.at_source("SELECT pg_drop_replication_slot(%s)", self.config.slot)
 
     def write(self) -> None:
-        self.at_source("INSERT INTO item (note) VALUES ('a row')")
+        self.at_source("INSERT INTO public.item (note) VALUES ('a row')")
 
     def flush_lsn(self) -> Lsn:
         return Lsn.parse(self.at_source("SELECT pg_current_wal_flush_lsn()::text")[0][0])
@@ -152,7 +152,7 @@ def capture_of(source: str, ledger: str, lake: Path) -> Capture:
         bounds=Bounds(lock_timeout_s=2),
     )
     made = Capture(source, ledger, config)
-    made.at_source("CREATE TABLE item (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, note text)")
-    made.at_source("""CREATE PUBLICATION "Item's" FOR TABLE item""")
+    made.at_source("CREATE TABLE public.item (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, note text)")
+    made.at_source("""CREATE PUBLICATION "Item's" FOR TABLE public.item""")
     made.create_slot()
     return made

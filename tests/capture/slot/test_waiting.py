@@ -44,8 +44,8 @@ def test_what_an_idle_server_writes_for_itself_is_not_work(idle: Capture) -> Non
 
 def test_our_own_heartbeat_and_a_busy_neighbour_are_not_work(idle: Capture) -> None:
     idle.at_source("SELECT pg_logical_emit_message(true, 'tidemark', 'a heartbeat')")
-    idle.at_source("CREATE TABLE neighbour (n int)")
-    idle.at_source("INSERT INTO neighbour VALUES (1)")
+    idle.at_source("CREATE TABLE public.neighbour (n int)")
+    idle.at_source("INSERT INTO public.neighbour VALUES (1)")
     assert look(idle).waiting is False
 
 
