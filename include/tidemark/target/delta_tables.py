@@ -176,7 +176,7 @@ def rows_in_files_of(spark: SparkSession, table: PinnedTable, keys: DataFrame, k
     """
     there = rows(spark, table)
     quoted = [spark_identifier(k) for k in key]
-    found = there.select(*quoted, F.col("_metadata.file_name").alias("__tidemark_file"))
+    found = there.select(*quoted, there.metadataColumn("_metadata")["file_name"].alias("__tidemark_file"))
     listed = found.join(keys.select(*quoted), on=list(key), how="left_semi").select("__tidemark_file").distinct()
     names = _array_list(spark)
     for row in listed.collect():

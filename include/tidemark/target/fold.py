@@ -35,6 +35,7 @@ from tidemark.errors import MovesNotResolved
 from tidemark.names import OLD_PREFIX, spark_identifier
 
 # Columns that exist within an application only; no source column is called like that.
+BEFORE = "__tidemark_before"  # the identity's columns as they were before the change
 HALF = "__tidemark_half"  # 0: the delete of a change of identity, 1: everything else
 MOVED = "__tidemark_moved"  # the insert of a change of identity
 ABOVE = "__tidemark_above"  # the change lies above the plan's last truncate
@@ -72,12 +73,12 @@ def split_identity(identity: Sequence[str], columns: Sequence[str], *, moved: bo
 
     `identity` are the key's columns, or all columns of a multiset. In a multiset every update is split, whatever
     `moved` says, and a delete takes its values from the old row. With a key, `moved` false, as the manifest says where
-    no key changed, splits nothing. Takes `_before` away.
+    no key changed, splits nothing. Takes BEFORE away.
     """
 
     def transform(changes: DataFrame) -> DataFrame:
         metadata = ("_generation", "_commit_lsn", "_ordinal", "_xid", "_committed_at")
-        splits = (F.col("_op") == "update") & F.col("_before").isNotNull() if moved or multiset else F.lit(False)
+        splits = (F.col("_op") == "update") & F.col(BEFORE).isNotNull() if moved or multiset else F.lit(False)
         if moved or multiset:
             halves = F.explode(F.when(splits, F.array(F.lit(0), F.lit(1))).otherwise(F.array(F.lit(1))))
         else:
@@ -87,7 +88,7 @@ def split_identity(identity: Sequence[str], columns: Sequence[str], *, moved: bo
         takes_before = (is_old | (F.col("_op") == "delete")) if multiset else is_old
         values = []
         for name in columns:
-            before = column(name, "_before") if name in identity else F.lit(None)
+            before = column(name, BEFORE) if name in identity else F.lit(None)
             kept = column(name)
             values.append((F.when(takes_before, before).otherwise(kept) if moved or multiset else kept).alias(name))
         text = F.when(~is_old, F.col("_text"))

@@ -22,6 +22,7 @@ from tidemark.formats.manifest import Claim
 from tidemark.formats.plan import PlannedBatch
 from tidemark.names import spark_identifier
 from tidemark.schema.table import Column, TableSchema
+from tidemark.target.fold import BEFORE
 
 METADATA_DDL = (
     "_generation INT, _commit_lsn BIGINT, _ordinal BIGINT, _xid BIGINT, _committed_at TIMESTAMP, _op STRING",
@@ -60,9 +61,9 @@ def check_versions(schemas: Sequence[TableSchema]) -> None:
 def read_changes(
     session: SparkSession, lake: str, schemas: Sequence[TableSchema], batches: Sequence[PlannedBatch]
 ) -> DataFrame:
-    """All changes of the batches: metadata, the newest version's columns, `_unchanged`, `_text`, and `_before`.
+    """All changes of the batches: metadata, the newest version's columns, `_unchanged`, `_text`, and BEFORE.
 
-    `_before` is a struct of the identity's columns as they were before the change: `_old_key` of a keyed table,
+    BEFORE is a struct of the identity's columns as they were before the change: `_old_key` of a keyed table,
     `_old` of a multiset, left out where the table has neither.
     """
     newest = schemas[-1]
@@ -88,7 +89,8 @@ def read_chunk_rows(
         paths = [f"{lake}/{file.path}" for file in files if file.schema_version == schema.version]
         if paths:
             frame = session.read.schema(chunk_type(schema)).parquet(*paths)
-            folder = F.element_at(F.split("_metadata.file_path", "/"), -2).alias(FOLDER)
+            path = frame.metadataColumn("_metadata")["file_path"]  # a column of the table may be called so too
+            folder = F.element_at(F.split(path, "/"), -2).alias(FOLDER)
             parts.append(frame.select(folder, *_values(schema, newest), "_text"))
     if not parts:
         empty = session.createDataFrame([], chunk_type(newest))
@@ -149,13 +151,13 @@ def _aligned(frame: DataFrame, schema: TableSchema, newest: TableSchema) -> Data
     values = _values(schema, newest)
     before = []
     if newest.key:
-        before = [F.col("_old_key").alias("_before")]
+        before = [F.col("_old_key").alias(BEFORE)]
     elif is_multiset(newest):
         old = [
             (F.col(f"_old.{spark_identifier(c.name)}") if c.name in known else F.lit(None).cast(c.target)).alias(c.name)
             for c in newest.columns
         ]
-        before = [F.when(F.col("_old").isNotNull(), F.struct(*old)).alias("_before")]
+        before = [F.when(F.col("_old").isNotNull(), F.struct(*old)).alias(BEFORE)]
     return frame.select(
         "_generation",
         "_commit_lsn",
