@@ -68,7 +68,8 @@ def publication_findings(
     *,
     slot: SlotState | None,
 ) -> Iterator[Finding]:
-    """The publication against the file, replica identities, and the rights that it takes to change it."""
+    """The publication against the file, replica identities, and the rights that it takes to change it. `slot` is the
+    pipeline's own; None where there is none, or it is somebody else's."""
     name = config.publication
     if publication is None:
         yield from _missing_publication(config, found, work, facts, slot)
@@ -119,9 +120,9 @@ def _missing_publication(
             "publication",
             f'Slot "{slot.name}" exists, but publication "{name}" does not: a slot older than its publication cannot '
             "be decoded",
-            f"SELECT pg_drop_replication_slot('{slot.name}'); the next preflight creates the publication, then the "
-            "slot. What "
-            "changed meanwhile is gone: start a backfill of the pipeline's tables",
+            f"The slot is this pipeline's own: SELECT pg_drop_replication_slot('{slot.name}'); the next preflight "
+            "creates the publication, then the slot. What changed meanwhile is gone: start a backfill of the "
+            "pipeline's tables",
             Move.BACKFILL,
         )
     elif not config.manage_publication and statement is not None:
