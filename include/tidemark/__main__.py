@@ -1,7 +1,6 @@
 """`python -m tidemark preflight|status|unpark FILE …`: what the DAGs do and know, on a terminal.
 
-    preflight FILE [--look]   look at everything and bring about what the first run needs; --look changes nothing,
-                              --adopt-slot takes an existing slot and publication for this pipeline's own, once
+    preflight FILE [--look]   look at everything and bring about what the first run needs; --look changes nothing
     status FILE               where the pipeline stands: slot, generation, and each table
     unpark FILE TABLE         let the next run apply all staged batches of a parked table
 
@@ -48,10 +47,9 @@ def _preflight(config: PipelineConfig, options: argparse.Namespace, look_up: Loo
         ledger=look_up(config.ledger_connection).conninfo(),
         spark_master=master,
         act=not options.look,
-        adopt_slot=options.adopt_slot,
     )
     print(report)
-    return 1 if report.errors else 0
+    return 1 if report.errors or report.table_errors else 0
 
 
 def _status(config: PipelineConfig, options: argparse.Namespace, look_up: LookUp) -> int:
@@ -78,13 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tidemark", description=(__doc__ or "").partition("\n")[0])
     commands = parser.add_subparsers(required=True, metavar="preflight|status|unpark")
     preflight = commands.add_parser("preflight", help="look at everything and bring about what the first run needs")
-    how = preflight.add_mutually_exclusive_group()
-    how.add_argument("--look", action="store_true", help="create and change nothing")
-    how.add_argument(
-        "--adopt-slot",
-        action="store_true",
-        help="slot and publication exist, and are this pipeline's from now on: nothing else reads the slot",
-    )
+    preflight.add_argument("--look", action="store_true", help="create and change nothing")
     status = commands.add_parser("status", help="where the pipeline stands")
     unpark = commands.add_parser("unpark", help="let the next run apply a parked table's batches")
     for command, function in ((preflight, _preflight), (status, _status), (unpark, _unpark)):

@@ -1,4 +1,13 @@
-"""What a preflight found: `Finding`s, all of them at once, each with its remedy -> one `Report`."""
+"""What a preflight found: `Finding`s, all of them at once, each with its remedy -> one `Report`.
+
+Severities, hardest first:
+
+    error     nothing can be captured safely while it holds: the run ends
+    table     an error of the tables that it names alone (R6): they are not captured, or stay as they are; the rest
+              goes on
+    warning   should be put right; nothing stops
+    note      what was done, or what should be known
+"""
 
 from __future__ import annotations
 
@@ -7,15 +16,21 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tidemark.errors import Move, PreflightFailed, PreflightWaits, TidemarkError
+from tidemark.names import TableName
 
-Severity = Literal["error", "warning", "note"]
+Severity = Literal["error", "table", "warning", "note"]
+
+# What an error of a table keeps it from. "capture": it is not captured while that holds, and one that was captured
+# leaves, since its stream cannot be relied on. "joining": a table that is captured already stays, what is staged of it
+# is exact. "nothing": somebody is needed all the same.
+Bars = Literal["capture", "joining", "nothing"]
+_SEVERITIES: tuple[Severity, ...] = ("error", "table", "warning", "note")
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`check` names what was looked at. An error stops the run; a note says what was done, or what should be known.
-
-    `move` says whose move an error is; `cause` is the error of the library that it came from, if any.
+    """`check` names what was looked at; `move` says whose move an error is; `cause` is the error of the library that it
+    came from, if any. `tables` are those that a finding of severity "table" is about, `bars` what it keeps them from.
     """
 
     severity: Severity
@@ -24,6 +39,22 @@ class Finding:
     remedy: str = ""
     move: Move = Move.FIX_SOURCE
     cause: TidemarkError | None = field(default=None, compare=False, repr=False)
+    tables: tuple[TableName, ...] = ()
+    bars: Bars = "nothing"
+
+    @classmethod
+    def of_tables(
+        cls,
+        check: str,
+        tables: Iterable[TableName],
+        message: str,
+        remedy: str,
+        *,
+        bars: Bars,
+        move: Move = Move.FIX_SOURCE,
+    ) -> Finding:
+        """An error of these tables alone."""
+        return cls("table", check, message, remedy, move, tables=tuple(tables), bars=bars)
 
     @classmethod
     def of(cls, check: str, cause: TidemarkError, severity: Severity = "error") -> Finding:
@@ -47,12 +78,15 @@ class Report:
 
     @classmethod
     def of(cls, pipeline: str, path: str, findings: Iterable[Finding], seconds: float) -> Report:
-        order: dict[Severity, int] = {"error": 0, "warning": 1, "note": 2}
-        return cls(pipeline, path, tuple(sorted(findings, key=lambda f: order[f.severity])), seconds)
+        return cls(pipeline, path, tuple(sorted(findings, key=lambda f: _SEVERITIES.index(f.severity))), seconds)
 
     @property
     def errors(self) -> tuple[Finding, ...]:
         return tuple(f for f in self.findings if f.severity == "error")
+
+    @property
+    def table_errors(self) -> tuple[Finding, ...]:
+        return tuple(f for f in self.findings if f.severity == "table")
 
     def raise_for_errors(self) -> None:
         """Raise what the errors come to: the one error of the library itself where it is the only one, PreflightWaits
@@ -65,18 +99,18 @@ class Report:
         facts = {
             "pipeline": self.pipeline,
             "count": f"{len(errors)} error{'s' if len(errors) > 1 else ''}",
-            "findings": "\n".join(str(f) for f in errors),
+            "findings": "\n".join(str(f) for f in (*errors, *self.table_errors)),
         }
         if all(f.move is Move.RETRY for f in errors):
             raise PreflightWaits(**facts)
         raise PreflightFailed(**facts, path=self.path)
 
     def __str__(self) -> str:
-        counts = [(kind, sum(f.severity == kind for f in self.findings)) for kind in ("error", "warning", "note")]
-        said = (
-            ", ".join(f"{count} {kind}{'s' if count > 1 else ''}" for kind, count in counts if count)
-            or "nothing to report"
-        )
+        words = {"error": "error", "table": "error of a table", "warning": "warning", "note": "note"}
+        many = {"error": "errors", "table": "errors of single tables", "warning": "warnings", "note": "notes"}
+        counts = [(kind, sum(f.severity == kind for f in self.findings)) for kind in _SEVERITIES]
+        said = ", ".join(f"{count} {(words if count == 1 else many)[kind]}" for kind, count in counts if count)
+        said = said or "nothing to report"
         head = f"preflight of pipeline {self.pipeline}: {said} ({self.seconds:.2f} s)"
         return "\n".join([head, *(str(f) for f in self.findings)])
 

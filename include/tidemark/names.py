@@ -8,6 +8,7 @@ and "a"."b.c" stay two tables.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from urllib.parse import unquote
 
@@ -33,9 +34,48 @@ OLD_KEY_PREFIX = "_old_key."
 OLD_PREFIX = "_old."
 
 
+# What Delta's MERGE takes for the facts of a file, and what a merge calls its own columns while it works.
+FILE_METADATA = "_metadata"
+WORKING_PREFIX = "__tidemark_"
+
+
 def is_taken(column: str) -> bool:
     """Whether Tidemark needs this name for itself, in whatever case."""
-    return column.lower() in METADATA_COLUMNS or column.lower().startswith((OLD_KEY_PREFIX, OLD_PREFIX))
+    return any(
+        folded in (*METADATA_COLUMNS, FILE_METADATA) or folded.startswith((OLD_KEY_PREFIX, OLD_PREFIX, WORKING_PREFIX))
+        for folded in folded_names(column)
+    )
+
+
+def folded_names(name: str) -> tuple[str, str]:
+    """The name as Spark may compare it, which ignores case in two ways: by `toLowerCase` of the whole, and by
+    `equalsIgnoreCase`, letter by letter through the upper case. To the second "ſ" is an s, "ı" an i and the Kelvin
+    sign a k."""
+    return name.lower(), "".join(_folded(letter) for letter in name)
+
+
+def _folded(letter: str) -> str:
+    """Java's Character.toLowerCase(Character.toUpperCase(c)); a letter whose other case is several letters has none."""
+    upper = letter.upper()
+    if len(upper) != 1:
+        upper = letter
+    # Of all letters, the lower case of this one alone is two in Python and one in Java.
+    lower = "i" if upper == "\u0130" else upper.lower()
+    return lower if len(lower) == 1 else upper
+
+
+def alike(names: Iterable[str]) -> list[list[str]]:
+    """The groups of names that Spark does not tell apart."""
+    group_of: dict[str, list[str]] = {}
+    for name in names:
+        group = [name]
+        for folded in folded_names(name):
+            other = group_of.setdefault(folded, group)
+            if other is not group:
+                other += group
+                group_of.update({key: other for key, members in group_of.items() if members is group})
+                group = other
+    return [group for group in {id(group): group for group in group_of.values()}.values() if len(group) > 1]
 
 
 def encode(name: str) -> str:

@@ -94,10 +94,10 @@ def test_the_statement_that_preflight_prints_is_all_the_owner_runs(source: Sourc
 def test_with_two_more_grants_preflight_manages_the_publication(source: Source) -> None:
     run(source.admin, BASE)
     source.config = replace(source.config, manage_publication=True)
-    errors = source.preflight().errors
-    assert [f.check for f in errors] == ["rights", "rights"]
-    assert "may not create a publication in database shop" in str(errors[0])
-    assert "does not own shop.orders" in str(errors[1])
+    report = source.preflight()
+    assert [f.check for f in report.errors] == ["rights", "tables"]
+    assert "may not create a publication in database shop" in str(report.errors[0])
+    assert "does not own shop.orders" in str(report.table_errors[0])
     run(source.admin, MANAGED)
     assert source.capture() == 2
 
@@ -126,7 +126,8 @@ def test_each_right_is_needed_and_its_lack_is_said(source: Source, statement: st
     run(source.admin, BASE)
     run(source.admin, PUBLICATION)
     run(source.admin, statement)
-    (error,) = source.preflight().errors
+    report = source.preflight()
+    error = (*report.table_errors, *report.errors)[0]
     assert error.check == check
     if check != "source":
         run(source.admin, error.remedy.partition(" (on Amazon")[0])

@@ -28,13 +28,13 @@ from tidemark import postgres_session as source_sessions
 from tidemark.capture import confirm, generation
 from tidemark.capture.claims import Claims, Watermarks, claims_of, emit_again
 from tidemark.capture.open_batch import OpenBatch, Staged, end_of_batch
-from tidemark.capture.relations import Catalog, Schemas, catalogue_marks, unfit_key
-from tidemark.config import PipelineConfig
+from tidemark.capture.relations import Catalog, Schemas, catalogue_marks, passed_over_marks, unfit_key
+from tidemark.config import PipelineConfig, TableRule
 from tidemark.errors import DrainStalled, SlotBusy
 from tidemark.failpoints import reach
 from tidemark.formats import layout
 from tidemark.formats.manifest import BatchManifest, SourceIdentity, TableMark
-from tidemark.ledger import batches, chunks, leases, migrations, schema_versions, tables
+from tidemark.ledger import batches, chunks, leases, migrations, schema_versions, table_errors, tables
 from tidemark.ledger import connection as ledger_sessions
 from tidemark.ledger import generations as ledger_generations
 from tidemark.ledger.leases import Lease
@@ -281,8 +281,10 @@ class _Run:
         self._clock = clock
         self._now = now
         self._server = slot.read_server(source_conn)
+        # Read under the lease `slot`: until this run ends, no table joins and none leaves.
+        self._passed_over = table_errors.passed_over(ledger_conn, config.pipeline)
         self._schemas = Schemas(
-            config.rule,
+            self._rule,
             self._look,
             lambda t: schema_versions.streamed(ledger_conn, config.pipeline, t),
             lambda t: schema_versions.ahead(ledger_conn, config.pipeline, t),
@@ -450,6 +452,10 @@ class _Run:
 
     # --- the catalogue ------------------------------------------------------------------------------------------------
 
+    def _rule(self, table: TableName) -> TableRule | None:
+        """What the file says of a table; nothing of one that its errors keep out of the capture."""
+        return None if str(table) in self._passed_over else self._config.rule(table)
+
     def _look(self) -> Catalog:
         with lock_bounded(self._source, self._config.bounds.lock_timeout_s, "the published tables"):
             found = catalog.captured_tables(self._source, self._config)
@@ -461,19 +467,30 @@ class _Run:
         before = {
             table: Fingerprint.from_json(row.fingerprint) for table, row in known.items() if row.fingerprint is not None
         }
-        looked_at = [t for t in self._schemas.catalog.tables.values() if t.published or str(t.table) in before]
+        looked_at = [
+            t
+            for t in self._schemas.catalog.tables.values()
+            if (t.published or str(t.table) in before) and str(t.table) not in self._passed_over
+        ]
         fingerprints = catalog.fingerprint(self._source, self._config.publication, looked_at)
+        at_source = {str(t.table) for t in self._schemas.catalog.tables.values()}
         # Preflight has already taken a dropped or renamed table for "no longer captured". The file still names it, as
         # it does not name a table taken out by choice. Said once: the mark stays until the table is back.
         gone = sorted(
             table
             for table in before
             if table not in fingerprints
+            and table not in at_source
             and self._config.rule(TableName.parse(table)) is not None
             and (known[table].captured or not known[table].needs_backfill)
         )
         changed = frozenset(table for table, found in fingerprints.items() if before.get(table) != found)
-        return fingerprints, changed, tuple(catalogue_marks(fingerprints, before, gone))
+        marks = catalogue_marks(fingerprints, before, gone)
+        # Said in a manifest too, so that a ledger brought back from manifests knows of the gap.
+        marks += passed_over_marks(
+            row.table for row in known.values() if row.table in self._passed_over and not row.is_marked_for_good
+        )
+        return fingerprints, changed, tuple(marks)
 
     def _look_again(self, table: str) -> Fingerprint | None:
         """One table's fingerprint now, None where it is captured no more."""

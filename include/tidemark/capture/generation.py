@@ -4,8 +4,7 @@ PostgreSQL gives a slot no identity, so what is asked is not "is it the same slo
 send everything above `staged`", and that its position answers: a slot sends every transaction that
 commits at or above confirmed_flush_lsn.
 
-    a slot that is not this pipeline's               ──► SlotUnknown: it is not read, wherever it stands (`ownership`)
-    no generation                                    ──► open one at the slot's confirmed LSN
+    no generation                                    ──► adopt: open one at the slot's confirmed LSN
     other system identifier or timeline, or WAL that
       ends below staged (an older copy of the disk)  ──► new generation, tables need a backfill, SourceReplaced once
     confirmed > staged, after staging was asked      ──► new generation, tables need a backfill, ChangesGone once
@@ -28,7 +27,6 @@ from typing import Any
 
 import psycopg
 
-from tidemark.capture import ownership
 from tidemark.capture.recovery import register_again, staged_generations
 from tidemark.config import PipelineConfig
 from tidemark.errors import ChangesGone, GenerationStale, SourceReplaced, TidemarkError
@@ -58,14 +56,14 @@ def settle(
 
     Raises one of the slot's errors, or `ChangesGone`/`SourceReplaced` once per gap; the run after that goes on.
     """
-    slot, confirmed_lsn = ownership.usable(config, source, ledger, store)
+    slot, confirmed_lsn = slots.usable(source, config.slot)
     server = slots.read_server(source)
     again = register_again(ledger, store, lease, lambda *asked: _still_sends(config, source, *asked))
     if again:
         log.info("Registered %d batches again from staging, up to %s", len(again), again[-1].end_lsn)
     generation = generations.current(ledger, config.pipeline)
     if generation is None:
-        reason = f'the slot "{slot.name}" is read from {confirmed_lsn} on'
+        reason = f'the slot "{slot.name}" was adopted at {confirmed_lsn}'
         return _open(ledger, store, lease, server, slot, confirmed_lsn, reason, None, now())
     gone = _what_is_gone(source, server, slot, confirmed_lsn, generation)
     if gone is not None:

@@ -1,4 +1,5 @@
-"""Tables that were parked and not yet spoken of -> one message each, told once (R6).
+"""Tables that were parked, or have errors that preflight found, and were not yet spoken of -> one message each, told
+once (R6).
 
 The ledger remembers whom it told, in the transaction around the telling: a notifier that fails leaves the message for
 the next run, and a cleared task tells nothing again. A table that is un-parked and parked anew is told anew.
@@ -10,12 +11,14 @@ from collections.abc import Callable
 
 from tidemark.config import PipelineConfig
 from tidemark.errors import Move
-from tidemark.ledger import tables
+from tidemark.ledger import table_errors, tables
 from tidemark.ledger.connection import connect
+from tidemark.ledger.table_errors import TableErrors
 
 
 def announce_parked(config: PipelineConfig, *, ledger: str, tell: Callable[[str], None]) -> list[str]:
-    """Call `tell` with a message per newly parked table, and return the messages. Raises what `tell` raises."""
+    """Call `tell` with a message per table that was newly parked or has errors since the last time, and return the
+    messages. Raises what `tell` raises."""
     messages = []
     with connect(ledger) as connection:
         for row in tables.all_of(connection, config.pipeline):
@@ -25,7 +28,17 @@ def announce_parked(config: PipelineConfig, *, ledger: str, tell: Callable[[str]
                 if tables.notified(connection, config.pipeline, row.table):
                     messages.append(_message(config, row.table, row.error))
                     tell(messages[-1])
+        for found in table_errors.all_of(connection, config.pipeline):
+            with connection.transaction():
+                if table_errors.notified(connection, config.pipeline, found.table):
+                    messages.append(_of_preflight(config, found))
+                    tell(messages[-1])
     return messages
+
+
+def _of_preflight(config: PipelineConfig, found: TableErrors) -> str:
+    what = "is not captured" if found.barred else "has an error"
+    return f"Table {found.table} of pipeline {config.pipeline} {what}; the other tables go on. {found.message}"
 
 
 def _message(config: PipelineConfig, table: str, error: dict[str, str]) -> str:

@@ -1,8 +1,12 @@
 """Everything that must hold before a run, looked at in one go: config, source, ledger, lake, Spark -> `Report`.
 
     look    ledger schema (migrated) · lake · Spark · server · role · tables · publication · slot
-    act     only where nothing is wrong, and in this order, each step found done by the next preflight:
+    act     only where no error is found, and in this order, each step found done by the next preflight:
             publication ──► slot ──► generation ──► tables joined
+
+What is wrong with a table is an error of this table alone (R6): it is kept in the ledger, the table is not captured or
+leaves, and all of the above is done for the others. Whoever may create a table must not be able to stop the pipeline,
+so no statement about several tables may fail, and no wait may grow, for one of them.
 
 A slot older than its publication cannot be decoded, hence the order. A table that joined is judged once: its rows from
 before the join are in no stream, so it needs a backfill unless it was seen empty by a snapshot whose xmin is at or
@@ -12,11 +16,12 @@ one small file, and changes nothing. R9: it takes no lock that it does not wait 
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -25,35 +30,39 @@ from uuid import uuid4
 import psycopg
 
 from tidemark import postgres_session as source_sessions
-from tidemark.capture import ownership
 from tidemark.capture.generation import settle
 from tidemark.config import PipelineConfig
-from tidemark.errors import (
-    LakeUnusable,
-    Move,
-    PublicationUnknown,
-    SlotCreationBlocked,
-    SlotInvalidated,
-    SlotNotReady,
-    TidemarkError,
-)
+from tidemark.errors import LakeUnusable, Move, SlotCreationBlocked, SourceLocked, TidemarkError
 from tidemark.findings import Finding, Report, listed
 from tidemark.formats import layout
-from tidemark.ledger import belongings, generations, joins, migrations
 from tidemark.ledger import connection as ledger_sessions
+from tidemark.ledger import generations, joins, migrations, table_errors
 from tidemark.ledger import tables as ledger_tables
-from tidemark.ledger.leases import SLOT, Lease, hold
+from tidemark.ledger.leases import SLOT, hold
+from tidemark.ledger.table_errors import TableError
 from tidemark.ledger.tables import TableRow
 from tidemark.names import TableName
 from tidemark.source import catalog, inspection, publication
+from tidemark.source.identifiers import readable
 from tidemark.source.inspection import ServerFacts
 from tidemark.source.publication import Matching, Publication, SourceTable
-from tidemark.source.publication_findings import PublicationWork, publication_findings, publication_work
+from tidemark.source.publication_findings import (
+    PublicationWork,
+    publication_findings,
+    publication_work,
+    work_findings,
+)
 from tidemark.source.slot import PLUGIN, SlotState, read_slot, usable
 from tidemark.staging.store import Store
 
+log = logging.getLogger(__name__)
+
 STATEMENT_TIMEOUT_S: Final = 30
 LEASE_WAIT_S: Final = 10
+# For tables after the first that were locked; a lock that nobody holds is had in less.
+SHORTEST_LOCK_TIMEOUT_S: Final = 0.05
+# In all, for looks into tables that join.
+LOOKS_S: Final = 60
 _DYNAMODB_LOG_STORE: Final = "io.delta.storage.S3DynamoDBLogStore"
 _MASTER: Final = re.compile(r"local(\[[^\]]+\])?|yarn|k8s://.+|spark://[^\[\]/]+:\d+(,[^\[\]/]+:\d+)*")
 
@@ -65,18 +74,15 @@ def preflight(
     ledger: str,
     spark_master: str | None = None,
     act: bool = True,
-    adopt_slot: bool = False,
     holder: str | None = None,
 ) -> Report:
     """Look at everything, then do what the first run or a changed file needs. Errors are in the report, not raised.
-
-    `adopt_slot`: a person says that slot and publication of the file are this pipeline's, whoever made them.
 
     `spark_master` is what the Spark hook resolved, None where nobody looked. With `act` false nothing is created,
     changed or recorded, but the ledger's schema is brought up to date all the same.
     """
     started = time.monotonic()
-    look = _Look(config, source, ledger, act, adopt_slot, holder or f"preflight/{socket.gethostname()}/{os.getpid()}")
+    look = _Look(config, source, ledger, act, holder or f"preflight/{socket.gethostname()}/{os.getpid()}")
     look.findings += spark_findings(config, spark_master, os.environ)
     look.run("lake", look.lake)
     look.run("ledger", look.ledger_schema)
@@ -92,7 +98,6 @@ class _Look:
     source_conninfo: str
     ledger_conninfo: str
     act: bool
-    adopt_slot: bool
     holder: str
     findings: list[Finding] = field(default_factory=list)
     ledger_ready: bool = False
@@ -143,64 +148,69 @@ class _Look:
             self.findings += inspection.server_findings(facts, self.config, slot=slot)
             if facts.major < inspection.OLDEST_VERSION:
                 return
-            found = publication.matching(source, self.config)
-            self.findings += inspection.table_findings(found, self.config, facts)
-            published = publication.read(source, self.config.publication)
-            work = publication_work(self.config, found, published, facts)
-            own = self.own_slot(source, slot)
-            self.findings += publication_findings(
-                self.config, found, published, work, facts, slot=slot if own else None
-            )
             if slot is not None:
-                self.run("slot", lambda: self.slot_state(source, slot, own))
+                self.run("slot", lambda: self.slot_state(source, slot))
             if not self.ledger_ready:
+                self.tables(source, facts, slot, captured=frozenset())
                 return
             with ledger_sessions.connect(self.ledger_conninfo) as ledger:
                 self.same_database(source, ledger)
-                if published is not None:
-                    self.run("publication", lambda: self.own_publication(source, ledger, work))
-                if self.act and not self.failed():
-                    self.bring_about(source, ledger, facts, found, published, slot)
-                elif not self.act:
+                rows = ledger_tables.all_of(ledger, self.config.pipeline)
+                captured = frozenset(TableName.parse(row.table) for row in rows if row.captured)
+                selected, published = self.tables(source, facts, slot, captured)
+                captured &= _covered(published)
+                if not self.act:
+                    work = publication_work(self.config, selected, published, facts)
                     self.findings += _intentions(self.config, published, work, slot)
+                else:
+                    # Before the work, which may end in an error, and after it, which may find more.
+                    self.keep_table_errors(ledger, captured)
+                    if not self.failed():
+                        self.bring_about(source, ledger, facts, selected, published, slot)
+                        self.keep_table_errors(ledger, captured)
                 self.findings += _backfill_findings(ledger, self.config)
 
-    def own_slot(self, source: psycopg.Connection[Any], slot: SlotState | None) -> bool | None:
-        """Whether the slot is this pipeline's; None where it does not exist, or the ledger cannot be asked."""
-        if slot is None or not self.ledger_ready:
-            return None
-        with ledger_sessions.connect(self.ledger_conninfo) as ledger:
-            return ownership.is_own_slot(self.config, source, ledger, Store(self.config.lake))
+    def tables(
+        self,
+        source: psycopg.Connection[Any],
+        facts: ServerFacts,
+        slot: SlotState | None,
+        captured: frozenset[TableName],
+    ) -> tuple[Matching, Publication | None]:
+        """What the file names, less the tables with an error that keeps them out; and the publication."""
+        found = publication.matching(source, self.config)
+        published = publication.read(source, self.config.publication)
+        self.findings += inspection.table_findings(found, self.config, facts)
+        self.findings += publication_findings(self.config, found, published, facts)
+        selected = found.without(_barred(self.findings, captured & _covered(published)))
+        work = publication_work(self.config, selected, published, facts)
+        self.findings += work_findings(self.config, published, work, facts, slot=slot)
+        if not (_captured(selected, published) or work.create or work.add):
+            # A slot that is there must move on all the same, and the publication is what it is read with.
+            self.findings.append(
+                Finding(
+                    "error" if slot is None else "warning",
+                    "tables",
+                    "None of the tables that the file names can be captured",
+                    "Put right what is said of the tables, or correct `tables`",
+                    Move.FIX_CONFIG,
+                )
+            )
+        return selected, published
 
-    def slot_state(self, source: psycopg.Connection[Any], slot: SlotState, own: bool | None) -> None:
-        """What a slot of another kind is, is said before whose it is; what to do about one's own, after that."""
-        try:
-            usable(source, slot.name)
-        except (SlotInvalidated, SlotNotReady):
-            if own is False:
-                raise ownership.unknown(self.config, source, slot) from None
-            raise
-        if own is False and not self.adopt_slot:
-            raise ownership.unknown(self.config, source, slot)
-        ownership.refuse_other_reader(self.config, source, own=own is not False)
+    def keep_table_errors(self, ledger: psycopg.Connection[Any], captured: frozenset[TableName]) -> None:
+        errors: dict[str, list[TableError]] = {}
+        for finding in self.findings:
+            for table in finding.tables:
+                errors.setdefault(str(table), []).append(
+                    TableError(finding.check, finding.message, finding.remedy, finding.bars)
+                )
+        barred = {str(table) for table in _barred(self.findings, captured)}
+        table_errors.keep(ledger, self.config.pipeline, errors, barred)
+
+    def slot_state(self, source: psycopg.Connection[Any], slot: SlotState) -> None:
+        usable(source, slot.name)
         self.findings += inspection.slot_findings(slot)
-
-    def own_publication(
-        self, source: psycopg.Connection[Any], ledger: psycopg.Connection[Any], work: PublicationWork
-    ) -> None:
-        """A publication that is there already and would have to change must be this pipeline's."""
-        if not self.config.manage_publication or not (work.add or work.drop) or self.adopt_slot:
-            return
-        named = ownership.thing(source, "publication", self.config.publication)
-        if belongings.is_own(ledger, self.config.pipeline, named):
-            return
-        changes = [f"{verb} {listed(names)}" for verb, names in (("add", work.add), ("take out", work.drop)) if names]
-        raise PublicationUnknown(
-            publication=self.config.publication,
-            pipeline=self.config.pipeline,
-            change=", ".join(changes),
-            path=self.config.path or "FILE",
-        )
 
     def same_database(self, source: psycopg.Connection[Any], ledger: psycopg.Connection[Any]) -> None:
         identity = "SELECT system_identifier::text, current_database()::text FROM pg_control_system()"
@@ -228,7 +238,7 @@ class _Look:
     ) -> None:
         """Publication, slot, generation, tables: whatever is missing, under the lease `slot`, as a drain has it."""
         self.look_again_at_marked(source, ledger, found)
-        if slot is not None and not self.adopt_slot and not self.pending(ledger, facts, found, published):
+        if slot is not None and not self.pending(ledger, facts, found, published):
             return
         with hold(self.ledger_conninfo, self.config.pipeline, SLOT, self.holder, wait_s=LEASE_WAIT_S) as lease:
             # Another preflight may have done all of it meanwhile.
@@ -236,86 +246,22 @@ class _Look:
             # A table that left is recorded before it can come back, so that coming back is seen as a join.
             for left in self.leaving(ledger, found, published):
                 joins.leave(ledger, self.config.pipeline, left)
-            if self.adopt_slot:
-                self.adopt(source, ledger, lease)
             if self.config.manage_publication:
-                self.bring_about_publication(source, ledger, lease, facts, found)
+                try:
+                    self.publication(source, facts, publication_work(self.config, found, published, facts))
+                except (psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation):
+                    # Another try of this task, which the lease does not keep out, created it just now: committed
+                    # before our look at the name, or while our statement waited for its transaction's end.
+                    published = publication.read(source, self.config.publication)
+                    self.publication(source, facts, publication_work(self.config, found, published, facts))
             opened = generations.current(ledger, self.config.pipeline)
             slot = read_slot(source, self.config.slot)
-            if slot is None and self.make_slot(source, ledger, lease):
+            if slot is None and create_slot(source, self.config):
                 self.note("slot", f'Created slot "{self.config.slot}"')
             if slot is None or opened is None:
                 generation = settle(self.config, source, ledger, Store(self.config.lake), lease)
                 self.note("generation", f"Generation {generation.number} is open from {generation.start_lsn} on")
             self.join(source, ledger, found, publication.read(source, self.config.publication))
-
-    def adopt(self, source: psycopg.Connection[Any], ledger: psycopg.Connection[Any], lease: Lease) -> None:
-        """Take slot and publication of the file, where they are there, for this pipeline's own from now on."""
-        if read_slot(source, self.config.slot) is not None:
-            named = ownership.thing(source, "slot", self.config.slot)
-            if not belongings.is_own(ledger, self.config.pipeline, named):
-                # Whoever reads it may have come since the look.
-                ownership.refuse_other_reader(self.config, source, own=False)
-                belongings.note(ledger, lease, named, "adopted")
-                self.note("slot", f'Slot "{named.name}" is this pipeline\'s from now on')
-        if publication.read(source, self.config.publication) is not None:
-            named = ownership.thing(source, "publication", self.config.publication)
-            if not belongings.is_own(ledger, self.config.pipeline, named):
-                belongings.note(ledger, lease, named, "adopted")
-                self.note("publication", f'Publication "{named.name}" is this pipeline\'s from now on')
-
-    def make_slot(self, source: psycopg.Connection[Any], ledger: psycopg.Connection[Any], lease: Lease) -> bool:
-        """Create the slot, noted as our own before; False where another try of this task just did. Raises SlotUnknown
-        where it was somebody else."""
-        named = ownership.thing(source, "slot", self.config.slot)
-        first = belongings.note(ledger, lease, named, "made")
-        try:
-            made = create_slot(source, self.config)
-            if first and not made:
-                raise ownership.unknown(self.config, source, read_slot(source, self.config.slot))
-        except Exception:
-            # Over a session that broke, the server may have made it all the same.
-            if first and not source.closed:
-                belongings.forget(ledger, lease, named)
-            raise
-        return made
-
-    def bring_about_publication(
-        self,
-        source: psycopg.Connection[Any],
-        ledger: psycopg.Connection[Any],
-        lease: Lease,
-        facts: ServerFacts,
-        found: Matching,
-    ) -> None:
-        """Create or change it where it is not what the file says, noted as our own before."""
-        named = ownership.thing(source, "publication", self.config.publication)
-        own = belongings.is_own(ledger, self.config.pipeline, named)
-        published = publication.read(source, self.config.publication)
-        work = publication_work(self.config, found, published, facts)
-        if published is not None and not own:
-            self.own_publication(source, ledger, work)
-            return
-        if not (work.create or work.add or work.drop):
-            return
-        first = belongings.note(ledger, lease, named, "made")
-        try:
-            self.publication(source, facts, work)
-        except (psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation):
-            # Somebody created it just now: committed before our look at the name, or while our statement waited for
-            # its transaction's end. Where the note was there, it was another try of this task, which the lease does
-            # not keep out.
-            published = publication.read(source, self.config.publication)
-            work = publication_work(self.config, found, published, facts)
-            if first:
-                belongings.forget(ledger, lease, named)
-                self.own_publication(source, ledger, work)
-            else:
-                self.publication(source, facts, work)
-        except Exception:
-            if first and published is None and not source.closed:
-                belongings.forget(ledger, lease, named)
-            raise
 
     def pending(
         self,
@@ -334,23 +280,86 @@ class _Look:
         )
 
     def publication(self, source: psycopg.Connection[Any], facts: ServerFacts, work: PublicationWork) -> None:
+        """All at once; where PostgreSQL refuses that because of some table, one by one, and only that table is left
+        out: somebody holds a lock on it, or it was dropped, altered or given away just now."""
         name, bound_s = self.config.publication, self.config.bounds.lock_timeout_s
-        statements, said = [], []
-        if work.create:
-            statements.append(
-                publication.create_statement(name, work.create, server_version=facts.version, generated=True)
+        for tables, verb in ((work.create, "Created"), (work.add, "Added")):
+            if not tables:
+                continue
+            statement = (
+                publication.create_statement(name, tables, server_version=facts.version, generated=True)
+                if verb == "Created"
+                else publication.add_statement(name, tables)
             )
-            said.append(f'Created publication "{name}" for {listed(work.create)}')
-        if work.add:
-            statements.append(publication.add_statement(name, work.add))
-            said.append(f'Added {listed(work.add)} to publication "{name}"')
+            try:
+                publication.change(source, [statement], lock_timeout_s=bound_s)
+                done = list(tables)
+            except (psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation):
+                raise
+            except (SourceLocked, psycopg.DatabaseError) as refused:
+                if source.broken:
+                    raise
+                log.info("The publication's tables are added one by one: %s", type(refused).__name__)
+                done = self.one_by_one(source, facts, tables, create=verb == "Created")
+            if done and verb == "Created":
+                self.note("publication", f'Created publication "{name}" for {listed(done)}')
+            elif done:
+                self.note("publication", f'Added {listed(done)} to publication "{name}"')
         if work.drop:
-            statements.append(publication.drop_statement(name, work.drop))
-            said.append(f'Took {listed(work.drop)} out of publication "{name}", since the file no longer names it')
-        if statements:
-            publication.change(source, statements, lock_timeout_s=bound_s)
-        for sentence in said:
-            self.note("publication", sentence)
+            try:
+                publication.change(source, [publication.drop_statement(name, work.drop)], lock_timeout_s=bound_s)
+            except SourceLocked as locked:
+                # They are in nobody's way: what the file does not name is skipped.
+                self.findings.append(Finding.of("publication", locked, "warning"))
+            else:
+                self.note(
+                    "publication",
+                    f'Took {listed(work.drop)} out of publication "{name}", since the file no longer names it',
+                )
+
+    def one_by_one(
+        self, source: psycopg.Connection[Any], facts: ServerFacts, tables: Sequence[TableName], *, create: bool
+    ) -> list[TableName]:
+        """Those of the tables that could be added. All together wait for locks as long as two statements may."""
+        name, bound_s = self.config.publication, self.config.bounds.lock_timeout_s
+        ends_at = time.monotonic() + 2 * bound_s
+        if create:
+            empty = publication.create_statement(name, (), server_version=facts.version, generated=True)
+            publication.change(source, [empty], lock_timeout_s=bound_s)
+        done = []
+        for table in tables:
+            left_s = max(SHORTEST_LOCK_TIMEOUT_S, min(bound_s, ends_at - time.monotonic()))
+            try:
+                publication.change(source, [publication.add_statement(name, [table])], lock_timeout_s=left_s)
+                done.append(table)
+            except psycopg.errors.DuplicateObject:
+                done.append(table)  # another try of this task was faster
+            except SourceLocked as locked:
+                happened = f"{table} could not be added to the publication now, somebody holds it: "
+                self.findings.append(
+                    Finding.of_tables(
+                        "publication",
+                        [table],
+                        happened + str(locked.facts["blockers"]),
+                        "Wait until that transaction ends, or end it; the next run tries again",
+                        bars="joining",
+                        move=Move.RETRY,
+                    )
+                )
+            except psycopg.DatabaseError as refused:
+                if source.broken:
+                    raise
+                state = f"SQLSTATE {refused.sqlstate}, {type(refused).__name__}"
+                self.findings.append(
+                    Finding.of_tables(
+                        "publication",
+                        [table],
+                        f"PostgreSQL refuses to add {table} to the publication ({state})",
+                        f"Look at the table, or as its owner run: {readable(publication.add_statement(name, [table]))}",
+                        bars="joining",
+                    )
+                )
+        return done
 
     def leaving(self, ledger: psycopg.Connection[Any], found: Matching, published: Publication | None) -> list[str]:
         """Tables that the ledger takes for captured, and that are no longer in both file and publication."""
@@ -379,6 +388,7 @@ class _Look:
             return
         horizon = publication.join_horizon(source)
         blockers = _await_horizon(source, horizon, self.config.bounds.lock_timeout_s)
+        looks = _Looks(source, self.config.bounds.lock_timeout_s)
         # Before the tables are looked into: what alters one from here on differs from its fingerprint (R11).
         with publication.lock_bounded(source, self.config.bounds.lock_timeout_s, "the tables that join"):
             captured = [t for t in catalog.captured_tables(source, self.config) if t.published]
@@ -393,7 +403,7 @@ class _Look:
             elif blockers:
                 why = f"transactions older than its capture are still open: {listed(blockers)}"
                 backfill = (joins.EXISTING_ROWS, why)
-            elif _seen_empty(source, table.table, horizon, table.partitioned) is not True:
+            elif looks.seen_empty(table, horizon) is not True:
                 backfill = (joins.EXISTING_ROWS, "it had rows before it was captured")
             table_id = str(table.table)
             if (row is None or row.fingerprint is None) and table_id in prints:
@@ -406,6 +416,7 @@ class _Look:
     ) -> None:
         """A table marked for its older rows and seen empty now has none that matter: the stream brought the rest."""
         tables = {str(table.table): table for table in found.tables}
+        looks = _Looks(source, self.config.bounds.lock_timeout_s)
         for row in ledger_tables.all_of(ledger, self.config.pipeline):
             table = tables.get(row.table)
             if (
@@ -415,7 +426,7 @@ class _Look:
                 or row.join_horizon is None
             ):
                 continue
-            if _seen_empty(source, table.table, row.join_horizon, table.partitioned) is True and joins.seen_empty(
+            if looks.seen_empty(table, row.join_horizon) is True and joins.seen_empty(
                 ledger, self.config.pipeline, row.table
             ):
                 self.note("tables", f"{table.table} was seen empty: it needs no backfill")
@@ -454,6 +465,18 @@ def create_slot(source: psycopg.Connection[Any], config: PipelineConfig) -> bool
 # --- tables that join -------------------------------------------------------------------------------------------------
 
 
+def _barred(findings: Iterable[Finding], captured: frozenset[TableName]) -> frozenset[TableName]:
+    """The tables that their errors keep out, of which some may only keep out what is not in yet."""
+    errors = [finding for finding in findings if finding.severity == "table"]
+    always = {table for finding in errors if finding.bars == "capture" for table in finding.tables}
+    joining = {table for finding in errors if finding.bars == "joining" for table in finding.tables}
+    return frozenset(always | (joining - captured))
+
+
+def _covered(published: Publication | None) -> frozenset[TableName]:
+    return frozenset() if published is None else published.covered
+
+
 def _captured(found: Matching, published: Publication | None) -> list[SourceTable]:
     return [] if published is None else [table for table in found.tables if table.table in published.covered]
 
@@ -468,17 +491,40 @@ def _await_horizon(source: psycopg.Connection[Any], horizon: int, seconds: float
     return []
 
 
-def _seen_empty(source: psycopg.Connection[Any], table: TableName, horizon: int, partitioned: bool) -> bool | None:
-    """As `publication.seen_empty`; None too where the look was refused: locked, slow, hidden by a policy, or gone."""
-    try:
-        return publication.seen_empty(source, table, horizon, partitioned=partitioned)
-    except (
-        psycopg.errors.LockNotAvailable,
-        psycopg.errors.QueryCanceled,
-        psycopg.errors.InsufficientPrivilege,
-        psycopg.errors.UndefinedTable,
-    ):
-        return None
+class _Looks:
+    """Looks into tables, one after another, that all together take no longer than LOOKS_S, nor wait for locks longer
+    than two of them may: tables that somebody holds, or that are slow, cost the others nothing."""
+
+    def __init__(self, source: psycopg.Connection[Any], lock_timeout_s: float) -> None:
+        self._source = source
+        self._lock_timeout_s = lock_timeout_s
+        self._lock_left_s = 2 * lock_timeout_s
+        self._left_s = float(LOOKS_S)
+
+    def seen_empty(self, table: SourceTable, horizon: int) -> bool | None:
+        """As `publication.seen_empty`; None too where the look was refused: locked, slow, hidden by a policy, gone, or
+        no time is left for it."""
+        if self._left_s <= 0:
+            return None
+        began = time.monotonic()
+        try:
+            return publication.seen_empty(
+                self._source,
+                table.table,
+                horizon,
+                partitioned=table.partitioned,
+                lock_timeout_s=max(SHORTEST_LOCK_TIMEOUT_S, min(self._lock_timeout_s, self._lock_left_s)),
+                statement_timeout_s=min(STATEMENT_TIMEOUT_S, self._left_s),
+            )
+        except psycopg.errors.LockNotAvailable:
+            self._lock_left_s -= time.monotonic() - began
+            return None
+        except psycopg.DatabaseError:
+            if self._source.broken:
+                raise
+            return None
+        finally:
+            self._left_s -= time.monotonic() - began
 
 
 def _backfill_findings(ledger: psycopg.Connection[Any], config: PipelineConfig) -> Iterator[Finding]:

@@ -17,7 +17,7 @@ from typing import Final
 from tidemark.config import TableRule
 from tidemark.errors import KeyValueUnfit, Move, SchemaNotFollowed, TidemarkError
 from tidemark.formats.manifest import TableMark
-from tidemark.names import TableName, is_taken
+from tidemark.names import TableName, folded_names, is_taken
 from tidemark.pgoutput.messages import RelationColumn, RelationMessage
 from tidemark.schema.evolution import Difference, Verdict, compare_fingerprints, compare_schemas, reasons
 from tidemark.schema.fingerprint import Fingerprint
@@ -27,6 +27,8 @@ from tidemark.source.catalog import CapturedTable
 
 # The kind of `needs_backfill` that stands for a difference found in stream or catalogue.
 SOURCE_CHANGED: Final = "source_changed"
+# That of a table which its errors keep out of the capture.
+PASSED_OVER: Final = "passed_over"
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +148,10 @@ def define(
     for sent in relation.columns:
         if sent.name in rule.leave_out:
             continue
-        if is_taken(sent.name) or sent.name.lower() in taken:
+        if is_taken(sent.name) or not taken.isdisjoint(folded_names(sent.name)):
             unfit.append(f'column "{sent.name}" has a name that the target already uses')
             continue
-        taken.add(sent.name.lower())
+        taken.update(folded_names(sent.name))
         column, refused = _column(sent, rule, catalog.types, latest)
         columns.append(column)
         unfit += refused
@@ -235,6 +237,20 @@ def park(table: TableName, error: TidemarkError) -> TableMark:
     return TableMark(
         table=str(table), state="parked", kind=type(error).__name__, move=error.move.value, message=str(error)
     )
+
+
+def passed_over_marks(tables: Iterable[str]) -> list[TableMark]:
+    """Of tables that were captured once, and whose changes this batch and the next ones do not hold."""
+    return [
+        TableMark(
+            table=table,
+            state="needs_backfill",
+            kind=PASSED_OVER,
+            move=Move.BACKFILL.value,
+            message="preflight found errors of it, and its changes are not staged while they hold",
+        )
+        for table in tables
+    ]
 
 
 def catalogue_marks(

@@ -41,6 +41,7 @@ class Status:
         return (
             self.trouble is not None
             or self.slot is None
+            or (self.ledger is not None and bool(self.ledger.table_errors))
             or any(row.captured and (row.state == "parked" or row.needs_backfill or row.holes) for row in self.rows)
         )
 
@@ -66,6 +67,9 @@ class Status:
             if row.state == "parked" and row.error is not None:
                 lines += ["", f"{_shown(row)} is parked since {_time(row.state_since)}: {row.error.get('message', '')}"]
                 lines += [f"  then: python -m tidemark unpark {self.config.path} {_shown(row)}"]
+        for found in () if self.ledger is None else self.ledger.table_errors:
+            what = "is not captured" if found.barred else "has an error"
+            lines += ["", f"{_readable(found.table)} {what} since {_time(found.since)}: {found.message}"]
         return "\n".join(lines)
 
     def _slot(self) -> str:

@@ -14,9 +14,10 @@ from typing import Any
 import psycopg
 from psycopg.rows import class_row
 
-from tidemark.ledger import backfills, chunks, generations, positions, tables
+from tidemark.ledger import backfills, chunks, generations, positions, table_errors, tables
 from tidemark.ledger.chunks import Filled, Progress
 from tidemark.ledger.generations import Generation
+from tidemark.ledger.table_errors import TableErrors
 from tidemark.ledger.tables import TableRow
 from tidemark.lsn import Lsn
 
@@ -85,6 +86,7 @@ class PipelineStatus:
     tables: tuple[TableStatus, ...]
     leases: tuple[HeldLease, ...]
     backfills: tuple[OpenBackfill, ...]
+    table_errors: tuple[TableErrors, ...]
 
 
 def read(connection: psycopg.Connection[Any], pipeline: str) -> PipelineStatus | None:
@@ -122,6 +124,7 @@ def read(connection: psycopg.Connection[Any], pipeline: str) -> PipelineStatus |
             tables=_tables(connection, pipeline, generation),
             leases=_leases(connection, pipeline),
             backfills=_backfills(connection, pipeline),
+            table_errors=tuple(table_errors.all_of(connection, pipeline)),
         )
 
 

@@ -65,6 +65,11 @@ class TableRow:
     hole_keys: list[list[str]]
     fingerprint: dict[str, Any] | None
 
+    @property
+    def is_marked_for_good(self) -> bool:
+        """Whether it needs a backfill for a reason that does not end by itself."""
+        return self.needs_backfill and self.backfill_kind not in (EXISTING_ROWS, HOLES)
+
 
 def all_of(connection: psycopg.Connection[Any], pipeline: str) -> list[TableRow]:
     """Every table that was ever captured, by id."""

@@ -15,7 +15,7 @@ from tidemark.schema.table import Identity
 
 @dataclass(frozen=True, slots=True)
 class ColumnPrint:
-    """One captured column. `missing` is its attmissingval as text ("masked" for a masked column),
+    """One captured column. `missing` is a hash of its attmissingval ("masked" for a masked column),
     `generated` pg's letter or "". `spelling` is what the text of stored values depends on besides them: the labels of
     an enum and the columns of a composite type, by their OIDs."""
 

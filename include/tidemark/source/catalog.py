@@ -3,7 +3,8 @@
 The catalogue says what holds now; the stream may be older. So a table's columns come from the stream's RELATION
 message, and the catalogue adds what the message lacks: the types behind the OIDs, the order of the key's columns, the
 primary key under FULL. Everything here is a SELECT on catalogue tables (R9). Source: PostgreSQL documentation, 53
-"System Catalogs", 54.18 "pg_publication_tables".
+"System Catalogs", 54.18 "pg_publication_tables". Nothing here locks a table: whoever may create one could keep the
+pipeline waiting by holding it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tidemark.names import TableName
 from tidemark.schema.fingerprint import ColumnPrint, Fingerprint, PartitionPrint
 from tidemark.schema.mapping import PgType
 from tidemark.schema.table import Identity
-from tidemark.source.publication import matching
+from tidemark.source.publication import PUBLISHED, matching
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ def captured_tables(conn: psycopg.Connection[Any], config: PipelineConfig) -> li
     captured = []
     for found in named:
         relation = found.relation
-        publication = published.get((found.table.schema, found.table.name))
+        publication = published.get(relation.oid)
         captured.append(
             CapturedTable(
                 table=found.table,
@@ -145,17 +146,20 @@ def fingerprint(
 
 def _columns(conn: psycopg.Connection[Any], oids: list[int]) -> dict[int, list[ColumnPrint]]:
     """Table OID -> its columns. What older rows have of a column that was added later stands with a partitioned table's
-    leaves, never with its root."""
+    leaves, never with its root; it may be as long as any value, and is kept as its hash."""
     columns: dict[int, list[ColumnPrint]] = {}
     spellings = _spellings(conn, oids)
     for oid, *facts in conn.execute(
         """
         SELECT a.attrelid, a.attnum, a.attname, a.atttypid, a.atttypmod, a.attnotnull, a.attgenerated::text,
                CASE WHEN c.relkind = 'p' THEN (
-                   SELECT max(l.attmissingval::text) FROM pg_partition_tree(c.oid) t
-                   JOIN pg_attribute l ON l.attrelid = t.relid AND l.attname = a.attname
-                   WHERE t.isleaf AND NOT l.attisdropped
-               ) ELSE a.attmissingval::text END,
+                   WITH RECURSIVE tree AS (
+                       SELECT c.oid AS relation
+                       UNION ALL SELECT i.inhrelid FROM tree JOIN pg_inherits i ON i.inhparent = tree.relation)
+                   SELECT max(hashtextextended(l.attmissingval::text, 0)) FROM tree t
+                   JOIN pg_attribute l ON l.attrelid = t.relation AND l.attname = a.attname
+                   WHERE NOT l.attisdropped
+               ) ELSE hashtextextended(a.attmissingval::text, 0) END::text,
                a.xmin::text::bigint
         FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
         WHERE a.attrelid = ANY(%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
@@ -202,14 +206,26 @@ def _spellings(conn: psycopg.Connection[Any], oids: list[int]) -> dict[int, dict
     return spellings
 
 
-def _published(
-    conn: psycopg.Connection[Any], publication: str
-) -> dict[tuple[str, str], tuple[tuple[str, ...], str | None]]:
+def _published(conn: psycopg.Connection[Any], publication: str) -> dict[int, tuple[tuple[str, ...], str | None]]:
+    """Table OID -> its published columns and its row filter. Both apply to a table that was added by itself alone; all
+    other tables have every column but the generated ones, which 18 may publish."""
+    generated = "a.attgenerated = 's' AND o.pubgencols = 's'" if conn.info.server_version >= 180000 else "false"
     return {
-        (schema, name): (tuple(columns or ()), row_filter)
-        for schema, name, columns, row_filter in conn.execute(
-            "SELECT schemaname, tablename, attnames::text[], rowfilter FROM pg_publication_tables WHERE pubname = %s",
-            (publication,),
+        oid: (tuple(columns), row_filter)
+        for oid, columns, row_filter in conn.execute(
+            f"""
+            SELECT t.relation, array(
+                       SELECT a.attname::text FROM pg_attribute a
+                        WHERE a.attrelid = t.relation AND a.attnum > 0 AND NOT a.attisdropped
+                          AND CASE WHEN by_itself AND t.prattrs IS NOT NULL THEN a.attnum = ANY (t.prattrs::int2[])
+                                   ELSE a.attgenerated = '' OR ({generated}) END
+                        ORDER BY a.attnum),
+                   CASE WHEN by_itself THEN pg_get_expr(t.prqual, t.relation) END
+              FROM (SELECT published.*, NOT puballtables AND by_schema IS NULL AS by_itself
+                      FROM ({PUBLISHED}) published) t
+              JOIN pg_publication o ON o.oid = t.publication
+            """.encode(),
+            {"publication": publication},
         )
     }
 

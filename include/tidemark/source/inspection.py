@@ -9,17 +9,17 @@ with the SQL. Nothing here changes anything: R9. Source: PostgreSQL documentatio
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Final
 
 import psycopg
 
-from tidemark.config import PipelineConfig
+from tidemark.config import PipelineConfig, split_pattern
 from tidemark.errors import Move
-from tidemark.findings import Finding, listed
-from tidemark.names import is_taken
+from tidemark.findings import Bars, Finding, listed
+from tidemark.names import TableName, alike, is_taken
 from tidemark.schedule import longest_gap_s
 from tidemark.source.identifiers import qualified, quoted
 from tidemark.source.publication import (
@@ -122,8 +122,8 @@ def server_findings(facts: ServerFacts, config: PipelineConfig, *, slot: SlotSta
             "error",
             "slots",
             f"All {facts.max_slots} replication slots of the server are in use",
-            "Raise max_replication_slots and restart, or have whoever owns one that is not needed any more drop it "
-            "(SELECT * FROM pg_replication_slots)",
+            "Drop one that nobody uses (SELECT * FROM pg_replication_slots), or raise max_replication_slots and "
+            "restart",
         )
     if facts.senders >= facts.max_senders and (slot is None or slot.active_pid is None):
         yield Finding(
@@ -215,7 +215,7 @@ def table_findings(found: Matching, config: PipelineConfig, facts: ServerFacts) 
     for table in found.tables:
         yield from _column_findings(table, config)
         yield from _partition_findings(table)
-    for group in _same_but_for_case(table.table for table in found.tables):
+    for group in alike(str(table.table) for table in found.tables):
         yield Finding(
             "warning",
             "names",
@@ -227,12 +227,14 @@ def table_findings(found: Matching, config: PipelineConfig, facts: ServerFacts) 
     if unreadable:
         schemas = sorted({table.schema for table in unreadable})
         tables = ", ".join(qualified(table) for table in unreadable)
-        yield Finding(
-            "error",
+        yield Finding.of_tables(
             "rights",
-            f"Role {facts.role} may not read {listed(unreadable)}",
+            unreadable,
+            f"Role {facts.role} may not read {listed(unreadable)}, so no backfill can; a table is not captured before "
+            "it may be read",
             f"GRANT USAGE ON SCHEMA {', '.join(map(quoted, schemas))} TO {quoted(facts.role)}; "
             f"GRANT SELECT ON {tables} TO {quoted(facts.role)}",
+            bars="joining",
         )
     secured = [table.table for table in found.tables if table.row_security]
     if secured:
@@ -250,12 +252,14 @@ def _selection_findings(found: Matching) -> Iterator[Finding]:
     for rule in found.unmatched:
         if rule.exact:
             close = get_close_matches(rule.pattern, names, n=1, cutoff=0.6)
-            yield Finding(
-                "error",
+            (schema, _), (name, _) = split_pattern(rule.pattern)
+            yield Finding.of_tables(
                 "tables",
+                [TableName(schema, name)],
                 f"Table {rule.pattern} (line {rule.line} of the file) does not exist at the source",
                 f"Did you mean {close[0]}?" if close else "Correct the name, or create the table",
-                Move.FIX_CONFIG,
+                bars="capture",
+                move=Move.FIX_CONFIG,
             )
         else:
             yield Finding(
@@ -265,77 +269,80 @@ def _selection_findings(found: Matching) -> Iterator[Finding]:
                 "Correct the pattern, or take it out",
                 Move.FIX_CONFIG,
             )
-    if not found.tables:
-        yield Finding(
-            "error", "tables", "The file names no table that can be captured", "Correct `tables`", Move.FIX_CONFIG
-        )
     for table, exact, reason in found.refused:
         if exact:
-            yield Finding(
-                "error", "tables", f"{table} cannot be captured: {reason}", "Correct `tables`", Move.FIX_CONFIG
+            yield Finding.of_tables(
+                "tables",
+                [table],
+                f"{table} cannot be captured: {reason}",
+                "Correct `tables`",
+                bars="capture",
+                move=Move.FIX_CONFIG,
             )
     for source_table in found.tables:
-        if source_table.unlogged:
-            yield Finding(
-                "error" if source_table.exact else "warning",
-                "tables",
-                f"{source_table.table} is unlogged: its changes are not in the write-ahead log"
-                + ("" if source_table.exact else "; it is not captured"),
-                f"ALTER TABLE {qualified(source_table.table)} SET LOGGED",
-            )
+        if not source_table.unlogged:
+            continue
+        message = f"{source_table.table} is unlogged: its changes are not in the write-ahead log, it is not captured"
+        remedy = f"ALTER TABLE {qualified(source_table.table)} SET LOGGED"
+        if source_table.exact:
+            yield Finding.of_tables("tables", [source_table.table], message, remedy, bars="capture")
+        else:
+            yield Finding("warning", "tables", message, remedy)
 
 
 def _column_findings(table: SourceTable, config: PipelineConfig) -> Iterator[Finding]:
     name, rule, types = table.table, table.rule, {column.name: column.type for column in table.columns}
+
+    def wrong(check: str, message: str, remedy: str, bars: Bars = "joining", move: Move = Move.FIX_CONFIG) -> Finding:
+        return Finding.of_tables(check, [name], message, remedy, bars=bars, move=move)
+
     for conflict in config.conflicts(name):
-        yield Finding("error", "tables", f"The file contradicts itself: {conflict}", "Say one of them", Move.FIX_CONFIG)
+        yield wrong("tables", f"The file contradicts itself: {conflict}", "Say one of them", "capture")
     for entry in config.tables:
         if not (entry.exact and entry.matches(name)):
             continue
         for column in (*entry.leave_out, *entry.mask, *entry.target):
             if column not in types:
                 close = get_close_matches(column, types, n=1, cutoff=0.6)
-                yield Finding(
-                    "error",
+                yield wrong(
                     "columns",
                     f"{name} has no column {column!r} (line {entry.line} of the file)",
                     f"Did you mean {close[0]!r}?" if close else "Correct the name",
-                    Move.FIX_CONFIG,
+                    "joining" if column in entry.target else "capture",
                 )
     key = set(table.relation.key)
     for column in sorted(key & {*rule.mask, *rule.leave_out}):
-        yield Finding(
-            "error",
+        yield wrong(
             "columns",
             f"{column!r} belongs to the key of {name} and is {'masked' if column in rule.mask else 'left out'}: two "
             "rows could become one",
             "Capture the key as it is",
-            Move.FIX_CONFIG,
+            "capture",
         )
     for column, wanted in rule.target.items():
         if wanted.startswith("decimal") and not types.get(column, "numeric").startswith("numeric"):
-            yield Finding(
-                "error",
+            yield wrong(
                 "columns",
                 f"{column!r} of {name} is {types[column]}; only numeric can become {wanted}",
                 "Take the target out, or set it to text",
-                Move.FIX_CONFIG,
             )
     captured = [column.name for column in table.captured_columns]
-    for group in _same_but_for_case(captured):
-        yield Finding(
-            "error",
+    if not captured:
+        yield wrong("columns", f"{name} has no column to capture", "Add one, or leave fewer of them out")
+    for group in alike(captured):
+        yield wrong(
             "columns",
             f"The columns {listed(group)} of {name} differ only in case, which Delta does not tell apart",
             "Leave all but one of them out (leave_out), or rename them",
+            move=Move.FIX_SOURCE,
         )
     for column in captured:
         if is_taken(column):
-            yield Finding(
-                "error",
+            yield wrong(
                 "columns",
                 f"{column!r} of {name} has the name of a column that Tidemark adds",
                 "Leave it out (leave_out), or rename it",
+                move=Move.FIX_SOURCE,
             )
 
 
@@ -345,20 +352,21 @@ def _partition_findings(table: SourceTable) -> Iterator[Finding]:
     root = table.relation
     for leaf in table.leaves:
         if leaf.kind == "f":
-            yield Finding(
-                "error",
+            yield Finding.of_tables(
                 "partitions",
+                [root.table],
                 f"Partition {leaf.table} of {root.table} is a foreign table: its changes are in no write-ahead log "
                 "here",
                 f"ALTER TABLE {qualified(root.table)} DETACH PARTITION {qualified(leaf.table)}",
+                bars="capture",
             )
     differing = [
         leaf for leaf in table.leaves if leaf.kind != "f" and not _same_identity(leaf.identity, leaf.key, root)
     ]
     if differing:
-        yield Finding(
-            "error",
+        yield Finding.of_tables(
             "replica_identity",
+            [root.table],
             f"The replica identity of {listed(leaf.table for leaf in differing)} differs from that of the root "
             f"{root.table} ({root.identity}{' on ' + ', '.join(root.key) if root.key else ''})",
             "; ".join(
@@ -371,6 +379,7 @@ def _partition_findings(table: SourceTable) -> Iterator[Finding]:
                 }[root.identity]
                 for leaf in differing
             ),
+            bars="capture",
         )
     yield Finding(
         "note",
@@ -412,13 +421,6 @@ def slot_findings(slot: SlotState) -> Iterator[Finding]:
 
 
 # --- words ------------------------------------------------------------------------------------------------------------
-
-
-def _same_but_for_case(names: Iterable[Any]) -> list[list[Any]]:
-    groups: dict[str, list[Any]] = {}
-    for name in names:
-        groups.setdefault(str(name).lower(), []).append(name)
-    return [group for group in groups.values() if len(group) > 1]
 
 
 def _size(number: int) -> str:

@@ -12,9 +12,9 @@ Source: PostgreSQL documentation, "CREATE PUBLICATION", "ALTER PUBLICATION", 29.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import psycopg
@@ -122,6 +122,9 @@ class Matching:
     refused: tuple[tuple[TableName, bool, str], ...]
     unmatched: tuple[TableRule, ...]
     names: tuple[TableName, ...]
+
+    def without(self, barred: Collection[TableName]) -> Matching:
+        return replace(self, tables=tuple(table for table in self.tables if table.table not in barred))
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,9 +246,14 @@ _RELATIONS: Final = """
      WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f')
 """
 
+# pg_partition_tree would lock all of them.
 _LEAVES: Final = """
-    SELECT root, tree.relid::oid FROM unnest(%s::oid[]) AS root, pg_partition_tree(root) AS tree
-     WHERE tree.isleaf AND tree.relid <> root
+    WITH RECURSIVE tree AS (
+        SELECT oid AS root, oid AS relation FROM pg_class WHERE oid = ANY (%s::oid[])
+        UNION ALL SELECT tree.root, i.inhrelid FROM tree JOIN pg_inherits i ON i.inhparent = tree.relation
+    )
+    SELECT tree.root, tree.relation FROM tree JOIN pg_class c ON c.oid = tree.relation
+     WHERE c.relkind <> 'p' AND tree.relation <> tree.root
 """
 
 # An index counts as replica identity only while it is valid and immediate:
@@ -283,14 +291,14 @@ def read(connection: psycopg.Connection[Any], name: str) -> Publication | None:
         f"SELECT p.oid, pg_get_userbyid(p.pubowner), pg_has_role(p.pubowner, 'USAGE'), p.puballtables, p.pubinsert,"
         f" p.pubupdate, p.pubdelete, p.pubtruncate, p.pubviaroot, {generated},"
         f" array(SELECT n.nspname::text FROM pg_publication_namespace s JOIN pg_namespace n ON n.oid = s.pnnspid"
-        f" WHERE s.pnpubid = p.oid ORDER BY 1),"
-        f" array(SELECT schemaname || E'\\t' || tablename FROM pg_publication_tables WHERE pubname = p.pubname)"
+        f" WHERE s.pnpubid = p.oid ORDER BY 1)"
         f" FROM pg_publication p WHERE p.pubname = %s".encode(),
         (name,),
     ).fetchone()
     if row is None:
         return None
-    oid, owner, owned, all_tables, *operations, via_root, generated_columns, schemas, covered = row
+    oid, owner, owned, all_tables, *operations, via_root, generated_columns, schemas = row
+    covered = connection.execute(_COVERED, {"publication": name}).fetchall()
     members = connection.execute(_MEMBERS, (oid,)).fetchall()
     return Publication(
         name=name,
@@ -305,9 +313,24 @@ def read(connection: psycopg.Connection[Any], name: str) -> Publication | None:
             Member(TableName(schema, table), None if columns is None else tuple(columns), row_filter)
             for schema, table, columns, row_filter in members
         ),
-        covered=frozenset(TableName(*entry.split("\t", 1)) for entry in covered),
+        covered=frozenset(TableName(schema, table) for schema, table in covered),
     )
 
+
+# As pg_publication_tables has them, which cannot be used: it locks every table that it lists, so whoever holds one in
+# ACCESS EXCLUSIVE MODE would keep the pipeline waiting. Partitions are left out: none of them is captured by itself.
+PUBLISHED: Final = """
+    SELECT c.oid AS relation, n.nspname, c.relname, p.oid AS publication, p.puballtables, s.oid AS by_schema,
+           r.oid AS by_name, r.prattrs, r.prqual
+      FROM pg_publication p CROSS JOIN pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+      LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid
+      LEFT JOIN pg_publication_namespace s ON s.pnpubid = p.oid AND s.pnnspid = c.relnamespace
+     WHERE p.pubname = %(publication)s AND NOT c.relispartition AND c.relpersistence = 'p' AND c.oid >= 16384
+       AND (c.relkind = 'r' OR c.relkind = 'p' AND p.pubviaroot)
+       AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast')
+       AND (p.puballtables OR r.oid IS NOT NULL OR s.oid IS NOT NULL)
+"""
+_COVERED: Final = f"SELECT nspname, relname FROM ({PUBLISHED}) published"
 
 _MEMBERS: Final = """
     SELECT n.nspname, c.relname,
@@ -324,7 +347,7 @@ _MEMBERS: Final = """
 
 
 def create_statement(name: str, tables: Sequence[TableName], *, server_version: int, generated: bool) -> sql.Composed:
-    """CREATE PUBLICATION with everything that Tidemark relies on.
+    """CREATE PUBLICATION with everything that Tidemark relies on; without tables it is empty.
 
     `generated` publishes stored generated columns (PostgreSQL 18 on): without them, the application's UPDATE of a table
     under REPLICA IDENTITY FULL fails.
@@ -332,9 +355,8 @@ def create_statement(name: str, tables: Sequence[TableName], *, server_version: 
     options = "publish = 'insert, update, delete, truncate', publish_via_partition_root = true"
     if generated and server_version >= 180000:
         options += ", publish_generated_columns = stored"
-    return sql.SQL("CREATE PUBLICATION {} FOR TABLE {} WITH ({})").format(
-        sql.Identifier(name), _table_list(tables), sql.SQL(options)
-    )
+    for_tables = sql.SQL("FOR TABLE {} ").format(_table_list(tables)) if tables else sql.SQL("")
+    return sql.SQL("CREATE PUBLICATION {} {}WITH ({})").format(sql.Identifier(name), for_tables, sql.SQL(options))
 
 
 def add_statement(name: str, tables: Sequence[TableName]) -> sql.Composed:
@@ -398,11 +420,20 @@ def snapshot_xmin(connection: psycopg.Connection[Any]) -> int:
 
 
 def seen_empty(
-    connection: psycopg.Connection[Any], table: TableName, horizon: int, *, partitioned: bool
+    connection: psycopg.Connection[Any],
+    table: TableName,
+    horizon: int,
+    *,
+    partitioned: bool,
+    lock_timeout_s: float,
+    statement_timeout_s: float,
 ) -> bool | None:
-    """Whether the table is empty in a snapshot whose xmin is at or above the join horizon; None: no such snapshot yet.
+    """Whether the table is empty in a snapshot whose xmin is at or above the join horizon; None: no such snapshot yet,
+    or there is no table of this name any more.
 
-    Snapshot and look are one statement, so they are the same snapshot. RLS would hide rows: it raises instead.
+    Snapshot and look are one statement, so they are the same snapshot. RLS would hide rows: it raises instead. What
+    the lock was had on is looked at before it is read: a view put in the table's place would run its owner's functions
+    with our rights.
     """
     query = sql.SQL(
         "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint, NOT EXISTS (SELECT 1 FROM {} {})"
@@ -410,13 +441,28 @@ def seen_empty(
     with connection.transaction():
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         connection.execute("SET LOCAL row_security = off")
+        _set_timeout(connection, "lock_timeout", lock_timeout_s)
+        _set_timeout(connection, "statement_timeout", statement_timeout_s)
         connection.execute(
             sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(sql.Identifier(table.schema, table.name))
         )
+        locked = connection.execute(
+            "SELECT c.relkind::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+            " WHERE n.nspname = %s AND c.relname = %s",
+            (table.schema, table.name),
+        ).fetchone()
+        if locked is None or locked[0] != ("p" if partitioned else "r"):
+            return None
         row = connection.execute(query).fetchone()
     assert row is not None
     xmin, empty = row
     return bool(empty) if xmin >= horizon else None
+
+
+def _set_timeout(connection: psycopg.Connection[Any], setting: str, seconds: float) -> None:
+    """For the transaction. A `SET LOCAL` with a value takes no snapshot, as the SELECT of set_config would."""
+    milliseconds = sql.Literal(f"{max(1, int(seconds * 1000))}ms")
+    connection.execute(sql.SQL("SET LOCAL {} = {}").format(sql.Identifier(setting), milliseconds))
 
 
 def transactions_in_flight(connection: psycopg.Connection[Any]) -> list[str]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from tidemark.config import PipelineConfig
 from tidemark.errors import Move
-from tidemark.findings import Finding, listed
+from tidemark.findings import Bars, Finding, listed
 from tidemark.names import TableName
 from tidemark.source.identifiers import qualified, quoted, readable
 from tidemark.source.inspection import ServerFacts
@@ -30,11 +30,13 @@ from tidemark.source.slot import SlotState
 
 @dataclass(frozen=True, slots=True)
 class PublicationWork:
-    """What preflight has to do so that the publication is what the file says; all empty where it is."""
+    """What preflight has to do so that the publication is what the file says; all empty where it is. `unpublished` are
+    tables that only somebody else can add: their owner, or the publication's."""
 
     create: tuple[TableName, ...] = ()
     add: tuple[TableName, ...] = ()
     drop: tuple[TableName, ...] = ()
+    unpublished: tuple[SourceTable, ...] = ()
 
 
 def eligible(table: SourceTable, facts: ServerFacts, publication: Publication | None) -> bool:
@@ -49,66 +51,109 @@ def eligible(table: SourceTable, facts: ServerFacts, publication: Publication | 
 def publication_work(
     config: PipelineConfig, found: Matching, publication: Publication | None, facts: ServerFacts
 ) -> PublicationWork:
-    wanted = [table.table for table in found.tables if eligible(table, facts, publication)]
+    """What is to be done for the tables of `found`, of which the barred ones were taken out."""
+    wanted = [table for table in found.tables if eligible(table, facts, publication)]
     if publication is None:
-        return PublicationWork(create=tuple(wanted))
+        ours = [table for table in wanted if table.owned or not config.manage_publication]
+        return PublicationWork(
+            create=tuple(table.table for table in ours),
+            unpublished=tuple(table for table in wanted if table not in ours),
+        )
     if publication.all_tables:
         return PublicationWork()
-    add = tuple(table for table in wanted if table not in publication.covered)
+    missing = [table for table in wanted if table.table not in publication.covered]
     drop = tuple(member.table for member in publication.direct if config.rule(member.table) is None)
-    return PublicationWork(add=add, drop=drop)
+    if not (config.manage_publication and publication.owned):
+        return PublicationWork(unpublished=tuple(missing))
+    return PublicationWork(
+        add=tuple(table.table for table in missing if table.owned),
+        drop=drop,
+        unpublished=tuple(table for table in missing if not table.owned),
+    )
 
 
 def publication_findings(
     config: PipelineConfig,
     found: Matching,
     publication: Publication | None,
+    facts: ServerFacts,
+) -> Iterator[Finding]:
+    """The publication's options and the replica identities, as far as they are about the tables."""
+    if publication is not None:
+        yield from _option_findings(config, found, publication)
+        if publication.all_tables:
+            yield Finding(
+                "warning",
+                "publication",
+                f'Publication "{publication.name}" is FOR ALL TABLES: each new table without a replica identity '
+                "refuses UPDATE and DELETE",
+                "Publish the tables one by one; with manage_publication: true preflight does it",
+            )
+    yield from _identity_findings(config, found, publication, facts)
+
+
+def work_findings(
+    config: PipelineConfig,
+    publication: Publication | None,
     work: PublicationWork,
     facts: ServerFacts,
     *,
     slot: SlotState | None,
 ) -> Iterator[Finding]:
-    """The publication against the file, replica identities, and the rights that it takes to change it. `slot` is the
-    pipeline's own; None where there is none, or it is somebody else's."""
-    name = config.publication
+    """What keeps the work from being done: a publication that is missing, and rights that are."""
     if publication is None:
-        yield from _missing_publication(config, found, work, facts, slot)
+        yield from _missing_publication(config, work, facts, slot)
     else:
-        yield from _option_findings(config, found, publication)
-        if work.add and not config.manage_publication:
-            yield Finding(
-                "error",
-                "publication",
-                f'Publication "{name}" lacks {listed(work.add)}',
-                f"As owner of publication and tables ({publication.owner}): {readable(add_statement(name, work.add))}",
-            )
-        if work.drop and not config.manage_publication:
+        others = [member.table for member in publication.direct if config.rule(member.table) is None]
+        if others and not (config.manage_publication and publication.owned):
             yield Finding(
                 "note",
                 "publication",
-                f'Publication "{name}" also has {listed(work.drop)}, which the file does not name: they are skipped',
+                f'Publication "{publication.name}" also has {listed(others)}, which the file does not name: they are '
+                "skipped",
             )
-        if config.manage_publication and (work.add or work.drop) and not publication.owned:
-            yield Finding(
-                "error",
-                "rights",
-                f'Role {facts.role} does not own publication "{name}" and cannot change its tables',
-                f"ALTER PUBLICATION {quoted(name)} OWNER TO {quoted(facts.role)}, or set manage_publication: false",
-            )
-        if publication.all_tables:
-            yield Finding(
-                "warning",
-                "publication",
-                f'Publication "{name}" is FOR ALL TABLES: each new table without a replica identity refuses UPDATE and '
-                "DELETE",
-                "Publish the tables one by one; with manage_publication: true preflight does it",
-            )
-    yield from _ownership_findings(config, found, work, facts)
-    yield from _identity_findings(config, found, publication, facts)
+    if work.unpublished:
+        yield _unpublished(config, publication, work, facts)
+
+
+def _unpublished(
+    config: PipelineConfig, publication: Publication | None, work: PublicationWork, facts: ServerFacts
+) -> Finding:
+    name = config.publication
+    tables = [table.table for table in work.unpublished]
+    if publication is None:
+        statement = create_statement(name, tables, server_version=facts.version, generated=True)
+    else:
+        statement = add_statement(name, tables)
+    if publication is not None and not config.manage_publication:
+        return Finding.of_tables(
+            "publication",
+            tables,
+            f'Publication "{name}" lacks {listed(tables)}',
+            f"As owner of publication and tables ({publication.owner}): {readable(statement)}",
+            bars="joining",
+        )
+    if publication is not None and not publication.owned:
+        return Finding.of_tables(
+            "rights",
+            tables,
+            f'Role {facts.role} does not own publication "{name}" and cannot add {listed(tables)} to it',
+            f"ALTER PUBLICATION {quoted(name)} OWNER TO {quoted(facts.role)}, or set manage_publication: false",
+            bars="joining",
+        )
+    owners = sorted({table.owner for table in work.unpublished})
+    return Finding.of_tables(
+        "rights",
+        tables,
+        f"Role {facts.role} does not own {listed(tables)}; only an owner adds a table to a publication",
+        f"GRANT {', '.join(map(quoted, owners))} TO {quoted(facts.role)}; or set manage_publication: false and as "
+        f"owner run: {readable(statement)}",
+        bars="joining",
+    )
 
 
 def _missing_publication(
-    config: PipelineConfig, found: Matching, work: PublicationWork, facts: ServerFacts, slot: SlotState | None
+    config: PipelineConfig, work: PublicationWork, facts: ServerFacts, slot: SlotState | None
 ) -> Iterator[Finding]:
     name = config.publication
     statement = (
@@ -120,9 +165,9 @@ def _missing_publication(
             "publication",
             f'Slot "{slot.name}" exists, but publication "{name}" does not: a slot older than its publication cannot '
             "be decoded",
-            f"The slot is this pipeline's own: SELECT pg_drop_replication_slot('{slot.name}'); the next preflight "
-            "creates the publication, then the slot. What changed meanwhile is gone: start a backfill of the "
-            "pipeline's tables",
+            f"SELECT pg_drop_replication_slot('{slot.name}'); the next preflight creates the publication, then the "
+            "slot. What "
+            "changed meanwhile is gone: start a backfill of the pipeline's tables",
             Move.BACKFILL,
         )
     elif not config.manage_publication and statement is not None:
@@ -156,11 +201,12 @@ def _option_findings(config: PipelineConfig, found: Matching, publication: Publi
         )
     partitioned = [table.table for table in found.tables if table.partitioned]
     if partitioned and not publication.via_root:
-        yield Finding(
-            "error",
+        yield Finding.of_tables(
             "publication",
+            partitioned,
             f'Publication "{name}" publishes the partitions of {listed(partitioned)} as tables of their own',
             f"ALTER PUBLICATION {quoted(name)} SET (publish_via_partition_root = true)",
+            bars="capture",
         )
     tables = {table.table: table for table in found.tables}
     for member in publication.direct:
@@ -181,12 +227,13 @@ def _option_findings(config: PipelineConfig, found: Matching, publication: Publi
             else [column for column in table.relation.key if column not in member.columns]
         )
         if uncovered:
-            yield Finding(
-                "error",
+            yield Finding.of_tables(
                 "publication",
+                [member.table],
                 f"The column list of {member.table} lacks {listed(uncovered)} of its replica identity: PostgreSQL "
                 "refuses the application's own UPDATE and DELETE",
                 f"ALTER PUBLICATION {quoted(name)} with a column list that has them, or without one",
+                bars="joining",
             )
         else:
             yield Finding(
@@ -195,30 +242,6 @@ def _option_findings(config: PipelineConfig, found: Matching, publication: Publi
                 f"{member.table} is published with a column list: a column added later is not captured until the list "
                 "has it",
             )
-
-
-def _ownership_findings(
-    config: PipelineConfig, found: Matching, work: PublicationWork, facts: ServerFacts
-) -> Iterator[Finding]:
-    if not config.manage_publication:
-        return
-    wanted = {*work.create, *work.add}
-    foreign = [table for table in found.tables if table.table in wanted and not table.owned]
-    if foreign:
-        owners = sorted({table.owner for table in foreign})
-        statement = (
-            add_statement(config.publication, work.add)
-            if work.add
-            else create_statement(config.publication, work.create, server_version=facts.version, generated=True)
-        )
-        yield Finding(
-            "error",
-            "rights",
-            f"Role {facts.role} does not own {listed(table.table for table in foreign)}; only an owner adds a table to "
-            "a publication",
-            f"GRANT {', '.join(map(quoted, owners))} TO {quoted(facts.role)}; or set manage_publication: false and as "
-            f"owner run: {readable(statement)}",
-        )
 
 
 def _identity_findings(
@@ -244,19 +267,20 @@ def _identity_findings(
         if "generated column" in reason:
             # Updates fail in the application from the moment of publication: never by us,
             # and said loudly where it is so.
-            yield Finding(
-                "error" if published or table.exact else "warning",
-                "replica_identity",
-                f"{table.table}: {reason}: PostgreSQL refuses the application's own UPDATE and DELETE "
-                + ("now" if published else "once it is published, so it is not captured"),
-                f"ALTER TABLE {name} REPLICA IDENTITY DEFAULT (with a primary key), or drop the generated column"
-                + (
-                    f"; for a stored one ALTER PUBLICATION {quoted(config.publication)} SET "
-                    "(publish_generated_columns = stored)"
-                    if table.generated("s")
-                    else ""
-                ),
+            harm = f"{table.table}: {reason}: PostgreSQL refuses the application's own UPDATE and DELETE " + (
+                "now" if published else "once it is published, so it is not captured"
             )
+            stored = "; for a stored one " if table.generated("s") else ""
+            mending = f"ALTER TABLE {name} REPLICA IDENTITY DEFAULT (with a primary key), or drop the generated column"
+            if stored:
+                mending += (
+                    f"{stored}ALTER PUBLICATION {quoted(config.publication)} SET (publish_generated_columns = stored)"
+                )
+            if published or table.exact:
+                bars: Bars = "nothing" if published else "joining"
+                yield Finding.of_tables("replica_identity", [table.table], harm, mending, bars=bars)
+            else:
+                yield Finding("warning", "replica_identity", harm, mending)
             continue
         because = "its primary key is deferrable, which is no replica identity" if table.relation.deferrable else reason
         remedy = (

@@ -45,8 +45,10 @@ class TestFindings:
             "shop.late fits a pattern but is not captured",
         ):
             assert fragment in text, text
-        assert all(f.remedy for f in report.errors)
-        with pytest.raises(PreflightFailed, match="7 errors") as raised:
+        assert all(f.remedy for f in (*report.errors, *report.table_errors))
+        concerned = [table.name for f in report.table_errors for table in f.tables]
+        assert sorted(concerned) == ["Mixed", "Mixed", "Mixed", "orders", "orders", "ordes"]
+        with pytest.raises(PreflightFailed, match="2 errors") as raised:
             report.raise_for_errors()
         assert raised.value.move is Move.FIX_CONFIG
         assert (shop.published(), shop.slots()) == (set(), [])
@@ -92,8 +94,9 @@ class TestFindings:
         )
         with pytest.raises(psycopg.errors.InvalidColumnReference):
             shop.sql("UPDATE shop.orders SET note = 'x'")
-        text = said(shop.preflight(), "replica_identity")
+        text = said(shop.sound(), "replica_identity", "table")
         assert "unpublished generated column 'twice'" in text
+        assert shop.rows()["shop.orders"].captured
         shop.sql(f"ALTER PUBLICATION {shop.config.publication} SET (publish_generated_columns = stored)")
         shop.sql("UPDATE shop.orders SET note = 'x'")
         shop.sound()
@@ -107,7 +110,7 @@ class TestFindings:
         report = shop.sound()
         assert "virtual generated column 'twice'" in said(report, "replica_identity", "warning")
         shop.with_tables("shop.lines", "shop.orders")
-        assert "virtual generated column 'twice'" in said(shop.preflight(), "replica_identity")
+        assert "virtual generated column 'twice'" in said(shop.sound(), "replica_identity", "table")
         assert shop.published() == {"orders"}
 
     def test_partitions_need_the_identity_of_their_root(self, shop: Shop) -> None:
@@ -119,10 +122,12 @@ class TestFindings:
         assert shop.published() == {"orders", "sales"}
         assert "TRUNCATE of one partition of shop.sales is not replicated" in said(report, "partitions", "note")
         shop.sql("ALTER TABLE shop.sales REPLICA IDENTITY FULL")
-        text = said(shop.preflight(), "replica_identity")
+        text = said(shop.sound(), "replica_identity", "table")
         assert "ALTER TABLE shop.sales_low REPLICA IDENTITY FULL" in text
+        assert not shop.rows()["shop.sales"].captured
         shop.sql("ALTER TABLE shop.sales_low REPLICA IDENTITY FULL")
         shop.sound()
+        assert shop.rows()["shop.sales"].backfill_kind == "rejoined"
 
     def test_what_cannot_be_captured_is_refused_where_it_is_named(self, shop: Shop) -> None:
         shop.sql(
@@ -132,26 +137,38 @@ class TestFindings:
             "CREATE UNLOGGED TABLE shop.scratch (id int PRIMARY KEY)",
         )
         shop.sound()
-        shop.with_tables("shop.sales_low", "shop.seen", "shop.scratch", "pg_catalog.pg_class")
-        text = said(shop.preflight(), "tables")
+        shop.with_tables("shop.orders", "shop.sales_low", "shop.seen", "shop.scratch", "pg_catalog.pg_class")
+        text = said(shop.sound(), "tables", "table")
         for fragment in ("name its root shop.sales", "it is a view", "shop.scratch is unlogged", "PostgreSQL itself"):
             assert fragment in text, text
 
     @pytest.mark.parametrize(
-        ("options", "said_of_it"),
+        ("options", "severity", "said_of_it"),
         [
-            ("publish = 'insert, update'", "does not publish delete, truncate"),
-            ("publish_via_partition_root = false", "publishes the partitions of shop.sales as tables of their own"),
+            (
+                "publish = 'insert, update', publish_via_partition_root = true",
+                "error",
+                "does not publish delete, truncate",
+            ),
+            (
+                "publish_via_partition_root = false",
+                "table",
+                "publishes the partitions of shop.sales as tables of their own",
+            ),
         ],
     )
-    def test_options_of_a_publication_that_lose_changes(self, shop: Shop, options: str, said_of_it: str) -> None:
+    def test_options_of_a_publication_that_lose_changes(
+        self, shop: Shop, options: str, severity: str, said_of_it: str
+    ) -> None:
         shop.sql("CREATE TABLE shop.sales (id int PRIMARY KEY) PARTITION BY RANGE (id)")
         shop.sql(f"CREATE PUBLICATION {shop.config.publication} FOR TABLE shop.orders, shop.sales WITH ({options})")
-        report = shop.preflight(adopt_slot=True)
-        assert said_of_it in said(report, "publication")
-        statement = said(report, "publication").partition("-> ")[2].partition(", then")[0].rstrip(".")
+        report = shop.preflight()
+        assert bool(report.errors) == (severity == "error")
+        assert said_of_it in said(report, "publication", severity)
+        statement = said(report, "publication", severity).partition("-> ")[2].partition(", then")[0].rstrip(".")
         shop.sql(statement)
-        assert said_of_it not in said(shop.preflight(), "publication")
+        assert said_of_it not in str(shop.sound())
+        assert shop.rows()["shop.sales"].captured
 
     def test_a_column_list_that_lacks_the_key_breaks_the_application(self, shop: Shop) -> None:
         shop.config = replace(shop.config, manage_publication=False)
@@ -159,11 +176,12 @@ class TestFindings:
         shop.sql("INSERT INTO shop.orders VALUES (1)")
         with pytest.raises(psycopg.errors.InvalidColumnReference):
             shop.sql("UPDATE shop.orders SET note = 'x'")
-        assert "The column list of shop.orders lacks id" in said(shop.preflight(), "publication")
+        report = shop.preflight()
+        assert "The column list of shop.orders lacks id" in said(report, "publication", "table")
+        assert [f.check for f in report.errors] == ["tables"]
 
     def test_a_slot_older_than_its_publication_is_refused(self, shop: Shop) -> None:
-        shop.sound()
-        shop.sql(f"DROP PUBLICATION {shop.config.publication}")
+        shop.sql(f"SELECT pg_create_logical_replication_slot('{shop.config.slot}', 'pgoutput')")
         report = shop.preflight()
         assert "a slot older than its publication cannot be decoded" in said(report, "publication")
         assert shop.published() == set()

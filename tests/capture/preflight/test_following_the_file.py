@@ -80,8 +80,9 @@ class TestUnmanagedPublication:
             "CREATE TABLE public.other (id int PRIMARY KEY)",
             f"CREATE PUBLICATION {shop.config.publication} FOR TABLE shop.orders, public.other",
         )
-        report = shop.preflight()
-        assert f"ALTER PUBLICATION {shop.config.publication} ADD TABLE ONLY shop.lines" in said(report, "publication")
+        report = shop.sound()
+        statement = f"ALTER PUBLICATION {shop.config.publication} ADD TABLE ONLY shop.lines"
+        assert statement in said(report, "publication", "table")
         assert "public.other" in said(report, "publication", "note")
         shop.sql(f"ALTER PUBLICATION {shop.config.publication} ADD TABLE shop.lines")
         shop.sound()

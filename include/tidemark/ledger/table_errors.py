@@ -1,0 +1,111 @@
+"""What the last preflight found wrong with single tables: kept until a later one finds it no more (R6).
+
+    no error ──keep──► barred (not captured, or it leaves) or not (captured all the same) ──keep──► no error
+
+A table that is barred and not captured is passed over: the drain stages nothing of it, and so its WAL is let go. It is
+on record that it was not captured (no row in `tables`, or `captured` false there), so that joining, when its error is
+gone, asks for a backfill unless the table is empty. What is barred here and still captured is staged: preflight lets it
+leave under the lease `slot`, and no drain runs beside that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+
+import psycopg
+from psycopg.types.json import Jsonb
+
+from tidemark.findings import Bars
+
+
+@dataclass(frozen=True, slots=True)
+class TableError:
+    """One error as preflight words it; `bars` is what it keeps the table from."""
+
+    check: str
+    message: str
+    remedy: str
+    bars: Bars
+
+
+@dataclass(frozen=True, slots=True)
+class TableErrors:
+    """A table's errors; `barred` says that it is not captured because of them."""
+
+    table: str
+    errors: tuple[TableError, ...]
+    barred: bool
+    since: datetime
+
+    @property
+    def message(self) -> str:
+        return " ".join(f"{_sentence(error.message)} {_sentence(error.remedy)}".strip() for error in self.errors)
+
+
+def keep(
+    connection: psycopg.Connection[Any],
+    pipeline: str,
+    errors: Mapping[str, Sequence[TableError]],
+    barred: Collection[str],
+) -> None:
+    """Let these be the pipeline's tables with errors, and no others. What is as it was is not written again."""
+    with connection.transaction():
+        connection.execute(
+            'DELETE FROM tidemark.table_errors WHERE pipeline = %s AND NOT "table" = ANY(%s)', (pipeline, list(errors))
+        )
+        for table, own in sorted(errors.items()):
+            connection.execute(
+                """
+                INSERT INTO tidemark.table_errors AS known (pipeline, "table", errors, barred) VALUES (%s, %s, %s, %s)
+                ON CONFLICT (pipeline, "table") DO UPDATE SET errors = excluded.errors, barred = excluded.barred
+                 WHERE (known.errors, known.barred) IS DISTINCT FROM (excluded.errors, excluded.barred)
+                """,
+                (pipeline, table, Jsonb([asdict(error) for error in own]), table in barred),
+            )
+
+
+def all_of(connection: psycopg.Connection[Any], pipeline: str) -> list[TableErrors]:
+    """Every table with an error, by id."""
+    rows = connection.execute(
+        'SELECT "table", errors, barred, since FROM tidemark.table_errors WHERE pipeline = %s ORDER BY "table"',
+        (pipeline,),
+    ).fetchall()
+    return [
+        TableErrors(table, tuple(TableError(**one) for one in errors), barred, since)
+        for table, errors, barred, since in rows
+    ]
+
+
+def passed_over(connection: psycopg.Connection[Any], pipeline: str) -> frozenset[str]:
+    """The tables that a drain stages nothing of: barred and not captured. Read it under the lease `slot`, under which
+    alone a table joins or leaves."""
+    rows = connection.execute(
+        """
+        SELECT "table" FROM tidemark.table_errors e
+         WHERE pipeline = %s AND barred
+           AND NOT EXISTS (SELECT FROM tidemark.tables t
+                            WHERE t.pipeline = e.pipeline AND t."table" = e."table" AND t.captured)
+        """,
+        (pipeline,),
+    ).fetchall()
+    return frozenset(table for (table,) in rows)
+
+
+def notified(connection: psycopg.Connection[Any], pipeline: str, table: str) -> bool:
+    """Claim the one notification of the table's errors: True for the first caller since it has any."""
+    return (
+        connection.execute(
+            "UPDATE tidemark.table_errors SET notified_at = clock_timestamp() "
+            'WHERE pipeline = %s AND "table" = %s AND notified_at IS NULL',
+            (pipeline, table),
+        ).rowcount
+        == 1
+    )
+
+
+def _sentence(text: str) -> str:
+    text = text.strip()
+    return text if not text or text.endswith((".", ";", "!", "?")) else f"{text}."
