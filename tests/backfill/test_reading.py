@@ -20,6 +20,7 @@ from tidemark.errors import JoinHorizonAhead, ReadInterrupted, ReadRefused, Sour
 from tidemark.formats.snapshot import Snapshot
 from tidemark.formats.watermark import Watermark
 from tidemark.ledger import leases
+from tidemark.lsn import Lsn
 
 
 def a_table(captured: Captured, rows: int = 100) -> None:
@@ -87,6 +88,17 @@ def test_a_chunk_stands_between_its_watermarks_with_snapshot_and_fingerprint(cap
     assert Snapshot.parse(backfill.snapshot).xmin >= row.join_horizon
     assert Snapshot.parse(chunk.snapshot).xmin >= Snapshot.parse(backfill.snapshot).xmin
     assert chunk.fingerprint["columns"][1]["name"] == "v"
+
+
+def test_what_a_chunks_snapshot_saw_lies_below_its_lsn_and_its_high_watermark_above(captured: Captured) -> None:
+    a_table(captured)
+    (backfill,) = captured.plan(tables=["public.t"])
+    before = Lsn.parse(captured.one("SELECT pg_current_wal_insert_lsn()::text"))
+    captured.read()
+    (chunk,) = captured.chunks(backfill)
+    assert (
+        before <= chunk.low_lsn < chunk.read_lsn < Lsn.parse(captured.one("SELECT pg_current_wal_insert_lsn()::text"))
+    )
 
 
 def test_two_readers_share_the_ranges(captured: Captured) -> None:

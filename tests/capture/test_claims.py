@@ -193,6 +193,39 @@ def test_a_watermark_of_another_pipeline_or_generation_is_a_stranger(
     assert claims(pipeline) == []
 
 
+def test_a_watermark_from_before_its_chunk_was_read_is_a_forged_one(
+    pipeline: Pipeline, reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Whoever lists the lake sees the attempt before the chunk's row is in the ledger. A high watermark below what the
+    # snapshot saw would apply that twice to a table without key.
+    monkeypatch.setattr(drain_module, "emit_again", lambda *_: 0)
+    reader.open()
+    reader.emit(chunk_of(reader.made))
+    pipeline.execute("INSERT INTO orders VALUES (2)")
+    chunk = reader.read(watermark=False, read_lsn=Lsn.parse(pipeline.one("SELECT pg_current_wal_insert_lsn()::text")))
+    result = pipeline.drain()
+    assert (claims(pipeline), result.skipped_messages, reader.unclaimed()) == ([], 1, ["1-1"])
+
+    reader.emit(chunk)
+    pipeline.drain()
+    ((_, claim),) = claims(pipeline)
+    assert claim.watermark_lsn > chunk.read_lsn
+
+
+def test_a_forged_watermark_in_front_does_not_hide_the_real_one(
+    pipeline: Pipeline, reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drain_module, "emit_again", lambda *_: 0)
+    reader.open()
+    reader.emit(chunk_of(reader.made))
+    chunk = reader.read(watermark=False, read_lsn=Lsn.parse(pipeline.one("SELECT pg_current_wal_insert_lsn()::text")))
+    reader.emit(chunk, table="public.other")
+    reader.emit(chunk)
+    reader.emit(chunk)
+    result = pipeline.drain()
+    assert ([c.chunk for _, c in claims(pipeline)], result.skipped_messages) == (["1-1"], 3)
+
+
 def test_a_low_watermark_claims_nothing(pipeline: Pipeline, reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drain_module, "emit_again", lambda *_: 0)
     reader.open()

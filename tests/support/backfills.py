@@ -67,6 +67,7 @@ def chunk_of(
         "consistent_point": None,
         "fingerprint": {},
         "low_lsn": Lsn(50),
+        "read_lsn": Lsn(55),
         "files": (StagedFile(layout.chunk_file(folder, 1, 0), rows=5, bytes=4, sha256="00", schema_version=1),),
         "converted": {},
         "rows": 5,

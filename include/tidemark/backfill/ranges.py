@@ -188,6 +188,7 @@ class _RangeReader:
                 consistent_point=read.consistent_point,
                 fingerprint=read.fingerprint,
                 low_lsn=low_lsn,
+                read_lsn=read.read_lsn,
                 files=read.files,
                 converted=read.converted,
                 rows=read.rows,

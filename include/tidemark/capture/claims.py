@@ -9,6 +9,10 @@ A chunk whose table has become another one since is rejected and read again: wha
 today's must be all but added columns. The run's own fingerprints may be older than the chunk; so where they differ,
 the catalogue is asked once more, and that answer is younger. A high watermark without an unclaimed chunk is a dead
 attempt's, or one of two for the same chunk; it is counted and has no effect. Low ones only date the window.
+
+A watermark is any login's word (`source.wal_messages`). What makes it evidence is the chunk's row: the message must
+have been committed at or above the LSN at which the chunk's snapshot had been taken. Everything the snapshot saw then
+lies below it, whoever wrote it, so a forged one that passes says what is true.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ import psycopg
 from tidemark.formats.manifest import Claim, Sweep, TableChanges
 from tidemark.formats.watermark import Watermark
 from tidemark.ledger import backfills, chunks
-from tidemark.ledger.chunks import ReadChunk, Rejection
+from tidemark.ledger.chunks import Awaited, ChunkId, ReadChunk, Rejection
 from tidemark.lsn import Lsn
 from tidemark.pgoutput.decoder import DecodedBlock
 from tidemark.pgoutput.messages import LogicalMessage
@@ -34,9 +38,6 @@ from tidemark.source import wal_messages
 from tidemark.source.wal_messages import PREFIX
 
 _UNIX_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
-# A chunk's identity in messages and ledger: backfill, chunk, attempt.
-ChunkId = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +82,21 @@ def emit_again(source: psycopg.Connection[Any], ledger: psycopg.Connection[Any],
 
 
 class Watermarks:
-    """The high watermarks of the batch that is open. A transaction may begin in one block and end in another, so the
-    time of its commit is filled in when that is seen."""
+    """The high watermarks of the batch that is open, one per chunk. A transaction may begin in one block and end in
+    another, so the time of its commit is filled in when that is seen.
 
-    def __init__(self, pipeline: str, generation: int) -> None:
+    `awaited` reads from the ledger which chunks have no batch yet. A chunk's row precedes its watermark, so what is not
+    among them now is nobody's: kept is no more than the ledger has chunks, however many messages somebody writes.
+    """
+
+    def __init__(self, pipeline: str, generation: int, awaited: Callable[[], Mapping[ChunkId, Awaited]]) -> None:
         self._pipeline = pipeline
         self._generation = generation
-        self._found: list[tuple[Watermark, Lsn]] = []
+        self._awaited = awaited
+        self._high: dict[ChunkId, tuple[Watermark, Lsn]] = {}
         self._committed_at: dict[Lsn, str] = {}
 
-    def of(self, message: LogicalMessage) -> Watermark | None:
+    def _of(self, message: LogicalMessage) -> Watermark | None:
         """The pipeline's watermark that the message is, low or high, None where it is something else."""
         if not message.transactional or message.prefix != PREFIX:
             return None
@@ -99,23 +105,38 @@ class Watermarks:
             return None
         return found
 
-    def add(self, block: DecodedBlock) -> None:
-        """Note what a block that belongs to the open batch holds."""
+    def add(self, block: DecodedBlock) -> int:
+        """Note what a block that belongs to the open batch holds; how many of its messages are watermarks that mean
+        something. A second one for a chunk does not, nor does one without a chunk, nor one from before its read."""
+        meant = 0
+        awaited: Mapping[ChunkId, Awaited] | None = None
         for message in block.messages:
-            found = self.of(message)
-            if found is not None and found.side == "high" and message.commit_lsn is not None:
-                self._found.append((found, message.commit_lsn))
-        for _, commit_lsn in self._found:
+            mark = self._of(message)
+            if mark is None or message.commit_lsn is None:
+                continue
+            if mark.side == "low":
+                meant += 1
+                continue
+            identity = (mark.backfill, mark.chunk, mark.attempt)
+            if identity in self._high:
+                continue
+            awaited = self._awaited() if awaited is None else awaited
+            chunk = awaited.get(identity)
+            if chunk is not None and chunk.table == mark.table and chunk.read_lsn <= message.commit_lsn:
+                self._high[identity] = (mark, message.commit_lsn)
+                meant += 1
+        for _, commit_lsn in self._high.values():
             at = int(np.searchsorted(block.commits.commit_lsn, int(commit_lsn)))
             if at < len(block.commits) and block.commits.commit_lsn[at] == int(commit_lsn):
                 moment = _UNIX_EPOCH + timedelta(microseconds=int(block.commits.committed_at[at]))
                 self._committed_at[commit_lsn] = moment.isoformat()
+        return meant
 
     def take(self) -> list[Seen]:
         """Those of the batch that ends now, in order."""
-        found = [Seen(watermark, lsn, self._committed_at[lsn]) for watermark, lsn in self._found]
-        self._found, self._committed_at = [], {}
-        return found
+        seen = [Seen(watermark, lsn, self._committed_at[lsn]) for watermark, lsn in self._high.values()]
+        self._high, self._committed_at = {}, {}
+        return seen
 
 
 def claims_of(
@@ -127,22 +148,16 @@ def claims_of(
 ) -> Claims:
     """Which chunks the batch claims; `look_again` reads one table's fingerprint now. Nothing is written: registering
     verifies it (`ledger.batches`)."""
-    by_id: dict[ChunkId, Seen] = {}
-    ignored = 0
-    for one in seen:
-        mark = one.watermark
-        if (mark.backfill, mark.chunk, mark.attempt) in by_id:
-            ignored += 1
-        else:
-            by_id[mark.backfill, mark.chunk, mark.attempt] = one
+    by_id = {(one.watermark.backfill, one.watermark.chunk, one.watermark.attempt): one for one in seen}
     if not by_id:
-        return Claims(ignored=ignored)
+        return Claims()
+    ignored = 0
     waiting = {(c.backfill, c.chunk, c.attempt): c for c in chunks.unclaimed(ledger, pipeline)}
     claims: dict[str, list[Claim]] = {}
     rejected: list[Rejection] = []
     for identity, one in by_id.items():
         chunk = waiting.get(identity)
-        if chunk is None or chunk.table != one.watermark.table:
+        if chunk is None:
             ignored += 1
             continue
         difference = _difference(chunk, fingerprints, look_again)

@@ -292,7 +292,9 @@ class _Run:
         self._fingerprints, self._changed, self._marks = self._read_fingerprints()
         self._next_xid = _next_xid(source_conn)
         self._decoder = Decoder(self._schemas.schema_for, open_generation.number, salt, self._next_xid)
-        self._watermarks = Watermarks(config.pipeline, open_generation.number)
+        self._watermarks = Watermarks(
+            config.pipeline, open_generation.number, lambda: chunks.awaited(ledger_conn, config.pipeline)
+        )
         emit_again(source_conn, ledger_conn, config.pipeline, open_generation.number)
         self._heartbeat = emit_heartbeat(source_conn, config, open_generation.number, lease.attempt)
         self._heartbeat_commit: Lsn | None = None
@@ -307,6 +309,7 @@ class _Run:
             going_on = True
             while going_on:
                 payloads = stream.read(block_bytes, READ_S)
+                self._batch.count_skipped(stream.take_skipped())
                 if self._lease.lost:
                     self._lease.check(self._ledger, leases.SLOT)
                 if not payloads:
@@ -348,13 +351,9 @@ class _Run:
                 return False
 
     def _add(self, block: DecodedBlock, size: int) -> None:
-        self._batch.add(
-            block,
-            size,
-            self._next_xid,
-            lambda message: self._heartbeat.is_in(message) or self._watermarks.of(message) is not None,
-        )
-        self._watermarks.add(block)
+        self._batch.add(block, size, self._next_xid)
+        ours = self._watermarks.add(block) + sum(map(self._heartbeat.is_in, block.messages))
+        self._batch.count_skipped(len(block.messages) - ours)
 
     def _end_batch(self, heartbeat_lsn: Lsn | None) -> None:
         """Files, folders, manifest, ledger row, in this order (R3), and the next batch begins."""

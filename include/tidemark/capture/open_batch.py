@@ -22,7 +22,7 @@ from tidemark.formats.manifest import StagedFile, TableChanges
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
 from tidemark.pgoutput.decoder import DecodedBlock
-from tidemark.pgoutput.messages import LogicalMessage, widen_xids
+from tidemark.pgoutput.messages import widen_xids
 from tidemark.schema.table import TableSchema
 from tidemark.staging.store import Store
 from tidemark.staging.transactions import TransactionIndex
@@ -73,9 +73,8 @@ class OpenBatch:
         self._end_lsn: Lsn | None = None
         self._last_committed_at = 0
 
-    def add(self, block: DecodedBlock, size: int, next_xid: int, is_ours: Callable[[LogicalMessage], bool]) -> None:
-        """Stage a block whose commits all belong to this batch; `size` is what its messages took in the stream. The
-        logical messages that are not ours are counted."""
+    def add(self, block: DecodedBlock, size: int, next_xid: int) -> None:
+        """Stage a block whose commits all belong to this batch; `size` is what its messages took in the stream."""
         if self.opened_at is None:
             self.opened_at = self._clock()
         self.size += size
@@ -95,10 +94,13 @@ class OpenBatch:
             self.rows += change.rows.num_rows
         commits = block.commits
         self._transactions.add(commits.commit_lsn, widen_xids(commits.xid32, next_xid), commits.committed_at, touched)
-        self._skipped += sum(not is_ours(message) for message in block.messages)
         if len(commits):
             self._end_lsn = Lsn(int(commits.end_lsn[-1]))
             self._last_committed_at = int(commits.committed_at[-1])
+
+    def count_skipped(self, messages: int) -> None:
+        """Count logical messages that are not ours."""
+        self._skipped += messages
 
     def finish(self) -> Staged:
         """Make the files durable. The batch must hold a commit."""

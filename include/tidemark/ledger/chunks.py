@@ -30,6 +30,9 @@ from tidemark.ledger.backfills import Key, Mode, NewRange
 from tidemark.ledger.leases import Lease, of_range
 from tidemark.lsn import Lsn
 
+# A chunk's identity in messages and ledger: backfill, chunk, attempt.
+ChunkId = tuple[str, str, str]
+
 # The rate of a backfill is that of the chunks recorded in so many seconds.
 RATE_WINDOW_S: Final = 120
 
@@ -62,8 +65,9 @@ class Range:
 @dataclass(frozen=True, slots=True)
 class ReadChunk:
     """One chunk that was read, `(lower, upper]` of its range: `upper` is the cursor from then on, or where the range
-    ends. `fingerprint` is the JSON of `schema.fingerprint.Fingerprint`, `attempt` a UUID as text. `record` takes the
-    fields up to `seconds`; the ledger fills in the others."""
+    ends. `fingerprint` is the JSON of `schema.fingerprint.Fingerprint`, `attempt` a UUID as text. What the snapshot saw
+    was committed below `read_lsn`, so a high watermark below it is none. `record` takes the fields up to `seconds`; the
+    ledger fills in the others."""
 
     pipeline: str
     backfill: str
@@ -78,6 +82,7 @@ class ReadChunk:
     consistent_point: Lsn | None
     fingerprint: dict[str, Any]
     low_lsn: Lsn
+    read_lsn: Lsn
     files: tuple[StagedFile, ...]
     converted: dict[str, int]
     rows: int
@@ -187,8 +192,8 @@ def record(
             """
             INSERT INTO tidemark.chunks
                    (pipeline, backfill, chunk, attempt, "table", generation, range, lower, upper, snapshot,
-                    consistent_point, fingerprint, low_lsn, files, converted, rows, bytes, seconds)
-            VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+                    consistent_point, fingerprint, low_lsn, read_lsn, files, converted, rows, bytes, seconds)
+            VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
             """,
             (
                 chunk.pipeline,
@@ -204,6 +209,7 @@ def record(
                 chunk.consistent_point,
                 Jsonb(chunk.fingerprint),
                 chunk.low_lsn,
+                chunk.read_lsn,
                 Jsonb([asdict(f) for f in chunk.files]),
                 Jsonb(chunk.converted),
                 chunk.rows,
@@ -274,6 +280,26 @@ def unclaimed(connection: psycopg.Connection[Any], pipeline: str) -> list[ReadCh
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """What a high watermark must fit: the chunk's table, and the LSN at which its snapshot had been taken."""
+
+    table: str
+    read_lsn: Lsn
+
+
+def awaited(connection: psycopg.Connection[Any], pipeline: str) -> dict[ChunkId, Awaited]:
+    """The chunks that no batch has claimed, in every generation."""
+    rows = connection.execute(
+        """
+        SELECT backfill, chunk, attempt::text, "table", read_lsn FROM tidemark.chunks
+         WHERE pipeline = %s AND claimed_lsn IS NULL AND rejected IS NULL
+        """,
+        (pipeline,),
+    ).fetchall()
+    return {(backfill, chunk, attempt): Awaited(table, lsn) for backfill, chunk, attempt, table, lsn in rows}
+
+
 def of_backfill(connection: psycopg.Connection[Any], pipeline: str, backfill: str) -> list[ReadChunk]:
     """Every chunk that was read of a backfill, rejected ones included."""
     return _chunks(
@@ -286,8 +312,8 @@ def of_backfill(connection: psycopg.Connection[Any], pipeline: str, backfill: st
 def _chunks(connection: psycopg.Connection[Any], rest: str, values: dict[str, Any]) -> list[ReadChunk]:
     query = f"""
         SELECT c.pipeline, c.backfill, c.chunk, c.attempt::text, c."table", c.generation, c.range, c.lower, c.upper,
-               c.snapshot, c.consistent_point, c.fingerprint, c.low_lsn, c.files, c.converted, c.rows, c.bytes,
-               c.seconds, c.read_at, c.rejected, c.claimed_lsn, c.watermark_lsn, c.result
+               c.snapshot, c.consistent_point, c.fingerprint, c.low_lsn, c.read_lsn, c.files, c.converted, c.rows,
+               c.bytes, c.seconds, c.read_at, c.rejected, c.claimed_lsn, c.watermark_lsn, c.result
           FROM tidemark.chunks c {rest} ORDER BY c.read_at, c.backfill, c.chunk
         """
     with connection.cursor(row_factory=dict_row) as cursor:

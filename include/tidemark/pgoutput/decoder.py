@@ -225,7 +225,7 @@ class Decoder:
                 oids = parse_truncate(message).relation_oids
                 truncates += [_Truncate(index, oid, ordinal + i) for i, oid in enumerate(oids)]
             elif kind == _MESSAGE:
-                messages.append(parse_logical(message, ordered.commit_lsn_at(index)))
+                messages.append(parse_logical(message, *ordered.transaction_at(index)))
             elif kind == _TYPE:
                 check_type(message)
             else:
@@ -353,8 +353,12 @@ class _Ordered:
     xid: Positions
     commits: Commits
 
-    def commit_lsn_at(self, index: int) -> Lsn | None:
-        return Lsn(int(self.commit_lsn[self.transaction[index]])) if self.inside[index] else None
+    def transaction_at(self, index: int) -> tuple[Lsn | None, int | None]:
+        """Commit LSN and transaction id of the transaction in which a message stands, if it stands in one."""
+        if not self.inside[index]:
+            return None, None
+        transaction = self.transaction[index]
+        return Lsn(int(self.commit_lsn[transaction])), int(self.xid[transaction])
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,13 +63,15 @@ class RelationMessage:
 
 @dataclass(frozen=True, slots=True)
 class LogicalMessage:
-    """`pg_logical_emit_message`; `commit_lsn` is that of its transaction, None where it is not transactional."""
+    """`pg_logical_emit_message`; `commit_lsn` and `xid` are those of its transaction, None where it is not
+    transactional. Prefix and content are any login's words: a byte of the prefix that is not UTF-8 is replaced."""
 
     prefix: str
     content: bytes
     transactional: bool
     lsn: Lsn
     commit_lsn: Lsn | None
+    xid: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,16 +115,18 @@ def parse_truncate(message: bytes) -> TruncateMessage:
     return TruncateMessage(oids)
 
 
-def parse_logical(message: bytes, commit_lsn: Lsn | None) -> LogicalMessage:
-    """`commit_lsn` is that of the transaction in which the message stands, if it stands in one."""
+def parse_logical(message: bytes, commit_lsn: Lsn | None, xid: int | None) -> LogicalMessage:
+    """`commit_lsn` and `xid` are those of the transaction in which the message stands, if it stands in one."""
     reader = _Reader(message, "MESSAGE")
     flags = reader.uint8()
     if flags > 1 or (flags == 1 and commit_lsn is None):
         raise MalformedMessage(detail=f"a MESSAGE with flags {flags} stands in the wrong place")
-    lsn, prefix = Lsn(reader.uint64()), reader.string()
+    lsn, prefix = Lsn(reader.uint64()), reader.string("replace")
     content = reader.take(reader.uint32())
     reader.end()
-    return LogicalMessage(prefix, content, flags == 1, lsn, commit_lsn if flags == 1 else None)
+    if flags == 0:
+        return LogicalMessage(prefix, content, False, lsn, None, None)
+    return LogicalMessage(prefix, content, True, lsn, commit_lsn, xid)
 
 
 def check_type(message: bytes) -> None:
@@ -174,14 +178,14 @@ class _Reader:
     def uint64(self) -> int:
         return int.from_bytes(self.take(8), "big")
 
-    def string(self) -> str:
+    def string(self, errors: str = "strict") -> str:
         end = self._message.find(b"\0", self._at)
         if end < 0:
             raise MalformedMessage(detail=f"{self._kind} holds a string without an end")
         text = self._message[self._at : end]
         self._at = end + 1
         try:
-            return text.decode()
+            return text.decode(errors=errors)
         except UnicodeDecodeError as broken:
             raise MalformedMessage(detail=f"{self._kind} holds a name that is not UTF-8") from broken
 

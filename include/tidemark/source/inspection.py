@@ -35,7 +35,8 @@ _MIB: Final = 2**20
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """`slot_wal_keep_bytes` and `idle_slot_timeout_s` are None where the server sets no limit."""
+    """`slot_wal_keep_bytes` and `idle_slot_timeout_s` are None where the server sets no limit. Every login may write
+    logical messages (`anybody_writes_messages`) unless somebody revoked it."""
 
     version: int
     database: str
@@ -51,6 +52,8 @@ class ServerFacts:
     synchronous_standby_names: str
     slot_wal_keep_bytes: int | None
     idle_slot_timeout_s: int | None
+    encoding: str = "UTF8"
+    anybody_writes_messages: bool = False
 
     @property
     def major(self) -> int:
@@ -72,13 +75,17 @@ def read_server_facts(connection: psycopg.Connection[Any]) -> ServerFacts:
                current_setting('synchronous_standby_names'),
                (SELECT s.setting::bigint FROM pg_settings s WHERE s.name = 'max_slot_wal_keep_size'),
                (SELECT s.setting::bigint * CASE s.unit WHEN 'min' THEN 60 WHEN 'ms' THEN 0.001 ELSE 1 END
-                  FROM pg_settings s WHERE s.name = 'idle_replication_slot_timeout')::bigint
+                  FROM pg_settings s WHERE s.name = 'idle_replication_slot_timeout')::bigint,
+               getdatabaseencoding()::text,
+               EXISTS (SELECT FROM pg_proc p, aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a
+                        WHERE p.proname = 'pg_logical_emit_message' AND p.pronamespace = 'pg_catalog'::regnamespace
+                          AND a.grantee = 0)
         """
     ).fetchone()
     assert row is not None
     facts: list[Any] = list(row)
-    keep_mib, idle_s = facts[-2:]
-    facts[-2:] = [None if keep_mib is None or keep_mib < 0 else keep_mib * _MIB, idle_s or None]
+    keep_mib, idle_s = facts[-4:-2]
+    facts[-4:-2] = [None if keep_mib is None or keep_mib < 0 else keep_mib * _MIB, idle_s or None]
     return ServerFacts(*facts)
 
 
@@ -151,7 +158,22 @@ def server_findings(facts: ServerFacts, config: PipelineConfig, *, slot: SlotSta
             "Name the real standbys in synchronous_standby_names, so that it leaves out every application_name that "
             "begins with tidemark_",
         )
+    yield from _message_findings(facts)
     yield from _limit_findings(facts, config)
+
+
+def _message_findings(facts: ServerFacts) -> Iterator[Finding]:
+    """A logical message's prefix is text that the server converts before it sends it; where that cannot be done, the
+    stream ends there, every time. Only UTF-8 needs no conversion, and SQL_ASCII has none."""
+    if facts.anybody_writes_messages and facts.encoding not in ("UTF8", "SQL_ASCII"):
+        yield Finding(
+            "warning",
+            "messages",
+            f"Every login of this {facts.encoding} database may write a logical message whose prefix cannot be "
+            "converted to UTF-8, and PostgreSQL could not stream past it",
+            "Revoke EXECUTE on pg_logical_emit_message from PUBLIC, and grant it to role "
+            f"{quoted(facts.role)}: docs/operations.md, Least privilege, has the statements",
+        )
 
 
 def _limit_findings(facts: ServerFacts, config: PipelineConfig) -> Iterator[Finding]:

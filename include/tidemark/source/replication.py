@@ -38,6 +38,7 @@ from psycopg import pq
 from tidemark.errors import ReplicationFailed
 from tidemark.lsn import Lsn
 from tidemark.postgres_session import replication_conninfo, unreachable
+from tidemark.source.wal_messages import LOGICAL_MESSAGE, is_foreign
 
 XLOG_HEADER_BYTES: Final = 25
 
@@ -98,6 +99,7 @@ class ReplicationStream:
         self.sent_lsn = Lsn(0)
         self.keepalives = 0
         self.replies = 0
+        self._skipped = 0
         self.progress_at = clock()
         try:
             self._connection = psycopg.connect(replication_conninfo(conninfo, application_name), autocommit=True)
@@ -134,7 +136,8 @@ class ReplicationStream:
     def read(self, max_bytes: int, wait_s: float) -> list[bytes]:
         """Raw XLogData messages, header included, until `max_bytes` are passed, the stream pauses, or `wait_s` is over.
 
-        Empty if nothing came. A single message may be larger than `max_bytes`. Raises ReplicationFailed.
+        Empty if nothing came, or only logical messages that cannot be ours (`take_skipped`). A single message may be
+        larger than `max_bytes`. Raises ReplicationFailed.
         """
         payloads: list[bytes] = []
         size = 0
@@ -164,6 +167,11 @@ class ReplicationStream:
             self.progress_at = self._clock()
             self.note_progress(_XLOG_STARTS.unpack_from(payloads[-1])[1])
         return payloads
+
+    def take_skipped(self) -> int:
+        """How many logical messages that cannot be ours were left out since the last call."""
+        skipped, self._skipped = self._skipped, 0
+        return skipped
 
     def silent_s(self) -> float:
         """Seconds since the last message, or the last keepalive that told of progress."""
@@ -221,7 +229,7 @@ class ReplicationStream:
         """Move what libpq has buffered to `payloads`, about `wanted` bytes at most; answer keepalives on the way.
 
         Copies: many memoryviews alive at once make the garbage collector walk over all of them again and again, which
-        costs more than the copy.
+        costs more than the copy. What cannot be ours is not copied: any login may write a message of any size.
         """
         get = self._pgconn.get_copy_data
         append = payloads.append
@@ -229,13 +237,19 @@ class ReplicationStream:
         while size < wanted:
             length, data = get(1)
             if length > 0:
-                message = bytes(data)
-                kind = message[0]
+                kind = data[0]
                 if kind == _XLOG_DATA:
-                    append(message)
                     size += length
+                    if (
+                        length > XLOG_HEADER_BYTES
+                        and data[XLOG_HEADER_BYTES] == LOGICAL_MESSAGE
+                        and is_foreign(data, XLOG_HEADER_BYTES)
+                    ):
+                        self._skip(data)
+                    else:
+                        append(bytes(data))
                 elif kind == _KEEPALIVE:
-                    self._keepalive(message)
+                    self._keepalive(bytes(data))
                 else:
                     raise ReplicationFailed(detail=f"a message of unknown kind 0x{kind:02X} in the replication stream")
             elif length == 0:
@@ -243,6 +257,11 @@ class ReplicationStream:
             else:
                 raise ReplicationFailed(detail=self._end_of_copy())
         return size
+
+    def _skip(self, data: memoryview) -> None:
+        self._skipped += 1
+        self.progress_at = self._clock()
+        self.note_progress(_XLOG_STARTS.unpack_from(data)[1])
 
     def _end_of_copy(self) -> str:
         """Why the server left copy mode: its own error, or a shutdown."""

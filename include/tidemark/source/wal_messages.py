@@ -1,9 +1,15 @@
 """Every message that Tidemark writes into the source's WAL: `Watermark`s around a chunk's SELECT (R7), and the
-heartbeat that ends a run.
+heartbeat that ends a run. And which messages of the stream can be its own.
 
-All are transactional, each call is a transaction of its own, and it is committed locally: with a synchronous standby
-away it would hang for ever, and `statement_timeout` does not end that wait. Source: PostgreSQL documentation, 9.28.6
-"Replication Management Functions", pg_logical_emit_message.
+Any login may call `pg_logical_emit_message`, whatever it may do otherwise: what arrives with our prefix is somebody's
+word, no more. So a message of another prefix or form is told by its first bytes, before it is copied (`is_foreign`),
+and what is left is read field by field (`formats.watermark`) and proves nothing by itself: a heartbeat counts only in
+the very transaction that wrote it, a watermark only for a chunk that the ledger has, and only where it was committed
+after that chunk's snapshot was taken.
+
+All of ours are transactional, each call is a transaction of its own, and it is committed locally: with a synchronous
+standby away it would hang for ever, and `statement_timeout` does not end that wait. Source: PostgreSQL documentation,
+9.28.6 "Replication Management Functions", pg_logical_emit_message.
 """
 
 from __future__ import annotations
@@ -16,11 +22,18 @@ from typing import Any, Final
 import psycopg
 
 from tidemark.config import PipelineConfig
-from tidemark.formats.watermark import Watermark
+from tidemark.formats.watermark import LONGEST_BYTES, Watermark
 from tidemark.lsn import Lsn
 from tidemark.pgoutput.messages import LogicalMessage
 
 PREFIX: Final = "tidemark"
+
+# Grammar: pgoutput.messages. The kind, flags (1 = transactional), the LSN, the prefix with its zero byte, the length.
+LOGICAL_MESSAGE: Final = ord("M")
+_PREFIX_AT: Final = 10
+_PREFIX: Final = PREFIX.encode() + b"\0"
+_TRANSACTIONAL: Final = b"\1"
+_LENGTH_BYTES: Final = 4
 
 _COMMIT_LOCALLY: Final = "SET LOCAL synchronous_commit = local"
 _EMIT: Final = "SELECT pg_logical_emit_message(true, %s, %s::text)::text"
@@ -28,13 +41,26 @@ _EMIT: Final = "SELECT pg_logical_emit_message(true, %s, %s::text)::text"
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """What the run's own message says; `content` is compared byte for byte when it comes back."""
+    """What the run's own message says; `content` is compared byte for byte when it comes back. Who has read it may
+    write it again, so it counts in transaction `xid` alone."""
 
     content: bytes
+    xid: int
     after_lsn: Lsn
 
     def is_in(self, message: LogicalMessage) -> bool:
-        return message.transactional and message.prefix == PREFIX and message.content == self.content
+        return message.xid == self.xid and message.prefix == PREFIX and message.content == self.content
+
+
+def is_foreign(message: memoryview, skip: int) -> bool:
+    """Whether this is a logical message that cannot be ours: of another prefix, not transactional, or longer than any
+    of ours. `skip` bytes stand in front of it; nothing of it is copied."""
+    head = message[skip : skip + _PREFIX_AT + len(_PREFIX)].tobytes()
+    return head[0] == LOGICAL_MESSAGE and not (
+        head[1:2] == _TRANSACTIONAL
+        and head[_PREFIX_AT:] == _PREFIX
+        and len(message) <= skip + len(head) + _LENGTH_BYTES + LONGEST_BYTES
+    )
 
 
 def emit(conn: psycopg.Connection[Any], watermark: Watermark) -> Lsn:
@@ -66,6 +92,8 @@ def emit_heartbeat(conn: psycopg.Connection[Any], config: PipelineConfig, genera
     with conn.transaction():
         conn.execute(_COMMIT_LOCALLY)
         conn.execute(_EMIT, (PREFIX, content))
+        written = conn.execute("SELECT pg_current_xact_id()::text::bigint").fetchone()
     row = conn.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone()
+    assert written is not None
     assert row is not None
-    return Heartbeat(content.encode(), Lsn.parse(row[0]))
+    return Heartbeat(content.encode(), written[0], Lsn.parse(row[0]))

@@ -93,6 +93,14 @@ def test_a_newer_version_is_only_a_warning() -> None:
     assert (finding.severity, finding.check) == ("warning", "version")
 
 
+def test_a_database_whose_text_need_not_convert_wants_messages_for_its_role_alone() -> None:
+    (finding,) = found(encoding="WIN1252", anybody_writes_messages=True)
+    assert (finding.severity, finding.check) == ("warning", "messages")
+    for encoding in ("UTF8", "SQL_ASCII"):
+        assert found(encoding=encoding, anybody_writes_messages=True) == []
+    assert found(encoding="WIN1252", anybody_writes_messages=False) == []
+
+
 def test_no_slot_need_be_left_where_ours_exists_and_no_sender_where_it_is_read() -> None:
     assert found(slot=SLOT, slots=10) == []
     assert found(slot=replace(SLOT, active_pid=7), senders=10) == []
