@@ -63,7 +63,9 @@ def copied(server: PostgresServer, options: str) -> float:
     began = time.perf_counter()
     command = f"COPY measurements TO STDOUT {options}"
     psql = str(server.binary("psql"))
-    subprocess.run([psql, "-qX", "-d", server.conninfo(), "-c", command], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [psql, "-qX", "-d", server.conninfo_for_programs(), "-c", command], check=True, stdout=subprocess.DEVNULL
+    )
     return time.perf_counter() - began
 
 

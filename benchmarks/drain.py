@@ -61,11 +61,22 @@ def copy_of_slot(connection: psycopg.Connection[Any], name: str) -> str:
     return name
 
 
-def receive(server: PostgresServer, conninfo: str, slot: str, end_lsn: str) -> float:
+def receive(server: PostgresServer, slot: str, end_lsn: str) -> float:
     """Seconds that pg_recvlogical needs to read up to `end_lsn`."""
     command = [
         str(server.binary("pg_recvlogical")),
-        *("-d", conninfo, "-S", slot, "--start", "--endpos", end_lsn, "--no-loop", "-f", "/dev/null"),
+        *(
+            "-d",
+            server.conninfo_for_programs(),
+            "-S",
+            slot,
+            "--start",
+            "--endpos",
+            end_lsn,
+            "--no-loop",
+            "-f",
+            "/dev/null",
+        ),
         *("-o", "proto_version=1", "-o", "publication_names=benchmark", "-o", "messages=true"),
     ]
     started = time.perf_counter()
@@ -120,7 +131,7 @@ def main() -> None:
             print(f"workload a: {rows:,} changes on {os.cpu_count()} cores")
             times: dict[str, list[float]] = {"pg_recvlogical": [], "drain": []}
             for number in range(arguments.repeat):
-                took = receive(server, conninfo, copy_of_slot(connection, f"received_{number}"), str(end[0]))
+                took = receive(server, copy_of_slot(connection, f"received_{number}"), str(end[0]))
                 times["pg_recvlogical"].append(took)
                 print(f"  pg_recvlogical -f /dev/null   {took:6.2f} s", flush=True)
                 slot = copy_of_slot(connection, f"drained_{number}")

@@ -14,6 +14,7 @@ import getpass
 import hashlib
 import os
 import pwd
+import secrets
 import shutil
 import socket
 import stat
@@ -81,15 +82,17 @@ def free_port() -> int:
 class PostgresServer:
     """One server; `folder` keeps its data (as root: the path of its real place is derived from `folder`).
 
-    `settings` are added to postgresql.conf at every start. The superuser is `postgres`, trusted over loopback unless a
-    `password` is given, as it is for a server that outlives the command that started it.
+    `settings` are added to postgresql.conf at every start. The superuser is `postgres`. Everybody is asked for a
+    password: on a machine with several users, loopback is open to all of them. It is one of this process alone unless
+    it is given, as it is for a server that outlives the command that started it. It stands in no command line: programs
+    find it in `passfile`.
     """
 
     folder: Path
     version: int = 18
     port: int = 0
     settings: Mapping[str, str] = field(default_factory=dict)
-    password: str = field(default="", repr=False)
+    password: str = field(default_factory=lambda: secrets.token_urlsafe(16), repr=False)
 
     def __post_init__(self) -> None:
         self.folder = self.folder.absolute()
@@ -118,15 +121,15 @@ class PostgresServer:
         if not self.port:
             self.port = free_port()
         settings = {**_SETTINGS, "port": str(self.port), "unix_socket_directories": "", **self.settings}
-        lines = "".join(f"{name} = '{value}'\n" for name, value in settings.items())
+        doubled = {name: value.replace("'", "''") for name, value in settings.items()}
         conf = self.data / "tidemark.conf"
-        conf.write_text(lines)
+        self._write_secret(conf, "".join(f"{name} = '{value}'\n" for name, value in doubled.items()))
+        escaped = self.password.replace("\\", "\\\\").replace(":", "\\:")
+        self._write_secret(self.passfile, f"127.0.0.1:{self.port}:*:postgres:{escaped}\n")
         main = self.data / "postgresql.conf"
         if "include 'tidemark.conf'" not in main.read_text():
             with main.open("a") as out:
                 out.write("\ninclude 'tidemark.conf'\n")
-        if self._as_root:
-            os.chown(conf, *self._owner_ids())
         self._run("pg_ctl", "-D", str(self.data), "-l", str(self.home / "server.log"), "-w", "-t", "60", "start")
         return self
 
@@ -135,20 +138,24 @@ class PostgresServer:
         aside = self.data.with_suffix(".new")
         shutil.rmtree(aside, ignore_errors=True)
         options = ["-D", str(aside), "-U", "postgres", "-E", "UTF8", "--locale=C", "-N"]
+        # A random password needs no stretching, and tests log in some thousand times.
+        options += ["-A", "scram-sha-256", "-c", "scram_iterations=1"]
         secret = self.home / "initial-password"
-        if self.password:
-            secret.touch(mode=0o600)
-            secret.write_text(self.password)
-            if self._as_root:
-                os.chown(secret, *self._owner_ids())
-            options += ["-A", "scram-sha-256", f"--pwfile={secret}"]
-        else:
-            options += ["-A", "trust"]
+        self._write_secret(secret, self.password)
+        options.append(f"--pwfile={secret}")
         try:
             self._run("initdb", *options)
         finally:
             secret.unlink(missing_ok=True)
         aside.rename(self.data)
+
+    def _write_secret(self, file: Path, text: str) -> None:
+        """A file that the server's owner alone may read, from its first byte on."""
+        file.unlink(missing_ok=True)
+        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
+            out.write(text)
+        if self._as_root:
+            os.chown(file, *self._owner_ids())
 
     def stop(self, mode: str = "fast") -> None:
         """Stop the server if it runs. Modes are pg_ctl's; `immediate` is a crash."""
@@ -170,11 +177,19 @@ class PostgresServer:
         return self._run("pg_ctl", "-D", str(self.data), "status", check=False).returncode == 0
 
     def conninfo(self, database: str = "postgres", user: str = "postgres") -> str:
-        conninfo = f"host=127.0.0.1 port={self.port} dbname={database} user={user}"
-        if not self.password or user != "postgres":
-            return conninfo
-        quoted = self.password.replace("\\", "\\\\").replace("'", "\\'")
-        return f"{conninfo} password='{quoted}'"
+        """With the password: for Python, never for a command line. Roles that tests make have the same one."""
+        return f"{self._address(database, user)} password={_quoted(self.password)}"
+
+    def conninfo_for_programs(self, database: str = "postgres") -> str:
+        """For a command line, which everybody on this machine may read."""
+        return f"{self._address(database, 'postgres')} passfile={_quoted(str(self.passfile))}"
+
+    def _address(self, database: str, user: str) -> str:
+        return f"host=127.0.0.1 port={self.port} dbname={database} user={user}"
+
+    @property
+    def passfile(self) -> Path:
+        return self.home / "pgpass"
 
     def binary(self, name: str) -> Path:
         """A program of the same version, for example pg_recvlogical or pgbench."""
@@ -233,6 +248,11 @@ class PostgresServer:
             tail = log.read_text(errors="replace")[-2000:] if log.exists() else "(no server log)"
             raise RuntimeError(f"{program} {' '.join(arguments)} failed with {done.returncode}:\n{tail}")
         return done
+
+
+def _quoted(value: str) -> str:
+    """A value of a libpq connection string. By hand: `make clean` imports this without any package."""
+    return value if value.replace("-", "").isalnum() else "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import pytest
 
 from sandbox.postgres import wait_for
 from tests.backfill.conftest import Captured
+from tests.support.roles import login
 from tidemark.backfill import exported, keyless
 from tidemark.backfill.exported import exported_snapshot, read_exported
 from tidemark.backfill.ranges import ReadResult
@@ -212,7 +213,7 @@ def test_what_a_reader_raises_is_raised(captured: Captured) -> None:
     a_table(captured)
     captured.plan(tables=["public.t"], mode="exported_snapshot")
     role = f"limited_{captured.config.pipeline}"
-    captured.execute(f"CREATE ROLE {role} LOGIN REPLICATION")
+    captured.execute(login(role, captured.source, "REPLICATION"))
     whole, captured.source = captured.source, captured.source.replace("user=postgres", f"user={role}")
     try:
         with pytest.raises(ReadRefused, match="permission denied"):
@@ -266,7 +267,7 @@ def test_a_table_without_key_is_read_by_sessions_under_the_exported_snapshot(
 def test_a_role_that_may_only_read_and_replicate_is_enough(captured: Captured) -> None:
     a_table(captured)
     role = f"limited_{captured.config.pipeline}"
-    captured.execute(f"CREATE ROLE {role} LOGIN REPLICATION", f"GRANT SELECT ON t TO {role}")
+    captured.execute(login(role, captured.source, "REPLICATION"), f"GRANT SELECT ON t TO {role}")
     whole, captured.source = captured.source, captured.source.replace("user=postgres", f"user={role}")
     try:
         captured.plan(tables=["public.t"], mode="exported_snapshot", chunk_rows=100, row_filter="n <= 500")

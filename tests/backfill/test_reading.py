@@ -13,6 +13,7 @@ import pytest
 from sandbox.postgres import running, wait_for
 from tests.backfill.conftest import Captured
 from tests.capture.slot.standby import standby_of
+from tests.support.roles import login
 from tidemark.backfill import keyless
 from tidemark.backfill.ranges import ReadResult
 from tidemark.config import TableRule
@@ -189,7 +190,7 @@ def test_a_policy_that_hides_rows_is_an_error(captured: Captured) -> None:
     (backfill,) = captured.plan(tables=["public.t"])
     role = f"limited_{captured.config.pipeline}"
     captured.execute(
-        f"CREATE ROLE {role} LOGIN REPLICATION",
+        login(role, captured.source, "REPLICATION"),
         f"GRANT SELECT ON t TO {role}",
         "ALTER TABLE t ENABLE ROW LEVEL SECURITY",
         "CREATE POLICY few ON t USING (n < 10)",

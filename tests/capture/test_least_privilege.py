@@ -30,6 +30,9 @@ def run(conninfo: str, script: str) -> None:
     with psycopg.connect(conninfo, autocommit=True) as connection:
         for statement in filter(str.strip, script.split(";")):
             connection.execute(statement.encode())
+            # What an administrator types as `\\password`: the server's own, which the connection strings have.
+            for role in re.findall(r"CREATE ROLE (\w+) LOGIN", statement):
+                connection.execute(f"ALTER ROLE {role} PASSWORD '{connection.info.password}'".encode())
 
 
 class Source:

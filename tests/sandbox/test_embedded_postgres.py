@@ -14,17 +14,39 @@ from sandbox.checkout import this_checkout
 from sandbox.postgres import PostgresServer
 
 
-def test_a_server_with_a_password_lets_nobody_in_without_it(tmp_path: Path) -> None:
-    server = PostgresServer(tmp_path / "server", password="it's 1 secret")
+def test_a_server_lets_nobody_in_without_its_password(postgres: PostgresServer) -> None:
+    address = f"host=127.0.0.1 port={postgres.port} dbname=postgres user=postgres"
+    for wrong in ("", "password=postgres", "password=''"):
+        with pytest.raises(psycopg.OperationalError, match="password"):
+            psycopg.connect(f"{address} {wrong} passfile=/nowhere")
+    for mine in (postgres.conninfo(), postgres.conninfo_for_programs()):
+        with psycopg.connect(mine) as connection:
+            (rules,) = connection.execute("SELECT array_agg(DISTINCT auth_method) FROM pg_hba_file_rules").fetchall()
+            assert rules == (["scram-sha-256"],)
+    assert PostgresServer(Path("other")).password != postgres.password
+
+
+def test_a_servers_password_stands_in_no_command_line_and_in_files_of_its_owner_alone(tmp_path: Path) -> None:
+    server = PostgresServer(tmp_path / "server", password="it's 1: secret\\", settings={"fsync": "off"})
     try:
         server.start()
-        with psycopg.connect(server.conninfo(), password=server.password) as connection:
-            assert connection.execute("SHOW wal_level").fetchone() == ("logical",)
-        with pytest.raises(psycopg.OperationalError, match="password"):
-            psycopg.connect(f"host=127.0.0.1 port={server.port} dbname=postgres user=postgres")
-        assert not list(server.home.glob("initial-password"))
+        for conninfo in (server.conninfo(), server.conninfo_for_programs()):
+            with psycopg.connect(conninfo) as connection:
+                assert connection.execute("SHOW wal_level").fetchone() == ("logical",)
+        holding = [file for file in server.home.rglob("*") if file.is_file() and holds(file, server.password)]
+        assert holding == [server.passfile]
+        assert server.passfile.stat().st_mode & 0o777 == 0o600
+        assert (server.data / "tidemark.conf").stat().st_mode & 0o777 == 0o600
+        assert "1: secret" not in server.conninfo_for_programs() + repr(server)
+        assert server.home.stat().st_mode & 0o077 == 0 or server.home == tmp_path / "server"
     finally:
         server.remove()
+
+
+def holds(file: Path, password: str) -> bool:
+    """As it is, or as PostgreSQL's password file writes it."""
+    content = file.read_bytes()
+    return any(text.encode() in content for text in (password, password.replace("\\", "\\\\").replace(":", "\\:")))
 
 
 def test_what_root_makes_outside_the_checkout_is_found_again_and_nobody_else_makes_any(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from sandbox.postgres import wait_for
 from tests.capture.preflight.shop import Shop, said, since_18
+from tests.support.roles import login
 from tidemark.capture.preflight import preflight
 from tidemark.config import TableRule
 from tidemark.errors import (
@@ -228,7 +229,7 @@ class TestFindings:
     def test_row_level_security_is_said(self, shop: Shop) -> None:
         role = f"reader_{shop.config.pipeline}"
         shop.sql(
-            f"CREATE ROLE {role} LOGIN REPLICATION",
+            login(role, shop.source, "REPLICATION"),
             f"GRANT USAGE ON SCHEMA shop TO {role}",
             f"GRANT SELECT ON ALL TABLES IN SCHEMA shop TO {role}",
             "ALTER TABLE shop.orders ENABLE ROW LEVEL SECURITY",

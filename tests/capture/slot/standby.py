@@ -28,7 +28,7 @@ class Standby(PostgresServer):
         return bool(row and row[0])
 
     def _create(self) -> None:
-        source = self.primary.conninfo(self.database)
+        source = self.primary.conninfo_for_programs(self.database)
         self._run("pg_basebackup", "-d", source, "-D", str(self.data), "-R", "-C", "-S", "standby", "-c", "fast")
 
 
@@ -41,7 +41,9 @@ def standby_of(primary: PostgresServer, folder: Path, database: str) -> Iterator
         "primary_slot_name": "standby",
         "sync_replication_slots": "on",
     }
-    standby = Standby(folder, version=primary.version, settings=settings, primary=primary, database=database)
+    # Its roles are the primary's.
+    given = {"settings": settings, "password": primary.password}
+    standby = Standby(folder, version=primary.version, primary=primary, database=database, **given)
     try:
         standby.start()
         yield standby
