@@ -22,10 +22,14 @@ except ImportError:  # run from a checkout; on a cluster the package comes with 
 
 
 from tidemark import failpoints
+from tidemark.errors import TidemarkError
 from tidemark.formats.plan import MergePlan
 from tidemark.formats.result import PlanResult
+from tidemark.target.failures import condition_of, told
 from tidemark.target.merge import apply_plan
 from tidemark.target.session import read_text, start, write_text
+
+log = logging.getLogger(__name__)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -35,11 +39,18 @@ def main(arguments: list[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     logging.getLogger("py4j").setLevel(logging.WARNING)
 
-    spark = start("tidemark_merge")
     try:
-        run(spark, uri)
-    finally:
-        spark.stop()
+        spark = start("tidemark_merge")
+        try:
+            run(spark, uri)
+        finally:
+            spark.stop()
+    except TidemarkError as failed:
+        log.error("%s", failed)
+        return 1
+    except Exception as failed:  # what it says may quote a value
+        log.error("The driver failed with %s, raised at:\n%s", condition_of(failed), told(failed))
+        return 1
     return 0
 
 

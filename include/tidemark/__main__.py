@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import argparse
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 
 from tidemark import config_file
 from tidemark.config import PipelineConfig
 from tidemark.connections import Connection, look_up
-from tidemark.errors import ConnectionInvalid, ConnectionMissing, TidemarkError
+from tidemark.errors import ConnectionInvalid, ConnectionMissing, TidemarkError, UnexpectedError
+from tidemark.unexpected import quotes_nothing
 
 LookUp = Callable[[str], Connection]
 
@@ -25,11 +27,17 @@ LookUp = Callable[[str], Connection]
 def main(arguments: Sequence[str] | None = None, *, look_up: LookUp = look_up) -> int:
     options = _parser().parse_args(arguments)
     try:
-        config = config_file.load(options.file)
-        return int(options.command(config, options, look_up))
+        return int(quotes_nothing()(_run)(options, look_up))
+    except UnexpectedError as unforeseen:
+        print("".join(traceback.format_tb(unforeseen.__traceback__)), unforeseen, sep="", file=sys.stderr)
+        return 1
     except TidemarkError as known:
         print(known, file=sys.stderr)
         return 1
+
+
+def _run(options: argparse.Namespace, look_up: LookUp) -> int:
+    return int(options.command(config_file.load(options.file), options, look_up))
 
 
 def _preflight(config: PipelineConfig, options: argparse.Namespace, look_up: LookUp) -> int:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+import psycopg
 from psycopg.conninfo import make_conninfo
 from psycopg.pq import Conninfo
 
@@ -51,7 +52,10 @@ class Connection:
             "dbname": self.schema,
             **{name: value for name, value in self.extra.items() if name in keywords},
         }
-        return make_conninfo(**{name: value for name, value in given.items() if value not in (None, "")})
+        try:
+            return make_conninfo(**{name: value for name, value in given.items() if value not in (None, "")})
+        except psycopg.Error:
+            raise ConnectionInvalid(connection=self.id, reason="libpq takes its fields for no connection") from None
 
     def spark_master(self) -> str:
         """What `SparkSubmitHook` hands to `--master` for this connection."""
@@ -98,9 +102,9 @@ def _from_json(connection_id: str, value: str) -> Connection:
         extra = raw.get("extra") or {}
         extra = json.loads(extra) if isinstance(extra, str) else extra
         port = int(raw["port"]) if raw.get("port") else None
-    except (ValueError, TypeError) as broken:
+    except (ValueError, TypeError, AttributeError):
         # The text holds a password, so neither it nor the parser's message is shown.
-        raise ConnectionInvalid(connection=connection_id, reason="its JSON cannot be read") from broken
+        raise ConnectionInvalid(connection=connection_id, reason="its JSON cannot be read") from None
     return Connection(
         id=connection_id,
         conn_type=str(raw.get("conn_type") or "").replace("-", "_"),
@@ -118,17 +122,16 @@ def _from_uri(connection_id: str, value: str) -> Connection:
         parts = urlsplit(value)
         host = unquote(parts.netloc.rpartition("@")[2])
         port = parts.port
-    except ValueError as broken:
+        nested = dict(parse_qsl(parts.query, keep_blank_values=True)).get("__extra__")
+        extra = json.loads(nested) if nested else dict(parse_qsl(parts.query, keep_blank_values=True))
+    except ValueError:
         # As with spark://local[*]: brackets of a URI's host hold an IPv6 address, so Airflow cannot read it either.
-        raise ConnectionInvalid(connection=connection_id, reason="its URI cannot be read; write it as JSON") from broken
+        # What cannot be read may be a piece of the password ("Port could not be cast to integer value as …").
+        raise ConnectionInvalid(connection=connection_id, reason="its URI cannot be read; write it as JSON") from None
     if port is not None:
         host = host.rpartition(":")[0]
     elif parts.hostname is None:
         host = ""
-    extra: dict[str, Any] = dict(parse_qsl(parts.query, keep_blank_values=True))
-    nested = extra.pop("__extra__", None)
-    if nested:
-        extra = json.loads(nested)
     return Connection(
         id=connection_id,
         conn_type=parts.scheme.replace("-", "_"),

@@ -222,6 +222,17 @@ class DatabaseRefused(ConfigError):
     )
 
 
+# --- what nobody foresaw ----------------------------------------------------------------------------------------------
+
+
+class UnexpectedError(RetryError):
+    happened = "Something failed that nobody foresaw: {kind}, raised in {place}"
+    remedy = (
+        "Its own words may hold values of rows or a password and are left out; the traceback shows the places. The "
+        "retry tries again. If it stays, report it with the traceback."
+    )
+
+
 # --- leases and ledger ------------------------------------------------------------------------------------------------
 
 
@@ -591,7 +602,11 @@ class MergeContested(RetryError):
 
 class MergeFailed(RetryError):
     happened = "Spark could not merge {table}: {condition}"
-    remedy = "The driver's log has the details. The next run tries again; after `park_after` runs the table is parked."
+    remedy = (
+        "The merge task's log has the places, without words that quote a row; a constraint or a generated column that "
+        "was added to the Delta table is a usual cause. The next run tries again; after `park_after` runs the table is "
+        "parked."
+    )
 
 
 class LakeFailed(RetryError):

@@ -16,6 +16,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tidemark.errors import DatabaseRefused, DatabaseUnreachable
+from tidemark.postgres_errors import without_values
 
 SESSION_SETTINGS: Final = {
     "TimeZone": "UTC",
@@ -74,21 +75,63 @@ def connect(
         settings["lock_timeout"] = f"{int(lock_timeout_s * 1000)}ms"
     if statement_timeout_s is not None:
         settings["statement_timeout"] = f"{int(statement_timeout_s * 1000)}ms"
+    return open_session(conninfo, database, autocommit=autocommit, application_name=application_name, settings=settings)
+
+
+def connect_walsender(conninfo: str, *, application_name: str) -> psycopg.Connection[tuple[Any, ...]]:
+    """A walsender bound to the source database, as logical replication needs it."""
+    return open_session(conninfo, "source", application_name=application_name, settings={}, replication="database")
+
+
+def open_session(
+    conninfo: str,
+    database: str,
+    *,
+    autocommit: bool = True,
+    application_name: str | None = None,
+    settings: dict[str, str] | None = None,
+    **keywords: Any,
+) -> psycopg.Connection[tuple[Any, ...]]:
+    """The one place where a connection is opened: its errors quote no value, and where it fails, no password.
+
+    Without an `application_name` the string is taken as it is, with one as `with_settings` makes it.
+    """
+    password = ""
     try:
-        return psycopg.connect(with_settings(conninfo, application_name, settings), autocommit=autocommit)
-    except psycopg.OperationalError as failed:
-        raise unreachable(failed, database) from failed
+        password = str(conninfo_to_dict(conninfo).get("password") or "")
+        if application_name is not None:
+            conninfo = with_settings(conninfo, application_name, settings, **keywords)
+        return Session.connect(conninfo, autocommit=autocommit)
+    except psycopg.Error as failed:
+        failure = without_values(failed, password=password)
+    if isinstance(failure, psycopg.OperationalError):
+        raise unreachable(failure, database)
+    raise DatabaseRefused(database=database, detail="the connection's fields make no connection string")
 
 
-def replication_conninfo(conninfo: str, application_name: str) -> str:
-    """The connection string of a walsender bound to the database, as logical replication needs it."""
-    return with_settings(conninfo, application_name, replication="database")
+class Session(psycopg.Connection[tuple[Any, ...]]):
+    """A connection whose errors are `postgres_errors`': whatever is awaited of the server is awaited in `wait`, be it a
+    statement, the COMMIT of a block or the end of one."""
+
+    def wait(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().wait(*args, **kwargs)
+        except psycopg.Error as failed:
+            failure = without_values(failed)
+        raise failure
+
+    def _exec_command(self, *args: Any, **kwargs: Any) -> Any:
+        """BEGIN, COMMIT, ROLLBACK. psycopg logs a ROLLBACK that fails while it is on its way from here to `wait`."""
+        try:
+            return (yield from super()._exec_command(*args, **kwargs))
+        except psycopg.Error as failed:
+            failure = without_values(failed)
+        raise failure
 
 
 def unreachable(failed: psycopg.OperationalError, database: str) -> DatabaseRefused | DatabaseUnreachable:
-    """The error to raise for a connection attempt that failed; libpq's text names host,
-    role and database, never a value."""
-    detail = " ".join(str(failed).split())
+    """The error to raise for a connection that failed; what is left of its text names host, role and database."""
+    detail = " ".join(str(without_values(failed)).split())
     sqlstate = failed.sqlstate or _sqlstate_of(detail)
     if sqlstate.startswith(_REFUSALS):
         return DatabaseRefused(database=database, detail=detail)

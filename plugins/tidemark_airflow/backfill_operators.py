@@ -18,6 +18,7 @@ from tidemark.config import PipelineConfig
 from tidemark.startup import spare_pandas
 from tidemark_airflow import form
 from tidemark_airflow.connections import conninfo, salt
+from tidemark_airflow.failures import guarded
 from tidemark_airflow.operators import holder, run_id
 
 # Airflow follows its SIGTERM with a SIGKILL; a reader that ends asks the ledger for no longer than this.
@@ -31,6 +32,7 @@ class PlanBackfillOperator(BaseOperator):
         super().__init__(**kwargs)
         self.config = config
 
+    @guarded
     def execute(self, context: Context) -> list[int]:
         from tidemark.backfill.planning import plan
 
@@ -55,6 +57,7 @@ class ReadChunksOperator(BaseOperator):
         self.config = config
         self.reader = reader
 
+    @guarded
     def execute(self, context: Context) -> dict[str, Any]:
         spare_pandas()
         from tidemark.backfill.exported import read_exported
@@ -114,6 +117,7 @@ class ReportBackfillOperator(BaseOperator):
         super().__init__(**kwargs)
         self.config = config
 
+    @guarded
     def execute(self, context: Context) -> str:
         from tidemark.backfill.reporting import report
 

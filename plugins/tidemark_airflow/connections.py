@@ -29,8 +29,8 @@ async def conninfo_in_triggerer(connection_id: str) -> str:
     """The same for a trigger, whose event loop must not block."""
     try:
         return _read(await BaseHook.aget_connection(connection_id)).conninfo()
-    except AirflowNotFoundException as missing:
-        raise _missing(connection_id) from missing
+    except AirflowNotFoundException:
+        raise _missing(connection_id) from None
 
 
 def salt(connection_id: str | None) -> bytes | None:
@@ -49,8 +49,8 @@ def spark_master(connection_id: str) -> tuple[str, str | None]:
 def _find(connection_id: str) -> TidemarkConnection:
     try:
         return _read(BaseHook.get_connection(connection_id))
-    except AirflowNotFoundException as missing:
-        raise _missing(connection_id) from missing
+    except AirflowNotFoundException:
+        raise _missing(connection_id) from None
 
 
 def _read(found: Connection) -> TidemarkConnection:

@@ -2,8 +2,11 @@
 
 A retry is worth its wait only where the same task, run again, is expected to succeed. Every other error of the tree
 fails the task at once, under its own name: a retry policy sees the exception itself, so nothing has to be wrapped in
-AirflowFailException. Errors outside of the tree (a lost connection of psycopg, spark-submit's exit code) keep Airflow's
-ordinary retries. Source: Airflow 3.3, airflow/sdk/definitions/retry_policy.py.
+AirflowFailException. Errors outside of the tree (spark-submit's exit code) keep Airflow's ordinary retries. Source:
+Airflow 3.3, airflow/sdk/definitions/retry_policy.py.
+
+What leaves an operator, Airflow logs with its text and that of everything it was raised from; `guarded` sees to it that
+no such text quotes a value.
 """
 
 from __future__ import annotations
@@ -11,8 +14,10 @@ from __future__ import annotations
 from typing import Any
 
 from airflow.sdk import RetryAction, RetryDecision, RetryPolicy
+from airflow.sdk.exceptions import AirflowException
 
 from tidemark.errors import Move, TidemarkError
+from tidemark.unexpected import quotes_nothing
 
 ACTIONS: dict[Move, RetryAction] = {
     Move.RETRY: RetryAction.RETRY,
@@ -22,6 +27,9 @@ ACTIONS: dict[Move, RetryAction] = {
     Move.BACKFILL: RetryAction.FAIL,
     Move.BUG: RetryAction.FAIL,
 }
+
+# Around whatever Airflow calls of ours. Its own exceptions (skipped, failed for good) keep their words.
+guarded = quotes_nothing(AirflowException)
 
 
 class MovePolicy(RetryPolicy):

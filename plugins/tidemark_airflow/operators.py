@@ -28,6 +28,7 @@ from tidemark_airflow import submission
 from tidemark_airflow.assets import event_extra, pipeline_alias, table_asset
 from tidemark_airflow.auto_backfill import start_wanted
 from tidemark_airflow.connections import conninfo, salt, spark_master
+from tidemark_airflow.failures import guarded
 from tidemark_airflow.notifiers import notify
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class PreflightOperator(BaseOperator):
         super().__init__(**kwargs)
         self.config = config
 
+    @guarded
     def execute(self, context: Context) -> dict[str, Any]:
         from tidemark.capture.preflight import preflight
 
@@ -89,6 +91,7 @@ class DrainOperator(BaseOperator):
         self.config = config
         self.run_s = run_s
 
+    @guarded
     def execute(self, context: Context) -> dict[str, Any]:
         spare_pandas()
         from tidemark.capture.drain import drain
@@ -138,6 +141,7 @@ class MergeOperator(SparkSubmitOperator):
         )
         self.config = config
 
+    @guarded
     def execute(self, context: Context) -> dict[str, Any]:
         from tidemark.capture.merging import ingest, planned
 
@@ -223,6 +227,7 @@ class ConfirmOperator(BaseOperator):
         self.config = config
         self.starts_backfill = starts_backfill
 
+    @guarded
     def execute(self, context: Context) -> dict[str, Any]:
         from tidemark.capture.confirm import confirm
         from tidemark.capture.parked import announce_parked
@@ -256,5 +261,6 @@ class BrokenPipelineFile(BaseOperator):
         super().__init__(**kwargs)
         self.problems = problems
 
+    @guarded
     def execute(self, context: Context) -> None:
         raise PipelineFileInvalid(problems="\n".join(self.problems))

@@ -15,6 +15,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from tidemark.config import PipelineConfig
 from tidemark_airflow.connections import conninfo
+from tidemark_airflow.failures import guarded
 from tidemark_airflow.triggers import ChangesTrigger
 
 # Beyond wait_s a deferred task can only be waiting for a triggerer that does not run: then it fails, and says so.
@@ -28,6 +29,7 @@ class ChangesWaitingSensor(BaseSensorOperator):
         super().__init__(**kwargs)
         self.config = config
 
+    @guarded
     def execute(self, context: Context) -> str:
         from tidemark.capture.waiting import changes_waiting
 
@@ -46,6 +48,7 @@ class ChangesWaitingSensor(BaseSensorOperator):
             )
         return self._outcome(found.waiting, found.reason)
 
+    @guarded
     def execute_complete(self, context: Context, event: Any = None) -> str:
         match event:
             case {"waiting": bool(waiting), "reason": str(reason)}:

@@ -13,6 +13,7 @@ from typing import Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from tidemark_airflow.connections import conninfo_in_triggerer
+from tidemark_airflow.failures import guarded
 
 LOOK_EVERY_S = 5.0
 
@@ -38,8 +39,8 @@ class ChangesTrigger(BaseTrigger):
         from tidemark.capture.waiting import changes_waiting
         from tidemark.config_file import load
 
-        config = await asyncio.to_thread(load, self.path)
+        config = await asyncio.to_thread(guarded(load), self.path)
         source = await conninfo_in_triggerer(config.source_connection)
         ledger = await conninfo_in_triggerer(config.ledger_connection)
-        found = await asyncio.to_thread(changes_waiting, config, source=source, ledger=ledger)
+        found = await asyncio.to_thread(guarded(changes_waiting), config, source=source, ledger=ledger)
         return {"waiting": found.waiting, "reason": found.reason}

@@ -17,6 +17,7 @@ from tidemark.capture import confirm
 from tidemark.capture.confirm import ConfirmResult
 from tidemark.config import PipelineConfig
 from tidemark.config_file import load
+from tidemark.errors import UnexpectedError
 from tidemark.ledger import tables
 from tidemark.ledger.connection import connect
 from tidemark.ledger.migrations import migrate
@@ -100,7 +101,7 @@ def test_a_notifier_that_fails_is_called_again(
     config = with_notifier(config)
     park(ledger_database, "shop.orders")
     monkeypatch.setattr(Telling, "reachable", False)
-    with pytest.raises(ConnectionError):
+    with pytest.raises(UnexpectedError, match="ConnectionError"):
         execute(config)
     monkeypatch.setattr(Telling, "reachable", True)
     execute(config)

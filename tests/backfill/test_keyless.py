@@ -116,7 +116,7 @@ def test_a_session_that_cannot_begin_ends_the_others(
         if threading.current_thread().name == "chunk_1":
             wait_for("the other one reads", lambda: asked)
             began.append(time.monotonic())
-            raise psycopg.OperationalError("no more connections")
+            raise psycopg.OperationalError("connection failed: no more connections")
         return connect(*given)
 
     def slow(*stretch: Any) -> sql.Composed:

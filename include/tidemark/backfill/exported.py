@@ -23,13 +23,14 @@ import pickle
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
 from threading import Thread
-from typing import Any, Final
+from typing import Final
 
 import psycopg
 from psycopg import pq
@@ -38,13 +39,15 @@ from tidemark.backfill import sessions
 from tidemark.backfill.ranges import ReadResult, read_chunks
 from tidemark.backfill.sessions import ImportedSnapshot
 from tidemark.config import PipelineConfig
-from tidemark.errors import SnapshotExportFailed, TidemarkError
+from tidemark.errors import SnapshotExportFailed, TidemarkError, UnexpectedError
 from tidemark.ledger import backfills, chunks, leases, migrations
 from tidemark.ledger import connection as ledger_sessions
 from tidemark.lsn import Lsn
-from tidemark.postgres_session import replication_conninfo, unreachable
+from tidemark.postgres_errors import SPOKEN_BY_A_WALSENDER, from_result
+from tidemark.postgres_session import connect_walsender
 from tidemark.source.publication import transactions_in_flight
 from tidemark.startup import spare_pandas
+from tidemark.unexpected import quotes_nothing
 
 log = logging.getLogger(__name__)
 
@@ -108,25 +111,21 @@ def exported_snapshot(config: PipelineConfig, source: str) -> Iterator[ImportedS
     """A snapshot that others may import while the block runs. The session must stay as it is: its next command, or its
     end, ends the export."""
     name = f"tidemark_backfill_{token_hex(8)}"
-    try:
-        conn = psycopg.connect(replication_conninfo(source, config.application_name), autocommit=True)
-    except psycopg.OperationalError as failed:
-        raise unreachable(failed, "source") from failed
-    with conn:
+    with connect_walsender(source, application_name=config.application_name) as conn:
         conn.execute(sessions.NO_TIMEOUTS)
         # The slot begins when every transaction that is open now has ended; each is waited for as for a lock.
         conn.execute(f"SELECT set_config('lock_timeout', '{config.bounds.join_wait_s}s', false)")
         command = f"CREATE_REPLICATION_SLOT {name} TEMPORARY LOGICAL pgoutput (SNAPSHOT 'export')"
         result = conn.pgconn.exec_(command.encode())
         if result.status != pq.ExecStatus.TUPLES_OK:
-            raise SnapshotExportFailed(detail=_why(config, source, conn, result))
+            raise SnapshotExportFailed(detail=_why(config, source, result))
         values = [(result.get_value(0, i) or b"").decode() for i in range(result.nfields)]
         yield ImportedSnapshot(values[2], Lsn.parse(values[1]))
 
 
-def _why(config: PipelineConfig, source: str, conn: psycopg.Connection[Any], result: pq.abc.PGresult) -> str:
-    error = psycopg.errors.error_from_result(result, encoding=conn.info.encoding)
-    detail = error.diag.message_primary or "the server gave no reason"
+def _why(config: PipelineConfig, source: str, result: pq.abc.PGresult) -> str:
+    error = from_result(result, SPOKEN_BY_A_WALSENDER)
+    detail = str(error)
     if isinstance(error, psycopg.errors.LockNotAvailable):
         with sessions.connect(source, config) as other:
             blockers = "; ".join(transactions_in_flight(other)) or "they have just ended"
@@ -217,7 +216,7 @@ def serve() -> None:
     Thread(target=_end_with, args=(given.fileno(),), daemon=True).start()
     outcome: ReadResult | TidemarkError
     try:
-        outcome = read_chunks(
+        outcome = quotes_nothing()(read_chunks)(
             work.config,
             source=work.source,
             ledger=work.ledger,
@@ -226,6 +225,9 @@ def serve() -> None:
             salt=work.salt,
             imported=work.imported,
         )
+    except UnexpectedError as error:
+        log.error("%s%s", "".join(traceback.format_tb(error.__traceback__)), error)
+        raise SystemExit(1) from None
     except TidemarkError as error:
         log.error("%s", error)
         outcome = error

@@ -353,8 +353,8 @@ class _Planner:
         try:
             with self._source.transaction():
                 now = keyset.table_to_read(self._source, wish.captured, None).key_order
-        except LookupError as gone:
-            raise BackfillRefused(table=wish.table, reason=_CHANGED_MEANWHILE) from gone
+        except LookupError:
+            raise BackfillRefused(table=wish.table, reason=_CHANGED_MEANWHILE) from None
         return now != known.key_order
 
     def _await_readers(self, known: Backfill) -> None:
@@ -432,8 +432,8 @@ class _Planner:
         except psycopg.errors.InsufficientPrivilege as denied:
             detail = denied.diag.message_primary or "a right is missing"
             raise ReadRefused(table=wish.table, detail=detail) from denied
-        except (psycopg.errors.UndefinedTable, LookupError) as gone:
-            raise BackfillRefused(table=wish.table, reason=_CHANGED_MEANWHILE) from gone
+        except (psycopg.errors.UndefinedTable, LookupError):
+            raise BackfillRefused(table=wish.table, reason=_CHANGED_MEANWHILE) from None
         whole = wish.row_filter is None and not by_keys
         return _Prepared(wish, row[0], estimated, whole and bool(wish.captured.key), wanted.key_order, ranges)
 

@@ -570,9 +570,18 @@ def probe(store: Store, config: PipelineConfig) -> None:
         read = store.read(path)
         store.delete(path)
     except Exception as failed:  # each object store has its own exceptions; all of them mean the same here
-        raise LakeUnusable(lake=config.lake, detail=f"{type(failed).__name__}: {failed}") from failed
+        raise LakeUnusable(lake=config.lake, detail=_words(failed)) from None
     if read != content:
         raise LakeUnusable(lake=config.lake, detail="a file read back differs from what was written")
+
+
+# What an address may carry of a secret: the user's name and password, and the signature of a query.
+_SECRET_OF_A_URI: Final = re.compile(r"(?<=://)[^/@\s]*@|\?\S+")
+
+
+def _words(failed: Exception) -> str:
+    """What a store says of a file that holds no row, without credentials that it says its address with."""
+    return f"{type(failed).__name__}: {_SECRET_OF_A_URI.sub('', str(failed))}"
 
 
 def log_store_findings(config: PipelineConfig) -> Iterator[Finding]:

@@ -44,4 +44,4 @@ class GenerationFile:
                 raise ValueError("another format of generation.json")
             return cls(**{**raw, "start_lsn": Lsn.parse(raw["start_lsn"])})
         except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as broken:
-            raise ValueError(f"not a complete generation.json: {broken}") from broken
+            raise ValueError(f"not a complete generation.json ({type(broken).__name__})") from None

@@ -251,7 +251,7 @@ class BatchManifest:
                 marks=tuple(TableMark(**m) for m in raw["marks"]),
             )
         except (KeyError, TypeError, json.JSONDecodeError) as broken:
-            raise ValueError(f"not a complete manifest: {broken}") from broken
+            raise ValueError(f"not a complete manifest ({type(broken).__name__})") from None
 
 
 def _file_json(file: StagedFile) -> dict[str, Any]:

@@ -186,8 +186,8 @@ class _Reader:
         self._at = end + 1
         try:
             return text.decode(errors=errors)
-        except UnicodeDecodeError as broken:
-            raise MalformedMessage(detail=f"{self._kind} holds a name that is not UTF-8") from broken
+        except UnicodeDecodeError:
+            raise MalformedMessage(detail=f"{self._kind} holds a name that is not UTF-8") from None
 
     def end(self) -> None:
         if self._at != len(self._message):

@@ -14,6 +14,8 @@ from typing import Any, Final
 import psycopg
 from psycopg import pq, sql
 
+from tidemark.postgres_errors import from_result
+
 BLOCK_BYTES: Final = 8 * 2**20
 
 # How long one wait for the server may last before Python gets to see a signal.
@@ -26,7 +28,6 @@ def copy_rows(
     """Blocks of about `block_bytes`; a single row may be larger. Raises psycopg's errors. Whoever does not take all
     of them has to close the connection."""
     statement = sql.SQL("COPY ({}) TO STDOUT (FORMAT binary)").format(query).as_bytes(conn)
-    encoding = conn.info.encoding
     pgconn = conn.pgconn
     as_they_are = conn.info.parameter_status("server_encoding") == "SQL_ASCII"
     if as_they_are:
@@ -34,7 +35,7 @@ def copy_rows(
         conn.execute("SET LOCAL client_encoding = 'SQL_ASCII'")
     begun = pgconn.exec_(statement)
     if begun.status != pq.ExecStatus.COPY_OUT:
-        raise psycopg.errors.error_from_result(begun, encoding=encoding)
+        raise from_result(begun)
     poll = select.poll()
     poll.register(pgconn.socket, select.POLLIN)
     get = pgconn.get_copy_data
@@ -53,9 +54,11 @@ def copy_rows(
             pgconn.consume_input()
         else:
             break
-    while (ended := pgconn.get_result()) is not None:
-        if ended.status != pq.ExecStatus.COMMAND_OK:
-            raise psycopg.errors.error_from_result(ended, encoding=encoding)
+    # All of them are fetched before one is raised: a ROLLBACK behind a statement that has not ended fails too.
+    results = iter(pgconn.get_result, None)
+    errors = [from_result(ended) for ended in results if ended.status != pq.ExecStatus.COMMAND_OK]
+    if errors:
+        raise errors[0]
     if as_they_are:
         conn.execute("SET LOCAL client_encoding = 'UTF8'")
     if block:

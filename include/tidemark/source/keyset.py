@@ -26,6 +26,7 @@ import psycopg
 from psycopg import pq, sql
 
 from tidemark.names import TableName
+from tidemark.postgres_errors import SPOKEN_OF_A_STATEMENT, from_result
 from tidemark.source.catalog import CapturedTable
 
 Key = tuple[str, ...]
@@ -342,7 +343,7 @@ def refused_filter(conn: psycopg.Connection[Any], table: TableToRead, row_filter
     for statement in (alone, inside):
         prepared = conn.pgconn.prepare(b"", statement.as_bytes(conn))
         if prepared.status != pq.ExecStatus.COMMAND_OK:
-            return _why_refused(psycopg.errors.error_from_result(prepared, encoding=conn.info.encoding))
+            return _why_refused(from_result(prepared, SPOKEN_OF_A_STATEMENT))
     some = sql.SQL("SELECT count(*) FROM (SELECT * FROM {} LIMIT {}) AS {} WHERE (\n{}\n)").format(
         table.relation, sql.Literal(_TRIED_ROWS), sql.Identifier(table.table.name), sql.SQL(row_filter)
     )

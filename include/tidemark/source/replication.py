@@ -37,7 +37,8 @@ from psycopg import pq
 
 from tidemark.errors import ReplicationFailed
 from tidemark.lsn import Lsn
-from tidemark.postgres_session import replication_conninfo, unreachable
+from tidemark.postgres_errors import SPOKEN_BY_A_WALSENDER, from_result, without_values
+from tidemark.postgres_session import connect_walsender
 from tidemark.source.wal_messages import LOGICAL_MESSAGE, is_foreign
 
 XLOG_HEADER_BYTES: Final = 25
@@ -49,7 +50,6 @@ _STATUS: Final = struct.Struct(">cQQQqB")
 _XLOG_STARTS: Final = struct.Struct(">cQQ")
 
 _POSTGRES_EPOCH_S: Final = 946_684_800
-_OBJECT_IN_USE: Final = "55006"
 
 LOW_WATER_BYTES: Final = 512 * 1024
 # How much is received before it is taken apart.
@@ -101,10 +101,7 @@ class ReplicationStream:
         self.replies = 0
         self._skipped = 0
         self.progress_at = clock()
-        try:
-            self._connection = psycopg.connect(replication_conninfo(conninfo, application_name), autocommit=True)
-        except psycopg.OperationalError as failed:
-            raise unreachable(failed, "source") from failed
+        self._connection = connect_walsender(conninfo, application_name=application_name)
         self._pgconn = self._connection.pgconn
         self.pid = self._pgconn.backend_pid
         try:
@@ -162,7 +159,8 @@ class ReplicationStream:
                 with self._lock:
                     self._receive()
         except psycopg.Error as failed:
-            raise ReplicationFailed(detail=_first_line(failed)) from failed
+            detail = " ".join(str(without_values(failed)).split())
+            raise ReplicationFailed(detail=detail) from None
         if payloads:
             self.progress_at = self._clock()
             self.note_progress(_XLOG_STARTS.unpack_from(payloads[-1])[1])
@@ -204,11 +202,10 @@ class ReplicationStream:
         result = self._pgconn.exec_(command.encode())
         if result.status == pq.ExecStatus.COPY_BOTH:
             return
-        sqlstate = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
-        message = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode(errors="replace")
-        if sqlstate == _OBJECT_IN_USE:
-            raise SlotInUse(message)
-        raise ReplicationFailed(detail=message or "the server did not start to stream")
+        refused = from_result(result, SPOKEN_BY_A_WALSENDER)
+        if isinstance(refused, psycopg.errors.ObjectInUse):
+            raise SlotInUse(str(refused))
+        raise ReplicationFailed(detail=str(refused))
 
     def _receive(self) -> None:
         """Move what lies in the kernel to libpq's buffer, all of it: what is left behind counts for the low-water mark,
@@ -266,8 +263,9 @@ class ReplicationStream:
     def _end_of_copy(self) -> str:
         """Why the server left copy mode: its own error, or a shutdown."""
         result = self._pgconn.get_result()
-        message = b"" if result is None else result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b""
-        return message.decode(errors="replace") or "the server ended the stream"
+        if result is None or result.error_field(pq.DiagnosticField.SQLSTATE) is None:
+            return "the server ended the stream"
+        return str(from_result(result, SPOKEN_BY_A_WALSENDER))
 
     def _keepalive(self, data: bytes) -> None:
         if len(data) != _KEEPALIVE_BODY.size:
@@ -313,13 +311,6 @@ class ReplicationStream:
 
 def _pending_bytes(descriptor: int) -> int:
     return int.from_bytes(fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)), sys.byteorder)
-
-
-def _first_line(failed: psycopg.Error) -> str:
-    """The error's own sentence; DETAIL and CONTEXT, which may quote values, stay out."""
-    primary = failed.diag.message_primary
-    lines = str(failed).strip().splitlines()
-    return primary or (lines[0] if lines else type(failed).__name__)
 
 
 def sent_by(conn: psycopg.Connection[Any], pid: int) -> Lsn | None:

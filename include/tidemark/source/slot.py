@@ -28,6 +28,7 @@ from tidemark.errors import (
     SourceInRecovery,
 )
 from tidemark.lsn import Lsn
+from tidemark.postgres_session import open_session
 
 PLUGIN = "pgoutput"
 
@@ -182,7 +183,7 @@ def timeline_left(connection: psycopg.Connection[Any], timeline: int, earlier: i
     """
     info = connection.info
     conninfo = make_conninfo(**info.get_parameters(), password=info.password or None, replication="database")
-    with psycopg.connect(conninfo, autocommit=True) as walsender:
+    with open_session(conninfo, "source") as walsender:
         result = walsender.pgconn.exec_(f"TIMELINE_HISTORY {timeline}".encode())
         if result.status != pq.ExecStatus.TUPLES_OK:
             return None

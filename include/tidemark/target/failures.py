@@ -1,11 +1,12 @@
 """What Spark, Delta or Python raised while one table was merged -> an error of the tree, by whose move it is.
 
 Spark's messages quote values of rows, so nothing of them is passed on but the error condition ("DELTA_...") and the
-class names of the causes; the driver's own log has the rest.
+class names of the causes; the driver's log has the places besides (`driver_log`).
 """
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, Final
@@ -14,6 +15,7 @@ from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
 
 from tidemark.errors import LakeFailed, MergeBroken, MergeFailed, StagedFileGone, TidemarkError
+from tidemark.target.driver_log import places
 
 MAX_CAUSES: Final = 20
 
@@ -56,6 +58,11 @@ def as_error(failed: BaseException, table: str) -> TidemarkError:
     if any(cause.startswith(_OF_THE_LAKE) for cause in causes):
         return LakeFailed(table=table, condition=causes[-1])
     return MergeFailed(table=table, condition=condition)
+
+
+def told(failed: BaseException) -> str:
+    """Where it came from, for the driver's log: Python's frames, then those of the Java exceptions behind it."""
+    return "".join(traceback.format_tb(failed.__traceback__)) + places(_causes(failed))
 
 
 def condition_of(failed: BaseException) -> str:

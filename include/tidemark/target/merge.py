@@ -22,13 +22,11 @@ from __future__ import annotations
 
 import logging
 import time
-import traceback
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Final
 
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
@@ -51,7 +49,7 @@ from tidemark.target import delta_tables
 from tidemark.target.changes import ROW_METADATA, Changes
 from tidemark.target.chunk_changes import ChunkChanges
 from tidemark.target.delta_tables import PinnedTable
-from tidemark.target.failures import as_error
+from tidemark.target.failures import as_error, told
 from tidemark.target.fold import ROW_HOLES
 from tidemark.target.session import expect_few_rows, expect_many_rows, table_session
 from tidemark.target.staged_changes import check_versions, has_current, struct_of
@@ -162,8 +160,8 @@ class TableMerge:
             holes = self._holes()
         except Exception as failed:
             error = failed if isinstance(failed, TidemarkError) else as_error(failed, self.planned.table)
-            if not isinstance(failed, TidemarkError | PySparkException):
-                log.error("%s", "".join(traceback.format_tb(failed.__traceback__)))
+            if not isinstance(failed, TidemarkError):
+                log.error("%s failed, from the outermost place to the innermost:\n%s", self.planned.table, told(failed))
             log.error("%s: %s", self.planned.table, error)
             reached = self._if_readable()
         return TableResult(

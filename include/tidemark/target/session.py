@@ -17,6 +17,7 @@ from py4j.java_gateway import JavaPackage
 from pyspark.sql import SparkSession
 
 from tidemark.errors import DeltaMissing
+from tidemark.target.driver_log import let_speak
 
 # Taken when the application starts; whatever spark-submit or the pipeline file sets explicitly wins.
 APPLICATION_SETTINGS: Final[Mapping[str, str]] = {
@@ -81,6 +82,7 @@ def start(name: str, settings: Mapping[str, str] | None = None) -> SparkSession:
         if key not in submitted or key in (settings or {}):
             builder = builder.config(key, value)
     session = builder.getOrCreate()
+    let_speak(session)
     _require_delta(session)
     return session
 

@@ -16,7 +16,7 @@ from tidemark.errors import ConfirmFailed, GenerationMissing, GenerationStale, L
 from tidemark.ledger import connection as ledger_connection
 from tidemark.ledger import leases, tables
 from tidemark.ledger.leases import SLOT
-from tidemark.postgres_session import replication_conninfo
+from tidemark.postgres_session import with_settings
 
 OTHER = "public.other"
 
@@ -128,7 +128,9 @@ def test_a_slot_that_does_not_move_although_nothing_holds_it_is_an_error(
 @contextmanager
 def reading(capture: Capture, application_name: str) -> Iterator[psycopg.Connection[tuple[object, ...]]]:
     """A walsender of that name that holds the slot."""
-    with closing(psycopg.connect(replication_conninfo(capture.source, application_name), autocommit=True)) as walsender:
+    with closing(
+        psycopg.connect(with_settings(capture.source, application_name, replication="database"), autocommit=True)
+    ) as walsender:
         command = (
             f'START_REPLICATION SLOT "{capture.config.slot}" LOGICAL 0/0 '
             "(proto_version '1', publication_names '\"Item''s\"')"

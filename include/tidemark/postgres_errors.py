@@ -1,0 +1,102 @@
+"""psycopg's errors -> the same errors, without what PostgreSQL and libpq quote.
+
+PostgreSQL quotes values of rows wherever it helps the person who typed the statement: in the sentence (`invalid input
+syntax for type integer: "…"`), in DETAIL (`Key (email)=(…) already exists`, `Failing row contains (…)`), in CONTEXT
+(`COPY orders, line 3, column total: "…"`) and in the statement's own LINE. A traceback shows all of it, and tracebacks
+go to Airflow's logs, which far more people read than the tables. So no error leaves a session with that text: its class
+and its SQLSTATE stay, the names of the objects that it tells apart from the text stay, and the sentence stays where its
+SQLSTATE is one of `SPOKEN`, whose sentences name objects, settings and processes alone.
+
+`postgres_session` sees to it that nothing comes out of a session otherwise; what is done by libpq's own calls (COPY,
+the replication protocol) raises `from_result`. Source: PostgreSQL documentation, 32.3.1 "PQresultErrorField" and
+appendix A "PostgreSQL Error Codes"; psycopg documentation, "errors – Package exceptions".
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import psycopg
+from psycopg import pq
+from psycopg.pq import DiagnosticField
+
+# Connection, read-only transaction, authorization, database name, rollback of a transaction, missing right, resources,
+# prerequisite state, intervention of an operator. Not class 42 nor 3F nor 0A: `'…'::regclass` says the value as the
+# name of a relation, schema or database that does not exist.
+SPOKEN: Final = ("08", "25006", "28", "3D000", "40", "42501", "53", "55", "57")
+
+# In a walsender no text becomes a name: publications' row filters hold immutable functions alone, and ::regclass is
+# none. There a slot or publication that does not exist is what an operator has to read.
+SPOKEN_BY_A_WALSENDER: Final = (*SPOKEN, "42", "58P01")
+
+# Of a statement that is only parsed, for the person who wrote it: nothing was read yet.
+SPOKEN_OF_A_STATEMENT: Final = (*SPOKEN, "42", "0A")
+
+_NAMES: Final = {
+    "schema": DiagnosticField.SCHEMA_NAME,
+    "table": DiagnosticField.TABLE_NAME,
+    "column": DiagnosticField.COLUMN_NAME,
+    "type": DiagnosticField.DATATYPE_NAME,
+    "constraint": DiagnosticField.CONSTRAINT_NAME,
+}
+
+# How psycopg begins the text of a connection attempt that failed: nothing was asked yet, so nothing can be quoted.
+_OF_AN_ATTEMPT: Final = re.compile(
+    r"connection (failed|is bad|timeout)|failed to resolve|conversion from |invalid port"
+)
+
+# What libpq says of a connection that ended. Beside it, in the same text, may stand what it keeps of the last error.
+_OF_AN_END: Final = re.compile(
+    r"server closed the connection unexpectedly|the connection is (lost|closed)|terminating connection.*"
+    r"|could not (receive|send) (data|SSL).*|SSL (error|SYSCALL error|connection).*|no connection to the server"
+    r"|connection not open|another command is already in progress|timeout expired"
+)
+
+
+def without_values(failed: psycopg.Error, *, password: str = "", spoken: tuple[str, ...] = SPOKEN) -> psycopg.Error:
+    """An error of the same class that quotes nothing; raise it outside of the `except` block, so that nothing leads
+    from it to the one that does.
+
+    What has no SQLSTATE comes from libpq or psycopg itself. Of a connection attempt the text stays (it names host,
+    role, database), without `password`; of a connection that ended, the words that say so; of anything else, a
+    connection string or a value that cannot be read, nothing.
+    """
+    diag = failed.diag
+    if diag.sqlstate is None:
+        return type(failed)(_of_the_client(failed, password))
+    names = {what: getattr(diag, field.name.lower()) for what, field in _NAMES.items()}
+    said = _sentence(type(failed), diag, {what: name for what, name in names.items() if name}, spoken)
+    kept: dict[int, bytes | None] = dict.fromkeys(DiagnosticField)
+    kept |= {_NAMES[what]: name.encode() for what, name in names.items() if name}
+    kept[DiagnosticField.SQLSTATE] = diag.sqlstate.encode()
+    kept[DiagnosticField.MESSAGE_PRIMARY] = said.encode()
+    return type(failed)(said, info=kept)
+
+
+def from_result(result: pq.abc.PGresult, spoken: tuple[str, ...] = SPOKEN) -> psycopg.Error:
+    """What `psycopg.errors.error_from_result` makes of a result that is an error, without values."""
+    return without_values(psycopg.errors.error_from_result(result), spoken=spoken)
+
+
+def _sentence(
+    kind: type[psycopg.Error], diag: psycopg.errors.Diagnostic, names: dict[str, str], spoken: tuple[str, ...]
+) -> str:
+    sqlstate = diag.sqlstate or ""
+    # A function may raise any text under any SQLSTATE. The languages' files have such names, no other that speaks has.
+    by_a_function = (diag.source_file or "").startswith("pl")
+    if sqlstate.startswith(spoken) and not by_a_function and diag.message_primary:
+        return diag.message_primary
+    condition = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", kind.__name__).lower()
+    return ", ".join([f"{condition} (SQLSTATE {sqlstate})", *(f"{what} {name}" for what, name in names.items())])
+
+
+def _of_the_client(failed: psycopg.Error, password: str) -> str:
+    text = str(failed)
+    if not isinstance(failed, psycopg.OperationalError):
+        text = ""
+    elif _OF_AN_ATTEMPT.match(text):
+        text = text.replace(password, "***") if password else text
+    else:
+        text = "; ".join(dict.fromkeys(said.group() for said in _OF_AN_END.finditer(text)))
+    return text or f"{type(failed).__name__} of psycopg without an SQLSTATE"
