@@ -10,6 +10,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from tests.capture.preflight.shop import Shop, said, since_18
+from tests.support.roles import login
 from tidemark.capture.drain import drain
 from tidemark.capture.parked import announce_parked
 from tidemark.config import TableRule
@@ -79,7 +80,7 @@ def staged(shop: Shop, run_id: str) -> dict[str, int]:
 def another_role(shop: Shop, name: str) -> Iterator[str]:
     """A login that may replicate and nothing else; while it is here, the test may let it be the pipeline's."""
     role, as_superuser = f"{name}_{shop.config.pipeline}", shop.source
-    shop.sql(f"CREATE ROLE {role} LOGIN REPLICATION")
+    shop.sql(login(role, shop.source, "REPLICATION"))
     try:
         yield role
     finally:
