@@ -1,5 +1,6 @@
 """SIGKILL at every name of `tidemark.failpoints.OF_CAPTURE`, in a process of its own: the task's retry, or the
-next run, converges. `make test` kills one run at all names in turn; `make faults` also a run for every name alone.
+next run, converges. `make test` kills the tasks of one pipeline at all names in turn, which is a scenario
+(tests/scenarios/killed_at_every_step.sql); `make faults` also a run for every name alone.
 """
 
 from __future__ import annotations
@@ -15,20 +16,6 @@ from tests.support.capture import REPOSITORY, Environment
 from tidemark import failpoints
 
 STAGES = ("drain", "merge", "confirm")
-
-
-def test_kills_at_every_step_in_turn_are_caught_up(shop: Environment) -> None:
-    """A drain's retry ends with what its run had staged, so that each of the drains is another run's."""
-    for name in failpoints.OF_CAPTURE:
-        if _stage(name) == "drain":
-            workload.change(shop)
-            shop.begin_run()
-        shop.let_leases_end()
-        shop.crash(name)
-    shop.confirm()
-    assert judge.wrongs(shop) == []
-    assert judge.second_run_changes_nothing(shop) == []
-    assert shop.confirmed_lsn() == shop.staged_lsn()
 
 
 @pytest.mark.thorough
@@ -48,17 +35,6 @@ def test_a_run_killed_here_is_finished_by_its_retry(name: str, shop: Environment
 def test_a_run_killed_here_is_caught_up_by_the_next_run(name: str, shop: Environment) -> None:
     workload.change(shop)
     _run_until(shop, name)
-    workload.change(shop)
-    shop.let_leases_end()
-    _converged(shop)
-
-
-@pytest.mark.thorough
-def test_two_kills_in_a_row_are_caught_up(shop: Environment) -> None:
-    workload.change(shop)
-    _run_until(shop, "drain.before_register")
-    shop.let_leases_end()
-    _run_until(shop, "merge.after_current")
     workload.change(shop)
     shop.let_leases_end()
     _converged(shop)

@@ -10,6 +10,7 @@ import pytest
 from tests.support import judge, scenario
 from tests.support.capture import Environment
 from tests.support.playing import Unexpected, play
+from tidemark import failpoints
 from tidemark.config import TableRule
 
 
@@ -18,6 +19,8 @@ from tidemark.config import TableRule
     [
         ("-- A\nSELECT 1;\n-- step: rum", "unknown step 'rum'"),
         ("-- A\n-- step: run\n-- expect: histroy t (a)", "unknown expectation"),
+        ("-- A\n-- step: crash at merge.after_histroy", "unknown failpoint 'merge.after_histroy'"),
+        ("-- A\n-- step: run\n-- step: retry", "a retry of no task"),
         ("-- A\n-- step run\n", "neither a comment nor a directive"),
         ("-- A\n-- at: hihg note\n-- step: read", "unknown point 'hihg note'"),
         ("-- A\n-- step: run\nSELECT 1", "does not end"),
@@ -31,6 +34,20 @@ def test_a_typing_error_is_no_comment(text: str, said: str, tmp_path: Path) -> N
     file.write_text(text)
     with pytest.raises(scenario.NotAScenario, match=said):
         scenario.read(file)
+
+
+def test_the_grammar_in_the_readme_knows_every_step_and_expectation() -> None:
+    grammar = (Path(__file__).parent / "README.md").read_text()
+    directives = [line.split("|")[1] for line in grammar.splitlines() if line.startswith("| `-- ")]
+    steps = " ".join(text for text in directives if "-- step:" in text)
+    expectations = " ".join(text for text in directives if "-- expect:" in text)
+    assert [step for step in (*scenario.STEPS, scenario.CRASH) if f"{step.strip()}" not in steps] == []
+    assert [kind for kind in scenario.EXPECTATIONS if kind not in expectations] == []
+
+
+def test_one_scenario_kills_a_task_at_every_failpoint_of_capture() -> None:
+    told = scenario.read(Path(__file__).parent / "killed_at_every_step.sql")
+    assert told.crashes == list(failpoints.OF_CAPTURE)
 
 
 def test_a_statement_ends_where_its_block_does(tmp_path: Path) -> None:

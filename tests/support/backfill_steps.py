@@ -1,4 +1,5 @@
-"""The steps of scenarios that backfill: one run of the backfill DAG for all of them, with a hand in its inside.
+"""The steps of scenarios that backfill, or whose tasks are killed: one run of the backfill DAG for all of them, with a
+hand in its inside.
 
 `fire` is called at the points of a run where a scenario may have something to do at the source: between the low
 watermark of a chunk and its snapshot, between the chunk and its high watermark, while the plan waits for transactions,
@@ -34,8 +35,26 @@ class BackfillSteps:
     environment: Environment
     fire: Fire
     run: RunReport = field(default_factory=lambda: RunReport("none yet"))
+    has_killed: bool = False
 
-    def plan(self, scenarios: list[Scenario]) -> None:
+    def crash(self, failpoint: str, scenarios: list[Scenario]) -> None:
+        """Kill the task of that name at the failpoint: a new run's, but for a reader, who is of the backfill's run."""
+        environment = self.environment
+        self.has_killed = True
+        if _task(failpoint) == "plan":
+            return self.plan(scenarios, lambda: environment.crash(failpoint))
+        if _task(failpoint) == "read":
+            environment.report = self.run
+        else:
+            environment.begin_run()
+        return environment.crash(failpoint)
+
+    def retry(self, killed_at: str) -> None:
+        """The task that was killed last, once more, at once and in the same run."""
+        with watching(self.fire):
+            getattr(self.environment, _task(killed_at))()
+
+    def plan(self, scenarios: list[Scenario], task: Callable[[], object] | None = None) -> None:
         """What has rows per chunk or a mode of its own is planned by itself, in the same run."""
         environment = self.environment
         forms = sorted({(s.chunk_rows or 0, s.mode) for s in scenarios})
@@ -47,7 +66,7 @@ class BackfillSteps:
                 self.run = environment.report
             environment.request = BackfillRequest(tables=tables, chunk_rows=chunk_rows or None, mode=mode)
             with watching(self.fire):
-                environment.plan()
+                (task or environment.plan)()
 
     def read(self) -> None:
         self.environment.report = self.run
@@ -71,6 +90,10 @@ class BackfillSteps:
         before = judge.delta_versions(self.environment)
         self.environment.backfill(*backfilled(self.environment, again=True))
         return judge.data_written_since(self.environment, before)
+
+
+def _task(failpoint: str) -> str:
+    return failpoint.partition(".")[0]
 
 
 def backfilled(environment: Environment, again: bool = False) -> list[str]:

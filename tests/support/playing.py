@@ -106,7 +106,13 @@ def _perform(steps: BackfillSteps, turn: list[Play]) -> None:
     """The step that all of these wait for."""
     step, environment = turn[0].step, steps.environment
     assert step is not None
+    if steps.has_killed and step.name != "retry":
+        environment.let_leases_end()  # whatever comes next comes long after who was killed
     match step.name:
+        case "crash at":
+            steps.crash(step.crash_at, [one.scenario for one in turn])
+        case "retry":
+            steps.retry(step.crash_at)
         case "plan":
             steps.plan([one.scenario for one in turn])
         case "read":
@@ -244,7 +250,8 @@ class Play:
                 raise Unexpected(
                     f"{self.scenario.name}.sql:{act.line}: expected {act.kind} {act.table}: {wrong}"
                 ) from wrong
-        if step.name in JUDGED and step.refused is None and self.filled and not self.hung:
+        judged = step.name in JUDGED or (step.name == "retry" and step.crash_at.startswith(("merge.", "confirm.")))
+        if judged and step.refused is None and self.filled and not self.hung:
             compared = sorted(set(self._captured()) - self.filtered)
             found = judge.wrongs(self.environment, compared, self.excused, self.lacking)
             for table in self.filtered:

@@ -1,33 +1,7 @@
 """tests/scenarios/*.sql -> `Scenario`: what happens at the source, which steps the pipeline takes, what is expected.
 
-A scenario file is SQL with directives in comments, and reads as a specification:
-
-    -- The first lines say which behaviour this is.
-    -- capture: note, other_*          tables of the scenario's schema; without it all of them
-    -- leave out: note.secret          options of the pipeline file for one table
-    -- mask: note.email sha256
-    -- target: note.price decimal(20,4)
-    -- bound: batch_rows = 10          options of its `bounds:`
-    -- alone                           has a pipeline of its own; others share one, each in a schema named as its file
-    -- chunk rows: 2                   what the backfill's form says, as is `-- mode: exported_snapshot`
-    CREATE TABLE …;                    runs at the source, one transaction per statement unless it says BEGIN
-    -- session: a                      what follows runs in another session, until the next line of this kind
-    -- step: run                       preflight, changes_waiting, drain, merge, confirm
-    -- step: run, refused (…)          preflight refuses, with a finding that matches
-    -- step: drain | merge | confirm   one of them alone
-    -- step: plan | read | end backfill     the tasks of one backfill of all its tables, the last three in one step
-    -- step: backfill wanted                one of what the ledger says is wanted
-    -- step: backfill again                 one of all its tables, which shall write nothing
-    -- at: low note                    what follows runs while the next step does, for once: when the low watermark of a
-                                       chunk of the table is out and its snapshot is not taken, or `high`: when it is
-                                       read and the high one is not out; or `horizon`: when the plan waits; `export`
-    -- hang: a                         session a's transaction commits and nobody sees it, until
-    -- release: a
-    -- in the lake: DELETE FROM {current note}      somebody else's hand
-    -- expect: …                       what holds after the step; rows follow as comment lines, cells between "|"
-
-In rows "∅" is NULL and "*" anything. After each run, beyond what is expected explicitly, the judge holds `current`
-against the source and history against `current` (tests/support/judge.py). Any other comment is for the reader."""
+tests/scenarios/README.md has the grammar. Whatever looks like a directive and is none is an error here.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +10,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-STEPS = ("run", "drain", "merge", "confirm", "plan", "read", "end backfill", "backfill wanted", "backfill again")
+from tidemark import failpoints
+
+STEPS = (
+    "run",
+    "drain",
+    "merge",
+    "confirm",
+    "plan",
+    "read",
+    "end backfill",
+    "backfill wanted",
+    "backfill again",
+    "retry",
+)
+CRASH = "crash at "
 EXPECTATIONS = (
     "history",
     "current",
@@ -98,11 +86,13 @@ class ByHand:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """`refused` is the pattern of the finding with which preflight shall refuse the run."""
+    """`refused` is the pattern of the finding with which preflight shall refuse the run, `crash_at` the failpoint at
+    which the task is killed, or was killed that is retried."""
 
     line: int
     name: str
     refused: str | None = None
+    crash_at: str = ""
 
 
 @dataclass(slots=True)
@@ -137,8 +127,17 @@ class Scenario:
         return [act for act in self.acts if isinstance(act, Step)]
 
     @property
+    def crashes(self) -> list[str]:
+        """The failpoints at which tasks are killed, in order."""
+        return [step.crash_at for step in self.steps if step.crash_at and step.name != "retry"]
+
+    @property
     def needs_its_own_pipeline(self) -> bool:
-        return self.alone or bool(self.bounds) or any(s.refused or s.name in ("merge", "confirm") for s in self.steps)
+        return (
+            self.alone
+            or bool(self.bounds)
+            or any(s.refused or s.crash_at or s.name in ("merge", "confirm") for s in self.steps)
+        )
 
 
 class NotAScenario(Exception):
@@ -236,10 +235,25 @@ class _Reader:
         return text
 
     def step(self, number: int, text: str) -> Step:
+        if text.startswith(CRASH):
+            return self.crash(number, text.removeprefix(CRASH))
         refused = re.fullmatch(r"run, refused \((.*)\)", text)
         if refused is None and text not in STEPS:
             raise self.wrong(number, f"unknown step {text!r}; known are {', '.join(STEPS)}")
+        if text == "retry":
+            return Step(number, text, crash_at=self.last_crash(number))
         return Step(number, "run", refused[1]) if refused else Step(number, text)
+
+    def crash(self, number: int, failpoint: str) -> Step:
+        if failpoint not in failpoints.NAMES:
+            raise self.wrong(number, f"unknown failpoint {failpoint!r}; known are {', '.join(failpoints.NAMES)}")
+        return Step(number, CRASH.strip(), crash_at=failpoint)
+
+    def last_crash(self, number: int) -> str:
+        killed = [step.crash_at for step in self.scenario.steps if step.crash_at]
+        if not killed:
+            raise self.wrong(number, "a retry of no task: none was killed before")
+        return killed[-1]
 
     def expectation(self, number: int, text: str) -> Expectation:
         for kind in EXPECTATIONS:
