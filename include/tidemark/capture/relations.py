@@ -22,6 +22,7 @@ from tidemark.pgoutput.messages import RelationColumn, RelationMessage
 from tidemark.schema.evolution import Difference, Verdict, compare_fingerprints, compare_schemas, reasons
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.mapping import PgType, target_type, type_name
+from tidemark.schema.postgres_types import target_of
 from tidemark.schema.table import Column, TableSchema
 from tidemark.source.catalog import CapturedTable
 
@@ -163,7 +164,13 @@ def define(
         key = ()
     if not columns:
         unfit.append("no column of it is captured")
+    columns = [_in_key(column) if column.name in key else column for column in columns]
     return TableSchema(relation.table, 0, relation.relation_oid, relation.identity, key, tuple(columns)), unfit
+
+
+def _in_key(column: Column) -> Column:
+    """What Spark does not compare cannot tell rows apart; its text can."""
+    return column if target_of(column.target).in_keys else replace(column, target="string")
 
 
 def _column(

@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from tidemark.schema.fingerprint import ColumnPrint, Fingerprint, PartitionPrint
+from tidemark.schema.postgres_types import are_alike
 from tidemark.schema.table import Column, TableSchema
-
-_STRINGS = {25, 1043}  # OIDs of text and varchar, which write the same
 
 
 class Verdict(StrEnum):
@@ -127,7 +126,7 @@ def _columns(old: Fingerprint, new: Fingerprint) -> list[Difference]:
 def _reads_otherwise(old: ColumnPrint, new: ColumnPrint) -> bool:
     """Whether the text of a stored value is another one though the table was not rewritten: a label of its type was
     renamed, or its type is another one that takes the same bytes (cidr and inet)."""
-    if old.type_oid != new.type_oid and not {old.type_oid, new.type_oid} <= _STRINGS:
+    if not are_alike(old.type_oid, new.type_oid):
         return True
     return any(new.spelling.get(part) != was for part, was in old.spelling.items())
 

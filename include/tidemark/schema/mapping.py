@@ -1,8 +1,7 @@
-"""PostgreSQL types -> Delta types (DDL) -> Arrow types, by the table in docs/formats.md.
+"""A column's type in PostgreSQL -> its Delta type (DDL) and its name, by the rows of `postgres_types`.
 
-Pure: the catalogue's rows come in as `PgType`s. Built-in types are recognised by their OID, which
-PostgreSQL never changes, types of extensions by their name. A type that is not known becomes `string`,
-PostgreSQL's own text, never a failure (R8).
+Pure: the catalogue's rows come in as `PgType`s. Built-in types are recognised by their OID, types of extensions by
+their name. A type that is not known becomes `string`, PostgreSQL's own text, never a failure (R8).
 """
 
 from __future__ import annotations
@@ -13,6 +12,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 import pyarrow as pa
+
+from tidemark.schema.postgres_types import BY_OID, DECIMAL_DDL, NUMERIC, OF_EXTENSIONS, PostgresType, target_of
 
 Kind = Literal["b", "e", "d", "c", "r", "m", "p"]
 
@@ -35,73 +36,6 @@ class PgType:
     delimiter: str = ","
 
 
-_NUMERIC: Final = 1700
-
-# OID -> Delta type, of the built-in types that map to something other than text.
-_TYPED: Final = {
-    16: "boolean",
-    21: "smallint",
-    23: "int",
-    20: "bigint",
-    700: "float",
-    701: "double",
-    26: "bigint",  # oid
-    28: "bigint",  # xid
-    17: "binary",  # bytea
-    1082: "date",
-    1114: "timestamp_ntz",
-    1184: "timestamp",
-}
-
-# Built-in types whose text is stored, and of which an array becomes an array of text.
-_TEXTUAL: Final = frozenset(
-    {
-        25,  # text
-        1043,  # varchar
-        1042,  # bpchar
-        18,  # "char"
-        19,  # name
-        142,  # xml
-        790,  # money
-        2950,  # uuid
-        869,  # inet
-        650,  # cidr
-        829,  # macaddr
-        774,  # macaddr8
-        1560,  # bit
-        1562,  # varbit
-        3614,  # tsvector
-        3220,  # pg_lsn
-        1083,  # time
-        1266,  # timetz
-        1186,  # interval
-        114,  # json
-        3802,  # jsonb
-    }
-)
-
-_EXTENSION_TEXTUAL: Final = frozenset({"citext", "ltree"})
-_EXTENSION_TYPED: Final = {"hstore": "map<string,string>", "vector": "array<float>", "halfvec": "array<float>"}
-
-# Where PostgreSQL's SQL name differs from pg_type.typname.
-_SQL_NAMES: Final = {
-    16: "boolean",
-    18: '"char"',
-    20: "bigint",
-    21: "smallint",
-    23: "integer",
-    700: "real",
-    701: "double precision",
-    1042: "character",
-    1043: "character varying",
-    1083: "time without time zone",
-    1114: "timestamp without time zone",
-    1184: "timestamp with time zone",
-    1266: "time with time zone",
-    1560: "bit",
-    1562: "bit varying",
-}
-
 _INTERVAL_FIELDS: Final = {
     4: "year",
     2: "month",
@@ -118,9 +52,6 @@ _INTERVAL_FIELDS: Final = {
     6144: "minute to second",
 }
 
-_DECIMAL: Final = re.compile(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)", re.IGNORECASE)
-_ARRAY: Final = re.compile(r"array<(.+)>")
-
 
 def target_type(type_oid: int, typmod: int, types: Mapping[int, PgType], override: str | None = None) -> str:
     """The Delta type as DDL. `override` is "text" or "decimal(p,s)"; ValueError where the
@@ -129,13 +60,13 @@ def target_type(type_oid: int, typmod: int, types: Mapping[int, PgType], overrid
         return _target(type_oid, typmod, types)
     if override.strip().lower() in ("text", "string"):
         return "string"
-    parsed = _DECIMAL.fullmatch(override.strip())
+    parsed = DECIMAL_DDL.fullmatch(override.strip())
     if parsed is None:
         raise ValueError(f'unknown target type {override!r}: it is "text", or "decimal(p,s)" for a numeric column')
     precision, scale = int(parsed[1]), int(parsed[2])
     if not (1 <= precision <= 38 and scale <= precision):
         raise ValueError(f"{override!r} is no Delta type: decimal(p,s) needs 1 <= p <= 38 and 0 <= s <= p")
-    if _undomained(type_oid, typmod, types)[0] != _NUMERIC:
+    if _undomained(type_oid, typmod, types)[0] != NUMERIC.oid:
         raise ValueError(f"{override!r} is for numeric columns; this one is {type_name(type_oid, typmod, types)}")
     return f"decimal({precision},{scale})"
 
@@ -151,28 +82,30 @@ def _undomained(type_oid: int, typmod: int, types: Mapping[int, PgType]) -> tupl
 
 def _target(type_oid: int, typmod: int, types: Mapping[int, PgType]) -> str:
     type_oid, typmod = _undomained(type_oid, typmod, types)
-    if type_oid in _TYPED:
-        return _TYPED[type_oid]
-    if type_oid == _NUMERIC:
+    row = _row(type_oid, types)
+    if row is NUMERIC:
         return _numeric_target(typmod)
-    if type_oid in _TEXTUAL or type_oid not in types:
-        return "string"
-    known = types[type_oid]
-    if known.kind == "b" and known.element_oid:
-        element_oid, _ = _undomained(known.element_oid, typmod, types)
-        return f"array<{_target(known.element_oid, typmod, types)}>" if _is_scalar(element_oid, types) else "string"
-    if known.kind == "b":
-        return _EXTENSION_TYPED.get(known.name, "string")
+    if row is not None:
+        return row.target.ddl
+    element_oid = types[type_oid].element_oid if type_oid in types and types[type_oid].kind == "b" else 0
+    if element_oid and _becomes_element(_undomained(element_oid, typmod, types)[0], types):
+        return f"array<{_target(element_oid, typmod, types)}>"
     return "string"
 
 
-def _is_scalar(type_oid: int, types: Mapping[int, PgType]) -> bool:
-    """Whether an array of the type becomes an array; of composites, ranges, geometry
-    and unknown types it stays text."""
-    if type_oid in _TYPED or type_oid in _TEXTUAL or type_oid == _NUMERIC:
-        return True
+def _row(type_oid: int, types: Mapping[int, PgType]) -> PostgresType | None:
+    """What Tidemark knows of the type; only a base type can be an extension's."""
     known = types.get(type_oid)
-    return known is not None and (known.kind == "e" or known.name in _EXTENSION_TEXTUAL)
+    if type_oid in BY_OID or known is None or known.kind != "b":
+        return BY_OID.get(type_oid)
+    return OF_EXTENSIONS.get(known.name)
+
+
+def _becomes_element(type_oid: int, types: Mapping[int, PgType]) -> bool:
+    """Whether an array of the type becomes an array; of composites, ranges, geometry and unknown types it stays
+    text."""
+    row = _row(type_oid, types)
+    return row.in_arrays if row is not None else type_oid in types and types[type_oid].kind == "e"
 
 
 def _numeric_modifiers(typmod: int) -> tuple[int, int] | None:
@@ -192,36 +125,34 @@ def _numeric_target(typmod: int) -> str:
 
 def type_name(type_oid: int, typmod: int, types: Mapping[int, PgType]) -> str:
     """PostgreSQL's name with modifiers, as format_type gives it: "numeric(10,2)", "character varying(20)[]"."""
-    known = types.get(type_oid)
-    if known is not None and known.element_oid and type_oid not in _TYPED and type_oid not in _TEXTUAL:
+    known, row = types.get(type_oid), _row(type_oid, types)
+    if known is not None and known.element_oid and row is None:
         return f"{type_name(known.element_oid, typmod, types)}[]"
-    if type_oid == 1042 and typmod < 0:
-        return "bpchar"
-    modifiers = _modifiers(type_oid, typmod, known)
-    name = _SQL_NAMES.get(type_oid)
-    if name is None:
+    if row is None or row.oid is None:
         name = f"type {type_oid}" if known is None else _qualified(known)
-    first, _, rest = name.partition(" ")
-    if modifiers and type_oid in (1083, 1114, 1184, 1266):
-        return f"{first}{modifiers} {rest}"
+    elif row.name == "bpchar" and typmod < 0:
+        name = "bpchar"
+    else:
+        name = row.sql_name or row.name
+    modifiers = "" if row is None or typmod < 0 else _modifiers(row, typmod)
+    if row is not None and row.modifiers == "number before zone":
+        first, _, zone = name.partition(" ")
+        return f"{first}{modifiers} {zone}"
     return f"{name}{modifiers}"
 
 
-def _modifiers(type_oid: int, typmod: int, known: PgType | None) -> str:
-    if typmod < 0:
-        return ""
-    if type_oid == _NUMERIC:
-        modifiers = _numeric_modifiers(typmod)
-        return "" if modifiers is None else f"({modifiers[0]},{modifiers[1]})"
-    if type_oid in (1042, 1043):
-        return f"({typmod - 4})"
-    if type_oid in (1083, 1114, 1184, 1266, 1560, 1562):
-        return f"({typmod})"
-    if type_oid == 1186:
-        fields, precision = _INTERVAL_FIELDS.get(typmod >> 16 & 0x7FFF, ""), typmod & 0xFFFF
-        return (f" {fields}" if fields else "") + (f"({precision})" if precision != 0xFFFF else "")
-    if known is not None and known.name in ("vector", "halfvec"):
-        return f"({typmod})"
+def _modifiers(row: PostgresType, typmod: int) -> str:
+    match row.modifiers:
+        case "number" | "number before zone":
+            return f"({typmod})"
+        case "length":
+            return f"({typmod - 4})"
+        case "precision and scale":
+            numeric = _numeric_modifiers(typmod)
+            return "" if numeric is None else f"({numeric[0]},{numeric[1]})"
+        case "fields":
+            fields, precision = _INTERVAL_FIELDS.get(typmod >> 16 & 0x7FFF, ""), typmod & 0xFFFF
+            return (f" {fields}" if fields else "") + (f"({precision})" if precision != 0xFFFF else "")
     return ""
 
 
@@ -233,30 +164,6 @@ def _qualified(known: PgType) -> str:
     return name if known.schema in ("pg_catalog", "public") else f"{quoted(known.schema)}.{name}"
 
 
-_ARROW: Final = {
-    "boolean": pa.bool_(),
-    "smallint": pa.int16(),
-    "int": pa.int32(),
-    "bigint": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "string": pa.string(),
-    "binary": pa.binary(),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-    "timestamp_ntz": pa.timestamp("us"),
-    "map<string,string>": pa.map_(pa.string(), pa.string()),
-}
-
-
 def arrow_type(target: str) -> pa.DataType:
     """Delta DDL -> the Arrow type of staged files. ValueError for a type that Tidemark does not write."""
-    if target in _ARROW:
-        return _ARROW[target]
-    decimal = _DECIMAL.fullmatch(target)
-    if decimal is not None:
-        return pa.decimal128(int(decimal[1]), int(decimal[2]))
-    array = _ARRAY.fullmatch(target)
-    if array is not None:
-        return pa.list_(arrow_type(array[1]))
-    raise ValueError(f"no staged files of type {target!r}")
+    return target_of(target).arrow

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tidemark.schema.mapping import arrow_type
+from tidemark.schema.postgres_types import target_of
 
 Bytes: TypeAlias = NDArray[np.uint8]
 Positions: TypeAlias = NDArray[np.int64]
@@ -50,19 +51,21 @@ class Converted:
 def convert(text: pa.Array, target: str, *, clamp: bool = True) -> Converted:
     """`text` is a string or binary array, NULL where the value is. With `clamp` false, for keys, nothing is converted
     with loss: every value that does not fit is NULL."""
-    if target == "string":
+    held = target_of(target)
+    if held.codec == "text":
         return _convert_string(text)
     text = _as_string(text)
-    if target.startswith("array<"):
-        converted = _convert_array(text, target[len("array<") : -1])
-    elif target.startswith("map<"):
-        converted = _convert_hstore(text)
-    elif target == "boolean":
-        converted = _convert_boolean(text)
-    elif target == "binary":
-        converted = _convert_bytea(text)
-    else:
-        converted = _convert_by_cast(text, target)
+    match held.codec:
+        case "array":
+            converted = _convert_array(text, target[len("array<") : -1])
+        case "hstore":
+            converted = _convert_hstore(text)
+        case "boolean":
+            converted = _convert_boolean(text)
+        case "bytes":
+            converted = _convert_bytea(text)
+        case "cast":
+            converted = _convert_by_cast(text, held.arrow)
     if converted.kept is None or clamp:
         return converted
     return Converted(_null_where(converted.values, converted.kept), converted.kept)
@@ -169,8 +172,7 @@ def _convert_boolean(text: pa.Array) -> Converted:
     return Converted(_null_where(true, neither), neither)
 
 
-def _convert_by_cast(text: pa.Array, target: str) -> Converted:
-    type_ = arrow_type(target)
+def _convert_by_cast(text: pa.Array, type_: pa.DataType) -> Converted:
     try:
         return Converted(pc.cast(text, type_), None)
     except pa.ArrowInvalid:

@@ -27,18 +27,13 @@ from psycopg import pq, sql
 
 from tidemark.names import TableName
 from tidemark.postgres_errors import SPOKEN_OF_A_STATEMENT, from_result
+from tidemark.schema.postgres_types import ORDERED_AS, SENT_AS_TEXT
 from tidemark.source.catalog import CapturedTable
 
 Key = tuple[str, ...]
 # What decides the order of a key, as JSON has it: per column its name, type, collation, the version of that which the
 # server runs with, whether it descends, and its "<". Of two equal ones, positions in one are positions in the other.
 KeyOrder = list[list[str | bool | None]]
-
-# An ALTER from one to the other changes neither the order nor a text.
-_ORDERED_AS: Final = {"smallint": "bigint", "integer": "bigint", "character varying": "text"}
-
-# Types whose binary form on the wire is their text: text, varchar, bpchar, json.
-_SENT_AS_TEXT: Final = frozenset({25, 1043, 1042, 114})
 
 # How much of a table is looked at to find the bounds of ranges.
 _SAMPLED_PAGES: Final = 1000
@@ -115,7 +110,7 @@ class TableToRead:
     @property
     def key_order(self) -> KeyOrder:
         return [
-            [c.name, _ORDERED_AS.get(c.type, c.type), c.collation, c.collation_version, c.descending, c.operators["<"]]
+            [c.name, ORDERED_AS.get(c.type, c.type), c.collation, c.collation_version, c.descending, c.operators["<"]]
             for c in self.key
         ]
 
@@ -190,7 +185,7 @@ def copied_columns(table: TableToRead) -> sql.Composed:
     a composite value of NULLs alone IS NULL and yet is a value."""
     return sql.SQL(", ").join(
         sql.Identifier(name)
-        if type_oid in _SENT_AS_TEXT
+        if type_oid in SENT_AS_TEXT
         else sql.SQL("CASE WHEN {0} IS DISTINCT FROM NULL THEN pg_catalog.concat({0}) END").format(sql.Identifier(name))
         for name, type_oid in table.columns
     )

@@ -167,3 +167,9 @@ def test_a_new_shape_takes_no_number_that_a_reader_has() -> None:
     other = relation(("id", 20, True), ("more", 20, False))
     found = beside([shape(NARROW, 1)], [shape(WIDE, 2)])
     assert one(found, other).version == 3
+
+
+def test_a_key_that_spark_does_not_compare_is_stored_as_its_text() -> None:
+    types = {**TYPES, 91000: PgType(91000, "hstore", "public", "b")}
+    defined = one(schemas(Source("tags", types=types)), relation(("tags", 91000, True), ("more", 91000, False)))
+    assert [c.target for c in defined.columns] == ["string", "map<string,string>"]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
 
 from tests.support import pgoutput
 from tidemark.formats.columns import staged_schema
+from tidemark.schema import postgres_types
 from tidemark.schema.mapping import PgType, arrow_type, target_type, type_name
 
 TYPES = {
@@ -129,6 +132,26 @@ def test_names_are_those_of_format_type(type_oid: int, typmod: int, name: str) -
 def test_a_type_that_is_not_staged_is_refused() -> None:
     with pytest.raises(ValueError, match="variant"):
         arrow_type("variant")
+
+
+def test_the_documented_table_is_that_of_the_code() -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs" / "formats.md").read_text()
+    assert postgres_types.document() in page, "python -m tidemark.schema.postgres_types prints it"
+
+
+def test_every_codec_and_target_is_used_by_a_type() -> None:
+    targets = {row.target.ddl for row in postgres_types.POSTGRES_TYPES}
+    assert targets == {*(target.ddl for target in postgres_types.SCALARS), "array<float>"}
+    for row in postgres_types.POSTGRES_TYPES:
+        assert postgres_types.target_of(row.target.ddl) == row.target
+
+
+def test_types_are_alike_where_an_alter_changes_neither_text_nor_order() -> None:
+    assert postgres_types.are_alike(25, 1043)
+    assert postgres_types.are_alike(50001, 50001)
+    assert not postgres_types.are_alike(869, 650), "inet and cidr have one storage and two texts"
+    assert not postgres_types.are_alike(1043, 50001)
+    assert postgres_types.ORDERED_AS == {"smallint": "bigint", "integer": "bigint", "character varying": "text"}
 
 
 def test_staged_columns_depend_on_key_and_identity() -> None:
