@@ -154,14 +154,13 @@ class LakeUnusable(TargetError):
 
 
 class SourceLocked(RetryError):
-    happened = "No lock on {what} was to be had within {seconds} s: {blockers}"
+    happened = "No lock on {what} was to be had within {waited}: {blockers}"
     remedy = "Wait until that transaction ends, or end it; the retry asks again."
 
 
 class SlotCreationBlocked(RetryError):
     happened = (
-        'The slot "{slot}" could not be created within {seconds} s, since transactions were open all that time: '
-        "{blockers}"
+        'The slot "{slot}" could not be created within {waited}, since transactions were open all that time: {blockers}'
     )
     remedy = "PostgreSQL begins a slot only when they have ended. Commit, roll back or end them; the retry asks again."
 
@@ -417,7 +416,7 @@ class ReplicationFailed(RetryError):
 
 
 class DrainStalled(RetryError):
-    happened = "No message came from the source for {seconds} s while draining up to {target_lsn}: {cause}"
+    happened = "No message came from the source for {waited} while draining up to {target_lsn}: {cause}"
     remedy = (
         "Look at pg_stat_replication and at long transactions on the source; the retry resumes at the last staged "
         "position."
@@ -478,7 +477,7 @@ class BackfillIsRead(RetryError):
 
 class JoinHorizonBlocked(RetryError):
     happened = (
-        "A backfill of {table} waits for transactions that began before its changes were captured; after {seconds} s "
+        "A backfill of {table} waits for transactions that began before its changes were captured; after {waited} "
         "they are still open: {blockers}"
     )
     remedy = "Commit, roll back or end them; the retry waits again."
@@ -505,6 +504,17 @@ class ReadInterrupted(RetryError):
     remedy = (
         "The retry reads it again from its beginning; chunks that were recorded count. If it stays, look up the "
         "SQLSTATE in PostgreSQL's documentation and look at the row filter."
+    )
+
+
+class SnapshotExportBlocked(RetryError):
+    happened = (
+        "The source exported no snapshot for the backfill within {waited}, since transactions were open all that time: "
+        "{blockers}"
+    )
+    remedy = (
+        "A snapshot is exported only when they have ended. Commit, roll back or end them; the retry tries again. Mode "
+        "`chunks` does not wait for them."
     )
 
 

@@ -17,6 +17,7 @@ from typing import Literal
 
 from tidemark.errors import Move, PreflightFailed, PreflightWaits, TidemarkError
 from tidemark.names import TableName
+from tidemark.wording import counted, duration
 
 Severity = Literal["error", "table", "warning", "note"]
 
@@ -98,7 +99,7 @@ class Report:
             raise errors[0].cause
         facts = {
             "pipeline": self.pipeline,
-            "count": f"{len(errors)} error{'s' if len(errors) > 1 else ''}",
+            "count": counted(len(errors), "error"),
             "findings": "\n".join(str(f) for f in (*errors, *self.table_errors)),
         }
         if all(f.move is Move.RETRY for f in errors):
@@ -111,7 +112,7 @@ class Report:
         counts = [(kind, sum(f.severity == kind for f in self.findings)) for kind in _SEVERITIES]
         said = ", ".join(f"{count} {(words if count == 1 else many)[kind]}" for kind, count in counts if count)
         said = said or "nothing to report"
-        head = f"preflight of pipeline {self.pipeline}: {said} ({self.seconds:.2f} s)"
+        head = f"preflight of pipeline {self.pipeline}: {said} ({duration(self.seconds)})"
         return "\n".join([head, *(str(f) for f in self.findings)])
 
 

@@ -16,6 +16,7 @@ from airflow.sdk import BaseOperator, Context
 
 from tidemark.config import PipelineConfig
 from tidemark.startup import spare_pandas
+from tidemark.wording import counted
 from tidemark_airflow import form
 from tidemark_airflow.connections import conninfo, salt
 from tidemark_airflow.failures import guarded
@@ -81,7 +82,7 @@ class ReadChunksOperator(BaseOperator):
             self._say_how_far(where["ledger"], where["run_id"])
             raise
         chunks, rows = sum(one.chunks for one in results), sum(one.rows for one in results)
-        self.log.info("Reader %d read %d chunks with %d rows", self.reader, chunks, rows)
+        self.log.info("Reader %d read %s with %s", self.reader, counted(chunks, "chunk"), counted(rows, "row"))
         return {"chunks": chunks, "rows": rows}
 
     def _say_how_far(self, ledger: str, run: str) -> None:

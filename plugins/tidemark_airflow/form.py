@@ -19,6 +19,7 @@ from airflow.sdk import Param
 
 from tidemark.config import PipelineConfig, TableRule
 from tidemark.errors import BackfillFormInvalid
+from tidemark.wording import duration
 
 if TYPE_CHECKING:
     from tidemark.backfill.planning import BackfillRequest
@@ -72,7 +73,7 @@ def form(config: PipelineConfig) -> dict[str, Param]:
             bounds.chunk_rows,
             type="integer",
             title="Rows of the first chunk",
-            description=f"Later ones take about {bounds.chunk_s} s each.",
+            description=f"Later ones take about {duration(bounds.chunk_s)} each.",
             minimum=1,
             maximum=MAX_CHUNK_ROWS,
         ),

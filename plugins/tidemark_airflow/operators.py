@@ -24,6 +24,7 @@ from tidemark.config import PipelineConfig
 from tidemark.errors import LeaseTaken, PipelineFileInvalid, SparkApplicationFailed
 from tidemark.formats.layout import plan_file, result_file
 from tidemark.startup import spare_pandas
+from tidemark.wording import counted
 from tidemark_airflow import submission
 from tidemark_airflow.assets import event_extra, pipeline_alias, table_asset
 from tidemark_airflow.auto_backfill import start_wanted
@@ -107,9 +108,9 @@ class DrainOperator(BaseOperator):
             wait_s=slot_wait_s(self.config),
         )
         self.log.info(
-            "Staged %d changes in %d batches, up to %s%s",
-            drained.rows,
-            len(drained.batches),
+            "Staged %s in %s, up to %s%s",
+            counted(drained.rows, "change"),
+            counted(len(drained.batches), "batch"),
             drained.staged_lsn,
             "" if drained.reached_target else "; the next run goes on",
         )

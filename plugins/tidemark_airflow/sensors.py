@@ -14,6 +14,7 @@ from airflow.sdk import BaseSensorOperator, Context
 from airflow.sdk.exceptions import AirflowSkipException
 
 from tidemark.config import PipelineConfig
+from tidemark.wording import duration
 from tidemark_airflow.connections import conninfo
 from tidemark_airflow.failures import guarded
 from tidemark_airflow.triggers import ChangesTrigger
@@ -40,7 +41,7 @@ class ChangesWaitingSensor(BaseSensorOperator):
         )
         wait_s = self.config.bounds.wait_s
         if not found.waiting and wait_s:
-            self.log.info("Nothing waits yet; looking again for %s s in the triggerer", wait_s)
+            self.log.info("Nothing waits yet; looking again for %s in the triggerer", duration(wait_s))
             self.defer(
                 trigger=ChangesTrigger(path=self.config.path, wait_s=wait_s),
                 method_name="execute_complete",

@@ -35,6 +35,7 @@ class Captured(Pipeline):
 
     backfill_runs: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     run_id: str = "none yet"
+    reader_wait_s: float = 0
 
     def capture(self) -> None:
         report = preflight(self.config, source=self.source, ledger=self.ledger)
@@ -49,7 +50,7 @@ class Captured(Pipeline):
             run_id=self.run_id,
             holder=f"backfill/{self.run_id}/plan",
             request=BackfillRequest(**request),
-            reader_wait_s=0,
+            reader_wait_s=self.reader_wait_s,
         )
 
     def read(self, reader: int = 1, **options: Any) -> ReadResult:

@@ -15,7 +15,7 @@ from tidemark.backfill import exported, keyless
 from tidemark.backfill.exported import exported_snapshot, read_exported
 from tidemark.backfill.ranges import ReadResult
 from tidemark.backfill.sessions import ImportedSnapshot
-from tidemark.errors import ReadRefused, SnapshotExportFailed
+from tidemark.errors import ReadRefused, SnapshotExportBlocked
 from tidemark.failpoints import OF_A_BACKFILL
 from tidemark.ledger import leases
 from tidemark.lsn import Lsn
@@ -198,14 +198,20 @@ def test_under_the_snapshot_the_key_keeps_the_order_that_it_had(captured: Captur
     assert captured.again(backfill).state == "open"
 
 
-def test_an_old_transaction_is_named_when_no_snapshot_can_be_exported(captured: Captured) -> None:
+def test_an_old_transaction_is_named_when_no_snapshot_can_be_exported(
+    captured: Captured, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     a_table(captured)
     captured.plan(tables=["public.t"], mode="exported_snapshot")
-    captured.with_bounds(join_wait_s=1)
+    captured.with_bounds(join_wait_s=2)
     with psycopg.connect(captured.source, application_name="the writer") as writer:
         writer.execute("INSERT INTO t VALUES (0)")
-        with pytest.raises(SnapshotExportFailed, match="the writer"):
+        with pytest.raises(SnapshotExportBlocked, match="the writer") as blocked:
             read(captured)
+    assert "within 2 s, since transactions were open" in str(blocked.value)
+    assert "max_replication_slots" not in str(blocked.value)
+    assert "Waiting for the end of open transactions: process" in caplog.text
     assert captured.one("SELECT count(*) FROM pg_replication_slots WHERE temporary") == 0
 
 

@@ -119,7 +119,9 @@ def test_another_filter_or_mode_is_refused_unless_it_replaces(captured: Captured
     assert (second.state, second.sweeps) == ("open", False)
 
 
-def test_a_backfill_that_is_being_read_is_not_taken_away(captured: Captured) -> None:
+def test_a_backfill_that_is_being_read_is_not_taken_away(captured: Captured, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    captured.reader_wait_s = 1.2
     a_table(captured)
     (first,) = captured.plan(tables=["public.orders"])
     (part,) = captured.ranges(first)
@@ -129,6 +131,7 @@ def test_a_backfill_that_is_being_read_is_not_taken_away(captured: Captured) -> 
     ):
         captured.plan(tables=["public.orders"])
     assert captured.again(first).run_id != captured.run_id
+    assert re.search(r"Waiting for the backfill .* its reader the reader may .* ends at 20.* UTC", caplog.text)
 
 
 def test_one_that_nobody_read_for_long_is_closed(captured: Captured) -> None:
@@ -140,14 +143,18 @@ def test_one_that_nobody_read_for_long_is_closed(captured: Captured) -> None:
     assert second.state == "open"
 
 
-def test_transactions_older_than_the_capture_are_waited_for_and_named(captured: Captured) -> None:
+def test_transactions_older_than_the_capture_are_waited_for_and_named(
+    captured: Captured, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     a_table(captured)
     captured.with_bounds(join_wait_s=1)
     captured.ledger_query("UPDATE tidemark.tables SET join_horizon = 2000000000 RETURNING 1")
     with psycopg.connect(captured.source, application_name="the writer") as writer:
         writer.execute("INSERT INTO orders VALUES (1000)")
-        with pytest.raises(JoinHorizonBlocked, match="the writer"):
+        with pytest.raises(JoinHorizonBlocked, match=r"after 1 s .* \(the writer\), open for \d"):
             captured.plan(tables=["public.orders"])
+    assert re.search(r"Waiting for transactions that are older than the capture .* \(the writer\)", caplog.text)
     assert captured.ledger_query("SELECT * FROM tidemark.backfills") == []
 
 
@@ -212,7 +219,7 @@ def test_chosen_keys_are_read_and_nothing_else(captured: Captured) -> None:
     [
         ([], "mode keys needs keys"),
         ([["1"], ["a secret"]], "key 2 is no value of id (integer)"),
-        ([["1", "2"]], "key 1 must have 1 values"),
+        ([["1", "2"]], "key 1 must have 1 value"),
         ([{"id": 1, "v": "x"}], "key 1 must have the columns id"),
         ([[None]], "key 1 must hold texts or numbers"),
     ],

@@ -303,7 +303,7 @@ def test_an_unclaimed_chunk_is_something_to_wait_for(pipeline: Pipeline, reader:
 
     reader.read(watermark=False)
     found = waiting()
-    assert (found.waiting, found.reason) == (True, "1 chunks of public.orders are not claimed")
+    assert (found.waiting, found.reason) == (True, "1 chunk of public.orders is not claimed")
 
 
 def test_a_backfill_closed_while_the_batch_is_staged_makes_the_drain_try_again(

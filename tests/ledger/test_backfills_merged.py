@@ -293,7 +293,7 @@ def test_a_driver_that_died_after_its_work_leaves_the_backfill_applied_and_its_c
     (told,) = report(world.config, ledger=world.ledger, run_id="backfill1").tables
     assert (told.unknown, told.read, told.inserted, told.swept) == (1, 5, 0, None)
     assert "an unknown number swept" in str(told)
-    assert "the rows of 1 chunks is not known" in str(told)
+    assert "the rows of 1 chunk is not known" in str(told)
 
 
 def test_a_plan_that_is_repeated_counts_once(world: World) -> None:
@@ -421,7 +421,7 @@ def pending(world: World) -> str:
 def test_the_report_waits_until_everything_is_applied_and_says_for_what(world: World) -> None:
     made = open_backfill(world.book, "s.a", "b1", *HALVES)
     first = world.read(made, upper=("10",))
-    assert "s.a: 1 of 2 ranges are read, 5 rows so far" in pending(world)
+    assert "s.a: 1 of 2 ranges is read, 5 rows so far" in pending(world)
     second = world.read(made, "2-1", lower=("10",))
     assert "2 of 2 chunks wait for a drain" in pending(world)
     last = world.claim(first, second, sweeps=(SWEEP,))
@@ -461,7 +461,7 @@ def test_the_report_says_that_rejected_chunks_are_read_again_by_clearing_the_rea
     again = "2 chunks were read before the table changed and are read again: clear read_chunks"
     assert f"s.a: 2 of 4 ranges are read, 0 rows so far, {again}" in pending(world)
     world.read(made, "3-1", upper=("10",))
-    assert "1 chunks were read before the table changed" in pending(world)
+    assert "1 chunk was read before the table changed" in pending(world)
     world.read(made, "4-1", lower=("10",))
     assert "before the table changed" not in pending(world)
 
@@ -482,7 +482,7 @@ def test_rejected_keys_are_counted_too(world: World) -> None:
     )
     first = world.read(made)
     chunks.reject(world.book, "shop", Rejection("b1", first.chunk, first.attempt, "the table was altered"))
-    assert "s.a: 1 of 3 ranges are read, 0 rows so far, 1 chunks were read before" in pending(world)
+    assert "s.a: 1 of 3 ranges is read, 0 rows so far, 1 chunk was read before" in pending(world)
 
 
 @pytest.mark.parametrize("part", [{"row_filter": "n > 5"}, {"mode": "keys"}])
@@ -527,7 +527,7 @@ def test_how_far_a_run_is_names_what_is_read_and_filled_without_any_value(world:
     world.claim(world.read(made, upper=("10",)))
     assert record(world.ledger, chunk_of(made, "2-1", lower=("10",), upper=("secret",)), done=False)
     (said,) = how_far(world.config, ledger=world.ledger, run_id="backfill1")
-    assert "s.a: 10 of about 20 rows read in 2 chunks, 1 of 2 ranges done, 1 chunks claimed" in said
+    assert "s.a: 10 of about 20 rows read in 2 chunks, 1 of 2 ranges done, 1 chunk claimed" in said
     assert said.endswith("; filled of 2 ranges: range 1 as a whole")
     assert "secret" not in said
     assert how_far(world.config, ledger=world.ledger, run_id="another") == []
@@ -552,8 +552,8 @@ def test_the_status_shows_open_backfills_without_any_value(world: World) -> None
     shown = str(Status(config=world.config, ledger=found, slot=None, trouble=None))
     assert "backfill b1 of s.a, open since" in shown
     assert "nobody reads it" in shown
-    assert "5 of about 20 rows read in 1 chunks" in shown
-    assert "filled: 1 stretches, in range 1" in shown
+    assert "5 of about 20 rows read in 1 chunk" in shown
+    assert "filled: 1 stretch, in range 1" in shown
     assert "secret" not in shown
     world.read(made, "2-1", lower=("10",))
     with leases.hold(world.ledger, "shop", leases.of_range("b1", 2), "read/7"):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -25,6 +26,19 @@ def test_another_holder_is_refused_with_the_holders_name(ledger: str) -> None:
         hold(ledger, "shop", SLOT, "confirm/2"),
     ):
         pass
+
+
+def test_who_waits_for_a_lease_says_who_holds_it_and_until_when(ledger: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    with (
+        hold(ledger, "shop", SLOT, "drain/1"),
+        pytest.raises(LeaseTaken),
+        hold(ledger, "shop", SLOT, "confirm/2", wait_s=1.2),
+    ):
+        pass
+    assert re.search(
+        r"Waiting for the lease slot, which drain/1 holds until 20\d\d-\S+ \d\d:\d\d:\d\d UTC", caplog.text
+    )
 
 
 def test_a_lease_is_free_again_when_its_block_ends(ledger: str) -> None:

@@ -39,7 +39,7 @@ from tidemark.backfill import sessions
 from tidemark.backfill.ranges import ReadResult, read_chunks
 from tidemark.backfill.sessions import ImportedSnapshot
 from tidemark.config import PipelineConfig
-from tidemark.errors import SnapshotExportFailed, TidemarkError, UnexpectedError
+from tidemark.errors import SnapshotExportBlocked, SnapshotExportFailed, TidemarkError, UnexpectedError
 from tidemark.ledger import backfills, chunks, leases, migrations
 from tidemark.ledger import connection as ledger_sessions
 from tidemark.lsn import Lsn
@@ -48,6 +48,8 @@ from tidemark.postgres_session import connect_walsender
 from tidemark.source.publication import transactions_in_flight
 from tidemark.startup import spare_pandas
 from tidemark.unexpected import quotes_nothing
+from tidemark.waits import saying
+from tidemark.wording import duration
 
 log = logging.getLogger(__name__)
 
@@ -116,21 +118,27 @@ def exported_snapshot(config: PipelineConfig, source: str) -> Iterator[ImportedS
         # The slot begins when every transaction that is open now has ended; each is waited for as for a lock.
         conn.execute(f"SELECT set_config('lock_timeout', '{config.bounds.join_wait_s}s', false)")
         command = f"CREATE_REPLICATION_SLOT {name} TEMPORARY LOGICAL pgoutput (SNAPSHOT 'export')"
-        result = conn.pgconn.exec_(command.encode())
+        with saying(config.bounds.join_wait_s, lambda: f"the end of open transactions: {_open_now(config, source)}"):
+            result = conn.pgconn.exec_(command.encode())
         if result.status != pq.ExecStatus.TUPLES_OK:
-            raise SnapshotExportFailed(detail=_why(config, source, result))
+            raise _why(config, source, result)
         values = [(result.get_value(0, i) or b"").decode() for i in range(result.nfields)]
         yield ImportedSnapshot(values[2], Lsn.parse(values[1]))
 
 
-def _why(config: PipelineConfig, source: str, result: pq.abc.PGresult) -> str:
+def _why(
+    config: PipelineConfig, source: str, result: pq.abc.PGresult
+) -> SnapshotExportBlocked | SnapshotExportFailed:
     error = from_result(result, SPOKEN_BY_A_WALSENDER)
-    detail = str(error)
     if isinstance(error, psycopg.errors.LockNotAvailable):
-        with sessions.connect(source, config) as other:
-            blockers = "; ".join(transactions_in_flight(other)) or "they have just ended"
-        detail = f"transactions were open for {config.bounds.join_wait_s} s: {blockers}"
-    return detail
+        waited = duration(config.bounds.join_wait_s)
+        return SnapshotExportBlocked(waited=waited, blockers=_open_now(config, source))
+    return SnapshotExportFailed(detail=str(error) or "the server gave no reason")
+
+
+def _open_now(config: PipelineConfig, source: str) -> str:
+    with sessions.connect(source, config) as other:
+        return "; ".join(transactions_in_flight(other)) or "they have just ended"
 
 
 # --- the processes ----------------------------------------------------------------------------------------------------

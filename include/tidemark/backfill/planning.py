@@ -55,6 +55,8 @@ from tidemark.source import catalog, keyset
 from tidemark.source.catalog import CapturedTable
 from tidemark.source.keyset import TableToRead
 from tidemark.source.publication import lock_bounded, snapshot_xmin, transactions_in_flight
+from tidemark.waits import Wait
+from tidemark.wording import counted, duration, moment
 
 log = logging.getLogger(__name__)
 
@@ -201,11 +203,11 @@ class _Planner:
                 raise CaptureNotBegun(tables=wish.table, pipeline=config.pipeline, reason="its generation has ended")
             reach("plan.after_open")
             log.info(
-                "Backfill %s of %s: about %d rows in %d ranges",
+                "Backfill %s of %s: about %s in %s",
                 backfill.backfill,
                 wish.table,
-                ready.estimated_rows,
-                len(ready.ranges),
+                counted(ready.estimated_rows, "row"),
+                counted(len(ready.ranges), "range"),
             )
         return [b for b in backfills.of_run(self._ledger, config.pipeline, self._run_id) if b.state == "open"]
 
@@ -359,10 +361,14 @@ class _Planner:
 
     def _await_readers(self, known: Backfill) -> None:
         """Until no lease of a reader is alive; that of one that was killed ends by itself."""
-        while (reader := chunks.being_read(self._ledger, self._config.pipeline, known.backfill)) is not None:
-            if time.monotonic() >= self._wait_ends:
+        wait = Wait(max(0.0, self._wait_ends - time.monotonic()))
+        while (lease := chunks.being_read(self._ledger, self._config.pipeline, known.backfill)) is not None:
+            reader, until = lease
+            said = f"the backfill {known.backfill} of {known.table}: its reader {reader} may have died; "
+            said += f"if so, its lease ends at {moment(until)}"
+            if not wait.goes_on(lambda said=said: said):  # type: ignore[misc]
                 raise BackfillIsRead(table=known.table, backfill=known.backfill, run_id=known.run_id, reader=reader)
-            time.sleep(0.5)
+        wait.is_over()
 
     def _close_replaced(self, wish: _Wish) -> None:
         known = backfills.open_of(self._ledger, self._config.pipeline, wish.table)
@@ -385,17 +391,13 @@ class _Planner:
             return
         last = max(wishes, key=lambda wish: wish.row.join_horizon or 0)
         horizon, seconds = last.row.join_horizon or 0, self._config.bounds.join_wait_s
-        deadline = time.monotonic() + seconds
-        said = False
+        wait = Wait(seconds, every_s=0.2)
         while snapshot_xmin(self._source) < horizon:
-            blockers = transactions_in_flight(self._source)
-            if not said:
-                log.info("Waiting for transactions older than the capture of %s: %s", last.table, "; ".join(blockers))
-                said = True
-            if time.monotonic() >= deadline:
-                names = "; ".join(blockers) or "they have just ended"
-                raise JoinHorizonBlocked(table=last.table, seconds=seconds, blockers=names)
-            time.sleep(0.2)
+            names = "; ".join(transactions_in_flight(self._source)) or "they have just ended"
+            said = f"transactions that are older than the capture of {last.table}: {names}"
+            if not wait.goes_on(lambda said=said: said):  # type: ignore[misc]
+                raise JoinHorizonBlocked(table=last.table, waited=duration(seconds), blockers=names)
+        wait.is_over()
 
     # --- ranges -------------------------------------------------------------------------------------------------------
 
@@ -512,7 +514,7 @@ def _texts(table: str, columns: tuple[str, ...], number: int, given: Mapping[str
     else:
         values = [given] if isinstance(given, str) else list(given)
         if len(values) != len(columns):
-            raise BackfillRefused(table=table, reason=f"key {number} must have {len(columns)} values")
+            raise BackfillRefused(table=table, reason=f"key {number} must have {counted(len(columns), 'value')}")
     if any(isinstance(value, bool | None) or not isinstance(value, _PARAMETER_TEXT) for value in values):
         raise BackfillRefused(table=table, reason=f"key {number} must hold texts or numbers")
     return tuple(str(value) for value in values)

@@ -37,6 +37,7 @@ from tidemark.ledger.leases import Lease
 from tidemark.source import wal_messages
 from tidemark.source.slot import read_server
 from tidemark.staging.store import Store
+from tidemark.wording import counted, duration
 
 log = logging.getLogger(__name__)
 
@@ -213,7 +214,8 @@ class _RangeReader:
             self._sizes[backfill.backfill] = next_chunk_rows(
                 limit, read.seconds, wanted_s=self._config.bounds.chunk_s, first_rows=backfill.chunk_rows
             )
-        log.info("Chunk %s of %s: %d rows in %.1f s", part.chunk, backfill.table, read.rows, read.seconds)
+        size = f"{counted(read.rows, 'row')} in {duration(read.seconds)}"
+        log.info("Chunk %s of %s: %s", part.chunk, backfill.table, size)
         for progress in chunks.progress(self._ledger, self._config.pipeline, self._run_id):
             if progress.backfill == backfill.backfill:
                 log.info("%s", progress)

@@ -18,6 +18,7 @@ from tidemark.ledger import backfills, chunks, migrations, tables
 from tidemark.ledger.backfills import Backfill
 from tidemark.ledger.connection import connect
 from tidemark.lsn import Lsn
+from tidemark.wording import counted, plural
 
 COUNTS: Final = ("inserted", "repaired", "unchanged", "overtaken")
 
@@ -51,16 +52,19 @@ class TableReport:
         swept = "" if not self.sweeps else f", {'an unknown number' if self.swept is None else self.swept} swept"
         what = "complete" if self.whole else "the rows asked for are"
         line = (
-            f"{self.table}: {what} as of {self.complete_lsn}. {self.read} rows read in {self.chunks} chunks: "
+            f"{self.table}: {what} as of {self.complete_lsn}. {counted(self.read, 'row')} read in "
+            f"{counted(self.chunks, 'chunk')}: "
             f"{self.inserted} inserted, {self.repaired} repaired, {self.unchanged} unchanged, "
             f"{self.overtaken} overtaken{swept}."
         )
         if self.lost_by_window is not None:
-            line += f" A watermark window alone would have lost {self.lost_by_window} changes."
+            line += f" A watermark window alone would have lost {counted(self.lost_by_window, 'change')}."
         if self.unknown:
-            line += f" What became of the rows of {self.unknown} chunks is not known: their merge ended unheard."
+            unknown = counted(self.unknown, "chunk")
+            line += f" What became of the rows of {unknown} is not known: the merge ended unheard."
         if self.holes:
-            line += f" {self.holes} values are still unknown; they are filled by their keys."
+            unknown = f"{counted(self.holes, 'value')} {plural(self.holes, 'is')} still unknown"
+            line += f" {unknown}, to be filled by {'its key' if self.holes == 1 else 'their keys'}."
         if self.needs_backfill is not None:
             line += f" It needs another backfill: {self.needs_backfill}."
         return line
@@ -122,14 +126,18 @@ def _pending(connection: psycopg.Connection[Any], pipeline: str, backfill: Backf
         parked = f" (the table is parked: {row.error.get('kind')})"
     if now.ranges_done < now.ranges:
         again = chunks.rejected_unread(connection, pipeline, backfill.backfill)
-        rejected = f", {again} chunks were read before the table changed and are read again: clear read_chunks"
-        return (
-            f"{backfill.table}: {now.ranges_done} of {now.ranges} ranges are read, {now.rows} rows so far"
-            f"{rejected if again else ''}{parked}"
-        )
+        read_again = f"{counted(again, 'chunk')} {plural(again, 'was')} read before the table changed"
+        rejected = f", {read_again} and {plural(again, 'is')} read again: clear read_chunks"
+        done = f"{now.ranges_done} of {counted(now.ranges, 'range')} {plural(now.ranges_done, 'is')} read"
+        return f"{backfill.table}: {done}, {counted(now.rows, 'row')} so far{rejected if again else ''}{parked}"
     if now.claimed < now.chunks:
-        return f"{backfill.table}: {now.chunks - now.claimed} of {now.chunks} chunks wait for a drain{parked}"
-    return f"{backfill.table}: all {now.chunks} chunks are claimed and wait for a merge{parked}"
+        left = now.chunks - now.claimed
+        wait = "waits" if left == 1 else "wait"
+        return f"{backfill.table}: {left} of {counted(now.chunks, 'chunk')} {wait} for a drain{parked}"
+    claimed = (
+        "its one chunk is claimed and waits" if now.chunks == 1 else f"all {now.chunks} chunks are claimed and wait"
+    )
+    return f"{backfill.table}: {claimed} for a merge{parked}"
 
 
 def _closed(connection: psycopg.Connection[Any], pipeline: str, backfill: Backfill) -> str:
@@ -150,7 +158,7 @@ def filled_ranges(connection: psycopg.Connection[Any], pipeline: str, backfill: 
         elif claimed:
             begun.append(f"{part.range} up to chunk {part.range}-{claimed}")
     said = [f"range {', '.join(whole)} as a whole"] * bool(whole) + [f"range {one}" for one in begun]
-    return f"filled of {len(parts)} ranges: {', '.join(said) or 'none'}"
+    return f"filled of {counted(len(parts), 'range')}: {', '.join(said) or 'none'}"
 
 
 def _table(connection: psycopg.Connection[Any], pipeline: str, backfill: Backfill) -> TableReport:

@@ -10,8 +10,8 @@ holds it. Source: PostgreSQL documentation, 9.28.6 "Replication Management Funct
 from __future__ import annotations
 
 import logging
-import time
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import psycopg
@@ -27,6 +27,7 @@ from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import SLOT, Lease
 from tidemark.lsn import Lsn
 from tidemark.source import slot as slots
+from tidemark.waits import Wait, saying
 
 log = logging.getLogger(__name__)
 
@@ -117,23 +118,23 @@ def _move(
 def _advance(connection: psycopg.Connection[Any], config: PipelineConfig, position: Lsn, busy_wait_s: float) -> None:
     """Move the slot; while it is active, wait. A backend under our own name can only be a dead attempt's, as the lease
     is ours, and is ended; another's is named. Raises SlotBusy."""
-    began = time.monotonic()
+    wait = Wait(2 * busy_wait_s, every_s=0.1)
     ended = False
     while True:
         try:
-            connection.execute("SELECT pg_replication_slot_advance(%s, %s::pg_lsn)", (config.slot, str(position)))
+            with saying(ADVANCE_TIMEOUT_S, lambda: f'the source, which moves the slot "{config.slot}" to {position}'):
+                connection.execute("SELECT pg_replication_slot_advance(%s, %s::pg_lsn)", (config.slot, str(position)))
+            wait.is_over()
             return
         except psycopg.errors.ObjectInUse as in_use:
-            waited = time.monotonic() - began
             user = slots.read_user(connection, config.slot)
             if user is not None and user.application_name == config.application_name[:63]:
-                if waited >= min(OWN_BACKEND_WAIT_S, busy_wait_s) and not ended:
+                if wait.waited_s >= min(OWN_BACKEND_WAIT_S, busy_wait_s) and not ended:
                     log.warning('Ending process %d of a dead attempt, which holds the slot "%s"', user.pid, config.slot)
                     connection.execute("SELECT pg_terminate_backend(%s, 5000)", (user.pid,))
                     ended = True
-            elif waited >= busy_wait_s:
+            elif wait.waited_s >= busy_wait_s:
                 pid, application = ("unknown", "unknown") if user is None else (user.pid, user.application_name)
                 raise SlotBusy(slot=config.slot, pid=pid, application=application) from in_use
-            if waited >= 2 * busy_wait_s:
+            if not wait.goes_on(partial(slots.use_in_words, config.slot, user)):
                 raise SlotBusy(slot=config.slot, pid="unknown", application=config.application_name) from in_use
-            time.sleep(0.1)

@@ -15,11 +15,13 @@ and then the ledger has its row.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 import psycopg
@@ -49,6 +51,8 @@ from tidemark.source.replication import XLOG_HEADER_BYTES, ReplicationStream, Sl
 from tidemark.source.wal_messages import emit_heartbeat
 from tidemark.staging.abandoned import abandoned
 from tidemark.staging.store import Store
+from tidemark.waits import Wait
+from tidemark.wording import counted, duration
 
 log = logging.getLogger(__name__)
 
@@ -216,10 +220,10 @@ def _open_stream(
 ) -> ReplicationStream:
     """Start streaming at what is staged. A slot in use is waited for; a walsender that carries our own name can only be
     a dead attempt's, since the lease is ours, and is ended. Raises SlotBusy."""
-    began = time.monotonic()
+    wait = Wait(SLOT_WAIT_S, every_s=0.1)
     while True:
         try:
-            return ReplicationStream(
+            stream = ReplicationStream(
                 source,
                 application_name=config.application_name,
                 slot=config.slot,
@@ -228,17 +232,18 @@ def _open_stream(
                 confirmed=_reply_lsn(config, source_conn, ledger_conn),
             )
         except SlotInUse as in_use:
-            waited = time.monotonic() - began
             user = slot.read_user(source_conn, config.slot)
             is_own = user is not None and user.application_name == config.application_name[:63]
-            if user is not None and is_own and waited >= OWN_SLOT_WAIT_S:
+            if user is not None and is_own and wait.waited_s >= OWN_SLOT_WAIT_S:
                 lease.check(ledger_conn, leases.SLOT)
                 log.warning('Ending process %d of a dead attempt, which holds the slot "%s"', user.pid, config.slot)
                 source_conn.execute("SELECT pg_terminate_backend(%s, 5000)", (user.pid,))
-            if waited >= SLOT_WAIT_S:
+            if not wait.goes_on(partial(slot.use_in_words, config.slot, user)):
                 pid, application = ("unknown", "unknown") if user is None else (user.pid, user.application_name)
                 raise SlotBusy(slot=config.slot, pid=pid, application=application) from in_use
-            time.sleep(0.1)
+        else:
+            wait.is_over()
+            return stream
 
 
 def _reply_lsn(
@@ -298,6 +303,7 @@ class _Run:
         emit_again(source_conn, ledger_conn, config.pipeline, open_generation.number)
         self._heartbeat = emit_heartbeat(source_conn, config, open_generation.number, lease.attempt)
         self._heartbeat_commit: Lsn | None = None
+        self._silence: Wait | None = None
         self._batch = self._new_batch(open_generation.staged_lsn)
 
     def until_heartbeat(self, stream: ReplicationStream, run_s: float) -> None:
@@ -315,6 +321,7 @@ class _Run:
                 if not payloads:
                     self._look_for_a_stall(stream)
                     continue
+                self._silence = None
                 if stream.sent_lsn >= self._heartbeat.after_lsn:
                     stream.expect_end()
                 block = self._decoder.decode(payloads, XLOG_HEADER_BYTES)
@@ -374,12 +381,12 @@ class _Run:
         batches.register(self._ledger, self._lease, manifest, path, rejected=claims.rejected)
         reach("drain.after_register")
         log.info(
-            "Registered [%s, %s): %d changes of %d tables in %d transactions",
+            "Registered [%s, %s): %s of %s in %s",
             manifest.start_lsn,
             manifest.end_lsn,
-            batch.rows,
-            len(manifest.tables),
-            manifest.transaction_count,
+            counted(batch.rows, "change"),
+            counted(len(manifest.tables), "table"),
+            counted(manifest.transaction_count, "transaction"),
         )
         for rejection in claims.rejected:
             log.warning(
@@ -395,7 +402,9 @@ class _Run:
             self._ledger, self._config.pipeline, self._watermarks.take(), self._fingerprints, self._look_again
         )
         for table, claims in found.claims.items():
-            log.info("Claimed %d chunks of %s%s", len(claims), table, ", and its sweep" * (table in found.sweeps))
+            log.info(
+                "Claimed %s of %s%s", counted(len(claims), "chunk"), table, ", and its sweep" * (table in found.sweeps)
+            )
         return found
 
     def _manifest(self, staged: Staged, claims: Claims, heartbeat_lsn: Lsn | None) -> BatchManifest:
@@ -502,15 +511,18 @@ class _Run:
         """A server that still reads WAL has only nothing to send; one that does not is
         stalled, and the error says on what."""
         stall_s = self._config.bounds.drain_stall_s
+        self._silence = self._silence or Wait(math.inf)
+        cause = partial(why_silent, self._source, self._config.slot, stream.pid, stream.sent_lsn)
+        self._silence.note(lambda: f"the source's messages up to {self._heartbeat.after_lsn}: {cause()}")
         if stream.silent_s() <= stall_s:
             return
         read_lsn = sent_by(self._source, stream.pid)
         if read_lsn is not None and stream.note_progress(read_lsn):
             return
         raise DrainStalled(
-            seconds=stall_s,
+            waited=duration(stall_s),
             target_lsn=self._heartbeat.after_lsn,
-            cause=why_silent(self._source, self._config.slot, stream.pid, stream.sent_lsn),
+            cause=cause(),
         )
 
 

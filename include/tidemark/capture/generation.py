@@ -39,6 +39,7 @@ from tidemark.lsn import Lsn
 from tidemark.source import slot as slots
 from tidemark.source.slot import Server, SlotState
 from tidemark.staging.store import Store
+from tidemark.wording import counted
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +61,7 @@ def settle(
     server = slots.read_server(source)
     again = register_again(ledger, store, lease, lambda *asked: _still_sends(config, source, *asked))
     if again:
-        log.info("Registered %d batches again from staging, up to %s", len(again), again[-1].end_lsn)
+        log.info("Registered %s again from staging, up to %s", counted(len(again), "batch"), again[-1].end_lsn)
     generation = generations.current(ledger, config.pipeline)
     if generation is None:
         reason = f'the slot "{slot.name}" was adopted at {confirmed_lsn}'

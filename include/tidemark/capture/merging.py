@@ -39,6 +39,7 @@ from tidemark.lsn import Lsn
 from tidemark.schema.evolution import Verdict, compare_schemas
 from tidemark.schema.table import TableSchema
 from tidemark.staging.store import Store
+from tidemark.wording import counted
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +113,8 @@ def planned(
         path = layout.plan_file(config.pipeline, plan.plan)
         Store(config.lake).write_atomic(path, plan.to_json().encode())
         plans.record(connection, lease, plan, run_id=run_id, path=path)
-        log.info("plan %s: %d tables, %d changes", plan.plan, len(plan.tables), sum(t.rows for t in plan.tables))
+        size = f"{counted(len(plan.tables), 'table')}, {counted(sum(table.rows for table in plan.tables), 'change')}"
+        log.info("plan %s: %s", plan.plan, size)
         failpoints.reach("merge.after_plan")
         yield plan
 

@@ -54,6 +54,8 @@ from tidemark.source.publication_findings import (
 )
 from tidemark.source.slot import PLUGIN, SlotState, read_slot, usable
 from tidemark.staging.store import Store
+from tidemark.waits import Wait, saying
+from tidemark.wording import duration, plural
 
 log = logging.getLogger(__name__)
 
@@ -256,7 +258,7 @@ class _Look:
                     self.publication(source, facts, publication_work(self.config, found, published, facts))
             opened = generations.current(ledger, self.config.pipeline)
             slot = read_slot(source, self.config.slot)
-            if slot is None and create_slot(source, self.config):
+            if slot is None and create_slot(source, self.config, self.source_conninfo):
                 self.note("slot", f'Created slot "{self.config.slot}"')
             if slot is None or opened is None:
                 generation = settle(self.config, source, ledger, Store(self.config.lake), lease)
@@ -439,21 +441,28 @@ class _Look:
 # --- the slot ---------------------------------------------------------------------------------------------------------
 
 
-def create_slot(source: psycopg.Connection[Any], config: PipelineConfig) -> bool:
+def create_slot(source: psycopg.Connection[Any], config: PipelineConfig, conninfo: str) -> bool:
     """Create the slot; False where somebody else just did. Raises SlotCreationBlocked, naming the open transactions.
+    `conninfo` leads to the source too: while the one session waits, another says for whom.
 
     PostgreSQL waits until all transactions that were open have ended; `drain_stall_s` bounds it. A cancelled creation
     leaves no slot behind.
     """
     bound_s = config.bounds.drain_stall_s
+
+    def blocking() -> str:
+        with source_sessions.connect(conninfo, application_name=config.application_name) as other:
+            return listed(publication.transactions_in_flight(other)) or "they have just ended"
+
     source.execute("SELECT set_config('statement_timeout', %s, false)", (f"{bound_s}s",))
     # The wait is one for the transactions' locks, so the lock timeout would end it first.
     source.execute("SELECT set_config('lock_timeout', '0', false)")
     try:
-        source.execute("SELECT pg_create_logical_replication_slot(%s, %s)", (config.slot, PLUGIN))
+        with saying(bound_s, lambda: f'the slot "{config.slot}", which waits for open transactions: {blocking()}'):
+            source.execute("SELECT pg_create_logical_replication_slot(%s, %s)", (config.slot, PLUGIN))
     except psycopg.errors.QueryCanceled as waited:
         blockers = listed(publication.transactions_in_flight(source)) or "they have ended by now"
-        raise SlotCreationBlocked(slot=config.slot, seconds=bound_s, blockers=blockers) from waited
+        raise SlotCreationBlocked(slot=config.slot, waited=duration(bound_s), blockers=blockers) from waited
     except psycopg.errors.DuplicateObject:
         return False
     finally:
@@ -483,11 +492,13 @@ def _captured(found: Matching, published: Publication | None) -> list[SourceTabl
 
 def _await_horizon(source: psycopg.Connection[Any], horizon: int, seconds: float) -> list[str]:
     """Wait until a new snapshot's xmin reaches the horizon; empty, or who is in the way after `seconds`."""
-    deadline = time.monotonic() + seconds
+    wait = Wait(seconds, every_s=0.05)
     while publication.snapshot_xmin(source) < horizon:
-        if time.monotonic() >= deadline:
-            return publication.transactions_in_flight(source) or ["they have just ended"]
-        time.sleep(0.05)
+        blockers = publication.transactions_in_flight(source) or ["they have just ended"]
+        said = f"transactions that are older than the capture: {listed(blockers)}"
+        if not wait.goes_on(lambda said=said: said):  # type: ignore[misc]
+            return blockers
+    wait.is_over()
     return []
 
 
@@ -536,8 +547,9 @@ def _backfill_findings(ledger: psycopg.Connection[Any], config: PipelineConfig) 
         yield Finding(
             "warning",
             "backfill",
-            f"{listed(names)} {'needs' if len(names) == 1 else 'need'} a backfill: {reason}",
-            "Until then current lacks those rows; start a backfill of the table",
+            f"{listed(names)} {plural(len(names), 'needs')} a backfill{':' if len(names) == 1 else ', each because'} "
+            f"{reason}",
+            f"Until then current lacks those rows; start a backfill of {'it' if len(names) == 1 else 'them'}",
             Move.BACKFILL,
         )
 

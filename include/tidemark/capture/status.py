@@ -24,6 +24,7 @@ from tidemark.ledger.tables import TableRow
 from tidemark.names import TableName
 from tidemark.source.slot import SlotState, read_slot
 from tidemark.staging.store import Store
+from tidemark.wording import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +146,9 @@ def _begin_anew(config: PipelineConfig, connection: psycopg.Connection[Any], tab
 
 
 def _line(table: TableStatus) -> tuple[str, str, str, str, str]:
-    waiting = f"{table.waiting_changes} changes in {table.waiting_batches} batches" if table.waiting_batches else "-"
+    waiting = "-"
+    if table.waiting_batches:
+        waiting = f"{counted(table.waiting_changes, 'change')} in {counted(table.waiting_batches, 'batch')}"
     return _shown(table.row), _state(table.row), str(table.applied_lsn), waiting, _needs(table.row)
 
 
@@ -170,7 +173,7 @@ def _backfill(backfill: OpenBackfill) -> list[str]:
     ]
     if backfill.filled:
         ranges = ", ".join(str(number) for number in sorted({stretch.range for stretch in backfill.filled}))
-        lines.append(f"  filled: {len(backfill.filled)} stretches, in range {ranges}")
+        lines.append(f"  filled: {counted(len(backfill.filled), 'stretch')}, in range {ranges}")
     return lines
 
 

@@ -19,12 +19,14 @@ from tidemark import postgres_session as sessions
 from tidemark.capture.generation import still_continues
 from tidemark.config import PipelineConfig
 from tidemark.errors import GenerationStale, TidemarkError
+from tidemark.findings import listed
 from tidemark.ledger import batches, chunks, generations, migrations, positions, tables
 from tidemark.ledger.connection import connect
 from tidemark.ledger.generations import Generation
 from tidemark.lsn import Lsn
 from tidemark.source import slot as slots
 from tidemark.source.slot import Server, SlotState
+from tidemark.wording import counted, duration, plural
 
 # WAL that a look may read: above `staged`, and in all from where the slot's decoding must begin.
 PEEK_BYTES: Final = 64 * 1024
@@ -70,12 +72,17 @@ def _in_ledger(book: psycopg.Connection[Any], config: PipelineConfig, generation
     due = tables.due(book, config.pipeline, config.bounds.unpark_retry_s)
     counts = batches.unapplied_counts(book, config.pipeline, due)
     if counts:
-        return f"{sum(counts.values())} batches are not applied to {', '.join(counts)}"
+        number = sum(counts.values())
+        return f"{counted(number, 'batch')} {plural(number, 'is')} not applied to {listed(counts)}"
     unclaimed = chunks.unclaimed(book, config.pipeline)
     if unclaimed:
-        return f"{len(unclaimed)} chunks of {', '.join(sorted({c.table for c in unclaimed}))} are not claimed"
+        number = len(unclaimed)
+        of = listed(sorted({chunk.table for chunk in unclaimed}))
+        return f"{counted(number, 'chunk')} of {of} {plural(number, 'is')} not claimed"
+    if generation.heartbeat_at is None:
+        return "nothing was staged yet: this is the first run"
     if generations.heartbeat_is_older(book, generation, config.bounds.heartbeat_s):
-        return f"the last heartbeat is older than {config.bounds.heartbeat_s} s"
+        return f"the last heartbeat is older than {duration(config.bounds.heartbeat_s)}"
     return None
 
 
@@ -95,7 +102,7 @@ def _at_source(
     ahead_bytes = server.flush_lsn - staged_lsn
     if ahead_bytes <= 0:
         return None
-    unread = f"the source wrote {ahead_bytes} bytes of WAL above {staged_lsn}"
+    unread = f"the source wrote {counted(ahead_bytes, 'byte')} of WAL above {staged_lsn}"
     restart_lsn = slot.restart_lsn or Lsn(0)
     if ahead_bytes > PEEK_BYTES or server.flush_lsn - restart_lsn > PEEK_FROM_RESTART_BYTES:
         return unread

@@ -29,6 +29,7 @@ from tidemark.ledger import backfills
 from tidemark.ledger.backfills import Key, Mode, NewRange
 from tidemark.ledger.leases import Lease, of_range
 from tidemark.lsn import Lsn
+from tidemark.wording import counted, duration
 
 # A chunk's identity in messages and ledger: backfill, chunk, attempt.
 ChunkId = tuple[str, str, str]
@@ -154,14 +155,14 @@ def _ranges(connection: psycopg.Connection[Any], rest: str, values: dict[str, An
     ]
 
 
-def being_read(connection: psycopg.Connection[Any], pipeline: str, backfill: str) -> str | None:
-    """Who has a live lease of one of the backfill's ranges; None where nobody has."""
+def being_read(connection: psycopg.Connection[Any], pipeline: str, backfill: str) -> tuple[str, datetime] | None:
+    """Who has a live lease of one of the backfill's ranges, and until when, the last of them; None where nobody has."""
     row = connection.execute(
-        "SELECT holder FROM tidemark.leases WHERE pipeline = %s AND starts_with(name, %s) "
-        "AND expires_at >= clock_timestamp() LIMIT 1",
+        "SELECT holder, expires_at FROM tidemark.leases WHERE pipeline = %s AND starts_with(name, %s) "
+        "AND expires_at >= clock_timestamp() ORDER BY expires_at DESC LIMIT 1",
         (pipeline, f"range:{backfill}:"),
     ).fetchone()
-    return None if row is None else str(row[0])
+    return None if row is None else (str(row[0]), row[1])
 
 
 def has_read_rows(connection: psycopg.Connection[Any], pipeline: str, table: str) -> bool:
@@ -494,15 +495,16 @@ class Progress:
 
     def __str__(self) -> str:
         line = (
-            f"{self.table}: {self.rows} of about {self.estimated_rows} rows read in {self.chunks} chunks, "
-            f"{self.ranges_done} of {self.ranges} ranges done, {self.claimed} chunks claimed"
+            f"{self.table}: {self.rows} of about {counted(self.estimated_rows, 'row')} read in "
+            f"{counted(self.chunks, 'chunk')}, {self.ranges_done} of {counted(self.ranges, 'range')} done, "
+            f"{counted(self.claimed, 'chunk')} claimed"
         )
         if self.rejected:
             line += f", {self.rejected} rejected and read again"
         if self.rate_rows_s:
             line += f", {self.rate_rows_s:.0f} rows/s"
         if self.left_s:
-            line += f", about {self.left_s:.0f} s left"
+            line += f", about {duration(self.left_s)} left"
         return line
 
 

@@ -13,10 +13,10 @@ its middle. Names are `slot`, `table:<id>`, `range:<id>`; several are taken toge
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -24,6 +24,8 @@ import psycopg
 
 from tidemark.errors import LeaseLost, LeaseTaken, TidemarkError
 from tidemark.ledger.connection import connect
+from tidemark.waits import Wait
+from tidemark.wording import moment
 
 SLOT = "slot"
 
@@ -140,14 +142,16 @@ def ended(connection: psycopg.Connection[Any], pipeline: str, attempt: str) -> b
 
 
 def _take(connection: psycopg.Connection[Any], lease: Lease, lease_s: float, wait_s: float) -> None:
-    deadline = time.monotonic() + wait_s
-    while True:
-        taken = _try_to_take(connection, lease, lease_s)
-        if taken is None:
-            return
-        if time.monotonic() >= deadline:
+    wait = Wait(wait_s)
+    while (taken := _try_to_take(connection, lease, lease_s)) is not None:
+        if not wait.goes_on(partial(_in_words, taken)):
             raise taken
-        time.sleep(min(0.5, max(0.0, deadline - time.monotonic())))
+    wait.is_over()
+
+
+def _in_words(taken: LeaseTaken) -> str:
+    lease, holder, until = (taken.facts[fact] for fact in ("lease", "holder", "until"))
+    return f"the lease {lease}, which {holder} holds until {until} or renews"
 
 
 def _try_to_take(connection: psycopg.Connection[Any], lease: Lease, lease_s: float) -> LeaseTaken | None:
@@ -184,8 +188,9 @@ def _taken(connection: psycopg.Connection[Any], pipeline: str, name: str) -> Lea
     row = connection.execute(
         "SELECT holder, expires_at FROM tidemark.leases WHERE pipeline = %s AND name = %s", (pipeline, name)
     ).fetchone()
-    holder, until = row if row is not None else ("a task that ended just now", "now")
-    return LeaseTaken(lease=name, pipeline=pipeline, holder=holder, until=until)
+    if row is None:
+        return LeaseTaken(lease=name, pipeline=pipeline, holder="a task that ended just now", until="now")
+    return LeaseTaken(lease=name, pipeline=pipeline, holder=row[0], until=moment(row[1]))
 
 
 def _renew(conninfo: str, lease: Lease, lease_s: float, stop: threading.Event) -> None:

@@ -184,8 +184,13 @@ def _backfills(connection: psycopg.Connection[Any], pipeline: str) -> tuple[Open
                 progress=progress,
                 opened_at=backfill.opened_at,
                 active_at=backfill.active_at,
-                read_by=chunks.being_read(connection, pipeline, progress.backfill),
+                read_by=_reader(connection, pipeline, progress.backfill),
                 filled=tuple(chunks.filled(connection, pipeline, progress.backfill)),
             )
         )
     return tuple(found)
+
+
+def _reader(connection: psycopg.Connection[Any], pipeline: str, backfill: str) -> str | None:
+    lease = chunks.being_read(connection, pipeline, backfill)
+    return None if lease is None else lease[0]

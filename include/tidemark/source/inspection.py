@@ -27,6 +27,7 @@ from tidemark.source.publication import (
     SourceTable,
 )
 from tidemark.source.slot import SlotState
+from tidemark.wording import duration
 
 OLDEST_VERSION: Final = 15
 NEWEST_VERSION: Final = 18
@@ -203,18 +204,19 @@ def _limit_findings(facts: ServerFacts, config: PipelineConfig) -> Iterator[Find
         yield Finding(
             "warning",
             "idle_replication_slot_timeout",
-            f"PostgreSQL invalidates a slot that is idle for {idle} s, and the schedule does not say how often the DAG "
-            "runs",
+            f"PostgreSQL invalidates a slot that is idle for {duration(idle)}, and the schedule does not say how often "
+            "the DAG runs",
             "Run the DAG more often than that, or set idle_replication_slot_timeout = 0",
         )
     elif gap * 2 > idle:
         yield Finding(
             "error" if gap >= idle else "warning",
             "idle_replication_slot_timeout",
-            f"PostgreSQL invalidates a slot that is idle for {idle} s (idle_replication_slot_timeout), and by the "
-            f"schedule up to {gap:.0f} s pass between two runs" + ("" if gap >= idle else ": one failed run is enough"),
-            f"Raise idle_replication_slot_timeout above {gap * 3:.0f} s (0 switches it off), or schedule the DAG more "
-            "often",
+            f"PostgreSQL invalidates a slot that is idle for {duration(idle)} (idle_replication_slot_timeout), and by "
+            f"the schedule up to {duration(gap)} pass between two runs"
+            + ("" if gap >= idle else ": one failed run is enough"),
+            f"Raise idle_replication_slot_timeout above {duration(gap * 3)} (0 switches it off), or schedule the DAG "
+            "more often",
         )
 
 

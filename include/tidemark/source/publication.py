@@ -24,6 +24,7 @@ from tidemark.config import PipelineConfig, TableRule
 from tidemark.errors import SourceLocked
 from tidemark.names import TableName
 from tidemark.schema.table import Identity
+from tidemark.wording import duration
 
 OPERATIONS: Final = ("insert", "update", "delete", "truncate")
 KINDS: Final = {
@@ -381,7 +382,7 @@ def lock_bounded(connection: psycopg.Connection[Any], seconds: float, what: str)
     try:
         yield
     except psycopg.errors.LockNotAvailable as taken:
-        raise SourceLocked(what=what, seconds=seconds, blockers=_locks_on_tables(connection)) from taken
+        raise SourceLocked(what=what, waited=duration(seconds), blockers=_locks_on_tables(connection)) from taken
 
 
 def _table_list(tables: Sequence[TableName]) -> sql.Composed:
@@ -471,7 +472,7 @@ def transactions_in_flight(connection: psycopg.Connection[Any]) -> list[str]:
     From pg_locks, which every role may read in full, unlike the columns of pg_stat_activity.
     """
     rows = connection.execute(
-        "SELECT l.pid, a.application_name, date_trunc('second', clock_timestamp() - a.xact_start)::text,"
+        "SELECT l.pid, a.application_name, extract(epoch FROM clock_timestamp() - a.xact_start)::float8,"
         " (SELECT p.gid FROM pg_prepared_xacts p WHERE p.transaction = l.transactionid)"
         " FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid"
         " WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted"
@@ -483,7 +484,9 @@ def transactions_in_flight(connection: psycopg.Connection[Any]) -> list[str]:
             words.append(f"prepared transaction {gid!r}")
         else:
             words.append(
-                f"process {pid}" + (f" ({application})" if application else "") + (f", open for {age}" if age else "")
+                f"process {pid}"
+                + (f" ({application})" if application else "")
+                + (f", open for {duration(age)}" if age is not None else "")
             )
     return words
 

@@ -175,6 +175,12 @@ def read_user(connection: psycopg.Connection[Any], name: str) -> SlotUser | None
     return None if row is None else SlotUser(row[0], row[1])
 
 
+def use_in_words(name: str, user: SlotUser | None) -> str:
+    """The slot, for a line that says what is waited for."""
+    by = "nobody any more" if user is None else f"process {user.pid} ({user.application_name or 'without a name'})"
+    return f'the slot "{name}", which is in use by {by}'
+
+
 def timeline_left(connection: psycopg.Connection[Any], timeline: int, earlier: int) -> Lsn | None:
     """Where the history of `timeline` leaves the earlier one; None where the earlier one is no part of it.
 
