@@ -39,7 +39,7 @@ class Bounds:
     wait_s: int = _option(0, "seconds for which `changes_waiting` defers when it finds nothing; 0 looks once")
     drain_stall_s: int = _option(120, "seconds without any message before a drain fails with the cause")
     wal_valve_bytes: int = _option(8 * 2**30, "WAL retained by the slot at which the drain confirms up to staged first")
-    merge_timeout_s: int = _option(3600, "longest run of the Spark application")
+    merge_timeout_s: int = _option(3600, "longest run of the Spark application, from its start; then it is ended")
     merge_threads: int = _option(4, "tables merged at the same time in one Spark application")
 
     lock_timeout_s: int = _fixed(5, "longest wait for a lock at the source")

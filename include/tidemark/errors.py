@@ -538,6 +538,16 @@ class SparkApplicationFailed(RetryError):
     )
 
 
+class SparkApplicationTooLong(RetryError):
+    happened = (
+        "The Spark application of plan {plan} was ended after {ran} with its driver; merge_timeout_s allows {limit}"
+    )
+    remedy = (
+        "What it committed before counts, and the retry applies the rest; no table was parked for it. If it always "
+        "ends so, raise bounds.merge_timeout_s in the pipeline file, or give Spark more memory and cores."
+    )
+
+
 class DeltaMissing(ConfigError):
     happened = "Spark {version} does not have Delta Lake: it knows no class io.delta.tables.DeltaTable"
     remedy = (

@@ -36,6 +36,7 @@ from tidemark_airflow.backfill_operators import PlanBackfillOperator, ReadChunks
 from tidemark_airflow.failures import MovePolicy
 from tidemark_airflow.form import form
 from tidemark_airflow.operators import (
+    MERGE_SLACK_S,
     MERGE_WAIT_S,
     BrokenPipelineFile,
     ConfirmOperator,
@@ -162,7 +163,7 @@ def _shared(
         MergeOperator(
             task_id="merge",
             retries=MERGE_RETRIES,
-            execution_timeout=timedelta(seconds=MERGE_WAIT_S + config.bounds.merge_timeout_s),
+            execution_timeout=timedelta(seconds=MERGE_WAIT_S + config.bounds.merge_timeout_s + MERGE_SLACK_S),
             **one,
         ),
         ConfirmOperator(
@@ -176,7 +177,7 @@ def run_timeout_s(config: PipelineConfig) -> int:
     one huge transaction."""
     bounds = config.bounds
     drains = (RETRIES + 1) * (slot_wait_s(config) + bounds.run_s + bounds.drain_stall_s)
-    merges = (MERGE_RETRIES + 1) * (MERGE_WAIT_S + bounds.merge_timeout_s)
+    merges = (MERGE_RETRIES + 1) * (MERGE_WAIT_S + bounds.merge_timeout_s + MERGE_SLACK_S)
     confirms = (RETRIES + 1) * slot_wait_s(config)
     return bounds.wait_s + TRIGGERER_GRACE_S + drains + merges + confirms + SLACK_S
 

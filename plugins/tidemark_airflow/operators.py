@@ -21,16 +21,17 @@ from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from tidemark.config import PipelineConfig
-from tidemark.errors import LeaseTaken, PipelineFileInvalid, SparkApplicationFailed
+from tidemark.errors import LeaseTaken, PipelineFileInvalid, SparkApplicationFailed, SparkApplicationTooLong
 from tidemark.formats.layout import plan_file, result_file
 from tidemark.startup import spare_pandas
-from tidemark.wording import counted
+from tidemark.wording import counted, duration
 from tidemark_airflow import submission
 from tidemark_airflow.assets import event_extra, pipeline_alias, table_asset
 from tidemark_airflow.auto_backfill import start_wanted
 from tidemark_airflow.connections import conninfo, salt, spark_master
 from tidemark_airflow.failures import guarded
 from tidemark_airflow.notifiers import notify
+from tidemark_airflow.time_limit import ending_with_descendants, time_limit
 
 if TYPE_CHECKING:
     from tidemark.capture.merging import Ingested
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 # A merge holds its tables as long as its application runs, so waiting for it is bounded by far less than that.
 MERGE_WAIT_S = 600
+# What a merge task does besides waiting and its application: plan, results, ending an application whose time is over.
+MERGE_SLACK_S = 300
 
 
 def slot_wait_s(config: PipelineConfig) -> int:
@@ -125,8 +128,9 @@ class DrainOperator(BaseOperator):
 class MergeOperator(SparkSubmitOperator):
     """Brings what is staged and not applied into Delta, by one Spark application for all tables.
 
-    Each try writes a plan of its own, so nothing is resumed: `durable` is off. Marking the task failed, or its time
-    running out, kills spark-submit (`on_kill` of the hook); a driver that survives it loses by the fence (R5).
+    Each try writes a plan of its own, so nothing is resumed: `durable` is off. Marking the task failed kills
+    spark-submit and its driver, and so does `merge_timeout_s`, which counts from the application's start; a driver
+    that survives it loses by the fence (R5).
 
     While another merge holds one of the tables it waits, for MERGE_WAIT_S at most; then it is skipped. What is staged
     stays unapplied until the next merge, and confirm counts what is applied.
@@ -173,11 +177,12 @@ class MergeOperator(SparkSubmitOperator):
             events.add(table_asset(self.config.pipeline, table.table), extra=event_extra(self.config, table))
         return [str(table.table) for table in tables]
 
-    def submit(self, plan: MergePlan, context: Context) -> AirflowException | None:
-        """Run spark-submit to its end; returns what it raised where it exits with an error.
+    def submit(self, plan: MergePlan, context: Context) -> Exception | None:
+        """Run spark-submit to its end, or for `merge_timeout_s`; returns what went wrong, if anything did.
 
         Whether the plan has a result is another question: the driver may have written it and died later.
         """
+        failure: Exception | None = None
         with tempfile.TemporaryDirectory(prefix="tidemark-") as scratch:
             self.application = submission.application("merge_batch")
             self.application_args = ["--manifest", f"{plan.lake}/{plan_file(plan.pipeline, plan.plan)}"]
@@ -186,27 +191,41 @@ class MergeOperator(SparkSubmitOperator):
             master, deploy_mode = spark_master(self.config.spark_connection)
             if submission.drives_here(master, deploy_mode):
                 self.env_vars = submission.without_airflow()
+                self.env_vars |= submission.quiet_log(self.config.spark_conf)
             if submission.is_local(master):
                 self.env_vars |= submission.local_environment()
             else:
                 self.py_files = submission.library_zip(scratch)
-            try:
-                super().execute(context)
-            except AirflowException as failed:
-                return failed
-        return None
+            limit_s = self.config.bounds.merge_timeout_s
+            with time_limit(limit_s, self.on_kill) as limit:
+                try:
+                    super().execute(context)
+                except AirflowException as failed:
+                    failure = failed
+            if limit.passed:
+                return SparkApplicationTooLong(plan=plan.plan, ran=duration(limit.ran_s), limit=duration(limit_s))
+        return failure
+
+    def on_kill(self) -> None:
+        """spark-submit, the driver's JVM and its Python; on a cluster the driver there, by the hook."""
+        process = None if self._hook is None else self._hook._submit_sp
+        with ending_with_descendants(None if process is None else process.pid):
+            super().on_kill()
 
 
-def judge(config: PipelineConfig, plan: str, ingested: Sequence[Ingested], failure: AirflowException | None) -> None:
+def judge(config: PipelineConfig, plan: str, ingested: Sequence[Ingested], failure: Exception | None) -> None:
     """Whether the run goes on after a plan (R6): an error of one table is the table's, one of driver or lake the run's.
 
-    Raises SparkApplicationFailed, to be retried, where the driver left no result or the lake failed;
+    Raises SparkApplicationFailed, or SparkApplicationTooLong, to be retried, where the driver left no result or the
+    lake failed;
     AirflowFailException where no table of the plan was merged and none was parked for it: nothing else would tell.
     """
     from tidemark.capture.merging import OF_NO_TABLE
     from tidemark.staging.store import Store
 
     if not Store(config.lake).exists(result_file(config.pipeline, plan)):
+        if isinstance(failure, SparkApplicationTooLong):
+            raise failure
         raise SparkApplicationFailed(plan=plan, detail="it left no result") from failure
     tables = [table for found in ingested if plan in found.plans for table in found.tables]
     errors = {table.table: table.error for table in tables if table.error is not None}

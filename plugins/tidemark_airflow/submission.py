@@ -10,12 +10,15 @@ from __future__ import annotations
 import os
 import sys
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import tidemark
 
 JARS_VARIABLE = "TIDEMARK_SPARK_JARS"  # a folder of jars, or a comma-separated list of them
 APPLICATIONS_VARIABLE = "TIDEMARK_SPARK_APPS"  # the folder spark_apps, where it does not stand beside include/
+
+LOG_VARIABLE = "LOG4J_CONFIGURATION_FILE"  # Log4j's own
 
 _LIBRARY = Path(tidemark.__file__).resolve().parent
 
@@ -47,6 +50,14 @@ def jars() -> str | None:
 def without_airflow() -> dict[str, str]:
     """Airflow's own variables, connections among them, blanked: a driver has no secret of source or ledger (R10)."""
     return {name: "" for name in os.environ if name.startswith("AIRFLOW_")}
+
+
+def quiet_log(spark_conf: Mapping[str, str]) -> dict[str, str]:
+    """Let the driver log what spark_apps/log4j2.properties says, unless somebody chose another configuration."""
+    options = spark_conf.get("spark.driver.extraJavaOptions", "")
+    if LOG_VARIABLE in os.environ or "log4j2.configurationFile" in options or "log4j.configurationFile" in options:
+        return {}
+    return {LOG_VARIABLE: str(Path(application("merge_batch")).with_name("log4j2.properties"))}
 
 
 def local_environment() -> dict[str, str]:

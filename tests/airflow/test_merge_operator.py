@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
@@ -23,7 +25,7 @@ from tidemark.capture import merging, moved
 from tidemark.capture.merging import Ingested, IngestedTable
 from tidemark.capture.moved import MovedTable
 from tidemark.config_file import load
-from tidemark.errors import LeaseTaken, SparkApplicationFailed
+from tidemark.errors import LeaseTaken, SparkApplicationFailed, SparkApplicationTooLong
 from tidemark.formats.plan import MergePlan
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
@@ -42,6 +44,8 @@ ENDS = {
     "no result": "echo no java >&2; exit 1\n",
     "result, then a crash": 'echo {} > "$(dirname "$last")/result.json"; exit 137\n',
     "never": "echo $$ > {folder}/pid; exec sleep 600\n",
+    # As spark-submit's JVM has the driver's Python below it, which does not end with it.
+    "never, with a child": "sleep 600 > /dev/null 2>&1 & echo $! > {folder}/child; echo $$ > {folder}/pid; sleep 600\n",
 }
 
 
@@ -240,6 +244,67 @@ def test_what_another_merge_works_on_is_left_to_the_next_one(merge: Merge) -> No
     merge.held_by = "shop_backfill/manual__2/merge/-1"
     with pytest.raises(AirflowSkipException, match=r"Left to the next merge: .* is held by shop_backfill/manual__2"):
         merge.execute()
+
+
+def test_an_application_that_runs_too_long_is_ended_with_what_it_started(
+    merge: Merge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merge.ends_with("never, with a child", monkeypatch)
+    merge.operator.config = dataclasses.replace(
+        merge.config, bounds=dataclasses.replace(merge.config.bounds, merge_timeout_s=2)
+    )
+    with pytest.raises(SparkApplicationTooLong, match=r"was ended after 2 s .* merge_timeout_s allows 2 s"):
+        merge.execute()
+    for noted in ("pid", "child"):
+        gone(int((merge.folder / noted).read_text()))
+
+
+def test_what_a_result_says_counts_though_the_application_did_not_end(
+    merge: Merge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ENDS, "result, then never", ENDS["result"] + "exec sleep 600\n")
+    merge.ends_with("result, then never", monkeypatch)
+    merge.tables = [table("orders")]
+    merge.operator.config = dataclasses.replace(
+        merge.config, bounds=dataclasses.replace(merge.config.bounds, merge_timeout_s=1)
+    )
+    assert merge.execute()["moved"] == 1
+
+
+def gone(pid: int) -> None:
+    """Wait until the process has ended; it was nobody's child who would reap it, so a zombie has ended too."""
+
+    def ended() -> bool:
+        try:
+            return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return True
+
+    wait_for(f"process {pid} has ended", ended)
+
+
+@pytest.mark.parametrize(
+    ("conf", "given", "quiet"),
+    [
+        ({}, None, True),
+        ({"spark.driver.extraJavaOptions": "-Xss4m"}, None, True),
+        ({"spark.driver.extraJavaOptions": "-Dlog4j2.configurationFile=my.xml"}, None, False),
+        ({}, "/etc/log4j2.xml", False),
+    ],
+    ids=["nothing is chosen", "other options", "by a property", "by the environment"],
+)
+def test_spark_is_quiet_unless_somebody_chose_how_it_logs(
+    merge: Merge, monkeypatch: pytest.MonkeyPatch, conf: dict[str, str], given: str | None, quiet: bool
+) -> None:
+    monkeypatch.delenv("LOG4J_CONFIGURATION_FILE", raising=False)
+    if given is not None:
+        monkeypatch.setenv("LOG4J_CONFIGURATION_FILE", given)
+    merge.ends_with("result", monkeypatch)
+    merge.operator.config = dataclasses.replace(merge.config, spark_conf=conf)
+    merge.execute()
+    shipped = REPOSITORY / "spark_apps" / "log4j2.properties"
+    assert shipped.exists()
+    assert merge.environment().get("LOG4J_CONFIGURATION_FILE") == (str(shipped) if quiet else given)
 
 
 def test_killing_the_task_kills_spark_submit(merge: Merge, monkeypatch: pytest.MonkeyPatch) -> None:
