@@ -25,7 +25,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
@@ -35,6 +34,7 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from tidemark.config import Bounds, PipelineConfig, TableRule, split_pattern
 from tidemark.errors import PipelineFileInvalid
 from tidemark.names import TableName
+from tidemark.wording import closest
 
 _Loader: Final[type[Any]] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -371,10 +371,11 @@ class _Reader:
 
     def known_keys(self, node: MappingNode, name: str) -> dict[str, Node]:
         known, found = OPTIONS[name], dict[str, Node]()
+        there = [str(key.value) for key, _ in node.value]
         for key, value in node.value:
             text = str(key.value)
             if text not in known:
-                self.problem(key, f"unknown key {text!r}{f' in {name}' if name else ''}{_hint(text, name)}")
+                self.problem(key, f"unknown key {text!r}{f' in {name}' if name else ''}{_hint(text, name, there)}")
             elif text in found:
                 self.problem(key, f"{text!r} stands twice in the same section")
             else:
@@ -478,21 +479,22 @@ def _kind(node: Node) -> str:
     )
 
 
-def _hint(key: str, section: str) -> str:
-    """The known key that an unknown one resembles, or the section that it belongs to."""
-    close = _did_you_mean(key, tuple(OPTIONS[section]))
+def _hint(key: str, section: str, there: Sequence[str]) -> str:
+    """The known key that an unknown one resembles and that is not `there` already, or the section it belongs to."""
+    close = _did_you_mean(key, tuple(OPTIONS[section]), there)
     if close:
         return close
     for other, options in OPTIONS.items():
         if key in options and other != section:
             return f"; {key!r} belongs to {other or 'the top of the file'}"
     everywhere = {option: name for name, options in OPTIONS.items() for option in options}
-    for match in get_close_matches(key.lower(), everywhere, n=1, cutoff=0.7):
+    match = closest(key.lower(), everywhere, taken=OPTIONS[section], cutoff=0.7)
+    if match is not None:
         where = everywhere[match]
         return f"; did you mean {match!r} in {where}?" if where else f"; did you mean {match!r} at the top of the file?"
     return f"; known are {', '.join(OPTIONS[section])}"
 
 
-def _did_you_mean(text: str, known: Sequence[str]) -> str:
-    match = get_close_matches(text.lower(), known, n=1, cutoff=0.6)
-    return f"; did you mean {match[0]!r}?" if match else ""
+def _did_you_mean(text: str, known: Sequence[str], there: Sequence[str] = ()) -> str:
+    meant = closest(text.lower(), known, taken=there)
+    return f"; did you mean {meant!r}?" if meant else ""

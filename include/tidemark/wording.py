@@ -5,9 +5,15 @@ A message is read by somebody who was woken for it: "8 min 31 s" needs no second
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
+from difflib import get_close_matches
+from typing import Final
 
-_IRREGULAR = {"has": "have", "is": "are", "was": "were", "it": "they", "needs": "need", "stretch": "stretches"}
+# How alike two table names must be to be taken for one: the schema, which most have in common, counts too.
+TABLE_CUTOFF: Final = 0.75
+
+_IRREGULAR: Final = {"has": "have", "is": "are", "was": "were", "it": "they", "needs": "need", "stretch": "stretches"}
 
 
 def duration(seconds: float) -> str:
@@ -37,3 +43,9 @@ def plural(count: int, word: str) -> str:
     if word in _IRREGULAR:
         return _IRREGULAR[word]
     return f"{word[:-1]}ies" if word.endswith("y") else f"{word}es" if word.endswith("ch") else f"{word}s"
+
+
+def closest(text: str, names: Iterable[str], *, taken: Iterable[str] = (), cutoff: float = 0.6) -> str | None:
+    """The name that was probably meant, for a "did you mean"; never one that stands there already."""
+    close = get_close_matches(text, sorted(set(names) - set(taken)), n=1, cutoff=cutoff)
+    return close[0] if close else None

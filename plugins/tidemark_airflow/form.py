@@ -12,14 +12,13 @@ it. Source: Airflow documentation, "Params"; the multi-select empties to null, s
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import Param
 
 from tidemark.config import PipelineConfig, TableRule
 from tidemark.errors import BackfillFormInvalid
-from tidemark.wording import duration
+from tidemark.wording import closest, duration
 
 if TYPE_CHECKING:
     from tidemark.backfill.planning import BackfillRequest
@@ -111,9 +110,9 @@ def request(config: PipelineConfig, given: Mapping[str, Any], typed: Iterable[st
     """
     from tidemark.backfill.planning import BackfillRequest
 
-    known = tuple(form(config))
+    known, typed = tuple(form(config)), tuple(typed)
     strange = sorted(set(typed) - set(known) - _OF_AIRFLOW)
-    unknown = [f"{key!r} is no field{_did_you_mean(key, known)}" for key in strange]
+    unknown = [f"{key!r} is no field{_did_you_mean(key, known, typed)}" for key in strange]
     if unknown:
         raise BackfillFormInvalid(pipeline=config.pipeline, problems="; ".join(unknown), fields=", ".join(known))
     names = [name.strip() for field in ("tables", "other_tables") for name in given[field] or ()]
@@ -137,6 +136,6 @@ def _label(rule: TableRule) -> str:
     return rule.pattern if rule.exact else f"{rule.pattern} (all that are captured)"
 
 
-def _did_you_mean(key: str, known: tuple[str, ...]) -> str:
-    match = get_close_matches(key, known, n=1, cutoff=0.6)
-    return f" (did you mean {match[0]!r}?)" if match else ""
+def _did_you_mean(key: str, known: Iterable[str], typed: Iterable[str]) -> str:
+    meant = closest(key, known, taken=typed)
+    return f" (did you mean {meant!r}?)" if meant else ""

@@ -100,6 +100,9 @@ def test_airflow_refuses_what_the_schema_excludes(config: PipelineConfig, conf: 
 def test_a_key_that_is_no_field_is_refused_rather_than_ignored(config: PipelineConfig) -> None:
     with pytest.raises(BackfillFormInvalid, match=r"'table' is no field \(did you mean 'tables'\?\)"):
         form.request(config, filled(config, table=["shop.orders"]), ["table"])
+    with pytest.raises(BackfillFormInvalid, match=r"'table' is no field\.") as refused:
+        form.request(config, filled(config, table=[], tables=["shop.orders"]), ["table", "tables"])
+    assert "did you mean" not in str(refused.value)
 
 
 def test_what_airflow_adds_to_a_conf_by_itself_is_no_mistake(config: PipelineConfig) -> None:

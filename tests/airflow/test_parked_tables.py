@@ -86,6 +86,25 @@ def test_without_a_notifier_one_run_is_red_after_it_confirmed(config: PipelineCo
     assert execute(config)["after"] == "0/2"
 
 
+def test_the_message_has_the_commands_of_every_way_that_it_offers(config: PipelineConfig, ledger_database: str) -> None:
+    config = with_notifier(config)
+    error = {"kind": "SchemaNotFollowed", "move": "BACKFILL", "message": "It changed. Do this or that."}
+    with connect(ledger_database) as connection:
+        tables.park(connection, "shop", "shop.orders", error)
+        tables.park(connection, "shop", "shop.stock", error | {"kind": "MergeFailed", "move": "RETRY"})
+    execute(config)
+    orders, stock = told
+    unpark = f"python -m tidemark unpark {config.path} shop.orders"
+    backfill = """airflow dags trigger shop_backfill --conf '{"tables": ["shop.orders"]}'"""
+    assert orders.splitlines()[1:] == [
+        f"To go on with its Delta tables, once they fit: {unpark}; then: {backfill}",
+        f"To begin anew, once shop/history/shop/orders and shop/current/shop/orders are removed from {config.lake}: "
+        f"{unpark} --anew; then let a run of shop_capture end; then: {backfill}",
+    ]
+    assert "It is tried again 1 h after the last time" in stock
+    assert "--anew" not in stock
+
+
 def test_the_notifier_is_called_once_per_parked_table(config: PipelineConfig, ledger_database: str) -> None:
     config = with_notifier(config)
     for table in ("shop.orders", "shop.stock"):

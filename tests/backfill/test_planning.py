@@ -11,7 +11,7 @@ import pytest
 
 from tests.backfill.conftest import Captured
 from tidemark.backfill import planning
-from tidemark.backfill.wanted import Wanted
+from tidemark.backfill.wanted import Wanted, wanted
 from tidemark.config import TableRule
 from tidemark.errors import (
     BackfillIsOpen,
@@ -22,7 +22,8 @@ from tidemark.errors import (
     JoinHorizonBlocked,
     RowFilterInvalid,
 )
-from tidemark.ledger import leases
+from tidemark.ledger import connection as ledger_sessions
+from tidemark.ledger import joins, leases, tables
 
 
 def a_table(captured: Captured, rows: int = 100) -> None:
@@ -56,6 +57,8 @@ def test_unknown_names_are_refused_with_the_nearest(captured: Captured) -> None:
     a_table(captured)
     with pytest.raises(BackfillTablesUnknown, match=r"'public\.order' \(did you mean 'public\.orders'\?\)"):
         captured.plan(tables=["public.order"])
+    with pytest.raises(BackfillTablesUnknown, match=r"capture: 'public\.order'\. "):
+        captured.plan(tables=["public.order", "public.orders"])
     with pytest.raises(BackfillTablesUnknown, match="'nonsense'"):
         captured.plan(tables=["public.orders", "nonsense"])
 
@@ -246,6 +249,29 @@ def test_what_has_no_key_is_read_as_a_whole_or_not_at_all(captured: Captured) ->
     with pytest.raises(BackfillRefused, match="make every row count as new"):
         captured.plan(tables=["public.log"])
     assert len(captured.plan(tables=["public.log"], replace=True)) == 1
+
+
+def test_after_unpark_anew_a_capture_run_comes_first_and_that_is_said(
+    captured: Captured, caplog: pytest.LogCaptureFixture
+) -> None:
+    a_table(captured)
+    captured.plan(tables=["public.orders"])
+    with ledger_sessions.connect(captured.ledger) as connection:
+        tables.park(
+            connection, captured.config.pipeline, "public.orders", {"kind": "X", "move": "BACKFILL", "message": ""}
+        )
+        assert captured.plan() == []
+        assert "public.orders needs a backfill and is left out: it is parked" in caplog.text
+        joins.begin_anew(connection, captured.config.pipeline, "public.orders")
+    assert wanted(captured.config, ledger=captured.ledger) == []
+    with pytest.raises(CaptureNotBegun, match=r"A backfill of public\.orders cannot begin .* Run the capture DAG"):
+        captured.plan()
+
+    captured.execute("CREATE TABLE other (id int PRIMARY KEY)", "INSERT INTO other VALUES (1)")
+    captured.capture()
+    captured.ledger_query("""UPDATE tidemark.tables SET join_horizon = NULL WHERE "table" LIKE '%orders' RETURNING 1""")
+    assert [one.table for one in captured.plan()] == ["public.other"]
+    assert "A backfill of public.orders cannot begin" in caplog.text
 
 
 # --- what is wanted ---------------------------------------------------------------------------------------------------

@@ -358,3 +358,23 @@ def test_a_number_that_a_reader_gave_to_another_shape_makes_the_drain_try_again(
     with pytest.raises(SchemaVersionTaken, match=r"s\.a"):
         register(book, lease, manifest_of(100, 200, "s.a"))
     assert batches.staged(book, "shop") == Lsn(100)
+
+
+def test_the_shape_that_the_target_has_is_that_of_the_last_changes_applied(
+    book: Book, lease: Lease, generation: Generation
+) -> None:
+    register(book, lease, manifest_of(100, 200, "s.a"))
+    assert schema_versions.merged(book, "shop", "s.a") is None
+    wider = schema_of("s.a", 2, ("id", "added"))
+    manifest = manifest_of(200, 300, "s.a", schemas=(wider,))
+    (table,) = manifest.tables
+    register(
+        book,
+        lease,
+        replace(manifest, tables=(replace(table, files=(replace(table.files[0], schema_version=2),)),)),
+    )
+    for end, version in ((200, 1), (300, 2)):
+        positions.rise(book, "shop", 1, "s.a", history_lsn=Lsn(end), current_lsn=Lsn(end))
+        found = schema_versions.merged(book, "shop", "s.a")
+        assert found is not None
+        assert found.version == version

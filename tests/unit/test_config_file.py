@@ -125,6 +125,11 @@ class TestProblems:
                 "4: unknown key 'manage_publicatoin'; did you mean 'manage_publication' in source?",
             ),
             ("lake: /b", "4: 'lake' stands twice in the same section"),
+            (
+                "lakes: /b",
+                "4: unknown key 'lakes'; known are pipeline, source, tables, lake, ledger, spark, "
+                "schedule, auto_backfill, mask_salt_connection, notifier, bounds",
+            ),
             ("notifier: mail", "4: notifier 'mail' is no dotted path of a class"),
             ("ledger: tidemark", "4: ledger must be a mapping with the keys connection"),
             (

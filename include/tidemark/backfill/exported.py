@@ -126,9 +126,7 @@ def exported_snapshot(config: PipelineConfig, source: str) -> Iterator[ImportedS
         yield ImportedSnapshot(values[2], Lsn.parse(values[1]))
 
 
-def _why(
-    config: PipelineConfig, source: str, result: pq.abc.PGresult
-) -> SnapshotExportBlocked | SnapshotExportFailed:
+def _why(config: PipelineConfig, source: str, result: pq.abc.PGresult) -> SnapshotExportBlocked | SnapshotExportFailed:
     error = from_result(result, SPOKEN_BY_A_WALSENDER)
     if isinstance(error, psycopg.errors.LockNotAvailable):
         waited = duration(config.bounds.join_wait_s)

@@ -20,7 +20,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from difflib import get_close_matches
 from typing import Any, Final
 
 import psycopg
@@ -56,7 +55,7 @@ from tidemark.source.catalog import CapturedTable
 from tidemark.source.keyset import TableToRead
 from tidemark.source.publication import lock_bounded, snapshot_xmin, transactions_in_flight
 from tidemark.waits import Wait
-from tidemark.wording import counted, duration, moment
+from tidemark.wording import TABLE_CUTOFF, closest, counted, duration, moment
 
 log = logging.getLogger(__name__)
 
@@ -267,11 +266,36 @@ class _Planner:
         for table, (mode, keys) in sorted(asked.items()):
             row = rows.get(table)
             if row is None or row.state == "parked" or self._unfit(at_source.get(table), row) is not None:
-                continue
+                continue  # which `_say_what_is_left_out` says
             mode = mode if mode == "keys" else request.mode
             goes_on = any(known.table == table for known in was_open)
             wishes.append(_Wish(at_source[table], row, mode, None, keys, explicit=False, was_open=goes_on))
+        self._say_what_is_left_out(at_source, rows, nothing_else=not wishes)
         return wishes
+
+    def _say_what_is_left_out(
+        self, at_source: dict[str, CapturedTable], rows: dict[str, TableRow], *, nothing_else: bool
+    ) -> None:
+        """Tables that need a backfill and cannot have one now. Where it is for want of a capture run, as after
+        `unpark --anew`, and there is `nothing_else`, a green run that did nothing would hide it: raises
+        CaptureNotBegun."""
+        waiting = {}
+        for table, row in rows.items():
+            if not (row.captured and row.needs_backfill):
+                continue
+            unfit = self._unfit(at_source.get(table), row)
+            if row.state == "parked":
+                log.warning("%s needs a backfill and is left out: it is parked", table)
+            elif unfit is not None:
+                waiting[table] = unfit
+        if not waiting:
+            return
+        refused = CaptureNotBegun(
+            tables=listed(waiting), pipeline=self._config.pipeline, reason=next(iter(waiting.values()))
+        )
+        if nothing_else:
+            raise refused
+        log.warning("%s", refused)
 
     def _named(self, at_source: dict[str, CapturedTable], rows: dict[str, TableRow]) -> list[str]:
         """The ids of the tables that the form names, each once."""
@@ -285,8 +309,9 @@ class _Planner:
             elif found:
                 not_captured[text] = self._unfit(at_source[found[0]], rows.get(found[0])) or ""
             else:
-                close = get_close_matches(text, [_readable(t.table) for t in at_source.values()], n=1, cutoff=0.6)
-                problems.append(f"{text!r}" + (f" (did you mean {close[0]!r}?)" if close else ""))
+                readable = [_readable(captured.table) for captured in at_source.values()]
+                meant = closest(text, readable, taken=self._request.tables, cutoff=TABLE_CUTOFF)
+                problems.append(f"{text!r}" + (f" (did you mean {meant!r}?)" if meant else ""))
         if problems:
             raise BackfillTablesUnknown(pipeline=self._config.pipeline, problems=", ".join(problems))
         if not_captured:

@@ -36,7 +36,8 @@ class Wanted:
 
 
 def wanted(config: PipelineConfig, *, ledger: str, quiet_s: float = 0.0) -> list[Wanted]:
-    """What a backfill run should take, by table. Tables of which a backfill was begun, adopted or read on within the
+    """What a backfill run should take, by table. A table whose join no capture run has judged yet, as after it was
+    begun anew, is not among them. Tables of which a backfill was begun, adopted or read on within the
     last `quiet_s` seconds are left out: a run that fails at once is not repeated at once."""
     with connect(ledger) as connection:
         migrations.require(connection)
@@ -44,7 +45,7 @@ def wanted(config: PipelineConfig, *, ledger: str, quiet_s: float = 0.0) -> list
         found = [
             _of(connection, config.pipeline, row)
             for row in tables.all_of(connection, config.pipeline)
-            if row.captured and row.state != "parked" and row.table not in quiet
+            if row.captured and row.state != "parked" and row.join_horizon is not None and row.table not in quiet
         ]
     return [one for one in found if one is not None]
 

@@ -293,6 +293,7 @@ class _Run:
             self._look,
             lambda t: schema_versions.streamed(ledger_conn, config.pipeline, t),
             lambda t: schema_versions.ahead(ledger_conn, config.pipeline, t),
+            lambda t: schema_versions.merged(ledger_conn, config.pipeline, t),
         )
         self._fingerprints, self._changed, self._marks = self._read_fingerprints()
         self._next_xid = _next_xid(source_conn)

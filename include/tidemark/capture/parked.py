@@ -7,13 +7,18 @@ the next run, and a cleared task tells nothing again. A table that is un-parked 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from shlex import quote
 
 from tidemark.config import PipelineConfig
-from tidemark.errors import Move
+from tidemark.errors import BEGIN_ANEW, Move, leaves
+from tidemark.formats import layout
 from tidemark.ledger import table_errors, tables
 from tidemark.ledger.connection import connect
 from tidemark.ledger.table_errors import TableErrors
+from tidemark.names import TableName
+from tidemark.wording import duration
 
 
 def announce_parked(config: PipelineConfig, *, ledger: str, tell: Callable[[str], None]) -> list[str]:
@@ -42,12 +47,30 @@ def _of_preflight(config: PipelineConfig, found: TableErrors) -> str:
 
 
 def _message(config: PipelineConfig, table: str, error: dict[str, str]) -> str:
-    next_step = (
-        f"It is tried again every {config.bounds.unpark_retry_s} s."
-        if error["move"] == Move.RETRY
-        else f"After that: python -m tidemark unpark {config.path} {table}"
-    )
-    return (
+    said = (
         f"Table {table} of pipeline {config.pipeline} was parked ({error['kind']}): {error['message']} Its changes are "
-        f"staged meanwhile, and the other tables go on. {next_step}"
+        "staged meanwhile, and the other tables go on."
     )
+    return "\n".join([said, *ways_on(config, table, error)])
+
+
+def ways_on(config: PipelineConfig, table: str, error: dict[str, str]) -> list[str]:
+    """What ends the park, one line for each way that the error's remedy offers, with its commands."""
+    unpark = f"python -m tidemark unpark {quote(config.path)} {quote(table)}"
+    if error["move"] == Move.RETRY:
+        again = duration(config.bounds.unpark_retry_s)
+        return [f"It is tried again {again} after the last time; to have the next run try it: {unpark}"]
+    leaf = {one.__name__: one for one in leaves()}.get(error["kind"])
+    conf = quote(json.dumps({"tables": [table]}))
+    backfill = f"airflow dags trigger {config.pipeline}_backfill --conf {conf}"
+    offers_anew = leaf is not None and BEGIN_ANEW in leaf.remedy
+    then = f"; then: {backfill}" if error["move"] == Move.BACKFILL else ""
+    ways = [f"{'To go on with its Delta tables, once they fit' if offers_anew else 'After that'}: {unpark}{then}"]
+    if offers_anew:
+        name = TableName.parse(table)
+        both = f"{layout.history_table(config.pipeline, name)} and {layout.current_table(config.pipeline, name)}"
+        ways.append(
+            f"To begin anew, once {both} are removed from {config.lake}: {unpark} --anew; then let a run of "
+            f"{config.pipeline}_capture end; then: {backfill}"
+        )
+    return ways

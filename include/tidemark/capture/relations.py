@@ -49,14 +49,16 @@ class Schemas:
         look: Callable[[], Catalog],
         versions: Callable[[str], list[TableSchema]],
         ahead: Callable[[str], list[TableSchema]] = lambda _: [],
+        merged: Callable[[str], TableSchema | None] = lambda _: None,
     ) -> None:
         """`rule_for` is `PipelineConfig.rule`; `look` reads the catalogue, `versions` what the stream brought of a
         table so far, oldest first, `ahead` the newer versions that only a backfill's reader has seen, in the
-        catalogue."""
+        catalogue, `merged` the one that its target has."""
         self._rule_for = rule_for
         self._look = look
         self._versions = versions
         self._ahead = ahead
+        self._merged = merged
         self._catalog = look()
         self._latest: dict[TableName, TableSchema | None] = {}
         self._marks: dict[tuple[TableName, int], tuple[TableMark, ...]] = {}
@@ -84,11 +86,23 @@ class Schemas:
             found = replace(latest, relation_oid=shape.relation_oid)
         else:
             found = replace(shape, version=_number(shape, latest, ahead))
-            differences += _since(latest, ahead, found)
+            differences += self._since_merged(found, _since(latest, ahead, found))
         if marks := marks_of(found.table, differences):
             self._marks[found.table, found.version] = tuple(marks)
         self._latest[found.table] = found
         return found
+
+    def _since_merged(self, found: TableSchema, differences: list[Difference]) -> list[Difference]:
+        """A table that is parked may change again, and whoever mends the target must know of every change, not of the
+        last one: what parks it is told as of the shape that was merged last."""
+        if not any(difference.verdict is Verdict.PARK for difference in differences):
+            return differences
+        merged = self._merged(str(found.table))
+        if merged is None:
+            return differences
+        all_of_them = [one for one in compare_schemas(merged, found) if one.verdict is Verdict.PARK]
+        others = [one for one in differences if one.verdict is not Verdict.PARK]
+        return [*all_of_them, *others] if all_of_them else differences
 
     def _note_other_name(self, relation: RelationMessage) -> None:
         """Changes of a captured table under another name than it has now: they go to that name's table, or nowhere,

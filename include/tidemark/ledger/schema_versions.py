@@ -70,3 +70,18 @@ def _versions(connection: psycopg.Connection[Any], condition: str, pipeline: str
         "ORDER BY version"
     )
     return [TableSchema.from_json(raw) for (raw,) in connection.execute(query.encode(), (pipeline, table))]
+
+
+def merged(connection: psycopg.Connection[Any], pipeline: str, table: str) -> TableSchema | None:
+    """The newest version of which anything was applied: the shape that the target has. None before that."""
+    found = _versions(
+        connection,
+        """version = (SELECT max((file ->> 'schema_version')::int)
+                        FROM tidemark.batch_tables b
+                        JOIN tidemark.positions p USING (pipeline, generation, "table")
+                       CROSS JOIN LATERAL jsonb_array_elements(b.files) AS file
+                       WHERE b.pipeline = v.pipeline AND b."table" = v."table" AND b.end_lsn <= p.applied_lsn)""",
+        pipeline,
+        table,
+    )
+    return found[-1] if found else None

@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any, Final
 
 import psycopg
@@ -27,7 +26,7 @@ from tidemark.source.publication import (
     SourceTable,
 )
 from tidemark.source.slot import SlotState
-from tidemark.wording import duration
+from tidemark.wording import TABLE_CUTOFF, closest, duration
 
 OLDEST_VERSION: Final = 15
 NEWEST_VERSION: Final = 18
@@ -273,15 +272,16 @@ def table_findings(found: Matching, config: PipelineConfig, facts: ServerFacts) 
 
 def _selection_findings(found: Matching) -> Iterator[Finding]:
     names = {f"{name.schema}.{name.name}": name for name in found.names}
+    written = {f"{source.table.schema}.{source.table.name}" for source in found.tables if source.exact}
     for rule in found.unmatched:
         if rule.exact:
-            close = get_close_matches(rule.pattern, names, n=1, cutoff=0.6)
+            meant = closest(rule.pattern, names, taken=written, cutoff=TABLE_CUTOFF)
             (schema, _), (name, _) = split_pattern(rule.pattern)
             yield Finding.of_tables(
                 "tables",
                 [TableName(schema, name)],
                 f"Table {rule.pattern} (line {rule.line} of the file) does not exist at the source",
-                f"Did you mean {close[0]}?" if close else "Correct the name, or create the table",
+                f"Did you mean {meant}?" if meant else "Correct the name, or create the table",
                 bars="capture",
                 move=Move.FIX_CONFIG,
             )
@@ -327,11 +327,11 @@ def _column_findings(table: SourceTable, config: PipelineConfig) -> Iterator[Fin
             continue
         for column in (*entry.leave_out, *entry.mask, *entry.target):
             if column not in types:
-                close = get_close_matches(column, types, n=1, cutoff=0.6)
+                meant = closest(column, types, taken=(*rule.leave_out, *rule.mask, *rule.target))
                 yield wrong(
                     "columns",
                     f"{name} has no column {column!r} (line {entry.line} of the file)",
-                    f"Did you mean {close[0]!r}?" if close else "Correct the name",
+                    f"Did you mean {meant!r}?" if meant else "Correct the name",
                     "joining" if column in entry.target else "capture",
                 )
     key = set(table.relation.key)

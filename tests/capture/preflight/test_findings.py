@@ -41,11 +41,12 @@ class TestFindings:
             "shop.orders has no column 'nte'",
             "Did you mean 'note'?",
             "shop.ordes (line 5 of the file) does not exist",
-            "Did you mean shop.orders?",
+            "Correct the name, or create the table",
             "spark://local[*], which Spark does not know",
             "shop.late fits a pattern but is not captured",
         ):
             assert fragment in text, text
+        assert "Did you mean shop.orders?" not in text, "the file has it already"
         assert all(f.remedy for f in (*report.errors, *report.table_errors))
         concerned = [table.name for f in report.table_errors for table in f.tables]
         assert sorted(concerned) == ["Mixed", "Mixed", "Mixed", "orders", "orders", "ordes"]

@@ -68,6 +68,18 @@ def test_another_shape_is_the_next_version_and_its_marks_are_given_once() -> Non
     assert later.take_marks(second) == ()
 
 
+def test_a_parked_table_that_changes_again_is_told_with_every_column_that_changed() -> None:
+    merged = one(schemas(Source("id")), relation(("id", 20, True), ("note", 25, False), ("more", 25, False)))
+    between = one(schemas(Source("id"), merged), relation(("id", 20, True), ("note", 20, False), ("more", 25, False)))
+    asked = Schemas(
+        lambda _: TableRule("public.*"), Source("id").look, lambda _: [merged, between], merged=lambda _: merged
+    )
+    last = one(asked, relation(("id", 20, True), ("note", 20, False), ("more", 20, False)))
+    (mark,) = asked.take_marks(last)
+    assert 'column "note" changed from' in mark.message
+    assert 'column "more" changed from' in mark.message
+
+
 def test_a_table_that_no_rule_names_is_not_captured() -> None:
     assert Schemas(lambda _: None, Source("id").look, lambda _: []).schema_for(relation(("id", 20, True))) is None
 
