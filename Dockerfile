@@ -1,5 +1,6 @@
 # Airflow with everything that a capture run needs: the lock's packages, Java, Delta's jars, this checkout.
-FROM python:3.11-slim-bookworm
+# The digest of 3.11.16 for all platforms; `docker buildx imagetools inspect python:3.11-slim-bookworm` says a newer one.
+FROM python:3.11-slim-bookworm@sha256:0bee7276f83efd4a1ee05bbbf4281d95ed28e079220a9457f25a93e3f1e3c31b
 
 RUN apt-get update \
  && apt-get install -y --no-install-recommends openjdk-17-jre-headless procps tini \
@@ -7,8 +8,12 @@ RUN apt-get update \
  && useradd --create-home --uid 50000 airflow
 
 WORKDIR /opt/tidemark
+# Spark comes as source: what builds it is from the lock too, like pip itself.
 COPY requirements.txt .
-RUN pip install --no-cache-dir --require-hashes -r requirements.txt
+COPY include/sandbox include/sandbox
+RUN PYTHONPATH=include python -m sandbox.lock requirements.txt pip setuptools > /tmp/bootstrap.txt \
+ && pip install --no-cache-dir --no-deps --require-hashes --only-binary :all: -r /tmp/bootstrap.txt \
+ && pip install --no-cache-dir --no-deps --require-hashes --no-build-isolation -r requirements.txt
 
 COPY . .
 ENV PYTHONPATH=/opt/tidemark/include \

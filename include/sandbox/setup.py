@@ -22,6 +22,7 @@ from pathlib import Path
 from sandbox import java, system_packages
 from sandbox.checkout import Checkout, this_checkout
 from sandbox.jars import JARS, sha256
+from sandbox.lock import entries_of
 from sandbox.steps import StepFailed, Steps, fail, run
 
 
@@ -90,44 +91,39 @@ def _environment(checkout: Checkout) -> None:
     options = [] if with_pip else ["--without-pip"]
     run([sys.executable, "-m", "venv", "--clear", *options, checkout.venv], log, env=os.environ)
     if not with_pip:
-        run([sys.executable, "-m", "pip", "--python", checkout.python, "install", "pip"], log, env=os.environ)
+        _bootstrap(checkout, [sys.executable, "-m", "pip", "--python", checkout.python], ("pip",))
 
 
 def _install(checkout: Checkout, lock: Path) -> None:
-    """With uv, itself from the lock, in half a minute; where it cannot be had or fails, with pip, in some minutes."""
+    """With uv, itself from the lock, in half a minute; where it cannot be had or fails, with pip, in some minutes.
+
+    Spark comes as source, and what builds it is from the lock too: without `--no-build-isolation` both would fetch the
+    newest setuptools, unseen by any hash, and run it.
+    """
     cache = checkout.made / "cache" / "uv"
-    pip: list[str | Path] = [
-        checkout.python,
-        "-m",
-        "pip",
-        "install",
-        "--disable-pip-version-check",
-        "--require-hashes",
-        "-r",
-    ]
+    pip: list[str | Path] = [checkout.python, "-m", "pip"]
     env = {**os.environ, "VIRTUAL_ENV": str(checkout.venv)}
+    only_lock = ["--no-deps", "--require-hashes", "--no-build-isolation", "-r", lock]
+    _bootstrap(checkout, pip, ("pip", "setuptools"))
     try:
-        only_uv = checkout.made / "uv.txt"
-        only_uv.write_text(_entry(lock.read_text(), "uv"))
-        run([*pip, only_uv], checkout.logs / "uv.log", env=env)
+        _bootstrap(checkout, pip, ("uv",))
         temporary = checkout.made / "tmp"
         temporary.mkdir(exist_ok=True)
         with_settings = {"UV_CACHE_DIR": str(cache), **_uv_settings(checkout), **env, "TMPDIR": str(temporary)}
-        uv = [checkout.venv / "bin" / "uv", "pip", "install", "--no-deps", "--require-hashes", "-r", lock]
+        uv = [checkout.venv / "bin" / "uv", "pip", "install", *only_lock]
         run(uv, checkout.logs / "packages.log", env=with_settings)
     except StepFailed:
-        run([*pip, lock], checkout.logs / "packages-pip.log", env=env)
+        run([*pip, "install", *only_lock], checkout.logs / "packages-pip.log", env=env)
     shutil.rmtree(cache, ignore_errors=True)  # twice the size of what it installed
 
 
-def _entry(lock: str, package: str) -> str:
-    """One package's lines of the lock, hashes included."""
-    lines = lock.splitlines()
-    first = next(i for i, line in enumerate(lines) if line.startswith(f"{package}=="))
-    last = first
-    while lines[last].endswith("\\"):
-        last += 1
-    return "\n".join(lines[first : last + 1]) + "\n"
+def _bootstrap(checkout: Checkout, pip: list[str | Path], packages: tuple[str, ...]) -> None:
+    """What installs the rest, from the lock and nowhere else. The first pip is Python's own or the machine's."""
+    name = "-".join(packages)
+    entries = checkout.made / f"{name}.txt"
+    entries.write_text(entries_of((checkout.root / "requirements.txt").read_text(), packages))
+    options = ["--disable-pip-version-check", "--no-deps", "--require-hashes", "--only-binary", ":all:"]
+    run([*pip, "install", *options, "-r", entries], checkout.logs / f"{name}.log", env=os.environ)
 
 
 def _uv_settings(checkout: Checkout) -> dict[str, str]:

@@ -11,6 +11,7 @@ import pytest
 from sandbox import jars, java, setup, system_packages
 from sandbox.checkout import Checkout, this_checkout
 from sandbox.jars import Jar
+from sandbox.lock import entries_of
 from sandbox.steps import StepFailed, Steps
 
 
@@ -76,8 +77,54 @@ def test_every_package_of_the_lock_has_a_hash_and_no_line_names_a_host() -> None
     assert len(packages) > 100
     assert all(line.endswith("\\") for line in packages)
     assert "://" not in lock
-    assert setup._entry(lock, "uv").startswith("uv==")
-    assert setup._entry(lock, "uv").count("==") == 1
+    assert entries_of(lock, ["uv"]).startswith("uv==")
+    assert entries_of(lock, ["uv"]).count("==") == 1
+
+
+@pytest.mark.parametrize("ensurepip", [True, False])
+@pytest.mark.parametrize("uv_works", [True, False])
+def test_nothing_is_installed_or_built_but_what_the_lock_has_a_hash_of(
+    ensurepip: bool, uv_works: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkout = Checkout(tmp_path)
+    checkout.made.mkdir()
+    lock = tmp_path / "requirements.txt"
+    lock.write_text((this_checkout().root / "requirements.txt").read_text())
+    installing: list[list[str]] = []
+
+    def run(command: list[object], log: Path, **_: object) -> None:
+        words = [str(word) for word in command]
+        if "install" in words:
+            installing.append(words)
+            if words[0].endswith("/uv") and not uv_works:
+                raise StepFailed("no")
+
+    monkeypatch.setattr(setup, "run", run)
+    monkeypatch.setattr(setup, "_uv_settings", lambda _: {})
+    monkeypatch.setattr(
+        setup.importlib.util, "find_spec", lambda name: None if name == "ensurepip" and not ensurepip else name
+    )
+    setup._environment(checkout)
+    setup._install(checkout, lock)
+    for words in installing:
+        assert {"--require-hashes", "--no-deps"} <= set(words)
+        assert "--no-build-isolation" in words or words[words.index("--only-binary") + 1] == ":all:"
+        assert words[-2] == "-r"
+    entries = [Path(words[-1]) for words in installing]
+    begun = [entry.name for entry in entries if entry != lock]
+    assert begun == [*(["pip.txt"] if not ensurepip else []), "pip-setuptools.txt", "uv.txt"]
+    assert entries.count(lock) == (1 if uv_works else 2)
+    for entry in entries:
+        assert all("--hash=sha256:" in block for block in entry.read_text().split("\n    # via")[0].split("==")[1:2])
+
+
+def test_the_image_installs_by_the_same_rule() -> None:
+    lines = (this_checkout().root / "Dockerfile").read_text().replace("\\\n", " ").splitlines()
+    installing = [command for line in lines for command in line.split("&&") if "pip install" in command]
+    assert len(installing) == 2
+    for command in installing:
+        assert "--require-hashes" in command
+        assert "--only-binary :all:" in command or "--no-build-isolation" in command
 
 
 def test_what_pip_is_told_reaches_uv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

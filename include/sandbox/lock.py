@@ -1,0 +1,28 @@
+"""The lock's entries of some packages, hashes included: `python -m sandbox.lock requirements.txt pip setuptools`.
+
+What installs the packages must not be fetched by any other rule than they are; the Dockerfile asks in this way.
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def entries_of(lock: str, packages: Sequence[str]) -> str:
+    """Raises StopIteration where the lock does not have one of them."""
+    lines = lock.splitlines()
+    entries: list[str] = []
+    for package in packages:
+        first = next(number for number, line in enumerate(lines) if line.startswith(f"{package}=="))
+        last = first
+        while lines[last].endswith("\\"):
+            last += 1
+        entries += lines[first : last + 1]
+    return "\n".join(entries) + "\n"
+
+
+if __name__ == "__main__":
+    print(entries_of(Path(sys.argv[1]).read_text(), sys.argv[2:]), end="")
