@@ -1,8 +1,9 @@
-"""`python -m tidemark preflight|status|unpark FILE …`: what the DAGs do and know, on a terminal.
+"""`python -m tidemark preflight|status|unpark|forget FILE …`: what the DAGs do and know, on a terminal.
 
     preflight FILE [--look]   look at everything and bring about what the first run needs; --look changes nothing
-    status FILE               where the pipeline stands: slot, generation, and each table
+    status FILE               where the pipeline stands, and what needs somebody; --all: each table; --json
     unpark FILE TABLE         let the next run apply all staged batches of a parked table
+    forget FILE TABLE         show a table no more that is captured no more; its Delta tables stay
 
 Exit status 0: as it should be; 1: something needs somebody, and it was said what; 2: the
 command line was not understood.
@@ -11,6 +12,7 @@ command line was not understood.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -61,36 +63,55 @@ def _preflight(config: PipelineConfig, options: argparse.Namespace, look_up: Loo
 
 
 def _status(config: PipelineConfig, options: argparse.Namespace, look_up: LookUp) -> int:
+    from tidemark.capture import status_text
     from tidemark.capture.status import read_status
 
-    status = read_status(
-        config,
-        source=look_up(config.source_connection).conninfo(),
-        ledger=look_up(config.ledger_connection).conninfo(),
-    )
-    print(status)
+    def conninfo(connection: str) -> str | TidemarkError:
+        try:
+            return look_up(connection).conninfo()
+        except TidemarkError as wrong:
+            return wrong
+
+    status = read_status(config, source=conninfo(config.source_connection), ledger=conninfo(config.ledger_connection))
+    if options.json:
+        print(json.dumps(status_text.to_json(status), indent=2))
+    else:
+        print(status_text.text(status, everything=options.all))
     return 1 if status.needs_somebody else 0
 
 
 def _unpark(config: PipelineConfig, options: argparse.Namespace, look_up: LookUp) -> int:
-    from tidemark.capture.status import unpark
+    from tidemark.capture.by_hand import unpark
 
     said, done = unpark(config, options.table, ledger=look_up(config.ledger_connection).conninfo(), anew=options.anew)
     print(said)
     return 0 if done else 1
 
 
+def _forget(config: PipelineConfig, options: argparse.Namespace, look_up: LookUp) -> int:
+    from tidemark.capture.by_hand import forget
+
+    said, done = forget(config, options.table, ledger=look_up(config.ledger_connection).conninfo())
+    print(said)
+    return 0 if done else 1
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tidemark", description=(__doc__ or "").partition("\n")[0])
-    commands = parser.add_subparsers(required=True, metavar="preflight|status|unpark")
+    commands = parser.add_subparsers(required=True, metavar="preflight|status|unpark|forget")
     preflight = commands.add_parser("preflight", help="look at everything and bring about what the first run needs")
     preflight.add_argument("--look", action="store_true", help="create and change nothing")
     status = commands.add_parser("status", help="where the pipeline stands")
     unpark = commands.add_parser("unpark", help="let the next run apply a parked table's batches")
-    for command, function in ((preflight, _preflight), (status, _status), (unpark, _unpark)):
+    status.add_argument("--all", action="store_true", help="every table, and everything in full")
+    status.add_argument("--json", action="store_true", help="all of it for programs")
+    forget = commands.add_parser("forget", help="show a table no more that is captured no more")
+    functions = ((preflight, _preflight), (status, _status), (unpark, _unpark), (forget, _forget))
+    for command, function in functions:
         command.add_argument("file", help="pipeline file, for example include/pipelines/shop.yaml")
         command.set_defaults(command=function)
-    unpark.add_argument("table", help="schema.table")
+    for command in (unpark, forget):
+        command.add_argument("table", help="schema.table")
     unpark.add_argument("--anew", action="store_true", help="both Delta tables were removed: begin with empty ones")
     return parser
 

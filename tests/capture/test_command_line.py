@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,7 +31,8 @@ def file(source: str, tmp_path: Path) -> Path:
 def connections(source: str, empty_ledger_database: str) -> Callable[[str], Connection]:
     def uri(conninfo: str) -> str:
         given = psycopg.conninfo.conninfo_to_dict(conninfo)
-        return f"postgres://{given['user']}@{given['host']}:{given['port']}/{given['dbname']}"
+        login = f"{given['user']}:{given['password']}"
+        return f"postgres://{login}@{given['host']}:{given['port']}/{given['dbname']}"
 
     environment = {
         "AIRFLOW_CONN_SHOP_SOURCE": uri(source),
@@ -46,7 +49,7 @@ def test_preflight_status_and_unpark_of_a_pipeline(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["status", str(file)], look_up=connections) == 1
-    assert "run the preflight task" in capsys.readouterr().err.lower()
+    assert "run the preflight task" in capsys.readouterr().out.lower()
 
     assert main(["preflight", str(file), "--look"], look_up=connections) == 0
     assert 'Would create slot "tidemark_line"' in capsys.readouterr().out
@@ -55,8 +58,11 @@ def test_preflight_status_and_unpark_of_a_pipeline(
 
     assert main(["status", str(file)], look_up=connections) == 0
     shown = capsys.readouterr().out
-    assert "generation  1, staged" in shown
-    assert "shop.orders  merging" in shown
+    assert "pipeline line: nothing needs anybody" in shown
+    assert "generation 1, staged" in shown
+    assert "tables  1: 1 ok" in shown
+    assert main(["status", "--all", str(file)], look_up=connections) == 0
+    assert "shop.orders  ok" in capsys.readouterr().out
 
     with ledger_sessions.connect(empty_ledger_database) as ledger:
         tables.park(ledger, "line", "shop.orders", {"kind": "X", "move": "FIX_TARGET", "message": "It broke."})
@@ -109,15 +115,147 @@ def test_a_broken_file_and_an_unknown_connection_are_said(
     assert f"{file}:1: " in capsys.readouterr().err
 
 
-def test_a_source_that_is_away_leaves_the_ledgers_part_of_the_status(
-    file: Path, connections: Callable[[str], Connection], capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("away", ["shop_source", "tidemark_ledger", "no such source", "no such ledger", "the lake"])
+def test_status_answers_whatever_is_away_and_says_what_it_could_not_see(
+    file: Path, connections: Callable[[str], Connection], capsys: pytest.CaptureFixture[str], away: str
 ) -> None:
     assert main(["preflight", str(file)], look_up=connections) == 0
+    lost = {"no such source": "shop_source", "no such ledger": "tidemark_ledger"}
 
-    def without_source(wanted: str) -> Connection:
-        return parse(wanted, "postgres://x@127.0.0.1:1/x") if wanted == "shop_source" else connections(wanted)
+    def without(wanted: str) -> Connection:
+        if wanted == lost.get(away):
+            raise ConnectionMissing(connection=wanted, variable="X")
+        return parse(wanted, "postgres://x@127.0.0.1:1/x") if wanted == away else connections(wanted)
 
-    assert main(["status", str(file)], look_up=without_source) == 1
+    if away == "the lake":
+        shutil.rmtree(file.parent / "lake")
+    capsys.readouterr()
+    assert main(["status", "--all", str(file)], look_up=without) == 1
     shown = capsys.readouterr().out
-    assert "cannot be reached" in shown
-    assert "shop.orders  merging" in shown
+    assert shown.count("cannot be seen:") == 1
+    what = "lake" if away == "the lake" else "ledger" if "ledger" in away else "source"
+    assert f"The {what} cannot be seen: " in shown
+    assert ("confirmed 0/" in shown) == (what != "source")
+    assert ("shop.orders  ok" in shown) == (what != "ledger")
+    assert main(["status", "--json", str(file)], look_up=without) == 1
+    assert list(json.loads(capsys.readouterr().out)["unseen"]) == [what]
+
+
+def test_the_status_of_many_tables_fits_a_screen(
+    file: Path,
+    source: str,
+    connections: Callable[[str], Connection],
+    empty_ledger_database: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with psycopg.connect(source, autocommit=True) as connection:
+        for n in range(129):
+            connection.execute(f"CREATE TABLE shop.table_with_a_longer_name_{n:03} (id int PRIMARY KEY)".encode())
+        connection.execute("CREATE TABLE shop.odd (id int PRIMARY KEY, _op text)")
+    assert main(["preflight", str(file)], look_up=connections) == 1
+    capsys.readouterr()
+    assert main(["status", str(file)], look_up=connections) == 1
+    shown = capsys.readouterr().out
+    assert "tables  131: 130 ok, 1 not captured" in shown
+    assert "shop.odd" in shown
+    assert len(shown) < 1500
+    with ledger_sessions.connect(empty_ledger_database) as ledger:
+        for n in range(100):
+            error = {
+                "kind": "TargetDiffers",
+                "move": "FIX_TARGET",
+                "message": f"Table {n} broke, and that is long." * 9,
+            }
+            tables.park(ledger, "line", f"shop.table_with_a_longer_name_{n:03}", error)
+        for n in range(100, 129):
+            table = f"shop.table_with_a_longer_name_{n:03}"
+            tables.mark_needs_backfill(ledger, "line", table, tables.GAP, "changes are gone")
+    assert main(["status", str(file)], look_up=connections) == 1
+    shown = capsys.readouterr().out
+    assert "130 things need somebody" in shown
+    assert "tables  131: 1 ok, 29 needs a backfill, 1 not captured, 100 parked" in shown
+    assert "and 9 more: changes are gone" in shown
+    assert "99 more" in shown
+    assert len(shown) < 4000
+    assert len(shown.splitlines()) < 30
+    assert main(["status", "--all", str(file)], look_up=connections) == 1
+    shown = capsys.readouterr().out
+    assert all(f"table_with_a_longer_name_{n:03}" in shown for n in range(129))
+    assert main(["status", "--json", str(file)], look_up=connections) == 1
+    assert len(json.loads(capsys.readouterr().out)["tables"]) == 130
+
+
+def test_a_pipeline_that_does_not_run_needs_somebody(
+    file: Path, connections: Callable[[str], Connection], empty_ledger_database: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["preflight", str(file)], look_up=connections) == 0
+    assert main(["status", str(file)], look_up=connections) == 0
+    with ledger_sessions.connect(empty_ledger_database) as ledger:
+        ledger.execute("UPDATE tidemark.generations SET opened_at = clock_timestamp() - interval '1 day'")
+    assert main(["status", str(file)], look_up=connections) == 1
+    assert "line_capture does not run, or its runs fail" in capsys.readouterr().out
+
+
+def test_a_slot_that_is_gone_needs_somebody(
+    file: Path, source: str, connections: Callable[[str], Connection], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["preflight", str(file)], look_up=connections) == 0
+    with psycopg.connect(source, autocommit=True) as connection:
+        connection.execute("SELECT pg_drop_replication_slot('tidemark_line')")
+    assert main(["status", str(file)], look_up=connections) == 1
+    assert (
+        'The replication slot "tidemark_line" does not exist at the source. Run the capture' in capsys.readouterr().out
+    )
+
+
+def test_a_table_that_is_captured_no_more_can_be_forgotten_and_come_back(
+    file: Path,
+    source: str,
+    connections: Callable[[str], Connection],
+    empty_ledger_database: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def status() -> str:
+        main(["status", "--all", str(file)], look_up=connections)
+        return capsys.readouterr().out
+
+    with psycopg.connect(source, autocommit=True) as connection:
+        connection.execute("CREATE TABLE shop.lines (id int PRIMARY KEY)")
+        assert main(["preflight", str(file)], look_up=connections) == 0
+        assert main(["forget", str(file), "shop.lines"], look_up=connections) == 1
+        assert "shop.lines is captured" in capsys.readouterr().out
+        with ledger_sessions.connect(empty_ledger_database) as ledger:
+            tables.park(ledger, "line", "shop.lines", {"kind": "X", "move": "RETRY", "message": "It broke."})
+        connection.execute("DROP TABLE shop.lines")
+        assert main(["preflight", str(file)], look_up=connections) == 0
+        assert "shop.lines   not captured" in status()
+        assert main(["forget", str(file), "shop.lines"], look_up=connections) == 0
+        assert "Its Delta tables line/current/shop/lines" in capsys.readouterr().out
+        assert "shop.lines" not in status()
+        with ledger_sessions.connect(empty_ledger_database) as ledger:
+            assert "shop.lines" not in tables.due(ledger, "line", -1)
+        assert main(["forget", str(file), "shop.lines"], look_up=connections) == 1
+        assert "has no table shop.lines" in capsys.readouterr().out
+        connection.execute("CREATE TABLE shop.lines (id int PRIMARY KEY)")
+        assert main(["preflight", str(file)], look_up=connections) == 0
+        shown = status()
+        assert "shop.lines   parked" in shown
+        assert "it was out of the publication for a while" in shown
+
+
+def test_a_table_that_the_file_names_is_not_forgotten(
+    file: Path, source: str, connections: Callable[[str], Connection], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file.write_text(file.read_text().replace("shop.*", "shop.orders, shop.lines"))
+    with psycopg.connect(source, autocommit=True) as connection:
+        connection.execute("CREATE TABLE shop.lines (id int PRIMARY KEY)")
+        assert main(["preflight", str(file)], look_up=connections) == 0
+        connection.execute("DROP TABLE shop.lines")
+    assert main(["preflight", str(file)], look_up=connections) == 1
+    capsys.readouterr()
+    assert main(["forget", str(file), "shop.lines"], look_up=connections) == 1
+    assert "The file names shop.lines in line 3: take it out first" in capsys.readouterr().out
+    file.write_text(file.read_text().replace(", shop.lines", ""))
+    assert main(["preflight", str(file)], look_up=connections) == 0
+    assert main(["forget", str(file), "shop.lines"], look_up=connections) == 0
+    assert main(["status", str(file)], look_up=connections) == 0

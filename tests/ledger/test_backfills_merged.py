@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tidemark.backfill.reporting import how_far, report
 from tidemark.backfill.wanted import Wanted, wanted
 from tidemark.capture.merging import Ingested, ingest, make_plan
 from tidemark.capture.status import Status
+from tidemark.capture.status_text import text
 from tidemark.config import Bounds, PipelineConfig
 from tidemark.errors import BackfillClosed, BackfillNotApplied
 from tidemark.formats import layout
@@ -31,6 +33,7 @@ from tidemark.ledger.tables import TableRow
 from tidemark.lsn import Lsn
 from tidemark.staging.store import Store
 
+NOW = datetime(2026, 11, 22, tzinfo=UTC)
 Book = psycopg.Connection[Any]
 SWEEP = Sweep("b1", "700:700:", 2)
 
@@ -549,7 +552,7 @@ def test_the_status_shows_open_backfills_without_any_value(world: World) -> None
     (open_one,) = found.backfills
     assert (open_one.progress.rows, open_one.progress.claimed, open_one.read_by) == (5, 1, None)
     assert [f.upper for f in open_one.filled] == [("secret",)]
-    shown = str(Status(config=world.config, ledger=found, slot=None, trouble=None))
+    shown = text(Status(config=world.config, ledger=found, slot=None, unseen={}, slot_needs=(), now=NOW))
     assert "backfill b1 of s.a, open since" in shown
     assert "nobody reads it" in shown
     assert "5 of about 20 rows read in 1 chunk" in shown

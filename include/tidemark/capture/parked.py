@@ -27,7 +27,7 @@ def announce_parked(config: PipelineConfig, *, ledger: str, tell: Callable[[str]
     messages = []
     with connect(ledger) as connection:
         for row in tables.all_of(connection, config.pipeline):
-            if row.state != "parked" or row.error is None:
+            if row.state != "parked" or row.error is None or row.forgotten_at is not None:
                 continue
             with connection.transaction():
                 if tables.notified(connection, config.pipeline, row.table):

@@ -1,203 +1,213 @@
-"""Where a pipeline stands, read from slot and ledger -> `Status`, whose `str()` is what a terminal shows.
+"""Where a pipeline stands, read from source, ledger and lake -> `Status`, and what of it needs somebody.
 
-Positions are R3's three: staged, applied per table, confirmed. A source that cannot be reached is said, and the rest
-shown: most of it is in the ledger.
+Each of the three may be out of reach: that is said, and the rest is shown. What is said first is what somebody has to
+do; how the tables stand is a count, and a list where it is asked for (`capture.status_text`). Positions are R3's three:
+staged, applied per table, confirmed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import errno
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Final, TypeVar
 
 import psycopg
 
 from tidemark import postgres_session as source_sessions
+from tidemark.capture.parked import ways_on
 from tidemark.config import PipelineConfig
 from tidemark.errors import TidemarkError
 from tidemark.formats import layout
 from tidemark.ledger import connection as ledger_sessions
-from tidemark.ledger import joins, migrations, overview, tables
-from tidemark.ledger.overview import OpenBackfill, PipelineStatus, TableStatus
-from tidemark.ledger.tables import TableRow
+from tidemark.ledger import migrations, overview
+from tidemark.ledger.overview import PipelineStatus, TableStatus
 from tidemark.names import TableName
-from tidemark.source.slot import SlotState, read_slot
+from tidemark.schedule import longest_gap_s
+from tidemark.source.inspection import slot_findings
+from tidemark.source.slot import SlotState, read_slot, usable
 from tidemark.staging.store import Store
 from tidemark.wording import counted
+
+STATEMENT_TIMEOUT_S: Final = 30
+
+Seen = TypeVar("Seen")
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Something for somebody to do. Needs of the same `kind` and `group` are said together; `ways` are what to do next,
+    with the commands to type."""
+
+    kind: str
+    group: str
+    message: str
+    table: str = ""
+    since: datetime | None = None
+    ways: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """`ledger` is None before the first generation was opened; `trouble` says why the source could not be asked."""
+    """`ledger` is None before the first generation was opened, or where it cannot be read, as `unseen` then says: per
+    database or lake, why. `slot_needs` is what is wrong with the slot."""
 
     config: PipelineConfig
     ledger: PipelineStatus | None
     slot: SlotState | None
-    trouble: str | None
+    unseen: dict[str, str]
+    slot_needs: tuple[str, ...]
+    now: datetime
+
+    @property
+    def tables(self) -> tuple[TableStatus, ...]:
+        return () if self.ledger is None else self.ledger.tables
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        return (*self._of_pipeline(), *self._of_tables())
 
     @property
     def needs_somebody(self) -> bool:
-        """A table parked or marked, or a slot that is not there."""
-        return (
-            self.trouble is not None
-            or self.slot is None
-            or (self.ledger is not None and bool(self.ledger.table_errors))
-            or any(row.captured and (row.state == "parked" or row.needs_backfill or row.holes) for row in self.rows)
+        return bool(self.needs)
+
+    def state_of(self, table: TableStatus) -> str:
+        """In a word or two; "ok" for a table at rest."""
+        row = table.row
+        if not row.captured:
+            return "not captured"
+        if row.state == "parked":
+            return "parked"
+        if row.failed_runs:
+            return f"failed {counted(row.failed_runs, 'run')}"
+        if row.needs_backfill:
+            return "being backfilled" if table.table in self._being_read() else "needs a backfill"
+        if table.waiting_batches:
+            return "behind"
+        return "deferred" if row.state == "deferred" else "ok"
+
+    def _being_read(self) -> frozenset[str]:
+        """Tables whose open backfill somebody reads, or that waits only for its merge."""
+        if self.ledger is None:
+            return frozenset()
+        return frozenset(
+            backfill.progress.table
+            for backfill in self.ledger.backfills
+            if backfill.read_by is not None or backfill.progress.ranges_done == backfill.progress.ranges
         )
 
-    @property
-    def rows(self) -> tuple[TableRow, ...]:
-        return () if self.ledger is None else tuple(table.row for table in self.ledger.tables)
+    def _of_pipeline(self) -> Iterator[Need]:
+        for what, why in self.unseen.items():
+            yield Need("cannot be seen", what, f"The {what} cannot be seen: {why}")
+        for message in self.slot_needs:
+            yield Need("slot", message, message)
+        last = self._last_staged()
+        if last is not None:
+            dag = f"{self.config.pipeline}_capture"
+            message = f"Nothing was staged since {shown_time(last)}: {dag} does not run, or its runs fail."
+            yield Need("no run", "", message, ways=(f"To see why: python -m tidemark preflight {self.config.path}",))
 
-    def __str__(self) -> str:
-        lines = [
-            f"pipeline {self.config.pipeline}",
-            f"  slot        {self._slot()}",
-            f"  generation  {self._generation()}",
-        ]
-        header = ("table", "state", "applied", "waiting", "needs")
-        body = [] if self.ledger is None else [_line(table) for table in self.ledger.tables]
-        if body:
-            lines += ["", *_aligned([header, *body])]
-        for backfill in () if self.ledger is None else self.ledger.backfills:
-            lines += ["", *_backfill(backfill)]
-        for row in self.rows:
-            if row.state != "parked" and row.error is not None:
-                lines += ["", f"{_shown(row)} failed at {_time(row.error_at)}: {row.error.get('message', '')}"]
-            if row.state == "parked" and row.error is not None:
-                lines += ["", f"{_shown(row)} is parked since {_time(row.state_since)}: {row.error.get('message', '')}"]
-                lines += [f"  then: python -m tidemark unpark {self.config.path} {_shown(row)}"]
+    def _last_staged(self) -> datetime | None:
+        """When the last run registered its heartbeat, if by the schedule that is too long ago. An idle pipeline writes
+        one every `heartbeat_s`, and one run may fail."""
+        gap_s = longest_gap_s(self.config.schedule)
+        if self.ledger is None or gap_s is None:
+            return None
+        last = self.ledger.generation.heartbeat_at or self.ledger.generation.opened_at
+        bounds = self.config.bounds
+        longest = timedelta(seconds=2 * max(gap_s, bounds.heartbeat_s) + bounds.run_s)
+        return last if self.now - last > longest else None
+
+    def _of_tables(self) -> Iterator[Need]:
         for found in () if self.ledger is None else self.ledger.table_errors:
-            what = "is not captured" if found.barred else "has an error"
-            lines += ["", f"{_readable(found.table)} {what} since {_time(found.since)}: {found.message}"]
-        return "\n".join(lines)
-
-    def _slot(self) -> str:
-        if self.trouble is not None:
-            return self.trouble
-        if self.slot is None:
-            return f'"{self.config.slot}" does not exist; preflight creates it'
-        retained = self.slot.retained_bytes / 2**20
-        keeps = f"keeps {retained:.0f} MiB of WAL ({self.slot.wal_status})"
-        return f'"{self.slot.name}" confirmed {self.slot.confirmed_lsn}, {keeps}'
-
-    def _generation(self) -> str:
-        if self.ledger is None:
-            return "none yet; the first preflight opens one"
-        generation = self.ledger.generation
-        heartbeat = "" if generation.heartbeat_at is None else f", heartbeat {_time(generation.heartbeat_at)}"
-        held = ", ".join(sorted(self.ledger.held_back_by))
-        confirmable = f", {self.ledger.confirmable_lsn} may be confirmed (held back by {held})" if held else ""
-        return f"{generation.number}, staged {generation.staged_lsn}{confirmable}{heartbeat}"
+            kind = "not captured" if found.barred else "has an error"
+            group = ", ".join(sorted({error.check for error in found.errors}))
+            yield Need(kind, group, found.message, readable(found.table), found.since)
+        for table in self.tables:
+            row = table.row
+            if not row.captured:
+                continue
+            name = readable(row.table)
+            if row.state == "parked" and row.error is not None:
+                kind, message = row.error.get("kind", ""), row.error.get("message", "")
+                ways = tuple(ways_on(self.config, row.table, row.error))
+                yield Need("parked", kind, message, name, row.state_since, ways)
+            if row.needs_backfill and not self.config.auto_backfill and row.table not in self._being_read():
+                reason = row.backfill_reason or ""
+                yield Need("needs a backfill", reason, reason, name, row.backfill_since)
 
 
-def read_status(config: PipelineConfig, *, source: str, ledger: str) -> Status:
-    """Read both databases. Raises LedgerNotReady and the ledger's connection errors; the source's become `trouble`."""
-    slot, trouble = None, None
+def read_status(
+    config: PipelineConfig,
+    *,
+    source: str | TidemarkError,
+    ledger: str | TidemarkError,
+    now: Callable[[], datetime] = lambda: datetime.now(UTC),
+) -> Status:
+    """Read source, ledger and lake; never raises for one that cannot be read. In place of a connection string there may
+    be the error that looking it up came to."""
+    unseen: dict[str, str] = {}
+    slot, slot_needs = _asked(unseen, "source", partial(_slot, config, source)) or (None, ())
+    known = _asked(unseen, "ledger", partial(_ledger, config, ledger))
+    _asked(unseen, "lake", partial(_lake, config, known is not None))
+    return Status(config, known, slot, unseen, slot_needs, now())
+
+
+def _asked(unseen: dict[str, str], what: str, look: Callable[[], Seen]) -> Seen | None:
     try:
-        with source_sessions.connect(
-            source, application_name=config.application_name, statement_timeout_s=30
-        ) as session:
-            slot = read_slot(session, config.slot)
+        return look()
     except TidemarkError as known:
-        trouble = str(known)
-    with ledger_sessions.connect(ledger) as connection:
+        unseen[what] = str(known)
+    except psycopg.Error as failed:
+        unseen[what] = f"{type(failed).__name__}, SQLSTATE {failed.sqlstate}"
+    except OSError as failed:
+        unseen[what] = f"{type(failed).__name__}, {failed.strerror}"
+    except Exception as failed:  # each object store has its own, and here all of them mean the same
+        unseen[what] = type(failed).__name__
+    return None
+
+
+def _conninfo(given: str | TidemarkError) -> str:
+    if isinstance(given, TidemarkError):
+        raise given
+    return given
+
+
+def _slot(config: PipelineConfig, source: str | TidemarkError) -> tuple[SlotState | None, tuple[str, ...]]:
+    with source_sessions.connect(
+        _conninfo(source), application_name=config.application_name, statement_timeout_s=STATEMENT_TIMEOUT_S
+    ) as session:
+        slot = read_slot(session, config.slot)
+        try:
+            usable(session, config.slot)
+        except TidemarkError as wrong:
+            return slot, (str(wrong),)
+    assert slot is not None
+    needs = [f"{finding.message}. {finding.remedy}." for finding in slot_findings(slot)]
+    if slot.retained_bytes > config.bounds.wal_valve_bytes:
+        mebibytes = slot.retained_bytes // 2**20
+        needs.append(f'Slot "{slot.name}" keeps {mebibytes} MiB of WAL, more than wal_valve_bytes. Let the drain run.')
+    return slot, tuple(needs)
+
+
+def _ledger(config: PipelineConfig, ledger: str | TidemarkError) -> PipelineStatus | None:
+    with ledger_sessions.connect(_conninfo(ledger)) as connection:
         migrations.require(connection)
-        return Status(config=config, ledger=overview.read(connection, config.pipeline), slot=slot, trouble=trouble)
+        return overview.read(connection, config.pipeline)
 
 
-def unpark(config: PipelineConfig, table: str, *, ledger: str, anew: bool = False) -> tuple[str, bool]:
-    """Un-park a table given as its id or as `schema.table`; what to say, and whether something was done. With `anew`
-    it begins with empty Delta tables, which must be gone, and passes over what is staged of it."""
-    with ledger_sessions.connect(ledger) as connection:
-        migrations.require(connection)
-        known = {row.table: row for row in tables.all_of(connection, config.pipeline)}
-        shown = {_shown(row): row.table for row in known.values()}
-        table_id = table if table in known else shown.get(table)
-        if table_id is None:
-            return (
-                f"Pipeline {config.pipeline} has no table {table}; it has {', '.join(sorted(shown)) or 'none yet'}.",
-                False,
-            )
-        if known[table_id].state != "parked":
-            return f"{table} is not parked (it is {known[table_id].state}).", False
-        if anew:
-            return _begin_anew(config, connection, table_id)
-        tables.unpark(connection, config.pipeline, table_id)
-        return f"{table} is no longer parked; the next run applies all of its staged batches in order.", True
+def _lake(config: PipelineConfig, is_begun: bool) -> None:
+    """The staging of a pipeline with a generation is never empty: generation.json stays."""
+    if not Store(config.lake).list(layout.staging_root(config.pipeline)) and is_begun:
+        raise FileNotFoundError(errno.ENOENT, f"{config.lake} has no staging of the pipeline")
 
 
-def _begin_anew(config: PipelineConfig, connection: psycopg.Connection[Any], table: str) -> tuple[str, bool]:
-    """The lake is looked at: beside tables that are still there, nothing can begin anew."""
-    name = TableName.parse(table)
-    folders = (layout.history_table(config.pipeline, name), layout.current_table(config.pipeline, name))
-    store = Store(config.lake)
-    there = [folder for folder in folders if store.list(f"{folder}/_delta_log")]
-    if there:
-        return f"Nothing was done. First remove {' and '.join(there)} from {config.lake}.", False
-    if not joins.begin_anew(connection, config.pipeline, table):
-        return f"{_readable(table)} is not parked.", False
-    return (
-        f"{_readable(table)} begins anew. Once a run of {config.pipeline}_capture is through, trigger "
-        f"{config.pipeline}_backfill for it.",
-        True,
-    )
-
-
-def _line(table: TableStatus) -> tuple[str, str, str, str, str]:
-    waiting = "-"
-    if table.waiting_batches:
-        waiting = f"{counted(table.waiting_changes, 'change')} in {counted(table.waiting_batches, 'batch')}"
-    return _shown(table.row), _state(table.row), str(table.applied_lsn), waiting, _needs(table.row)
-
-
-def _shown(row: TableRow) -> str:
-    return _readable(row.table)
-
-
-def _readable(table: str) -> str:
+def readable(table: str) -> str:
     name = TableName.parse(table)
     return f"{name.schema}.{name.name}"
 
 
-def _backfill(backfill: OpenBackfill) -> list[str]:
-    """The bounds of what is filled are values of rows; a terminal is no place for them."""
-    now = backfill.progress
-    reader = (
-        f"read by {backfill.read_by}" if backfill.read_by else f"nobody reads it, last at {_time(backfill.active_at)}"
-    )
-    lines = [
-        f"backfill {now.backfill} of {_readable(now.table)}, open since {_time(backfill.opened_at)}, {reader}",
-        f"  {now}",
-    ]
-    if backfill.filled:
-        ranges = ", ".join(str(number) for number in sorted({stretch.range for stretch in backfill.filled}))
-        lines.append(f"  filled: {counted(len(backfill.filled), 'stretch')}, in range {ranges}")
-    return lines
-
-
-def _state(row: TableRow) -> str:
-    if not row.captured:
-        return f"{row.state}, not captured"
-    return f"{row.state} ({row.failed_runs} failed)" if row.failed_runs else row.state
-
-
-def _needs(row: TableRow) -> str:
-    needs = []
-    if row.needs_backfill:
-        needs.append(f"a backfill: {row.backfill_reason}")
-    if row.holes:
-        needs.append(f"values of {', '.join(sorted(row.holes))} ({sum(row.holes.values())})")
-    return "; ".join(needs) or "-"
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return [
-        "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
-
-
-def _time(moment: datetime | None) -> str:
+def shown_time(moment: datetime | None) -> str:
     return "an unknown time" if moment is None else moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

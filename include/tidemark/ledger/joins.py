@@ -2,6 +2,7 @@
 
     unknown ──join──► captured (horizon kept) ──leave──► not captured ──join──► captured, needs a backfill
                                               ──begin_anew──► captured, needs a backfill ──join──► (horizon kept)
+    not captured ──forget──► not captured and not shown ──join──► captured, needs a backfill
 
 A table joins when preflight first sees it published in a generation that is open. Its rows from before the join are in
 no stream; unless it was seen empty by a snapshot that saw all of them, it needs a backfill. `join_horizon` is the xid
@@ -40,7 +41,8 @@ def join(
         """
         INSERT INTO tidemark.tables AS known
                (pipeline, "table", join_horizon) VALUES (%s, %s, %s)
-        ON CONFLICT (pipeline, "table") DO UPDATE SET captured = true, join_horizon = excluded.join_horizon
+        ON CONFLICT (pipeline, "table") DO UPDATE
+           SET captured = true, join_horizon = excluded.join_horizon, forgotten_at = NULL
         """,
         (pipeline, table, horizon),
     )
@@ -60,6 +62,17 @@ def leave(connection: psycopg.Connection[Any], pipeline: str, table: str) -> Non
         known = backfills.open_of(connection, pipeline, table)
         if known is not None:
             backfills.close(connection, pipeline, known.backfill, LEFT)
+
+
+def forget(connection: psycopg.Connection[Any], pipeline: str, table: str) -> bool:
+    """Let a table that is captured no more be shown no more, until it joins again. False where it is captured. If it is
+    parked it stays so, untried, and is told anew when it is back."""
+    done = connection.execute(
+        "UPDATE tidemark.tables SET forgotten_at = clock_timestamp(), notified_at = NULL "
+        'WHERE pipeline = %s AND "table" = %s AND NOT captured',
+        (pipeline, table),
+    )
+    return done.rowcount == 1
 
 
 def begin_anew(connection: psycopg.Connection[Any], pipeline: str, table: str) -> bool:

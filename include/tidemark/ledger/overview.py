@@ -144,6 +144,8 @@ def _tables(connection: psycopg.Connection[Any], pipeline: str, generation: Gene
     }
     found = []
     for row in tables.all_of(connection, pipeline):
+        if row.forgotten_at is not None:
+            continue
         position = known.get(row.table)
         batches, changes, size_bytes, since = waiting.get(row.table, [0, 0, 0, None])
         found.append(

@@ -35,7 +35,8 @@ HOLES: Final = "holes"
 
 _COLUMNS = (
     '"table", state, state_since, captured, join_horizon, needs_backfill, backfill_kind, backfill_reason, '
-    "backfill_since, marked_at, error, error_at, failed_runs, tried_at, notified_at, holes, hole_keys, fingerprint"
+    "backfill_since, marked_at, error, error_at, failed_runs, tried_at, notified_at, holes, hole_keys, fingerprint, "
+    "forgotten_at"
 )
 
 
@@ -44,7 +45,8 @@ class TableRow:
     """`error` is {"kind", "move", "message"} of the last failure, None after a success; `captured` is False while the
     table is not in the publication or the file; `fingerprint` is the JSON of `schema.fingerprint.Fingerprint`.
     `marked_at` is when anything last asked for a backfill, though the mark that was there may have stayed. `holes`
-    maps a column to the rows whose unchanged value is known nowhere, `hole_keys` holds keys of those rows."""
+    maps a column to the rows whose unchanged value is known nowhere, `hole_keys` holds keys of those rows.
+    `forgotten_at` is when somebody said that a table which is captured no more shall not be shown."""
 
     table: str
     state: State
@@ -64,6 +66,7 @@ class TableRow:
     holes: dict[str, int]
     hole_keys: list[list[str]]
     fingerprint: dict[str, Any] | None
+    forgotten_at: datetime | None = None
 
     @property
     def is_marked_for_good(self) -> bool:
@@ -301,7 +304,7 @@ def due(connection: psycopg.Connection[Any], pipeline: str, unpark_retry_s: floa
         """
         SELECT "table" FROM tidemark.tables
          WHERE pipeline = %s
-           AND (state <> 'parked' OR (error ->> 'move' = 'RETRY'
+           AND (state <> 'parked' OR (forgotten_at IS NULL AND error ->> 'move' = 'RETRY'
                                       AND coalesce(tried_at, state_since)
                                           < clock_timestamp() - make_interval(secs => %s)))
         """,

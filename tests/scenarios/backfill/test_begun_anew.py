@@ -9,7 +9,7 @@ import pytest
 
 from tests.support import judge
 from tests.support.capture import Environment
-from tidemark.capture.status import unpark
+from tidemark.capture.by_hand import unpark
 from tidemark.config import TableRule
 from tidemark.ledger.tables import TableRow
 
