@@ -1,15 +1,18 @@
 """Source and ledger -> whether a run has anything to do.
 
 The ledger is asked first, it costs nothing. Whether the source has changes is more than "its WAL grew": an idle server
-writes checkpoints and snapshots of its own, and so would every run look busy. So where the WAL above `staged` is
-little, the slot is asked for the first transaction in it that the publication holds; nothing is consumed. Heartbeats
-and other messages are left out of that, so a run's own heartbeat does not wake the next run. Where it is much, it is
-taken as work unread. Source: PostgreSQL documentation, 9.28.6, pg_logical_slot_peek_binary_changes.
+writes checkpoints and snapshots of its own, other pipelines their heartbeats and the ledger, and so would every run
+look busy, and the run that it starts would write what wakes the others. Nothing but the slot's own decoding proves
+that WAL holds nothing of ours, so the slot is asked for the first transaction above `staged` that the publication
+holds; nothing is consumed. Heartbeats and other messages are left out of that. Where it is too much to ask, it is taken
+as work unread. Source: PostgreSQL documentation, 9.28.6, pg_logical_slot_peek_binary_changes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import psycopg
@@ -28,9 +31,10 @@ from tidemark.source import slot as slots
 from tidemark.source.slot import Server, SlotState
 from tidemark.wording import counted, duration, plural
 
-# WAL that a look may read: above `staged`, and in all from where the slot's decoding must begin.
-PEEK_BYTES: Final = 64 * 1024
-PEEK_FROM_RESTART_BYTES: Final = 16 * 2**20
+# WAL that a look may read: above `staged`, where a first transaction of ours would be put together, and in all from
+# where the slot's decoding must begin, which a drain would read twice (it streams, then confirm moves the slot).
+PEEK_BYTES: Final = 16 * 2**20
+PEEK_FROM_RESTART_BYTES: Final = 2**30
 PEEK_TIMEOUT_S: Final = 15
 
 
@@ -42,14 +46,17 @@ class Waiting:
     reason: str
 
 
-def changes_waiting(config: PipelineConfig, *, source: str, ledger: str) -> Waiting:
-    """Look once; never waits. Whatever is wrong with slot or generation is work for the drain, which says it."""
+def changes_waiting(
+    config: PipelineConfig, *, source: str, ledger: str, now: Callable[[], datetime] = lambda: datetime.now(UTC)
+) -> Waiting:
+    """Look once; never waits. Whatever is wrong with slot or generation is work for the drain, which says it. `now` is
+    the clock of those who drain, by which a heartbeat was written."""
     with connect(ledger) as book:
         migrations.require(book)
         generation = generations.current(book, config.pipeline)
         if generation is None:
             return Waiting(True, "no generation is open yet")
-        found = _in_ledger(book, config, generation)
+        found = _in_ledger(book, config, generation, now())
         confirmable = positions.confirmable(book, config.pipeline)
     if found is not None:
         return Waiting(True, found)
@@ -67,7 +74,9 @@ def changes_waiting(config: PipelineConfig, *, source: str, ledger: str) -> Wait
     return Waiting(False, f"nothing above {generation.staged_lsn}") if found is None else Waiting(True, found)
 
 
-def _in_ledger(book: psycopg.Connection[Any], config: PipelineConfig, generation: Generation) -> str | None:
+def _in_ledger(
+    book: psycopg.Connection[Any], config: PipelineConfig, generation: Generation, now: datetime
+) -> str | None:
     """What the ledger alone knows to be left over; None where that is nothing."""
     due = tables.due(book, config.pipeline, config.bounds.unpark_retry_s)
     counts = batches.unapplied_counts(book, config.pipeline, due)
@@ -81,7 +90,7 @@ def _in_ledger(book: psycopg.Connection[Any], config: PipelineConfig, generation
         return f"{counted(number, 'chunk')} of {of} {plural(number, 'is')} not claimed"
     if generation.heartbeat_at is None:
         return "nothing was staged yet: this is the first run"
-    if generations.heartbeat_is_older(book, generation, config.bounds.heartbeat_s):
+    if now - generation.heartbeat_at > timedelta(seconds=config.bounds.heartbeat_s):
         return f"the last heartbeat is older than {duration(config.bounds.heartbeat_s)}"
     return None
 

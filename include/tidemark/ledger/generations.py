@@ -61,15 +61,6 @@ def required(connection: psycopg.Connection[Any], pipeline: str) -> Generation:
     return found
 
 
-def heartbeat_is_older(connection: psycopg.Connection[Any], generation: Generation, seconds: float) -> bool:
-    """Whether the last registered heartbeat is older than that by the ledger's clock, or there is none yet."""
-    row = connection.execute(
-        "SELECT %s::timestamptz IS NULL OR %s::timestamptz < clock_timestamp() - make_interval(secs => %s)",
-        (generation.heartbeat_at, generation.heartbeat_at, seconds),
-    ).fetchone()
-    return row is None or bool(row[0])
-
-
 def open_generation(connection: psycopg.Connection[Any], lease: Lease, opening: GenerationFile) -> Generation:
     """Open the generation that a written generation.json describes; its number must be above every other's.
 
