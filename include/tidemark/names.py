@@ -14,20 +14,24 @@ from urllib.parse import unquote
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-]")
 
+# What a staged change and a row of `history` have before the source's columns, with the Delta types, and behind them.
+CHANGE_COLUMNS = {
+    "_generation": "int",
+    "_commit_lsn": "bigint",
+    "_ordinal": "bigint",
+    "_xid": "bigint",
+    "_committed_at": "timestamp",
+    "_op": "string",
+}
+MARK_COLUMNS = {"_unchanged": "array<string>", "_text": "map<string,string>"}
+
+# What a row of `current` has behind them: of the change that touched it last, and of a table with a key its columns
+# whose value is known nowhere.
+ROW_COLUMNS = {name: CHANGE_COLUMNS[name] for name in ("_commit_lsn", "_committed_at")}
+ROW_HOLES = "_holes"
+
 # Columns that Tidemark adds to `history`, `current` or staging; preflight refuses a source column of the same name.
-METADATA_COLUMNS = (
-    "_generation",
-    "_commit_lsn",
-    "_ordinal",
-    "_xid",
-    "_committed_at",
-    "_op",
-    "_old_key",
-    "_unchanged",
-    "_text",
-    "_old",
-    "_holes",
-)
+METADATA_COLUMNS = (*CHANGE_COLUMNS, *MARK_COLUMNS, "_old_key", "_old", ROW_HOLES)
 
 # A key of `_text` is a column's name; that of a value from `_old_key`, or from an update's `_old`, has this before it.
 OLD_KEY_PREFIX = "_old_key."

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tidemark.formats.columns import carries_old_row
 from tidemark.names import TableName
 from tidemark.pgoutput.messages import RelationMessage
 from tidemark.schema.table import Column, Identity, TableSchema
@@ -226,7 +225,7 @@ def staged(change: Change, table: TableSchema) -> dict[str, Any]:
         row["_old_key"] = {k: old[k] for k in table.key} if moved else None
     row["_unchanged"] = [name for name in captured if new.get(name) is UNCHANGED] or None
     row["_text"] = None
-    if carries_old_row(table):
+    if table.is_multiset:
         whole = {name: None if old.get(name) is UNCHANGED else old.get(name) for name in captured}
         row["_old"] = whole if old else None
     return row

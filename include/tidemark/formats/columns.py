@@ -22,40 +22,27 @@ In `_text` the name of a column of `_old_key` has OLD_KEY_PREFIX before it, one 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import pyarrow as pa
 
+from tidemark.names import CHANGE_COLUMNS, MARK_COLUMNS
 from tidemark.schema.mapping import arrow_type
 from tidemark.schema.table import TableSchema
 
 OPERATIONS: Final = ("insert", "update", "delete", "truncate")
 
 
-def carries_old_row(schema: TableSchema) -> bool:
-    """Whether staged rows of the table have `_old`: the table has no key, and its identity is FULL. Without a column
-    there is nothing to have."""
-    return schema.identity == "full" and not schema.key and bool(schema.columns)
-
-
 def staged_schema(schema: TableSchema) -> pa.Schema:
     """Every column is nullable: a truncate has no key, a mask no value."""
     source = [pa.field(c.name, arrow_type(c.target)) for c in schema.columns]
     by_name = {field.name: field for field in source}
-    fields = [
-        pa.field("_generation", pa.int32()),
-        pa.field("_commit_lsn", pa.int64()),
-        pa.field("_ordinal", pa.int64()),
-        pa.field("_xid", pa.int64()),
-        pa.field("_committed_at", pa.timestamp("us", tz="UTC")),
-        pa.field("_op", pa.string()),
-        *source,
-    ]
+    fields = [*_metadata(CHANGE_COLUMNS), *source]
     if schema.key:
         fields.append(pa.field("_old_key", pa.struct([by_name[name] for name in schema.key])))
-    fields.append(pa.field("_unchanged", pa.list_(pa.string())))
-    fields.append(pa.field("_text", pa.map_(pa.string(), pa.string())))
-    if carries_old_row(schema):
+    fields += _metadata(MARK_COLUMNS)
+    if schema.is_multiset:
         fields.append(pa.field("_old", pa.struct(source)))
     return pa.schema(fields)
 
@@ -63,4 +50,8 @@ def staged_schema(schema: TableSchema) -> pa.Schema:
 def chunk_schema(schema: TableSchema) -> pa.Schema:
     """The Arrow schema of a chunk's files: the source's columns as the snapshot saw them, and `_text`, as above."""
     source = [pa.field(c.name, arrow_type(c.target)) for c in schema.columns]
-    return pa.schema([*source, pa.field("_text", pa.map_(pa.string(), pa.string()))])
+    return pa.schema([*source, *_metadata({"_text": MARK_COLUMNS["_text"]})])
+
+
+def _metadata(columns: Mapping[str, str]) -> list[pa.Field]:
+    return [pa.field(name, arrow_type(target)) for name, target in columns.items()]

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tidemark.errors import MalformedMessage, SchemaDisagrees
-from tidemark.formats.columns import OPERATIONS, carries_old_row, staged_schema
+from tidemark.formats.columns import OPERATIONS, staged_schema
 from tidemark.lsn import Lsn
 from tidemark.names import OLD_KEY_PREFIX, OLD_PREFIX
 from tidemark.pgoutput.conversion import (
@@ -541,7 +541,7 @@ def _decode_rows(
     schema = relation.schema
     if schema is None or relation.staged is None:
         return None
-    if carries_old_row(schema) and ((tuples.old_form != _OLD).any() or len(tuples.old_rows) < _old_count(kinds)):
+    if schema.is_multiset and ((tuples.old_form != _OLD).any() or len(tuples.old_rows) < _old_count(kinds)):
         raise MalformedMessage(
             detail=f"a change of relation {relation.message.relation_oid} lacks the old row that FULL sends"
         )
@@ -579,7 +579,7 @@ def _decode_rows(
         ]
         arrays.append(structs(relation.staged.field("_old_key").type, fields, moved, len(index)))
     arrays.append(_unchanged(schema, tuples.new, len(index)))
-    if carries_old_row(schema):
+    if schema.is_multiset:
         updated = ~is_delete[tuples.old_rows]
         fields = [
             conversion.column(column, old, tuples.old_rows, column.name, renamed=(updated, OLD_PREFIX + column.name))

@@ -42,6 +42,17 @@ class TableSchema:
     key: tuple[str, ...]
     columns: tuple[Column, ...]
 
+    @property
+    def is_multiset(self) -> bool:
+        """No key, but whole old rows: `current` holds as many copies of a row as the source does, and staged changes
+        have `_old`. Without a column there is nothing to have."""
+        return not self.key and self.identity == "full" and bool(self.columns)
+
+    @property
+    def has_current(self) -> bool:
+        """Without any identity no row can be told from another, and the source can only insert: history only."""
+        return bool(self.key) or self.is_multiset
+
     def same_shape(self, other: TableSchema) -> bool:
         """Whether files of both follow one version: all but the version number and the relation's OID is equal."""
         return (self.table, self.identity, self.key, self.columns) == (

@@ -18,18 +18,17 @@ from pyspark.sql.types import StructType
 from tidemark import failpoints
 from tidemark.formats.plan import PlannedBatch
 from tidemark.lsn import Lsn
+from tidemark.names import ROW_COLUMNS, ROW_HOLES
 from tidemark.schema.table import TableSchema
 from tidemark.target import delta_tables, fold
 from tidemark.target.delta_tables import PinnedTable
-from tidemark.target.staged_changes import is_multiset, read_changes
+from tidemark.target.staged_changes import read_changes
 
 # Staged bytes per appended file; staged and written Parquet are of about one size.
 FILE_BYTES: Final = 64 * 2**20
 
 # Files of current up to which it is read whole for the values of unchanged columns.
 FEW_FILES: Final = 16
-
-ROW_METADATA: Final = ("_commit_lsn", "_committed_at")
 
 
 class Changes:
@@ -55,7 +54,7 @@ class Changes:
         self.batches = batches
         self.current = current
         self.end: Lsn = batches[-1].end_lsn
-        self.multiset = is_multiset(self.schema)
+        self.multiset = self.schema.is_multiset
         self.moved = any(b.moved for b in batches)
         self.unchanged = any(b.unchanged for b in batches)
         self.truncated = any(b.truncates for b in batches)
@@ -174,12 +173,12 @@ class Changes:
     def _keyed(self, application: str) -> dict[str, int]:
         assert self.current is not None
         newest = self._newest()
-        self.new_holes = self.unchanged and not newest.where(F.col(fold.ROW_HOLES).isNotNull()).isEmpty()
+        self.new_holes = self.unchanged and not newest.where(F.col(ROW_HOLES).isNotNull()).isEmpty()
         removes = F.col("_op").isin("delete", "sweep")
         if self.truncated or self.current.files == 0:
             counted = self._load(newest.where(~removes), application)
         else:
-            columns = [*self.names, *ROW_METADATA, fold.ROW_HOLES]
+            columns = [*self.names, *ROW_COLUMNS, ROW_HOLES]
             values = {name: fold.column(name, "s") for name in columns}
             source = newest.select(*[fold.column(name) for name in columns], "_op")
             same_key = fold.all_of([fold.column(k, "t") == fold.column(k, "s") for k in self.schema.key])
@@ -204,7 +203,7 @@ class Changes:
 
     def _multiset(self, application: str) -> dict[str, int]:
         assert self.current is not None
-        columns = [*self.names, *ROW_METADATA]
+        columns = [*self.names, *ROW_COLUMNS]
         net = self._net()
         if self.truncated or self.current.files == 0:
             copies = net.transform(fold.copies_after(self.names, None))
@@ -242,7 +241,7 @@ class Changes:
 
 def with_row_holes(rows: DataFrame) -> DataFrame:
     holes = F.when((F.col("_op") != "delete") & (F.size(fold.HOLES) > 0), F.col(fold.HOLES))
-    return rows.withColumn(fold.ROW_HOLES, holes)
+    return rows.withColumn(ROW_HOLES, holes)
 
 
 def closing_select(frame: DataFrame, shape: StructType) -> DataFrame:

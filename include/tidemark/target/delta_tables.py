@@ -52,7 +52,7 @@ from pyspark.sql.types import (
 from tidemark.errors import LocationTaken
 from tidemark.formats.result import Holes
 from tidemark.lsn import Lsn
-from tidemark.names import spark_identifier
+from tidemark.names import ROW_HOLES, spark_identifier
 from tidemark.target.session import java_class
 
 TXN_APP_ID: Final = "spark.databricks.delta.write.txnAppId"
@@ -194,8 +194,8 @@ def count_holes(spark: SparkSession, path: str, key: Sequence[str], most: int) -
 
     There are no keys where PostgreSQL would not read them from Spark's texts: then the whole table is read again.
     """
-    lacking = rows(spark, pin(spark, path)).where(F.col("_holes").isNotNull())
-    columns = lacking.select(F.explode("_holes").alias("name")).groupBy("name").count().collect()
+    lacking = rows(spark, pin(spark, path)).where(F.col(ROW_HOLES).isNotNull())
+    columns = lacking.select(F.explode(ROW_HOLES).alias("name")).groupBy("name").count().collect()
     if not columns:
         return Holes({}, ())
     texts = [text for k in key if (text := _as_postgres_reads_it(lacking.schema[k])) is not None]

@@ -32,7 +32,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, MapType
 
 from tidemark.errors import MovesNotResolved
-from tidemark.names import OLD_PREFIX, spark_identifier
+from tidemark.names import OLD_PREFIX, ROW_HOLES, spark_identifier
 
 # Columns that exist within an application only; no source column is called like that.
 BEFORE = "__tidemark_before"  # the identity's columns as they were before the change
@@ -47,9 +47,6 @@ SEEN = "__tidemark_seen"  # 0: seen by the snapshot of the key's chunk, or the k
 ORIGIN = "__tidemark_origin"  # the plan's own change, an older one that was applied before, or a chunk's row
 
 ORDER = ("_commit_lsn", "_ordinal", HALF)
-
-# A column of current: the row's columns whose unchanged value is known nowhere.
-ROW_HOLES = "_holes"
 
 PLAN, OLDER, READ = "plan", "older", "read"
 

@@ -43,16 +43,15 @@ from tidemark.formats import layout
 from tidemark.formats.plan import MergePlan, PlannedBatch, PlannedTable
 from tidemark.formats.result import MAX_HOLE_KEYS, ChunkResult, Holes, PlanResult, TableResult
 from tidemark.lsn import Lsn
-from tidemark.names import spark_identifier
+from tidemark.names import CHANGE_COLUMNS, MARK_COLUMNS, ROW_COLUMNS, ROW_HOLES, spark_identifier
 from tidemark.schema.table import TableSchema
 from tidemark.target import delta_tables
-from tidemark.target.changes import ROW_METADATA, Changes
+from tidemark.target.changes import Changes
 from tidemark.target.chunk_changes import ChunkChanges
 from tidemark.target.delta_tables import PinnedTable
 from tidemark.target.failures import as_error, told
-from tidemark.target.fold import ROW_HOLES
 from tidemark.target.session import expect_few_rows, expect_many_rows, table_session
-from tidemark.target.staged_changes import check_versions, has_current, struct_of
+from tidemark.target.staged_changes import check_versions, metadata_ddl, struct_of
 
 log = logging.getLogger(__name__)
 
@@ -66,14 +65,6 @@ FEW_BYTES: Final = 64 * 2**20
 
 # Above these Spark's own guess of what is small enough for one JVM is not trusted any more.
 MANY_ROWS: Final = 200_000
-
-HISTORY_METADATA: Final = (
-    "_generation INT, _commit_lsn BIGINT, _ordinal BIGINT, _xid BIGINT, _committed_at TIMESTAMP, _op STRING"
-)
-HISTORY_MARKS: Final = "_unchanged ARRAY<STRING>, _text MAP<STRING, STRING>"
-CURRENT_METADATA: Final = "_commit_lsn BIGINT, _committed_at TIMESTAMP"
-# Of a row of a table with a key: its columns whose unchanged value is known nowhere.
-CURRENT_HOLES: Final = f"{ROW_HOLES} ARRAY<STRING>"
 
 TABLE_PROPERTIES: Final = {"delta.checkpointInterval": "50", "delta.enableDeletionVectors": "true"}
 
@@ -211,7 +202,7 @@ class TableMerge:
         """A table without `current` counts as applied where its history is."""
         history = delta_tables.pin(self.session, self.history_path)
         at = history.position(self.history_id)
-        if not has_current(self.schema):
+        if not self.schema.has_current:
             return State(history, None, at, at)
         current = delta_tables.pin(self.session, self.current_path)
         return State(history, current, at, current.position(self.current_id))
@@ -241,7 +232,7 @@ class TableMerge:
             expect_few_rows(self.session)
         elif self.planned.rows_read > MANY_ROWS:
             expect_many_rows(self.session)
-        history = self._with_columns("history", state.history, self._history_type(), ROW_METADATA)
+        history = self._with_columns("history", state.history, self._history_type(), [*ROW_COLUMNS])
         current = state.current
         if current is not None:
             current = self._with_columns("current", current, self._current_type(), ())
@@ -317,11 +308,12 @@ class TableMerge:
 
     def _history_type(self) -> StructType:
         columns = ", ".join(f"{spark_identifier(c.name)} {c.target}" for c in self.schema.columns)
-        return struct_of(f"{HISTORY_METADATA}, {columns}, {HISTORY_MARKS}")
+        return struct_of(f"{metadata_ddl(CHANGE_COLUMNS)}, {columns}, {metadata_ddl(MARK_COLUMNS)}")
 
     def _current_type(self) -> StructType:
         key = self.schema.key
         columns = ", ".join(
             f"{spark_identifier(c.name)} {c.target}{' NOT NULL' if c.name in key else ''}" for c in self.schema.columns
         )
-        return struct_of(", ".join([columns, CURRENT_METADATA, *([CURRENT_HOLES] if key else [])]))
+        holes = {ROW_HOLES: "array<string>"} if key else {}
+        return struct_of(f"{columns}, {metadata_ddl({**ROW_COLUMNS, **holes})}")

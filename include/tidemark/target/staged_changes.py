@@ -8,7 +8,7 @@ gets here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from typing import cast
 
@@ -20,28 +20,12 @@ from pyspark.sql.types import StructType
 from tidemark.errors import SchemaVersionsDiffer
 from tidemark.formats.manifest import Claim
 from tidemark.formats.plan import PlannedBatch
-from tidemark.names import spark_identifier
+from tidemark.names import CHANGE_COLUMNS, MARK_COLUMNS, spark_identifier
 from tidemark.schema.table import Column, TableSchema
 from tidemark.target.fold import BEFORE
 
-METADATA_DDL = (
-    "_generation INT, _commit_lsn BIGINT, _ordinal BIGINT, _xid BIGINT, _committed_at TIMESTAMP, _op STRING",
-    "_unchanged ARRAY<STRING>, _text MAP<STRING, STRING>",
-)
-
-
 # Which chunk a row was read from.
 FOLDER = "__tidemark_folder"
-
-
-def is_multiset(schema: TableSchema) -> bool:
-    """No key, but whole old rows: `current` holds as many copies of a row as the source does."""
-    return not schema.key and schema.identity == "full" and bool(schema.columns)
-
-
-def has_current(schema: TableSchema) -> bool:
-    """Without any identity no row can be told from another, and the source can only insert: history only."""
-    return bool(schema.key) or is_multiset(schema)
 
 
 def check_versions(schemas: Sequence[TableSchema]) -> None:
@@ -50,7 +34,7 @@ def check_versions(schemas: Sequence[TableSchema]) -> None:
     types = {c.name: c.target for c in newest.columns}
     for schema in schemas[:-1]:
         differing = sorted(c.name for c in schema.columns if types.get(c.name) != c.target)
-        if schema.key != newest.key or is_multiset(schema) != is_multiset(newest):
+        if schema.key != newest.key or schema.is_multiset != newest.is_multiset:
             differing = ["the key", *differing]
         if differing:
             raise SchemaVersionsDiffer(
@@ -105,18 +89,23 @@ def folder_of(claim: Claim) -> str:
 
 def chunk_type(schema: TableSchema) -> StructType:
     """The Spark type of a chunk's file: `formats.columns.chunk_schema` in Spark's terms."""
-    return struct_of(", ".join([*(_ddl(c) for c in schema.columns), "_text MAP<STRING, STRING>"]))
+    return struct_of(", ".join([*(_ddl(c) for c in schema.columns), metadata_ddl({"_text": MARK_COLUMNS["_text"]})]))
 
 
 def staged_type(schema: TableSchema) -> StructType:
     """The Spark type of a staged file: `formats.columns.staged_schema` in Spark's terms."""
-    before, after = METADATA_DDL
-    parts = [before, *(_ddl(c) for c in schema.columns), after]
+    parts = [metadata_ddl(CHANGE_COLUMNS), *(_ddl(c) for c in schema.columns)]
     if schema.key:
         parts.append(f"_old_key STRUCT<{_fields(_identity(schema))}>")
-    if is_multiset(schema):
+    parts.append(metadata_ddl(MARK_COLUMNS))
+    if schema.is_multiset:
         parts.append(f"_old STRUCT<{_fields(schema.columns)}>")
     return struct_of(", ".join(parts))
+
+
+def metadata_ddl(columns: Mapping[str, str]) -> str:
+    """Columns of Tidemark's own, name -> type, as DDL."""
+    return ", ".join(f"{name} {target}" for name, target in columns.items())
 
 
 def struct_of(ddl: str) -> StructType:
@@ -152,21 +141,10 @@ def _aligned(frame: DataFrame, schema: TableSchema, newest: TableSchema) -> Data
     before = []
     if newest.key:
         before = [F.col("_old_key").alias(BEFORE)]
-    elif is_multiset(newest):
+    elif newest.is_multiset:
         old = [
             (F.col(f"_old.{spark_identifier(c.name)}") if c.name in known else F.lit(None).cast(c.target)).alias(c.name)
             for c in newest.columns
         ]
         before = [F.when(F.col("_old").isNotNull(), F.struct(*old)).alias(BEFORE)]
-    return frame.select(
-        "_generation",
-        "_commit_lsn",
-        "_ordinal",
-        "_xid",
-        "_committed_at",
-        "_op",
-        *values,
-        "_unchanged",
-        "_text",
-        *before,
-    )
+    return frame.select(*CHANGE_COLUMNS, *values, *MARK_COLUMNS, *before)

@@ -28,6 +28,7 @@ from pyspark.sql.types import ArrayType, DataType, IntegerType, StringType, Stru
 
 from tidemark.formats.manifest import Claim, Sweep
 from tidemark.formats.snapshot import Snapshot
+from tidemark.names import ROW_HOLES
 from tidemark.target import fold
 from tidemark.target.fold import ABOVE, HALF, HOLES, INHERITS, MOVED, ORIGIN, SEEN, Transform, column
 from tidemark.target.staged_changes import FOLDER, folder_of
@@ -257,7 +258,7 @@ def judge(
             joined = rows
             present, same = F.coalesce(in_stream, F.lit(False)), same_as_stream
         else:
-            holes = F.col(fold.ROW_HOLES) if fold.ROW_HOLES in target.columns else F.lit(None).cast("array<string>")
+            holes = F.col(ROW_HOLES) if ROW_HOLES in target.columns else F.lit(None).cast("array<string>")
             there = target.select(
                 *[column(k).alias(n) for k, n in zip(key, names, strict=True)],
                 F.struct(*[column(name) for name in columns], holes.alias(HOLES)).alias("__tidemark_there"),
