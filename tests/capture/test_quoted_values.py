@@ -16,7 +16,8 @@ import pytest
 from psycopg import sql
 
 from sandbox.postgres import PostgresServer
-from tidemark.errors import DatabaseRefused, DatabaseUnreachable
+from tests.capture.conftest import Pipeline
+from tidemark.errors import DatabaseRefused, DatabaseUnreachable, ReplicationFailed
 from tidemark.postgres_session import connect, connect_walsender, open_session, unreachable
 from tidemark.source.copying import copy_rows
 
@@ -217,3 +218,19 @@ def test_no_connection_string_that_fails_shows_its_password(
     with pytest.raises((DatabaseRefused, DatabaseUnreachable)) as raised:
         opened(broken.format(conninfo=postgres.conninfo()))
     assert not told(raised.value)
+
+
+def test_a_stream_whose_row_filter_fails_quotes_nothing(pipeline: Pipeline) -> None:
+    """The walsender evaluates it, on every row that anybody writes."""
+    pipeline.execute("CREATE TABLE visits (id int PRIMARY KEY, year int)", "ALTER TABLE visits REPLICA IDENTITY FULL")
+    pipeline.connection.execute(
+        sql.SQL("CREATE PUBLICATION {} FOR TABLE visits WHERE (make_date(year, 1, 1) IS NOT NULL)").format(
+            sql.Identifier(pipeline.config.publication)
+        )
+    )
+    pipeline.create_slot()
+    pipeline.execute("INSERT INTO visits VALUES (1, 73556087)")
+    with pytest.raises(ReplicationFailed) as raised:
+        pipeline.drain()
+    assert "22008" in str(raised.value), "an operator can look it up"
+    assert "73556087" not in everything_of(raised.value)
