@@ -78,6 +78,7 @@ class PreflightOperator(BaseOperator):
             ledger=conninfo(self.config.ledger_connection),
             spark_master=spark_master(self.config.spark_connection)[0],
             holder=holder(context),
+            only_new_notes=True,
         )
         self.log.info("%s", report)
         report.raise_for_errors()

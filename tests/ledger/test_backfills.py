@@ -227,6 +227,30 @@ def test_progress_counts_what_was_read_against_the_estimate(ledger: str, book: B
     assert chunks.progress(book, "shop", "another") == []
 
 
+def test_after_a_retry_the_rate_and_the_time_left_count_from_it(
+    ledger: str, book: Book, generation: Generation
+) -> None:
+    made = open_backfill(book, "s.a", "b1", *HALVES)
+    assert record(ledger, chunk_of(made, "1-1", upper=("10",)), done=True)
+    assert record(ledger, chunk_of(made, "2-1", lower=("10",), upper=("15",)), done=False)
+
+    def read(chunk: str, ago_s: float, seconds: float) -> None:
+        book.execute(
+            "UPDATE tidemark.chunks SET rows = 5, seconds = %s, read_at = clock_timestamp() - make_interval(secs => %s)"
+            " WHERE chunk = %s",
+            (seconds, ago_s, chunk),
+        )
+
+    read("1-1", ago_s=100, seconds=10)
+    read("2-1", ago_s=97, seconds=3)
+    (without,) = chunks.progress(book, "shop")
+    assert without.rate_rows_s == pytest.approx(10 / 110, rel=0.1)
+    read("2-1", ago_s=0, seconds=5)  # the first chunk of another try, 95 seconds later
+    (after,) = chunks.progress(book, "shop")
+    assert after.rate_rows_s == pytest.approx(5 / 5, rel=0.1)
+    assert after.left_s == pytest.approx(10, rel=0.1)
+
+
 def test_filled_are_the_stretches_whose_chunks_were_claimed(ledger: str, book: Book, generation: Generation) -> None:
     made = open_backfill(book, "s.a", "b1", *HALVES)
     before, cursor = None, None

@@ -37,6 +37,7 @@ from tidemark.findings import Finding, Report, listed
 from tidemark.formats import layout
 from tidemark.ledger import connection as ledger_sessions
 from tidemark.ledger import generations, joins, migrations, table_errors
+from tidemark.ledger import notes as ledger_notes
 from tidemark.ledger import tables as ledger_tables
 from tidemark.ledger.leases import SLOT, hold
 from tidemark.ledger.table_errors import TableError
@@ -77,11 +78,13 @@ def preflight(
     spark_master: str | None = None,
     act: bool = True,
     holder: str | None = None,
+    only_new_notes: bool = False,
 ) -> Report:
     """Look at everything, then do what the first run or a changed file needs. Errors are in the report, not raised.
 
     `spark_master` is what the Spark hook resolved, None where nobody looked. With `act` false nothing is created,
-    changed or recorded, but the ledger's schema is brought up to date all the same.
+    changed or recorded, but the ledger's schema is brought up to date all the same. With `only_new_notes` a note
+    that the preflight before this one had too is left out: a schedule's runs are not told the same every five minutes.
     """
     started = time.monotonic()
     look = _Look(config, source, ledger, act, holder or f"preflight/{socket.gethostname()}/{os.getpid()}")
@@ -89,6 +92,8 @@ def preflight(
     look.run("lake", look.lake)
     look.run("ledger", look.ledger_schema)
     look.run("source", look.source)
+    if only_new_notes and not look.failed():
+        look.run("ledger", look.leave_out_said_notes)
     return Report.of(config.pipeline, config.path, look.findings, time.monotonic() - started)
 
 
@@ -124,6 +129,12 @@ class _Look:
 
     def failed(self) -> bool:
         return any(f.severity == "error" for f in self.findings)
+
+    def leave_out_said_notes(self) -> None:
+        notes = {str(finding) for finding in self.findings if finding.severity == "note"}
+        with ledger_sessions.connect(self.ledger_conninfo) as ledger:
+            new = ledger_notes.not_said_yet(ledger, self.config.pipeline, notes)
+        self.findings = [found for found in self.findings if found.severity != "note" or str(found) in new]
 
     def note(self, check: str, message: str) -> None:
         self.findings.append(Finding("note", check, message))

@@ -55,6 +55,18 @@ class TestFindings:
         assert raised.value.move is Move.FIX_CONFIG
         assert (shop.published(), shop.slots()) == (set(), [])
 
+    def test_a_run_is_told_a_note_when_it_comes_or_changes_and_not_again(self, shop: Shop) -> None:
+        def told(**bounds: int) -> list[str]:
+            shop.with_bounds(**bounds)
+            report = shop.sound(only_new_notes=True)
+            return [f.message for f in report.findings if f.check == "max_slot_wal_keep_size"]
+
+        assert ["from 8.0 GiB on" in message for message in told()] == [True]
+        assert told() == []
+        assert "max_slot_wal_keep_size" in str(shop.sound()), "a person who asks is told everything"
+        assert ["from 4.0 GiB on" in message for message in told(wal_valve_bytes=4 * 2**30)] == [True]
+        assert told() == []
+
     def test_a_pattern_does_not_take_up_a_table_whose_updates_would_then_fail(self, shop: Shop) -> None:
         shop.sql("CREATE TABLE shop.log (what text)", "INSERT INTO shop.log VALUES ('a')")
         report = shop.sound()

@@ -52,7 +52,8 @@ class Pipeline:
     def run(self, now: datetime) -> None:
         """What a run of the capture DAG does of an idle pipeline."""
         holder = f"run {now:%H:%M}"
-        preflight(self.config, source=self.source, ledger=self.ledger, holder=holder).raise_for_errors()
+        look = preflight(self.config, source=self.source, ledger=self.ledger, holder=holder, only_new_notes=True)
+        look.raise_for_errors()
         found = self.look(now)
         if found.waiting:
             self.ran.append(found.reason)
