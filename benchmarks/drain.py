@@ -23,9 +23,10 @@ from typing import Any
 import psycopg
 
 from sandbox.postgres import PostgresServer, running
+from tidemark.capture import ownership
 from tidemark.capture.drain import drain
 from tidemark.config import Bounds, PipelineConfig, TableRule
-from tidemark.ledger import migrations
+from tidemark.ledger import belongings, leases, migrations
 
 SLOT = "benchmark"
 BLOCK = 10_000
@@ -102,12 +103,23 @@ def drained(server: PostgresServer, conninfo: str, slot: str, folder: Path, batc
         ledger_connection="ledger",
         bounds=Bounds(batch_rows=batch_rows),
     )
+    adopt(config, conninfo, ledger)
     started = time.perf_counter()
     result = drain(config, source=conninfo, ledger=ledger, run_id="benchmark", holder="benchmark")
     took = time.perf_counter() - started
     if not result.reached_target:
         raise RuntimeError("the drain ended before its heartbeat")
     return took, result.rows, len(result.batches)
+
+
+def adopt(config: PipelineConfig, source: str, ledger: str) -> None:
+    """The slot was made by hand: note it as the pipeline's own, as `preflight --adopt-slot` does."""
+    with (
+        leases.hold(ledger, config.pipeline, leases.SLOT, "benchmark") as lease,
+        psycopg.connect(source) as at_source,
+        psycopg.connect(ledger, autocommit=True) as book,
+    ):
+        belongings.note(book, lease, ownership.thing(at_source, "slot", config.slot), "adopted")
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
 """`python -m tidemark preflight|status|unpark|forget FILE …`: what the DAGs do and know, on a terminal.
 
-    preflight FILE [--look]   look at everything and bring about what the first run needs; --look changes nothing
+    preflight FILE [--look]   look at everything and bring about what the first run needs; --look changes nothing,
+                              --adopt-slot takes an existing slot and publication for this pipeline's own, once
     status FILE               where the pipeline stands, and what needs somebody; --all: each table; --json
     unpark FILE TABLE         let the next run apply all staged batches of a parked table
     forget FILE TABLE         show a table no more that is captured no more; its Delta tables stay
@@ -57,6 +58,7 @@ def _preflight(config: PipelineConfig, options: argparse.Namespace, look_up: Loo
         ledger=look_up(config.ledger_connection).conninfo(),
         spark_master=master,
         act=not options.look,
+        adopt_slot=options.adopt_slot,
     )
     print(report)
     return 1 if report.errors or report.table_errors else 0
@@ -100,7 +102,13 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tidemark", description=(__doc__ or "").partition("\n")[0])
     commands = parser.add_subparsers(required=True, metavar="preflight|status|unpark|forget")
     preflight = commands.add_parser("preflight", help="look at everything and bring about what the first run needs")
-    preflight.add_argument("--look", action="store_true", help="create and change nothing")
+    how = preflight.add_mutually_exclusive_group()
+    how.add_argument("--look", action="store_true", help="create and change nothing")
+    how.add_argument(
+        "--adopt-slot",
+        action="store_true",
+        help="slot and publication exist, and are this pipeline's from now on: nothing else reads the slot",
+    )
     status = commands.add_parser("status", help="where the pipeline stands")
     unpark = commands.add_parser("unpark", help="let the next run apply a parked table's batches")
     status.add_argument("--all", action="store_true", help="every table, and everything in full")

@@ -155,14 +155,17 @@ class LakeUnusable(TargetError):
 
 class SourceLocked(RetryError):
     happened = "No lock on {what} was to be had within {waited}: {blockers}"
-    remedy = "Wait until that transaction ends, or end it; the retry asks again."
+    remedy = "Wait until that transaction ends, or have its owner end it; the retry asks again."
 
 
 class SlotCreationBlocked(RetryError):
     happened = (
         'The slot "{slot}" could not be created within {waited}, since transactions were open all that time: {blockers}'
     )
-    remedy = "PostgreSQL begins a slot only when they have ended. Commit, roll back or end them; the retry asks again."
+    remedy = (
+        "PostgreSQL begins a slot only when they have ended. Have whoever runs them commit or roll them back; the "
+        "retry asks again."
+    )
 
 
 # --- protocol (pgoutput) ----------------------------------------------------------------------------------------------
@@ -311,17 +314,38 @@ class SlotInvalidated(BackfillError):
         "gone"
     )
     remedy = (
-        "Drop the slot (SELECT pg_drop_replication_slot('{slot}')), run the capture DAG, and start a backfill of the "
-        "pipeline's tables. Raise max_slot_wal_keep_size or idle_replication_slot_timeout, or run the DAG more often."
+        "Drop the slot, which is this pipeline's own (SELECT pg_drop_replication_slot('{slot}')), run the capture DAG, "
+        "and start a backfill of the pipeline's tables. Raise max_slot_wal_keep_size or idle_replication_slot_timeout, "
+        "or run the DAG more often."
+    )
+
+
+class SlotUnknown(ConfigError):
+    happened = (
+        'The slot "{slot}" exists, and the ledger of pipeline {pipeline} knows nothing of it: somebody else made it '
+        "(it stands at {confirmed_lsn}; {reader})"
+    )
+    remedy = (
+        "Name another slot in the pipeline file, and preflight creates it: reading this one would move it on, and "
+        "whoever it belongs to would lose what lies between. If it is meant for this pipeline and nothing else reads "
+        "it, say so once: `python -m tidemark preflight {path} --adopt-slot`."
+    )
+
+
+class PublicationUnknown(ConfigError):
+    happened = (
+        'The publication "{publication}" was not made by pipeline {pipeline}, and it would have to change: {change}'
+    )
+    remedy = (
+        "Changing it would change what its subscribers receive. Name another publication in the pipeline file, and "
+        "preflight creates it; or set manage_publication: false and have its owner change it. If it is meant for this "
+        "pipeline alone, say so once: `python -m tidemark preflight {path} --adopt-slot`."
     )
 
 
 class SlotPluginDiffers(ConfigError):
     happened = 'The slot "{slot}" uses the output plugin {plugin}; Tidemark reads pgoutput'
-    remedy = (
-        "Name another slot in the pipeline file, or drop this one if nothing else uses it; preflight creates the right "
-        "one."
-    )
+    remedy = "Name another slot in the pipeline file, and preflight creates it; Tidemark never makes one like this."
 
 
 class SlotDatabaseDiffers(ConfigError):
@@ -334,10 +358,7 @@ class SlotDatabaseDiffers(ConfigError):
 
 class SlotTwoPhase(ConfigError):
     happened = 'The slot "{slot}" was created with two_phase: prepared transactions would arrive before they commit'
-    remedy = (
-        "Name another slot in the pipeline file, or drop this one if nothing else uses it; preflight creates the right "
-        "one."
-    )
+    remedy = "Name another slot in the pipeline file, and preflight creates it; Tidemark never makes one like this."
 
 
 class SlotSynced(ConfigError):
@@ -354,19 +375,20 @@ class SlotNotReady(RetryError):
     happened = (
         'The slot "{slot}" is still being created: it waits for transactions that were open before it ({blocked_by})'
     )
-    remedy = "End the transactions named, or wait; the retry goes on when they have ended."
+    remedy = "Wait, or have whoever runs them commit or roll them back; the retry goes on when they have ended."
 
 
 class SlotOfAnother(ConfigError):
     happened = 'The slot "{slot}" cannot be used: {reason}'
-    remedy = "Name another slot in the pipeline file, or drop this one if nothing else uses it."
+    remedy = "Name another slot in the pipeline file, and preflight creates it; Tidemark never makes one like this."
 
 
 class SlotBusy(RetryError):
-    happened = 'The slot "{slot}" is in use by process {pid} ({application})'
+    happened = 'The slot "{slot}" is in use by process {pid} (application_name {application})'
     remedy = (
-        "Stop the other reader of this slot; each pipeline needs a slot of its own. A drain that just died frees it by "
-        "itself."
+        "A drain that just died frees it by itself, and the retry goes on. If another program reads it, find out whose "
+        "slot it is before anything is stopped: each reader needs one of its own, so name another in the pipeline file "
+        "or in that program."
     )
 
 
@@ -480,7 +502,7 @@ class JoinHorizonBlocked(RetryError):
         "A backfill of {table} waits for transactions that began before its changes were captured; after {waited} "
         "they are still open: {blockers}"
     )
-    remedy = "Commit, roll back or end them; the retry waits again."
+    remedy = "Have whoever runs them commit or roll them back; the retry waits again."
 
 
 class JoinHorizonAhead(RetryError):
@@ -593,7 +615,7 @@ class TargetDiffers(TargetError):
 
 class LocationTaken(TargetError):
     happened = "There is no Delta table in {path}, but something else is: {found}. No row was written"
-    remedy = "Move it away and unpark the table."
+    remedy = "Find out whose it is and have it moved away; then unpark the table."
 
 
 class SchemaVersionsDiffer(BackfillError):

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 from psycopg import sql
 
+from tests.support import own_slot
 from tidemark.capture.drain import DrainResult, drain
 from tidemark.config import Bounds, PipelineConfig, TableRule
 from tidemark.formats.manifest import BatchManifest
@@ -59,6 +60,7 @@ class Pipeline:
         self.create_slot()
 
     def create_slot(self) -> None:
+        own_slot.note(self.config, self.source, self.ledger)
         self.connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (self.config.slot,))
 
     def drain(self, run_id: str | None = None, **options: Any) -> DrainResult:

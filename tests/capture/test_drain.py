@@ -278,7 +278,7 @@ def test_a_slot_that_another_application_reads_is_named_and_left_alone(
     pipeline.execute(ORDERS)
     pipeline.begin()
     with streaming(pipeline, "somebody else") as other:
-        with pytest.raises(SlotBusy, match=f"process {other.pid} .somebody else.") as busy:
+        with pytest.raises(SlotBusy, match=f"process {other.pid} .application_name somebody else.") as busy:
             pipeline.drain()
         assert busy.value.facts["pid"] == other.pid
         assert pipeline.one(f"SELECT count(*) FROM pg_stat_activity WHERE pid = {other.pid}") == 1

@@ -20,7 +20,7 @@ from tidemark import failpoints
 from tidemark import postgres_session as sessions
 from tidemark.capture.generation import still_continues
 from tidemark.config import PipelineConfig
-from tidemark.errors import ConfirmFailed, SlotBusy
+from tidemark.errors import ConfirmFailed, GenerationStale, SlotBusy
 from tidemark.ledger import generations, leases, migrations, positions
 from tidemark.ledger.connection import connect
 from tidemark.ledger.generations import Generation
@@ -97,6 +97,10 @@ def _move(
     with sessions.connect(
         source, application_name=config.application_name, statement_timeout_s=ADVANCE_TIMEOUT_S
     ) as connection:
+        if config.slot != generation.slot:
+            # The position is that of another slot, and this one may be somebody else's.
+            difference = f'it was staged from the slot "{generation.slot}", and the pipeline file names another one'
+            raise GenerationStale(slot=config.slot, generation=generation.number, difference=difference)
         _, before = slots.usable(connection, config.slot)
         if before >= position:
             # Not noted: this may be another server's slot, and what is noted goes into the drain's status replies.

@@ -4,7 +4,8 @@ PostgreSQL gives a slot no identity, so what is asked is not "is it the same slo
 send everything above `staged`", and that its position answers: a slot sends every transaction that
 commits at or above confirmed_flush_lsn.
 
-    no generation                                    ──► adopt: open one at the slot's confirmed LSN
+    a slot that is not this pipeline's               ──► SlotUnknown: it is not read, wherever it stands (`ownership`)
+    no generation                                    ──► open one at the slot's confirmed LSN
     other system identifier or timeline, or WAL that
       ends below staged (an older copy of the disk)  ──► new generation, tables need a backfill, SourceReplaced once
     confirmed > staged, after staging was asked      ──► new generation, tables need a backfill, ChangesGone once
@@ -27,6 +28,7 @@ from typing import Any
 
 import psycopg
 
+from tidemark.capture import ownership
 from tidemark.capture.recovery import register_again, staged_generations
 from tidemark.config import PipelineConfig
 from tidemark.errors import ChangesGone, GenerationStale, SourceReplaced, TidemarkError
@@ -57,14 +59,14 @@ def settle(
 
     Raises one of the slot's errors, or `ChangesGone`/`SourceReplaced` once per gap; the run after that goes on.
     """
-    slot, confirmed_lsn = slots.usable(source, config.slot)
+    slot, confirmed_lsn = ownership.usable(config, source, ledger, store)
     server = slots.read_server(source)
     again = register_again(ledger, store, lease, lambda *asked: _still_sends(config, source, *asked))
     if again:
         log.info("Registered %s again from staging, up to %s", counted(len(again), "batch"), again[-1].end_lsn)
     generation = generations.current(ledger, config.pipeline)
     if generation is None:
-        reason = f'the slot "{slot.name}" was adopted at {confirmed_lsn}'
+        reason = f'the slot "{slot.name}" is read from {confirmed_lsn} on'
         return _open(ledger, store, lease, server, slot, confirmed_lsn, reason, None, now())
     gone = _what_is_gone(source, server, slot, confirmed_lsn, generation)
     if gone is not None:

@@ -30,16 +30,26 @@ from uuid import uuid4
 import psycopg
 
 from tidemark import postgres_session as source_sessions
+from tidemark.capture import ownership
 from tidemark.capture.generation import settle
 from tidemark.config import PipelineConfig
-from tidemark.errors import LakeUnusable, Move, SlotCreationBlocked, SourceLocked, TidemarkError
+from tidemark.errors import (
+    LakeUnusable,
+    Move,
+    PublicationUnknown,
+    SlotCreationBlocked,
+    SlotInvalidated,
+    SlotNotReady,
+    SourceLocked,
+    TidemarkError,
+)
 from tidemark.findings import Finding, Report, listed
 from tidemark.formats import layout
+from tidemark.ledger import belongings, generations, joins, migrations, table_errors
 from tidemark.ledger import connection as ledger_sessions
-from tidemark.ledger import generations, joins, migrations, table_errors
 from tidemark.ledger import notes as ledger_notes
 from tidemark.ledger import tables as ledger_tables
-from tidemark.ledger.leases import SLOT, hold
+from tidemark.ledger.leases import SLOT, Lease, hold
 from tidemark.ledger.table_errors import TableError
 from tidemark.ledger.tables import TableRow
 from tidemark.names import TableName
@@ -77,17 +87,20 @@ def preflight(
     ledger: str,
     spark_master: str | None = None,
     act: bool = True,
+    adopt_slot: bool = False,
     holder: str | None = None,
     only_new_notes: bool = False,
 ) -> Report:
     """Look at everything, then do what the first run or a changed file needs. Errors are in the report, not raised.
+
+    `adopt_slot`: a person says that slot and publication of the file are this pipeline's, whoever made them.
 
     `spark_master` is what the Spark hook resolved, None where nobody looked. With `act` false nothing is created,
     changed or recorded, but the ledger's schema is brought up to date all the same. With `only_new_notes` a note
     that the preflight before this one had too is left out: a schedule's runs are not told the same every five minutes.
     """
     started = time.monotonic()
-    look = _Look(config, source, ledger, act, holder or f"preflight/{socket.gethostname()}/{os.getpid()}")
+    look = _Look(config, source, ledger, act, adopt_slot, holder or f"preflight/{socket.gethostname()}/{os.getpid()}")
     look.findings += spark_findings(config, spark_master, os.environ)
     look.run("lake", look.lake)
     look.run("ledger", look.ledger_schema)
@@ -105,6 +118,7 @@ class _Look:
     source_conninfo: str
     ledger_conninfo: str
     act: bool
+    adopt_slot: bool
     holder: str
     findings: list[Finding] = field(default_factory=list)
     ledger_ready: bool = False
@@ -161,19 +175,22 @@ class _Look:
             self.findings += inspection.server_findings(facts, self.config, slot=slot)
             if facts.major < inspection.OLDEST_VERSION:
                 return
+            own = self.own_slot(source, slot)
             if slot is not None:
-                self.run("slot", lambda: self.slot_state(source, slot))
+                self.run("slot", lambda: self.slot_state(source, slot, own))
             if not self.ledger_ready:
-                self.tables(source, facts, slot, captured=frozenset())
+                self.tables(source, facts, None, captured=frozenset())
                 return
             with ledger_sessions.connect(self.ledger_conninfo) as ledger:
                 self.same_database(source, ledger)
                 rows = ledger_tables.all_of(ledger, self.config.pipeline)
                 captured = frozenset(TableName.parse(row.table) for row in rows if row.captured)
-                selected, published = self.tables(source, facts, slot, captured)
+                selected, published = self.tables(source, facts, slot if own else None, captured)
                 captured &= _covered(published)
+                work = publication_work(self.config, selected, published, facts)
+                if published is not None:
+                    self.run("publication", lambda: self.own_publication(source, ledger, work))
                 if not self.act:
-                    work = publication_work(self.config, selected, published, facts)
                     self.findings += _intentions(self.config, published, work, slot)
                 else:
                     # Before the work, which may end in an error, and after it, which may find more.
@@ -221,9 +238,42 @@ class _Look:
         barred = {str(table) for table in _barred(self.findings, captured)}
         table_errors.keep(ledger, self.config.pipeline, errors, barred)
 
-    def slot_state(self, source: psycopg.Connection[Any], slot: SlotState) -> None:
-        usable(source, slot.name)
+    def own_slot(self, source: psycopg.Connection[Any], slot: SlotState | None) -> bool | None:
+        """Whether the slot is this pipeline's; None where it does not exist, or the ledger cannot be asked."""
+        if slot is None or not self.ledger_ready:
+            return None
+        with ledger_sessions.connect(self.ledger_conninfo) as ledger:
+            return ownership.is_own_slot(self.config, source, ledger, Store(self.config.lake))
+
+    def slot_state(self, source: psycopg.Connection[Any], slot: SlotState, own: bool | None) -> None:
+        """What a slot of another kind is, is said before whose it is; what to do about one's own, after that."""
+        try:
+            usable(source, slot.name)
+        except (SlotInvalidated, SlotNotReady):
+            if own is False:
+                raise ownership.unknown(self.config, source, slot) from None
+            raise
+        if own is False and not self.adopt_slot:
+            raise ownership.unknown(self.config, source, slot)
+        ownership.refuse_other_reader(self.config, source, own=own is not False)
         self.findings += inspection.slot_findings(slot)
+
+    def own_publication(
+        self, source: psycopg.Connection[Any], ledger: psycopg.Connection[Any], work: PublicationWork
+    ) -> None:
+        """A publication that is there already and would have to change must be this pipeline's."""
+        if not self.config.manage_publication or not (work.add or work.drop) or self.adopt_slot:
+            return
+        named = ownership.thing(source, "publication", self.config.publication)
+        if belongings.is_own(ledger, self.config.pipeline, named):
+            return
+        changes = [f"{verb} {listed(names)}" for verb, names in (("add", work.add), ("take out", work.drop)) if names]
+        raise PublicationUnknown(
+            publication=self.config.publication,
+            pipeline=self.config.pipeline,
+            change=", ".join(changes),
+            path=self.config.path or "FILE",
+        )
 
     def same_database(self, source: psycopg.Connection[Any], ledger: psycopg.Connection[Any]) -> None:
         identity = "SELECT system_identifier::text, current_database()::text FROM pg_control_system()"
@@ -251,7 +301,7 @@ class _Look:
     ) -> None:
         """Publication, slot, generation, tables: whatever is missing, under the lease `slot`, as a drain has it."""
         self.look_again_at_marked(source, ledger, found)
-        if slot is not None and not self.pending(ledger, facts, found, published):
+        if slot is not None and not self.adopt_slot and not self.pending(ledger, facts, found, published):
             return
         with hold(self.ledger_conninfo, self.config.pipeline, SLOT, self.holder, wait_s=LEASE_WAIT_S) as lease:
             # Another preflight may have done all of it meanwhile.
@@ -259,22 +309,86 @@ class _Look:
             # A table that left is recorded before it can come back, so that coming back is seen as a join.
             for left in self.leaving(ledger, found, published):
                 joins.leave(ledger, self.config.pipeline, left)
+            if self.adopt_slot:
+                self.adopt(source, ledger, lease)
             if self.config.manage_publication:
-                try:
-                    self.publication(source, facts, publication_work(self.config, found, published, facts))
-                except (psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation):
-                    # Another try of this task, which the lease does not keep out, created it just now: committed
-                    # before our look at the name, or while our statement waited for its transaction's end.
-                    published = publication.read(source, self.config.publication)
-                    self.publication(source, facts, publication_work(self.config, found, published, facts))
+                self.bring_about_publication(source, ledger, lease, facts, found)
             opened = generations.current(ledger, self.config.pipeline)
             slot = read_slot(source, self.config.slot)
-            if slot is None and create_slot(source, self.config, self.source_conninfo):
+            if slot is None and self.make_slot(source, ledger, lease):
                 self.note("slot", f'Created slot "{self.config.slot}"')
             if slot is None or opened is None:
                 generation = settle(self.config, source, ledger, Store(self.config.lake), lease)
                 self.note("generation", f"Generation {generation.number} is open from {generation.start_lsn} on")
             self.join(source, ledger, found, publication.read(source, self.config.publication))
+
+    def adopt(self, source: psycopg.Connection[Any], ledger: psycopg.Connection[Any], lease: Lease) -> None:
+        """Take slot and publication of the file, where they are there, for this pipeline's own from now on."""
+        if read_slot(source, self.config.slot) is not None:
+            named = ownership.thing(source, "slot", self.config.slot)
+            if not belongings.is_own(ledger, self.config.pipeline, named):
+                # Whoever reads it may have come since the look.
+                ownership.refuse_other_reader(self.config, source, own=False)
+                belongings.note(ledger, lease, named, "adopted")
+                self.note("slot", f'Slot "{named.name}" is this pipeline\'s from now on')
+        if publication.read(source, self.config.publication) is not None:
+            named = ownership.thing(source, "publication", self.config.publication)
+            if not belongings.is_own(ledger, self.config.pipeline, named):
+                belongings.note(ledger, lease, named, "adopted")
+                self.note("publication", f'Publication "{named.name}" is this pipeline\'s from now on')
+
+    def make_slot(self, source: psycopg.Connection[Any], ledger: psycopg.Connection[Any], lease: Lease) -> bool:
+        """Create the slot, noted as our own before; False where another try of this task just did. Raises SlotUnknown
+        where it was somebody else."""
+        named = ownership.thing(source, "slot", self.config.slot)
+        first = belongings.note(ledger, lease, named, "made")
+        try:
+            made = create_slot(source, self.config, self.source_conninfo)
+            if first and not made:
+                raise ownership.unknown(self.config, source, read_slot(source, self.config.slot))
+        except Exception:
+            # Over a session that broke, the server may have made it all the same.
+            if first and not source.closed:
+                belongings.forget(ledger, lease, named)
+            raise
+        return made
+
+    def bring_about_publication(
+        self,
+        source: psycopg.Connection[Any],
+        ledger: psycopg.Connection[Any],
+        lease: Lease,
+        facts: ServerFacts,
+        found: Matching,
+    ) -> None:
+        """Create or change it where it is not what the file says, noted as our own before."""
+        named = ownership.thing(source, "publication", self.config.publication)
+        own = belongings.is_own(ledger, self.config.pipeline, named)
+        published = publication.read(source, self.config.publication)
+        work = publication_work(self.config, found, published, facts)
+        if published is not None and not own:
+            self.own_publication(source, ledger, work)
+            return
+        if not (work.create or work.add or work.drop):
+            return
+        first = belongings.note(ledger, lease, named, "made")
+        try:
+            self.publication(source, facts, work)
+        except (psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation):
+            # Somebody created it just now: committed before our look at the name, or while our statement waited for
+            # its transaction's end. Where the note was there, it was another try of this task, which the lease does
+            # not keep out.
+            published = publication.read(source, self.config.publication)
+            work = publication_work(self.config, found, published, facts)
+            if first:
+                belongings.forget(ledger, lease, named)
+                self.own_publication(source, ledger, work)
+            else:
+                self.publication(source, facts, work)
+        except Exception:
+            if first and not source.closed and publication.read(source, self.config.publication) is None:
+                belongings.forget(ledger, lease, named)
+            raise
 
     def pending(
         self,
@@ -354,7 +468,7 @@ class _Look:
                         "publication",
                         [table],
                         happened + str(locked.facts["blockers"]),
-                        "Wait until that transaction ends, or end it; the next run tries again",
+                        "Wait until that transaction ends, or have its owner end it; the next run tries again",
                         bars="joining",
                         move=Move.RETRY,
                     )

@@ -60,6 +60,9 @@ def changes_waiting(
         confirmable = positions.confirmable(book, config.pipeline)
     if found is not None:
         return Waiting(True, found)
+    if config.slot != generation.slot:
+        # A look would make it busy for a moment, and it may be somebody else's.
+        return Waiting(True, f'the pipeline file names the slot "{config.slot}", staged is "{generation.slot}"')
     with sessions.connect(
         source, application_name=config.application_name, statement_timeout_s=PEEK_TIMEOUT_S
     ) as connection:

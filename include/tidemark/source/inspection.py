@@ -129,8 +129,8 @@ def server_findings(facts: ServerFacts, config: PipelineConfig, *, slot: SlotSta
             "error",
             "slots",
             f"All {facts.max_slots} replication slots of the server are in use",
-            "Drop one that nobody uses (SELECT * FROM pg_replication_slots), or raise max_replication_slots and "
-            "restart",
+            "Raise max_replication_slots and restart, or have whoever owns one that is not needed any more drop it "
+            "(SELECT * FROM pg_replication_slots)",
         )
     if facts.senders >= facts.max_senders and (slot is None or slot.active_pid is None):
         yield Finding(

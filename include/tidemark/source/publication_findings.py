@@ -100,7 +100,8 @@ def work_findings(
     *,
     slot: SlotState | None,
 ) -> Iterator[Finding]:
-    """What keeps the work from being done: a publication that is missing, and rights that are."""
+    """What keeps the work from being done: a publication that is missing, and rights that are. `slot` is the
+    pipeline's own; None where there is none, or it is somebody else's."""
     if publication is None:
         yield from _missing_publication(config, work, facts, slot)
     else:
@@ -165,9 +166,9 @@ def _missing_publication(
             "publication",
             f'Slot "{slot.name}" exists, but publication "{name}" does not: a slot older than its publication cannot '
             "be decoded",
-            f"SELECT pg_drop_replication_slot('{slot.name}'); the next preflight creates the publication, then the "
-            "slot. What "
-            "changed meanwhile is gone: start a backfill of the pipeline's tables",
+            f"The slot is this pipeline's own: SELECT pg_drop_replication_slot('{slot.name}'); the next preflight "
+            "creates the publication, then the slot. What changed meanwhile is gone: start a backfill of the "
+            "pipeline's tables",
             Move.BACKFILL,
         )
     elif not config.manage_publication and statement is not None:

@@ -76,14 +76,6 @@ class TestFirstRun:
         assert generation is not None
         assert generation.number == 1
 
-    def test_a_slot_that_is_there_is_adopted(self, shop: Shop) -> None:
-        shop.sql(
-            f"CREATE PUBLICATION {shop.config.publication} FOR TABLE shop.orders WITH (publish_via_partition_root)",
-            f"SELECT pg_create_logical_replication_slot('{shop.config.slot}', 'pgoutput')",
-        )
-        shop.sound()
-        assert shop.generation() is not None
-
     def test_two_first_runs_at_once_make_one_of_everything(self, shop: Shop) -> None:
         reports: list[Report] = []
         threads = [threading.Thread(target=lambda: reports.append(shop.preflight())) for _ in range(2)]
@@ -155,6 +147,13 @@ class TestFirstRun:
         assert shop.settled().number == 1
 
     def test_a_publication_that_another_try_commits_while_this_one_waits_is_taken(self, shop: Shop) -> None:
+        with psycopg.connect(shop.ledger, autocommit=True) as book:  # as that try did before it began
+            book.execute("INSERT INTO tidemark.pipelines (pipeline) VALUES (%s)", (shop.config.pipeline,))
+            book.execute(
+                "INSERT INTO tidemark.belongings (pipeline, kind, system_identifier, database, name, origin) "
+                "VALUES (%s, 'publication', %s, %s, %s, 'made')",
+                (shop.config.pipeline, *server_and_database(shop), shop.config.publication),
+            )
         other = shop.open()
         name = shop.config.publication
         other.execute(f"CREATE PUBLICATION {name} FOR TABLE shop.orders WITH (publish_via_partition_root)".encode())
@@ -168,6 +167,11 @@ class TestFirstRun:
         assert not reports[0].errors, str(reports[0])
         assert shop.published() == {"orders"}
         assert len(shop.slots()) == 1
+
+
+def server_and_database(shop: Shop) -> tuple[str, str]:
+    (found,) = shop.sql("SELECT system_identifier::text, current_database()::text FROM pg_control_system()")
+    return str(found[0]), str(found[1])
 
 
 class TestWaiting:

@@ -11,6 +11,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 
+from tests.support import own_slot
 from tests.support.manifests import manifest_of, path_of
 from tidemark import postgres_session as source_connection
 from tidemark.capture.generation import settle
@@ -51,6 +52,7 @@ class Capture:
             return cursor.fetchall() if cursor.description else []
 
     def create_slot(self, options: str = "") -> None:
+        own_slot.note(self.config, self.source, self.ledger)
         self.at_source(f"SELECT pg_create_logical_replication_slot('{self.config.slot}', 'pgoutput'{options})")
 
     def drop_slot(self) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psycopg
 
-from sandbox.postgres import PostgresServer
+from sandbox.postgres import PostgresServer, wait_for
 
 
 @dataclass
@@ -26,6 +26,24 @@ class Standby(PostgresServer):
         with psycopg.connect(self.conninfo(), autocommit=True) as connection:
             row = connection.execute("SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn", (lsn,)).fetchone()
         return bool(row and row[0])
+
+    def fall_behind(self) -> None:
+        """Receive nothing from the primary any more: what it writes from now on is lost with it."""
+        with psycopg.connect(self.conninfo(), autocommit=True) as connection:
+            connection.execute("ALTER SYSTEM SET primary_conninfo = ''")
+            connection.execute("SELECT pg_reload_conf()")
+            wait_for(
+                "nothing is received any more",
+                lambda: connection.execute("SELECT 1 FROM pg_stat_wal_receiver").fetchone() is None,
+            )
+
+    def has_slot(self, slot: str) -> bool:
+        """Whether the failover slot was carried over for good."""
+        with psycopg.connect(self.conninfo(), autocommit=True) as connection:
+            row = connection.execute(
+                "SELECT 1 FROM pg_replication_slots WHERE slot_name = %s AND synced AND NOT temporary", (slot,)
+            ).fetchone()
+        return row is not None
 
     def _create(self) -> None:
         source = self.primary.conninfo_for_programs(self.database)

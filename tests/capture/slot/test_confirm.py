@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 
 import psycopg
 import pytest
@@ -44,6 +45,19 @@ def test_nothing_applied_confirms_nothing_and_says_what_holds_it(capture: Captur
     result = run(capture)
     assert (result.after, result.held_back_by) == (before, (TABLE,))
     assert capture.confirmed() == before
+
+
+def test_a_slot_that_the_file_names_since_is_not_moved_to_where_another_one_was_staged(capture: Capture) -> None:
+    """It may be somebody else's; whose it is, the next drain asks."""
+    staged_from = capture.config.slot
+    capture.settle()
+    capture.config = replace(capture.config, slot=staged_from + "_other")
+    capture.at_source("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", capture.config.slot)
+    stood = capture.confirmed()
+    capture.apply(TABLE, capture.stage(TABLE).end_lsn)
+    with pytest.raises(GenerationStale, match=staged_from):
+        run(capture)
+    assert capture.confirmed() == stood
 
 
 def test_a_table_holds_the_slot_just_before_its_next_batch(capture: Capture) -> None:

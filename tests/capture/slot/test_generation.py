@@ -15,6 +15,7 @@ from sandbox.postgres import PostgresServer, running, wait_for
 from tests.capture.slot.conftest import TABLE, Capture, capture_of
 from tests.capture.slot.standby import standby_of
 from tests.conftest import create_database
+from tests.support import own_slot
 from tidemark import postgres_session as source_connection
 from tidemark.capture.generation import still_continues
 from tidemark.errors import (
@@ -45,7 +46,7 @@ def needs_backfill(capture: Capture) -> list[tuple[str, str | None]]:
 # --- adoption and going on -------------------------------------------------------------------------------------------
 
 
-def test_an_unknown_slot_is_adopted_where_it_stands(capture: Capture) -> None:
+def test_the_first_generation_begins_where_the_slot_stands(capture: Capture) -> None:
     generation = capture.settle()
     assert (generation.number, generation.start_lsn, generation.staged_lsn) == (
         1,
@@ -77,6 +78,7 @@ def test_a_slot_of_another_name_goes_on_if_it_can_send_what_is_not_staged(captur
     )
     capture.stage(TABLE)
     capture.config = replace(capture.config, slot=capture.config.slot + "_copy")
+    own_slot.note(capture.config, capture.source, capture.ledger)
     assert (capture.settle().number, capture.generation().slot) == (1, capture.config.slot)
 
 

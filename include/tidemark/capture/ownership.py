@@ -1,0 +1,100 @@
+"""Slot and publication of the file -> whether they are this pipeline's, from ledger and staging (R9).
+
+    made by preflight, noted in the ledger before ──► its own
+    a generation was staged from the slot         ──► its own; the ledger knows it, or generation.json does
+    anything else                                 ──► somebody's: it is neither read nor changed, until a person says
+                                                      `preflight --adopt-slot`
+
+Reading a slot moves it on, and its owner loses what lies between; so nobody reads one because a file names it. Whoever
+judges a slot asks here first, and only then what is wrong with it: the advice to drop a slot is for one's own alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+
+from tidemark.capture.recovery import staged_generations
+from tidemark.config import PipelineConfig
+from tidemark.errors import SlotBusy, SlotInvalidated, SlotNotReady, SlotUnknown
+from tidemark.formats import layout
+from tidemark.formats.generation_file import GenerationFile
+from tidemark.ledger import belongings, generations
+from tidemark.ledger.belongings import Belonging, Kind
+from tidemark.lsn import Lsn
+from tidemark.source import slot as slots
+from tidemark.source.slot import SlotState
+from tidemark.staging.store import Store
+
+
+def thing(source: psycopg.Connection[Any], kind: Kind, name: str) -> Belonging:
+    """The slot or publication of this name, as the ledger would know it."""
+    row = source.execute("SELECT system_identifier::text, current_database()::text FROM pg_control_system()").fetchone()
+    assert row is not None
+    return Belonging(kind, row[0], row[1], name)
+
+
+def is_own_slot(
+    config: PipelineConfig, source: psycopg.Connection[Any], ledger: psycopg.Connection[Any], store: Store
+) -> bool:
+    """Whether the slot that the file names is the pipeline's own."""
+    named = thing(source, "slot", config.slot)
+    if belongings.is_own(ledger, config.pipeline, named):
+        return True
+    # A ledger that was lost comes back from staging with the first drain; what it will know counts already.
+    return generations.current(ledger, config.pipeline) is None and any(
+        (opening.system_identifier, opening.slot) == (named.system_identifier, named.name)
+        for number in staged_generations(store, config.pipeline)
+        if (opening := _opening(store, config.pipeline, number)) is not None
+    )
+
+
+def _opening(store: Store, pipeline: str, number: int) -> GenerationFile | None:
+    try:
+        return GenerationFile.from_json(store.read(layout.generation_file(pipeline, number)).decode())
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def unknown(config: PipelineConfig, source: psycopg.Connection[Any], slot: SlotState | None) -> SlotUnknown:
+    """The error that a slot is somebody else's, with who reads it now."""
+    user = slots.read_user(source, config.slot)
+    if user is None:
+        reader = "nobody reads it at the moment"
+    else:
+        reader = f"process {user.pid}, application_name {user.application_name or 'unknown'}, reads it now"
+    confirmed_lsn = None if slot is None else slot.confirmed_lsn
+    return SlotUnknown(
+        slot=config.slot,
+        pipeline=config.pipeline,
+        confirmed_lsn=confirmed_lsn or "no position yet",
+        reader=reader,
+        path=config.path or "FILE",
+    )
+
+
+def usable(
+    config: PipelineConfig, source: psycopg.Connection[Any], ledger: psycopg.Connection[Any], store: Store
+) -> tuple[SlotState, Lsn]:
+    """The pipeline's own slot and its confirmed LSN. Raises SlotUnknown where it is somebody else's, or what
+    `source.slot.usable` raises."""
+    try:
+        found = slots.usable(source, config.slot)
+    except (SlotInvalidated, SlotNotReady):
+        # Their remedies are for a slot of one's own.
+        if not is_own_slot(config, source, ledger, store):
+            raise unknown(config, source, slots.read_slot(source, config.slot)) from None
+        raise
+    if not is_own_slot(config, source, ledger, store):
+        raise unknown(config, source, found[0])
+    return found
+
+
+def refuse_other_reader(config: PipelineConfig, source: psycopg.Connection[Any], *, own: bool) -> None:
+    """Raise SlotBusy where somebody reads the slot. Under our own name, and of our own slot, that is a drain of the
+    pipeline's other DAG, or a dead attempt that the drain ends."""
+    user = slots.read_user(source, config.slot)
+    if user is None or (own and user.application_name == config.application_name[:63]):
+        return
+    raise SlotBusy(slot=config.slot, pid=user.pid, application=user.application_name or "unknown")

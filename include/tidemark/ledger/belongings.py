@@ -1,0 +1,95 @@
+"""What of the source belongs to a pipeline: slots and publications that it made, or was given by hand (R9).
+
+    nothing there ──note──► noted ──made at the source──► its own
+                              └──the source refused──forget──► nothing there
+    somebody's    ──adopted by hand──► its own
+
+PostgreSQL does not say who made a slot, and reading one moves it on: what its owner has not read yet is gone for that
+owner. So a slot counts as the pipeline's only where this says so. The intention is written down first: whoever dies
+between it and the making finds what it made its own. Pipelines older than these notes are known by their generations,
+and so is one whose ledger was brought back from staging.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import psycopg
+
+from tidemark.ledger.leases import SLOT, Lease
+
+Kind = Literal["slot", "publication"]
+Origin = Literal["made", "adopted"]
+
+
+@dataclass(frozen=True, slots=True)
+class Belonging:
+    """`database` is that of the source, as its server calls it."""
+
+    kind: Kind
+    system_identifier: str
+    database: str
+    name: str
+
+
+def is_own(connection: psycopg.Connection[Any], pipeline: str, thing: Belonging) -> bool:
+    """Whether the pipeline made it or was given it; a slot also where a generation was staged from it."""
+    row = connection.execute(
+        """
+        SELECT EXISTS (SELECT 1 FROM tidemark.belongings
+                        WHERE pipeline = %(pipeline)s AND kind = %(kind)s AND system_identifier = %(system)s
+                          AND (database, name) IN ((%(database)s, %(name)s), ('', '')))
+            OR EXISTS (SELECT 1 FROM tidemark.generations
+                        WHERE pipeline = %(pipeline)s AND system_identifier = %(system)s
+                          AND %(kind)s = 'slot' AND slot = %(name)s)
+        """,
+        _values(pipeline, thing),
+    ).fetchone()
+    return row is not None and bool(row[0])
+
+
+def note(connection: psycopg.Connection[Any], lease: Lease, thing: Belonging, origin: Origin) -> bool:
+    """Write it down, before it is made or taken. False where it was there already. Needs the lease `slot`."""
+    with connection.transaction():
+        lease.check(connection, SLOT)
+        connection.execute(
+            "INSERT INTO tidemark.pipelines (pipeline) VALUES (%s) ON CONFLICT DO NOTHING", (lease.pipeline,)
+        )
+        # The publication of a pipeline that is older than the notes has its name from here on.
+        connection.execute(
+            "DELETE FROM tidemark.belongings WHERE pipeline = %s AND kind = %s AND name = ''",
+            (lease.pipeline, thing.kind),
+        )
+        noted = connection.execute(
+            """
+            INSERT INTO tidemark.belongings (pipeline, kind, system_identifier, database, name, origin)
+            VALUES (%(pipeline)s, %(kind)s, %(system)s, %(database)s, %(name)s, %(origin)s) ON CONFLICT DO NOTHING
+            """,
+            {**_values(lease.pipeline, thing), "origin": origin},
+        )
+    return noted.rowcount == 1
+
+
+def forget(connection: psycopg.Connection[Any], lease: Lease, thing: Belonging) -> None:
+    """It was not made after all. Needs the lease `slot`."""
+    with connection.transaction():
+        lease.check(connection, SLOT)
+        connection.execute(
+            """
+            DELETE FROM tidemark.belongings
+             WHERE pipeline = %(pipeline)s AND kind = %(kind)s AND system_identifier = %(system)s
+               AND database = %(database)s AND name = %(name)s
+            """,
+            _values(lease.pipeline, thing),
+        )
+
+
+def _values(pipeline: str, thing: Belonging) -> dict[str, Any]:
+    return {
+        "pipeline": pipeline,
+        "kind": thing.kind,
+        "system": thing.system_identifier,
+        "database": thing.database,
+        "name": thing.name,
+    }
