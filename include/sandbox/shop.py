@@ -1,7 +1,7 @@
 """The demo's source: a small shop, and somebody who keeps buying, changing and cancelling while it is captured.
 
 `create_tables` makes the tables, still empty (`python -m sandbox.shop <conninfo>` does just that). `Shop.open`
-writes the 60,000 rows that are there before anybody captures them, `Shop.trade` some 40,000 more in rounds; on the way
+writes the 61,000 rows that are there before anybody captures them, `Shop.trade` some 40,000 more in rounds; on the way
 both do what change data capture goes wrong on: updates that leave a large text untouched, a key change of such a row,
 deletes that cascade, a rolled-back transaction, a truncate.
 """
@@ -16,7 +16,10 @@ from dataclasses import dataclass, field
 
 import psycopg
 
-TABLES = ("shop.customers", "shop.products", "shop.orders", "shop.order_lines", "shop.carts", "shop.audit_log")
+TABLES = (
+    *("shop.customers", "shop.products", "shop.orders", "shop.order_lines", "shop.shipments", "shop.carts"),
+    "shop.audit_log",
+)
 SHOWN_ORDER = 1  # its history is printed at the end
 ROUNDS = 20
 OPENING_ROUNDS = 11  # done before the shop is captured
@@ -41,6 +44,21 @@ CREATE TABLE shop.order_lines (
     order_id bigint REFERENCES shop.orders ON DELETE CASCADE, line_no smallint, sku text NOT NULL,
     quantity integer NOT NULL, price numeric(10,2) NOT NULL, PRIMARY KEY (order_id, line_no)
 );
+CREATE TYPE shop.carrier AS ENUM ('post', 'courier', 'freight', 'pick up');
+CREATE TYPE shop.shipment_state AS ENUM ('packed', 'on its way', 'delivered', 'returned');
+CREATE TABLE shop.shipments (  -- as wide as tables in the field are
+    id uuid PRIMARY KEY, order_id bigint NOT NULL, carrier shop.carrier NOT NULL, state shop.shipment_state NOT NULL,
+    tracking_no varchar(40), service char(3) NOT NULL, parcels smallint NOT NULL, weight_kg numeric(8,3) NOT NULL,
+    volume_l real, width_cm double precision, height_cm double precision, depth_cm double precision,
+    insured boolean NOT NULL, insured_value numeric(12,2), duty numeric, currency char(3) NOT NULL,
+    recipient text NOT NULL, street text NOT NULL, house_no text, postal_code text NOT NULL, city text NOT NULL,
+    country char(2) NOT NULL, phone text, email text, instructions text,
+    address jsonb NOT NULL, customs json, events jsonb NOT NULL, attributes jsonb,
+    skus text[] NOT NULL, quantities integer[] NOT NULL, prices numeric(10,2)[] NOT NULL, scanned_at timestamptz[],
+    scanner inet, depot cidr, gateway macaddr, promised date, pick_up time, transit interval,
+    label bytea NOT NULL  -- large, and left untouched by all that happens to a shipment
+);
+ALTER TABLE shop.shipments ALTER label SET STORAGE EXTERNAL;
 CREATE TABLE shop.carts (
     session uuid PRIMARY KEY, customer_id bigint, skus text[] NOT NULL, seen_at timestamp NOT NULL
 );
@@ -83,6 +101,28 @@ _ROUND = {
         INSERT INTO shop.carts
         SELECT gen_random_uuid(), i, ARRAY['P-' || lpad((i %% 400 + 1)::text, 4, '0')], now() AT TIME ZONE 'UTC'
         FROM generate_series(%(first)s::int, %(first)s + 199) i""",
+    "shipments": """
+        INSERT INTO shop.shipments
+        SELECT md5(i::text)::uuid, i, (enum_range(NULL::shop.carrier))[1 + i / 10 %% 4], 'packed',
+               CASE WHEN i %% 20 = 0 THEN 'TM' || lpad(i::text, 10, '0') END, (ARRAY['STD','EXP','BLK'])[1 + i %% 3],
+               1 + i %% 3, (i %% 40000) / 1000.0, (i %% 77) / 7.0::real, i %% 60 + 0.5, i %% 40 / 3.0, 'NaN',
+               i %% 3 = 0, nullif(i %% 5, 0) * 100.25, i * 0.000000001, (ARRAY['EUR','JPY','PLN'])[1 + i %% 3],
+               'Customer ' || i, 'Long Street', nullif(i %% 99, 0)::text, lpad((i %% 99999)::text, 5, '0'),
+               (ARRAY['Köln','Łódź','大阪'])[1 + i %% 3], (ARRAY['DE','PL','JP'])[1 + i %% 3], NULL,
+               'c' || i || '@example.com', CASE WHEN i %% 30 = 0 THEN E'Ring twice,\nthen wait' END,
+               jsonb_build_object('lines', ARRAY['Long Street ' || i, NULL], 'geo', ARRAY[50.94, 6.96]),
+               json_build_object('hs', '6109.10', 'value', i %% 90), '[]', NULL,
+               ARRAY['P-' || lpad((i %% 400 + 1)::text, 4, '0'), 'a "quoted, one"'], ARRAY[1, NULL, i %% 7],
+               ARRAY[i %% 90 + 0.99, 0], NULL, inet '10.0.0.0' + i, '10.1.0.0/16', '08:00:2b:01:02:03',
+               date '2024-01-01' + (i %% 300)::int, time '08:00' + i %% 600 * interval '1 minute',
+               interval '1 mon 3 days' + i %% 24 * interval '1 hour',
+               (SELECT string_agg(sha256((i || ' ' || part)::text::bytea), '') FROM generate_series(1, 100) part)
+        FROM generate_series(%(first)s::bigint, %(last)s, 10) i""",
+    "shipments on their way, the large label left untouched": """
+        UPDATE shop.shipments
+        SET state = CASE state WHEN 'packed' THEN 'on its way' ELSE 'delivered' END::shop.shipment_state,
+            events = events || jsonb_build_object('round', %(n)s::int), scanned_at = scanned_at || now()
+        WHERE order_id BETWEEN %(first)s - 2000 AND %(first)s - 1""",
     "totals": """
         UPDATE shop.orders o
         SET total = (SELECT sum(quantity * price) FROM shop.order_lines l WHERE l.order_id = o.id)
@@ -138,9 +178,15 @@ class Shop:
     def _round(self, connection: psycopg.Connection[tuple[object, ...]], number: int) -> None:
         facts = {"n": number, "first": (number - 1) * 1000 + 1, "last": number * 1000}
         with connection.transaction():  # an order, its lines and its trace belong together
-            for what in ("orders", "order lines", "audit"):
+            for what in ("orders", "order lines", "shipments", "audit"):
                 self._do(connection, what, _ROUND[what], **facts)
-        for what in ("carts", "totals", "payments", "credits"):
+        for what in (
+            "carts",
+            "totals",
+            "payments",
+            "credits",
+            "shipments on their way, the large label left untouched",
+        ):
             self._do(connection, what, _ROUND[what], **facts)
         with connection.transaction():
             for what in ("prices, the large text left untouched", "new descriptions"):
