@@ -634,6 +634,17 @@ class StagedFileGone(BackfillError):
     )
 
 
+class StagedFileDiffers(BackfillError):
+    happened = (
+        "The staged file {path} of {table} is not the one that was staged: its size or checksum differs. Nothing was "
+        "written"
+    )
+    remedy = (
+        "Bring the file back as it was (an object store keeps older versions) and unpark the table; if it is gone for "
+        "good, " + BEGIN_ANEW
+    )
+
+
 class MergeContested(RetryError):
     happened = (
         "Another Spark application commits to {table}; after {rounds} rounds this one gave up. Nothing was written "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -125,7 +126,8 @@ class StagedTable:
         file = self.lake / path
         file.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(rows, file)
-        return PlannedFile(path, rows.num_rows, file.stat().st_size, self.schema.version)
+        sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
+        return PlannedFile(path, rows.num_rows, file.stat().st_size, sha256, self.schema.version)
 
     def _row(self, change: Change, commit: int, ordinal: int, xid: int) -> Row:
         return {

@@ -104,7 +104,7 @@ def plan_of(name: str, *manifests: BatchManifest) -> MergePlan:
                     PlannedBatch(
                         start_lsn=m.start_lsn,
                         end_lsn=m.end_lsn,
-                        files=tuple(PlannedFile(f.path, f.rows, f.bytes, f.schema_version) for f in t.files),
+                        files=tuple(PlannedFile(f.path, f.rows, f.bytes, f.sha256, f.schema_version) for f in t.files),
                         unchanged=0,
                         moved=0,
                         truncates=0,

@@ -170,7 +170,7 @@ def _planned_batch(part: TouchedTable) -> PlannedBatch:
     return PlannedBatch(
         start_lsn=part.start_lsn,
         end_lsn=part.end_lsn,
-        files=tuple(PlannedFile(f.path, f.rows, f.bytes, f.schema_version) for f in part.files),
+        files=tuple(PlannedFile(f.path, f.rows, f.bytes, f.sha256, f.schema_version) for f in part.files),
         unchanged=part.unchanged,
         moved=part.moved,
         truncates=part.counts.get("truncate", 0),

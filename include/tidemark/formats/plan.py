@@ -14,7 +14,7 @@ from tidemark.formats.manifest import Claim, Sweep
 from tidemark.lsn import Lsn
 from tidemark.schema.table import TableSchema
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,7 @@ class PlannedFile:
     path: str
     rows: int
     bytes: int
+    sha256: str
     schema_version: int
 
 

@@ -8,7 +8,7 @@ both commits are functions of it and of the staged files alone, and a second att
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -16,16 +16,24 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from tidemark import failpoints
-from tidemark.formats.plan import PlannedBatch
+from tidemark.errors import StagedFileDiffers
+from tidemark.formats.plan import PlannedBatch, PlannedFile
 from tidemark.lsn import Lsn
 from tidemark.names import ROW_COLUMNS, ROW_HOLES
 from tidemark.schema.table import TableSchema
 from tidemark.target import delta_tables, fold
-from tidemark.target.delta_tables import PinnedTable
+from tidemark.target.delta_tables import PinnedTable, WrittenFile
 from tidemark.target.staged_changes import read_changes
 
 # Staged bytes per appended file; staged and written Parquet are of about one size.
 FILE_BYTES: Final = 64 * 2**20
+
+# Staged files beyond so many are committed to history as they are only if they are of some size.
+MAX_CRUMBS: Final = 8
+LEAST_BYTES: Final = 8 * 2**20
+
+# In so many stretches batches may alternate whose files are committed as they are and whose rows are computed.
+MAX_STRETCHES: Final = 16
 
 # Files of current up to which it is read whole for the values of unchanged columns.
 FEW_FILES: Final = 16
@@ -145,21 +153,59 @@ class Changes:
     # --- history --------------------------------------------------------------------------------------------------
 
     def move_history(self, history: PinnedTable, application: str) -> int:
-        """Append every change, truncates as rows without a key. Returns the rows appended."""
-        shape = history.schema()
-        frame = closing_select(self.rows, shape)
-        if self.truncated:
-            truncates = self.staged.where(F.col("_op") == "truncate")
-            frame = frame.unionByName(closing_select(truncates, shape))
-        if self.additions is not None:
-            frame = frame.unionByName(closing_select(self.additions, shape))
-        staged_bytes = sum(f.bytes for b in self.batches for f in b.files)
-        staged_bytes += sum(f.bytes for b in self.batches for c in b.claims for f in c.files)
-        frame = frame.coalesce(max(1, -(-staged_bytes // FILE_BYTES)))
+        """Append every change, truncates as rows without a key. Returns the rows appended.
+
+        Files that say already what history shall say are copied into its folder and committed as they are: their
+        bytes were encoded once, by the drain.
+        """
+        as_staged = [] if history.is_mapped else self._as_staged()
+        others = [b for b in self.batches if b not in as_staged and b.files]
+        frames = self._computed(others, history.schema())
+        frame: DataFrame | None = None
+        if frames:
+            staged_bytes = sum(f.bytes for b in others for f in b.files)
+            staged_bytes += sum(f.bytes for b in self.batches for c in b.claims for f in c.files)
+            frame = reduce(DataFrame.unionByName, frames).coalesce(max(1, -(-staged_bytes // FILE_BYTES)))
         failpoints.reach("merge.before_history")
-        count = delta_tables.append(self.session, history, frame, application, self.end)
+        copied = [self._copied(history, b, f) for b in as_staged for f in b.files]
+        count = delta_tables.append(self.session, history, frame, application, self.end, copied)
         failpoints.reach("merge.after_history")
         return count
+
+    def _computed(self, batches: Sequence[PlannedBatch], shape: StructType) -> list[DataFrame]:
+        """What history gets of these batches, and of chunks, in its shape; no frame where that is nothing for sure."""
+        frames = []
+        if batches:
+            of_these = F.lit(True)
+            if len(batches) < len([b for b in self.batches if b.files]):
+                at = F.col("_commit_lsn")
+                of_these = reduce(Column.__or__, [at.between(low, high) for low, high in _stretches(batches)])
+            frames.append(closing_select(self.rows.where(of_these), shape))
+            if self.truncated:
+                truncates = self.staged.where((F.col("_op") == "truncate") & of_these)
+                frames.append(closing_select(truncates, shape))
+        if self.additions is not None:
+            frames.append(closing_select(self.additions, shape))
+        return frames
+
+    def _as_staged(self) -> list[PlannedBatch]:
+        """The batches whose staged rows are history's rows: no value to fill in, no key change to split; none where
+        their files are too many for their size, so that readers would find history in crumbs.
+        """
+        if self.multiset:
+            return []
+        batches = [b for b in self.batches if b.files and not b.unchanged and not b.moved]
+        files = [f for b in batches for f in b.files]
+        crumbs = len(files) > MAX_CRUMBS and sum(f.bytes for f in files) < len(files) * LEAST_BYTES
+        torn = len(_stretches([b for b in self.batches if b.files and b not in batches])) > MAX_STRETCHES
+        return [] if crumbs or torn else batches
+
+    def _copied(self, history: PinnedTable, batch: PlannedBatch, file: PlannedFile) -> WrittenFile:
+        name, size, sha256 = delta_tables.copy_in(self.session, history, f"{self.lake}/{file.path}")
+        if (size, sha256) != (file.bytes, file.sha256):
+            raise StagedFileDiffers(path=file.path, table=str(self.schema.table))
+        between = int(batch.start_lsn), int(batch.end_lsn) - 1
+        return WrittenFile(name, size, file.rows, {"_commit_lsn": between})
 
     # --- current --------------------------------------------------------------------------------------------------
 
@@ -237,6 +283,18 @@ class Changes:
             delta_tables.replace(self.session, self.current, frame, application, self.end)
             return {"truncated": 1}
         return {"inserted": delta_tables.append(self.session, self.current, frame, application, self.end)}
+
+
+def _stretches(batches: Sequence[PlannedBatch]) -> list[tuple[int, int]]:
+    """The first and last commit LSN that each run of adjoining batches may hold."""
+    runs: list[tuple[int, int]] = []
+    for batch in batches:
+        first, last = int(batch.start_lsn), int(batch.end_lsn) - 1
+        if runs and runs[-1][1] + 1 == first:
+            runs[-1] = (runs[-1][0], last)
+        else:
+            runs.append((first, last))
+    return runs
 
 
 def with_row_holes(rows: DataFrame) -> DataFrame:

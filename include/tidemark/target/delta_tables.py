@@ -61,6 +61,8 @@ TXN_VERSION: Final = "spark.databricks.delta.write.txnVersion"
 # What Delta cannot put into a plain Parquet column name; such a table is created with column mapping.
 UNMAPPED_CHARACTERS: Final = frozenset(" ,;{}()\n\t=")
 
+COPY_BUFFER: Final = 2**20
+
 STATISTICS_TYPES: Final = (NumericType, StringType, DateType, TimestampType, TimestampNTZType)
 
 # Delta's Python classes have no parent in common.
@@ -144,6 +146,11 @@ class PinnedTable:
             return None
         found = self.snapshot.transactions().get(application)
         return Lsn(int(found.get())) if found.isDefined() else None
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether its files' columns are called otherwise than the table's ("Column Mapping")."""
+        return self.exists and str(self.snapshot.metadata().columnMappingMode().name()) != "none"
 
     def schema(self) -> StructType:
         return StructType() if not self.exists else StructType.fromJson(json.loads(self.snapshot.schema().json()))
@@ -284,8 +291,65 @@ def add_columns(spark: SparkSession, table: PinnedTable, fields: Sequence[Struct
     spark.sql(f"ALTER TABLE {quoted} ADD COLUMNS ({columns})")
 
 
-def append(spark: SparkSession, table: PinnedTable, frame: DataFrame, application: str, end: Lsn) -> int:
-    """One commit that adds the rows and sets the position, on the pinned version. Returns the number of rows.
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """A Parquet file that lies in a table's folder and belongs to none of its versions yet: `name` in the folder, size,
+    rows, and between which values (inclusive) the columns of `bounds` are."""
+
+    name: str
+    bytes: int
+    rows: int
+    bounds: Mapping[str, tuple[int, int]]
+
+    def to_json(self, modified_ms: int) -> str:
+        """Its action `add` (Delta protocol, "Add File and Remove File", "Per-file Statistics")."""
+        statistics = {
+            "numRecords": self.rows,
+            "tightBounds": False,  # the values lie between the bounds, and need not reach them
+            "minValues": {name: low for name, (low, _) in self.bounds.items()},
+            "maxValues": {name: high for name, (_, high) in self.bounds.items()},
+        }
+        added = {
+            "path": self.name,
+            "partitionValues": {},
+            "size": self.bytes,
+            "modificationTime": modified_ms,
+            "dataChange": True,
+            "stats": json.dumps(statistics),
+        }
+        return json.dumps({"add": added})
+
+
+def copy_in(spark: SparkSession, table: PinnedTable, uri: str) -> tuple[str, int, str]:
+    """Copy a file into the table's folder, byte for byte, under a name of its own. Returns that name, the size and the
+    SHA-256 of what was copied. Until a commit adds it, it is garbage that a VACUUM removes.
+    """
+    path = java_class(spark, "org.apache.hadoop.fs.Path")
+    source = path(uri)
+    name = f"staged-{java_class(spark, 'java.util.UUID').randomUUID()}.parquet"
+    target = path(table.path, name)
+    configuration = spark._jsparkSession.sessionState().newHadoopConf()
+    digest = java_class(spark, "java.security.MessageDigest").getInstance("SHA-256")
+    read = java_class(spark, "java.security.DigestInputStream")(
+        source.getFileSystem(configuration).open(source), digest
+    )
+    files = target.getFileSystem(configuration)
+    # The last argument: both streams are closed, whatever happens; an object store publishes the file by that.
+    java_class(spark, "org.apache.hadoop.io.IOUtils").copyBytes(read, files.create(target, False), COPY_BUFFER, True)
+    sha256 = java_class(spark, "java.util.HexFormat").of().formatHex(digest.digest())
+    return name, int(files.getFileStatus(target).getLen()), str(sha256)
+
+
+def append(
+    spark: SparkSession,
+    table: PinnedTable,
+    frame: DataFrame | None,
+    application: str,
+    end: Lsn,
+    written: Sequence[WrittenFile] = (),
+) -> int:
+    """One commit that adds the frame's rows and the files that lie in the folder, and sets the position, on the pinned
+    version. Returns the number of rows.
 
     Raises what `is_contested` recognises where another commit touched the position or the schema since it was pinned.
     """
@@ -293,18 +357,21 @@ def append(spark: SparkSession, table: PinnedTable, frame: DataFrame, applicatio
     transaction = table.log.startTransaction(nothing, _option(spark, table.snapshot))
     # What was read makes a rival's commit a conflict; `txnVersion(id)` adds it too, but reads the whole log for it.
     transaction.readTxn().addOne(application)
-    files = transaction.writeFiles(frame._jdf)
+    files = _sequence(spark, _array_list(spark)) if frame is None else transaction.writeFiles(frame._jdf)
     now = java_class(spark, "java.lang.System").currentTimeMillis()
     moved = java_class(spark, "org.apache.spark.sql.delta.actions.SetTransaction")(
         application, int(end), _option(spark, now)
     )
     actions = _array_list(spark)
     actions.add(moved)
+    from_json = java_class(spark, "org.apache.spark.sql.delta.actions.Action").fromJson
+    for file in written:
+        actions.add(from_json(file.to_json(now)))
     write = java_class(spark, "org.apache.spark.sql.delta.DeltaOperations$Write")
     operation = write(java_class(spark, "org.apache.spark.sql.SaveMode").Append, *[nothing] * 8)
     transaction.commit(_sequence(spark, actions).appendedAll(files), operation)
     counted = (files.apply(n).numLogicalRecords() for n in range(files.size()))
-    return sum(int(records.get()) for records in counted if records.isDefined())
+    return sum(f.rows for f in written) + sum(int(records.get()) for records in counted if records.isDefined())
 
 
 def replace(spark: SparkSession, table: PinnedTable, frame: DataFrame, application: str, end: Lsn) -> None:
