@@ -18,7 +18,7 @@ from tests.spark.source import KEYS, Source
 from tests.spark.wide import WideTable, exactly, wide_schema
 from tests.support.thorough import thorough
 from tidemark.formats.manifest import Claim, Sweep
-from tidemark.formats.plan import ChunkResult
+from tidemark.formats.result import ChunkResult
 from tidemark.lsn import Lsn
 
 # What a heap page lets PostgreSQL hold of wide rows: 1,600 columns, of which few hundred are stored out of line.
