@@ -67,6 +67,11 @@ def test_before_the_first_drain_there_is_work(capture: Capture) -> None:
     assert look(capture).waiting
 
 
+def test_a_first_run_is_not_explained_by_an_old_heartbeat(capture: Capture) -> None:
+    capture.settle()
+    assert look(capture).reason == "nothing was staged yet: this is the first run"
+
+
 def test_an_unapplied_batch_is_work_unless_its_table_is_parked(idle: Capture) -> None:
     batch = idle.stage(TABLE)
     idle.in_ledger("UPDATE tidemark.generations SET heartbeat_at = clock_timestamp()")

@@ -1,4 +1,4 @@
--- A key that moves behind the reader with an unchanged large value: no tuple has it. A hole, filled by the row's key.
+-- A key moves behind the reader with an unchanged large value: a hole, filled by its key, unknown in history for good.
 -- chunk rows: 2
 
 CREATE TABLE note (id int PRIMARY KEY, title text, body text STORAGE EXTERNAL);
@@ -28,5 +28,15 @@ UPDATE note SET title = 'changed ahead of the reader' WHERE id = 50;
 --   30 | old                         | o
 --   40 | old                         | o
 --   50 | changed ahead of the reader | o
+-- expect: history note (_op, id, left(body, 1), _unchanged)
+--   delete | 60 | ∅ | ∅
+--   insert | 1  | ∅ | body
+--   update | 50 | ∅ | body
+--   read   | 10 | o | ∅
+--   read   | 20 | o | ∅
+--   read   | 30 | o | ∅
+--   read   | 40 | o | ∅
+--   read   | 50 | o | ∅
+--   read   | 1  | o | ∅
 -- step: run
 -- step: backfill again
