@@ -100,7 +100,7 @@ def _from_json(connection_id: str, value: str) -> Connection:
     try:
         raw = json.loads(value)
         extra = raw.get("extra") or {}
-        extra = json.loads(extra) if isinstance(extra, str) else extra
+        extra = dict(json.loads(extra) if isinstance(extra, str) else extra)
         port = int(raw["port"]) if raw.get("port") else None
     except (ValueError, TypeError, AttributeError):
         # The text holds a password, so neither it nor the parser's message is shown.
@@ -123,8 +123,8 @@ def _from_uri(connection_id: str, value: str) -> Connection:
         host = unquote(parts.netloc.rpartition("@")[2])
         port = parts.port
         nested = dict(parse_qsl(parts.query, keep_blank_values=True)).get("__extra__")
-        extra = json.loads(nested) if nested else dict(parse_qsl(parts.query, keep_blank_values=True))
-    except ValueError:
+        extra = dict(json.loads(nested)) if nested else dict(parse_qsl(parts.query, keep_blank_values=True))
+    except (ValueError, TypeError):
         # As with spark://local[*]: brackets of a URI's host hold an IPv6 address, so Airflow cannot read it either.
         # What cannot be read may be a piece of the password ("Port could not be cast to integer value as …").
         raise ConnectionInvalid(connection=connection_id, reason="its URI cannot be read; write it as JSON") from None

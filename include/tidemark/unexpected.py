@@ -43,6 +43,8 @@ def quotes_nothing(*passing: type[Exception]) -> Callable[[Callable[_P, _R]], Ca
 
 def without_texts(failed: BaseException, passing: tuple[type[BaseException], ...] = ()) -> BaseException:
     """The exception to raise instead: itself where its words are the project's own, less what led to it and is not."""
+    # Airflow shows the locals of every frame where DEV is set, and some hold a connection string.
+    traceback.clear_frames(failed.__traceback__)
     if _is_psycopgs(failed) or not isinstance(failed, (TidemarkError, *passing)):
         return UnexpectedError(kind=_kind(failed), place=_place(failed)).with_traceback(failed.__traceback__)
     one: BaseException = failed
@@ -50,6 +52,7 @@ def without_texts(failed: BaseException, passing: tuple[type[BaseException], ...
         if not isinstance(cause, (TidemarkError, *passing)):
             one.__cause__ = one.__context__ = None
             break
+        traceback.clear_frames(cause.__traceback__)
         one = cause
     return failed
 

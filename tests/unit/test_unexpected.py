@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import re
 import traceback
 from collections.abc import Callable
 
 import psycopg
 import pyarrow as pa
 import pytest
+from structlog.dev import RichTracebackFormatter
 
 from tidemark.errors import LakeUnusable, SlotSynced, UnexpectedError
 from tidemark.unexpected import quotes_nothing
@@ -97,6 +100,25 @@ def test_an_error_of_the_tree_goes_on_without_the_foreign_ones_behind_it(
     assert type(error) is kind
     assert MARKER not in "".join(traceback.format_exception(error))
     assert (error.__cause__ is not None) == (function is from_one_that_is_from_a_value)
+
+
+@pytest.mark.parametrize("function", [python, from_one_that_is_from_a_value])
+def test_locals_are_gone_where_tracebacks_show_them(function: Callable[[], object]) -> None:
+    """As Airflow prints tracebacks where DEV is set."""
+
+    def with_locals_left() -> object:
+        conninfo = f"host=db password={MARKER}"
+        return [function(), conninfo]
+
+    def shown(error: BaseException) -> str:
+        said = io.StringIO()
+        RichTracebackFormatter(width=200)(said, (type(error), error, error.__traceback__))
+        return re.sub(r"\x1b\[[0-9;]*m", "", said.getvalue())
+
+    with pytest.raises(Exception) as unguarded:  # noqa: PT011
+        with_locals_left()
+    assert f"conninfo = 'host=db password={MARKER}'" in shown(unguarded.value), "it shows none, so this shows nothing"
+    assert f"password={MARKER}" not in shown(raised(with_locals_left))
 
 
 def test_a_system_calls_words_stay() -> None:
