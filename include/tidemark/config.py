@@ -35,7 +35,6 @@ class Bounds:
 
     batch_rows: int = _option(1_000_000, "changes after which a batch ends at the next commit")
     batch_bytes: int = _option(256 * 2**20, "bytes of WAL messages after which a batch ends at the next commit")
-    run_s: int = _option(600, "seconds after which a capture run's drain starts no further batch")
     wait_s: int = _option(0, "seconds for which `changes_waiting` defers when it finds nothing; 0 looks once")
     drain_stall_s: int = _option(120, "seconds without any message before a drain fails with the cause")
     wal_valve_bytes: int = _option(8 * 2**30, "WAL retained by the slot at which the drain confirms up to staged first")
@@ -44,6 +43,7 @@ class Bounds:
 
     lock_timeout_s: int = _fixed(5, "longest wait for a lock at the source")
     batch_s: int = _fixed(60, "seconds after which a batch ends at the next commit")
+    run_s: int = _fixed(600, "seconds after which a capture run's drain starts no further batch")
     heartbeat_s: int = _fixed(900, "an idle pipeline writes and confirms a heartbeat at least this often")
     park_after: int = _fixed(3, "failed runs after which a table with a RETRY error is parked")
     unpark_retry_s: int = _fixed(3600, "how often a table parked after RETRY errors is tried again")
@@ -51,6 +51,7 @@ class Bounds:
     chunk_s: int = _fixed(10, "seconds that a backfill's chunk is made to take, by its size")
     readers: int = _fixed(2, "tasks that read a backfill at the same time, where its form does not say")
     join_wait_s: int = _fixed(300, "how long a backfill waits for transactions older than the table's capture")
+    filter_s: int = _fixed(3600, "longest statement of a backfill with a row filter")
     backfill_idle_s: int = _fixed(86_400, "an open backfill that nobody reads for so long is closed")
 
 
@@ -115,6 +116,7 @@ class PipelineConfig:
     schedule: str | None = "*/5 * * * *"
     auto_backfill: bool = False
     mask_salt_connection: str | None = None
+    filter_role: str | None = None
     notifier: str | None = None
     bounds: Bounds = Bounds()
     path: str = ""

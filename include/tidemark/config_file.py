@@ -57,6 +57,7 @@ OPTIONS: Final[dict[str, dict[str, str]]] = {
         "connection": "Airflow connection of the source database",
         "slot": "replication slot; each pipeline needs one of its own",
         "publication": "publication that the slot reads",
+        "filter_role": "role at the source as which a backfill's row filter runs; docs/operations.md, Row filters",
         "manage_publication": "whether preflight creates the publication and keeps its tables those of this file; "
         "if not, it prints the SQL for the publication's owner",
     },
@@ -241,6 +242,7 @@ class _Reader:
             schedule=self.schedule(top),
             auto_backfill=self.boolean(top.get("auto_backfill"), "auto_backfill", False),
             mask_salt_connection=salt,
+            filter_role=self.text(source.get("filter_role"), "source.filter_role"),
             notifier=self.notifier(top.get("notifier")),
             bounds=self.bounds(top.get("bounds")),
             path=str(self.path),

@@ -465,7 +465,18 @@ class BackfillRefused(ConfigError):
 
 class RowFilterInvalid(ConfigError):
     happened = "The row filter cannot be used on table {table}: {detail}"
-    remedy = "Correct the form's row filter: an SQL condition on the table's columns. Nothing was started."
+    remedy = (
+        "Correct the form's row filter: a condition on the captured columns of one row, made of PostgreSQL's own "
+        "immutable operators and functions (docs/operations.md, Row filters). Trigger the DAG again, with `replace` "
+        "where the table's backfill is open already."
+    )
+
+
+class FilterRoleRefused(SourceError):
+    happened = 'A row filter could not run as the role "{role}": {detail}'
+    remedy = (
+        "Run preflight: it says which statement is missing (docs/operations.md, Row filters). Then run the task again."
+    )
 
 
 class BackfillIsOpen(ConfigError):
@@ -537,6 +548,15 @@ class SnapshotExportBlocked(RetryError):
     remedy = (
         "A snapshot is exported only when they have ended. Commit, roll back or end them; the retry tries again. Mode "
         "`chunks` does not wait for them."
+    )
+
+
+class SettingsChanged(SourceError):
+    happened = "A chunk of {table} was read under settings that change how values read: {settings}"
+    remedy = (
+        "The chunk was rejected, nothing of it counts. Look for a function at the source that sets them while rows are "
+        "read (behind an operator class of the key, or a type's output) and take that out of it; or for a connection "
+        "pooler that drops the options of the connection string. Then run the task again."
     )
 
 

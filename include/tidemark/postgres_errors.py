@@ -30,9 +30,6 @@ SPOKEN: Final = ("08", "25006", "28", "3D000", "40", "42501", "53", "55", "57")
 # none. There a slot or publication that does not exist is what an operator has to read.
 SPOKEN_BY_A_WALSENDER: Final = (*SPOKEN, "42", "58P01")
 
-# Of a statement that is only parsed, for the person who wrote it: nothing was read yet.
-SPOKEN_OF_A_STATEMENT: Final = (*SPOKEN, "42", "0A")
-
 _NAMES: Final = {
     "schema": DiagnosticField.SCHEMA_NAME,
     "table": DiagnosticField.TABLE_NAME,

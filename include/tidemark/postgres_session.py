@@ -20,7 +20,7 @@ from tidemark.postgres_errors import without_values
 
 SESSION_SETTINGS: Final = {
     "TimeZone": "UTC",
-    "DateStyle": "ISO",
+    "DateStyle": "ISO, MDY",
     "IntervalStyle": "iso_8601",
     "bytea_output": "hex",
     "extra_float_digits": "1",

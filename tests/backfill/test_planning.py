@@ -162,23 +162,9 @@ def test_transactions_older_than_the_capture_are_waited_for_and_named(
 
 
 @pytest.mark.parametrize(
-    ("row_filter", "said"),
-    [
-        ("nothing > 1", 'column "nothing" does not exist'),
-        ("id >", "syntax error"),
-        ("id", "must be type boolean"),
-        ("true) OR (true", "syntax error"),
-        ("true ORDER BY id", "syntax error"),
-        ("true; DROP TABLE orders", "multiple commands"),
-        ("count(*) > 1", "aggregate functions are not allowed"),
-        ("v::int > 1", "SQLSTATE 22P02"),
-        ("id / (id - 1) > 1", "SQLSTATE 22012"),
-        ("public.refuse(v)", "SQLSTATE P0001"),
-        ("set_config('x.y', lo_create(0)::text, false) IS NULL", "read-only"),
-    ],
+    ("row_filter", "said"), [("v::int > 1", "SQLSTATE 22P02"), ("id / (id - 1) > 1", "SQLSTATE 22012")]
 )
 def test_a_row_filter_is_tried_at_the_source(captured: Captured, row_filter: str, said: str) -> None:
-    captured.execute("CREATE FUNCTION refuse(v text) RETURNS bool LANGUAGE plpgsql AS $$BEGIN RAISE 'not %', v; END$$")
     a_table(captured)
     with pytest.raises(RowFilterInvalid, match=re.escape(said)) as refused:
         captured.plan(tables=["public.orders"], row_filter=row_filter)

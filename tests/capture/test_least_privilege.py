@@ -21,7 +21,7 @@ from tidemark.findings import Report
 
 ROLES = ("tidemark", "tidemark_ledger", "shop_owner")
 DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "operations.md").read_text()
-BASE, PUBLICATION, MANAGED, LEDGER = re.findall(
+BASE, PUBLICATION, MANAGED, MESSAGES, LEDGER = re.findall(
     r"```sql\n(.*?)```", DOCUMENT.partition("## Least privilege")[2], re.DOTALL
 )
 
@@ -84,6 +84,15 @@ def source(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Source]:
 def test_the_least_role_reads_a_publication_that_the_owner_made(source: Source) -> None:
     run(source.admin, BASE)
     run(source.admin, PUBLICATION)
+    assert source.capture() == 2
+
+
+def test_logical_messages_may_be_taken_from_everybody_else(source: Source) -> None:
+    run(source.admin, BASE)
+    run(source.admin, PUBLICATION)
+    with psycopg.connect(source.admin) as admin:
+        before_17 = admin.info.server_version < 170000
+    run(source.admin, MESSAGES.replace(", boolean)", ")") if before_17 else MESSAGES)
     assert source.capture() == 2
 
 

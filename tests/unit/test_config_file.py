@@ -95,7 +95,7 @@ class TestProblems:
             "source: {conection: a, slot: Big}\n"
             "tables: [shop]\n"
             "lake: 5\n"
-            "bounds: {batch_row: 3, run_s: soon, merge_threads: 0}\n"
+            "bounds: {batch_row: 3, wait_s: soon, merge_threads: 0}\n"
             "schedule: 5\n"
         )
         assert problems(tmp_path, text) == [
@@ -106,7 +106,7 @@ class TestProblems:
             "3: 'shop' is not of the form schema.table; quote a part that holds a dot: schema.\"a.b\"",
             "4: lake must be a text, not the number 5",
             "5: bounds.merge_threads must be 1 or more, not 0",
-            "5: bounds.run_s must be a whole number, not 'soon'",
+            "5: bounds.wait_s must be a whole number, not 'soon'",
             "5: unknown key 'batch_row' in bounds; did you mean 'batch_rows'?",
             "6: schedule must be a cron expression or preset in quotes, or null, not the number 5",
         ]
@@ -145,7 +145,7 @@ class TestProblems:
             ("bounds: {batch_rows: true}", "4: bounds.batch_rows must be a whole number, not true or false (true)"),
             (
                 "bounds: {park_after: 5}",
-                "4: unknown key 'park_after' in bounds; known are batch_rows, batch_bytes, run_s, wait_s, "
+                "4: unknown key 'park_after' in bounds; known are batch_rows, batch_bytes, wait_s, "
                 "drain_stall_s, wal_valve_bytes, merge_timeout_s, merge_threads",
             ),
             ("auto_backfill: later", "4: auto_backfill must be true or false, not 'later'"),

@@ -16,7 +16,17 @@ from tests.unit.test_architecture import REPOSITORY, modules_below
 # psycopg's errors come out of sessions without values; these two see to it.
 POSTGRES = {"include/tidemark/postgres_session.py", "include/tidemark/postgres_errors.py"}
 # What an exception may be asked that holds no value, and who may be handed all of it.
-FACTS = {"errno", "strerror", "filename", "__traceback__", "problem", "problem_mark", "context", "context_mark"}
+FACTS = {
+    "errno",
+    "strerror",
+    "filename",
+    "__traceback__",
+    "problem",
+    "problem_mark",
+    "context",
+    "context_mark",
+    "position",
+}
 MAY_SEE = {
     "type",
     "isinstance",

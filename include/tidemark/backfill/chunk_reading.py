@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -130,23 +130,24 @@ class ChunkReader:
             schema = self._schema(captured)
             rows = ChunkRows(conn, schema, self._salt, ChunkWriter(self._store, folder, schema))
             try:
-                if part.keys is not None:
-                    rows.copy(keyset.keys_query(wanted, part.keys))
-                    done, files = True, rows.writer.finish()
-                elif wanted.key:
-                    done = self._walk(rows, wanted, part, limit)
-                    files = rows.writer.finish()
-                else:
-                    done = True
-                    files = keyless.read(
-                        conn,
-                        wanted,
-                        rows,
-                        source=self._source,
-                        config=self._config,
-                        store=self._store,
-                        readers=self._sub_readers,
-                    )
+                with self._filtered(backfill, table):
+                    if part.keys is not None:
+                        rows.copy(keyset.keys_query(wanted, part.keys))
+                        done, files = True, rows.writer.finish()
+                    elif wanted.key:
+                        done = self._walk(rows, wanted, part, limit)
+                        files = rows.writer.finish()
+                    else:
+                        done = True
+                        files = keyless.read(
+                            conn,
+                            wanted,
+                            rows,
+                            source=self._source,
+                            config=self._config,
+                            store=self._store,
+                            readers=self._sub_readers,
+                        )
             except BaseException:
                 rows.writer.abandon()
                 raise
@@ -163,6 +164,11 @@ class ChunkReader:
             done=done,
             seconds=0.0,
         )
+
+    def _filtered(self, backfill: Backfill, table: TableName) -> AbstractContextManager[None]:
+        if backfill.row_filter is None:
+            return nullcontext()
+        return sessions.filtered(self._conn, self._config, table, self._config.bounds.filter_s)
 
     def _lock_and_look(self, table: TableName) -> tuple[str, Lsn]:
         """The lock, then the transaction's first snapshot: none of the statements before takes one. And where the WAL

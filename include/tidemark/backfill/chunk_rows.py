@@ -7,7 +7,8 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from tidemark.errors import KeyValueUnfit
+from tidemark.backfill import sessions
+from tidemark.errors import KeyValueUnfit, SettingsChanged
 from tidemark.ledger.backfills import Key
 from tidemark.pgoutput.copy_rows import CopyDecoder
 from tidemark.schema.table import TableSchema
@@ -30,7 +31,9 @@ class ChunkRows:
         self._conn = conn
 
     def copy(self, query: sql.Composed) -> None:
-        """Write what the query gives; raises KeyValueUnfit. A session that is left in the middle is closed."""
+        """Write what the query gives; raises KeyValueUnfit, or SettingsChanged where rows were read under settings that
+        are not Tidemark's from the first row to the last. A session that is left in the middle is closed."""
+        before = sessions.settings(self._conn)
         decoder = CopyDecoder(self.schema, self.salt)
         blocks = copy_rows(self._conn, query)
         try:
@@ -43,6 +46,9 @@ class ChunkRows:
                 self.last_key = block.last_key or self.last_key
                 self.add_converted(block.converted)
             decoder.finish()
+            differing = sessions.differing(before, sessions.settings(self._conn))
+            if differing:
+                raise SettingsChanged(table=self.schema.table, settings=", ".join(differing))
         except psycopg.Error:
             raise
         except BaseException:

@@ -18,6 +18,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -40,7 +41,6 @@ from tidemark.errors import (
     GenerationStale,
     JoinHorizonBlocked,
     ReadRefused,
-    RowFilterInvalid,
     TidemarkError,
 )
 from tidemark.failpoints import reach
@@ -450,12 +450,11 @@ class _Planner:
                 row = conn.execute("SELECT pg_current_snapshot()::text").fetchone()
                 assert row is not None
                 wanted = keyset.table_to_read(conn, wish.captured, wish.row_filter)
-                if wish.row_filter is not None:
-                    refused = keyset.refused_filter(conn, wanted, wish.row_filter)
-                    if refused is not None:
-                        raise RowFilterInvalid(table=wish.table, detail=refused)
-                estimated = len(keys) if by_keys else keyset.estimated_rows(conn, wanted)
-                ranges = _ranges_of_keys(keys) if by_keys else self._ranges(wanted, estimated)
+                with self._filtered(wish):
+                    if wish.row_filter is not None:
+                        keyset.try_conditions(conn, wanted)
+                    estimated = len(keys) if by_keys else keyset.estimated_rows(conn, wanted)
+                    ranges = _ranges_of_keys(keys) if by_keys else self._ranges(wanted, estimated)
         except psycopg.errors.InsufficientPrivilege as denied:
             detail = denied.diag.message_primary or "a right is missing"
             raise ReadRefused(table=wish.table, detail=detail) from denied
@@ -463,6 +462,11 @@ class _Planner:
             raise BackfillRefused(table=wish.table, reason=_CHANGED_MEANWHILE) from None
         whole = wish.row_filter is None and not by_keys
         return _Prepared(wish, row[0], estimated, whole and bool(wish.captured.key), wanted.key_order, ranges)
+
+    def _filtered(self, wish: _Wish) -> AbstractContextManager[None]:
+        if wish.row_filter is None:
+            return nullcontext()
+        return sessions.filtered(self._source, self._config, wish.captured.table, sessions.TRY_FILTER_S)
 
     def _refuse_unfit(self, wish: _Wish) -> None:
         captured = wish.captured

@@ -6,6 +6,8 @@ Source: PostgreSQL documentation, "SET TRANSACTION", 9.28.5 "Snapshot Synchroniz
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,7 +16,10 @@ from psycopg import sql
 
 from tidemark import postgres_session as source_sessions
 from tidemark.config import PipelineConfig
+from tidemark.errors import FilterRoleRefused, ReadRefused, RowFilterInvalid
 from tidemark.lsn import Lsn
+from tidemark.names import TableName
+from tidemark.source import row_filter
 
 # A role or database may bound its statements; a chunk is bounded by its rows.
 NO_TIMEOUTS: Final = (
@@ -29,6 +34,18 @@ CHUNK_SETTINGS: Final = (
     "SET LOCAL jit = off",
     "SET LOCAL max_parallel_workers_per_gather = 0",
 )
+
+# What the text of a value, the meaning of a statement or its rights depend on.
+_TEXT_DEPENDS_ON: Final = (
+    *source_sessions.SESSION_SETTINGS,
+    *("lc_monetary", "lc_numeric", "lc_time", "xmlbinary", "xmloption", "quote_all_identifiers"),
+    *("standard_conforming_strings", "array_nulls", "default_text_search_config"),
+    *("role", "session_authorization", "row_security", "transaction_isolation", "transaction_read_only"),
+    *("statement_timeout", "lock_timeout"),
+)
+
+# How long a statement may take while a row filter is tried.
+TRY_FILTER_S: Final = 60
 
 # A stretch of the key's index is walked, the table never sorted.
 INDEX_ALONE: Final = (
@@ -62,6 +79,60 @@ def connect(conninfo: str, config: PipelineConfig) -> psycopg.Connection[Any]:
         conn.close()
         raise
     return conn
+
+
+def settings(conn: psycopg.Connection[Any]) -> dict[str, str]:
+    """What the session's text output depends on, as it is now."""
+    return dict(
+        conn.execute(
+            "SELECT name, current_setting(name) FROM unnest(%s::text[]) AS name", (list(_TEXT_DEPENDS_ON),)
+        ).fetchall()
+    )
+
+
+def differing(before: dict[str, str], after: dict[str, str]) -> list[str]:
+    """The settings under which what was read in between is not to be believed: those that changed, and those that are
+    not Tidemark's. Names alone: a function may have put anything into a value."""
+    return [
+        name
+        for name, value in after.items()
+        if value != before.get(name) or value != source_sessions.SESSION_SETTINGS.get(name, value)
+    ]
+
+
+@contextmanager
+def filtered(conn: psycopg.Connection[Any], config: PipelineConfig, table: TableName, seconds: int) -> Iterator[None]:
+    """What runs with a row filter. Until the transaction's end, statements take `seconds` at most and have the rights
+    of the pipeline's role for row filters, where it names one.
+
+    Raises FilterRoleRefused, ReadRefused or RowFilterInvalid with sentences of its own: PostgreSQL's may quote a value.
+    """
+    role = config.filter_role
+    conn.execute("SELECT set_config('statement_timeout', %s, true)", (f"{seconds}s",))
+    if role is not None:
+        try:
+            conn.execute(sql.SQL("SET LOCAL ROLE {}").format(sql.Identifier(role)))
+        except (psycopg.errors.InsufficientPrivilege, psycopg.errors.InvalidParameterValue):
+            detail = "it does not exist, or the pipeline's role may not SET ROLE to it"
+            raise FilterRoleRefused(role=role, detail=detail) from None
+    try:
+        yield
+    except psycopg.errors.InsufficientPrivilege:
+        hidden = "or row-level security would hide rows from it"
+        if role is None:
+            raise ReadRefused(table=table, detail=f"the role may not read all that is captured, {hidden}") from None
+        raise FilterRoleRefused(
+            role=role, detail=f"it may not read all that is captured of {table}, {hidden}"
+        ) from None
+    except (
+        psycopg.errors.DataError,
+        psycopg.errors.ProgrammingError,
+        psycopg.errors.ProgramLimitExceeded,
+        psycopg.errors.StatementTooComplex,
+        psycopg.errors.OutOfMemory,
+        psycopg.errors.QueryCanceled,
+    ) as failed:
+        raise RowFilterInvalid(table=table, detail=row_filter.why_it_failed(failed)) from None
 
 
 def import_snapshot(conn: psycopg.Connection[Any], identifier: str) -> None:

@@ -53,7 +53,7 @@ from tidemark.ledger.leases import SLOT, Lease, hold
 from tidemark.ledger.table_errors import TableError
 from tidemark.ledger.tables import TableRow
 from tidemark.names import TableName
-from tidemark.source import catalog, inspection, publication
+from tidemark.source import catalog, filter_role, inspection, publication
 from tidemark.source.identifiers import readable
 from tidemark.source.inspection import ServerFacts
 from tidemark.source.publication import Matching, Publication, SourceTable
@@ -211,6 +211,7 @@ class _Look:
         found = publication.matching(source, self.config)
         published = publication.read(source, self.config.publication)
         self.findings += inspection.table_findings(found, self.config, facts)
+        self.findings += filter_role.findings(source, self.config, found.tables)
         self.findings += publication_findings(self.config, found, published, facts)
         selected = found.without(_barred(self.findings, captured & _covered(published)))
         work = publication_work(self.config, selected, published, facts)

@@ -23,11 +23,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import psycopg
-from psycopg import pq, sql
+from psycopg import sql
 
 from tidemark.names import TableName
-from tidemark.postgres_errors import SPOKEN_OF_A_STATEMENT, from_result
 from tidemark.schema.postgres_types import ORDERED_AS, SENT_AS_TEXT
+from tidemark.source import row_filter as row_filters
 from tidemark.source.catalog import CapturedTable
 
 Key = tuple[str, ...]
@@ -89,14 +89,14 @@ class KeyColumn:
 
 @dataclass(frozen=True, slots=True)
 class TableToRead:
-    """What of a table is captured, as SQL: `rows` filters the publication's rows and the backfill's own. `key` is
-    empty where the table has none."""
+    """What of a table is captured, as SQL: `conditions` are the publication's row filter and the backfill's own. `key`
+    is empty where the table has none."""
 
     table: TableName
     partitioned: bool
     columns: tuple[tuple[str, int], ...]
     key: tuple[KeyColumn, ...]
-    filters: tuple[str, ...]
+    conditions: tuple[sql.Composable, ...]
 
     @property
     def name(self) -> sql.Composed:
@@ -114,21 +114,24 @@ class TableToRead:
             for c in self.key
         ]
 
-    @property
-    def conditions(self) -> list[sql.Composable]:
-        # On lines of their own: a filter may end in a comment.
-        return [sql.SQL("(\n{}\n)").format(sql.SQL(text)) for text in self.filters]
-
 
 def table_to_read(conn: psycopg.Connection[Any], table: CapturedTable, row_filter: str | None) -> TableToRead:
-    """What holds of the table now. The key's columns are those of `table.key`, in their order."""
+    """What holds of the table now. The key's columns are those of `table.key`, in their order. Raises RowFilterInvalid.
+
+    The publication's filter is the text that PostgreSQL makes of its own expression; the form's is written anew.
+    """
+    conditions: list[sql.Composable] = []
+    if table.row_filter is not None:
+        conditions.append(sql.SQL("({})").format(sql.SQL(table.row_filter)))
+    if row_filter is not None:
+        conditions.append(row_filters.condition(conn, table, row_filter))
     key = _key_columns(conn, table) if table.key else ()
     return TableToRead(
         table=table.table,
         partitioned=table.kind == "p",
         columns=tuple((column.name, column.type_oid) for column in table.captured_columns),
         key=key,
-        filters=tuple(text for text in (table.row_filter, row_filter) if text is not None),
+        conditions=tuple(conditions),
     )
 
 
@@ -201,7 +204,7 @@ def chunk_query(table: TableToRead, position: Key | None, upper: Key | None, *, 
     there are no more of them."""
     key = table.key
     order = sql.SQL(", ").join(column.order for column in key[equal:])
-    conditions = table.conditions
+    conditions = list(table.conditions)
     if position is not None:
         conditions += [column.compare("=", text) for column, text in zip(key[:equal], position, strict=False)]
         conditions.append(key[equal].compare(">", position[equal]))
@@ -326,38 +329,16 @@ def sampled_bounds(conn: psycopg.Connection[Any], table: TableToRead, parts: int
     return [tuple(key) for key in conn.execute(query).fetchall()]
 
 
-def refused_filter(conn: psycopg.Connection[Any], table: TableToRead, row_filter: str) -> str | None:
-    """Why the source does not take the text as a condition on the table's rows; None where it does. `table` has the
-    filter among its own. No answer holds a row's value.
-
-    It must be a condition by itself, and stay one inside parentheses: `a) OR (b` is only the latter. What is only
-    prepared is not run, and a second statement is no part of what can be prepared.
-    """
-    alone = sql.SQL("SELECT 1 FROM {} WHERE\n{}\n").format(table.relation, sql.SQL(row_filter))
-    inside = sql.SQL("SELECT 1 FROM {}{}").format(table.relation, _where(table.conditions))
-    for statement in (alone, inside):
-        prepared = conn.pgconn.prepare(b"", statement.as_bytes(conn))
-        if prepared.status != pq.ExecStatus.COMMAND_OK:
-            return _why_refused(from_result(prepared, SPOKEN_OF_A_STATEMENT))
-    some = sql.SQL("SELECT count(*) FROM (SELECT * FROM {} LIMIT {}) AS {} WHERE (\n{}\n)").format(
-        table.relation, sql.Literal(_TRIED_ROWS), sql.Identifier(table.table.name), sql.SQL(row_filter)
+def try_conditions(conn: psycopg.Connection[Any], table: TableToRead) -> None:
+    """Evaluate the conditions on some rows. Raises psycopg's errors: a filter may fail on a value that it meets."""
+    conn.execute(
+        sql.SQL("SELECT count(*) FROM (SELECT {} FROM {} LIMIT {}) AS tried{}").format(
+            sql.SQL(", ").join(sql.Identifier(name) for name, _ in table.columns),
+            table.relation,
+            sql.Literal(_TRIED_ROWS),
+            _where(table.conditions),
+        )
     )
-    try:
-        conn.execute(some)
-    except psycopg.Error as failed:
-        return _why_refused(failed)
-    return None
-
-
-def _why_refused(error: psycopg.Error) -> str:
-    """The server's sentence where it speaks of the statement alone: 42 syntax or name, 25 a function that writes, 0A
-    not supported. A right that is missing, or a session that ended, is no fault of the filter."""
-    if isinstance(error, psycopg.OperationalError | psycopg.errors.InsufficientPrivilege):
-        raise error
-    sqlstate = error.sqlstate or ""
-    if sqlstate.startswith(("42", "25", "0A")) and error.diag.message_primary:
-        return error.diag.message_primary
-    return f"it fails on the table's values (SQLSTATE {sqlstate})"
 
 
 def canonical_keys(conn: psycopg.Connection[Any], key: Sequence[KeyColumn], keys: Sequence[Key]) -> list[Key]:

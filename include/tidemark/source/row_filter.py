@@ -1,0 +1,775 @@
+"""A row filter's text and a table's catalogue -> the condition that is run, written anew: `condition`.
+
+    text ──filter_syntax──► tree ──types, operators, functions, casts of pg_catalog──► SQL with nothing left to resolve
+
+Whatever the condition calls is looked up here, by the rules by which PostgreSQL itself would resolve it, and must be
+immutable and one of PostgreSQL's own. What is written then names it with its schema and casts every argument to exactly
+the type that was chosen, so that the server has no choice left to make: were a rule mistaken here, the condition might
+mean another thing or fail, but it could not call what was not looked at. Only columns that are captured in clear can be
+named: by a filter on a masked one, rows would be found by the values that the mask hides.
+
+Types are PostgreSQL's plain ones, arrays of them, and a column's own enum; a domain counts as its base type, and
+nothing is ever cast to one, since its checks call functions. Immutable is what `provolatile` says, for the functions
+behind operators and casts too; a literal's own input function is the exception, since a literal is read once, under
+settings that are the same in every session. Source: PostgreSQL documentation, 10.2 "Operators", 10.3 "Functions", 10.5
+"UNION, CASE, and Related Constructs", 36.7 "Function Volatility Categories".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Final
+
+import psycopg
+from psycopg import sql
+
+from tidemark.errors import RowFilterInvalid
+from tidemark.source import filter_syntax as syntax
+from tidemark.source.catalog import CapturedTable
+from tidemark.source.filter_syntax import Expression, FilterRefused
+
+# What may be cast to, and what an operator or function may take and give. No reg*: they read the catalogue.
+PLAIN: Final = frozenset(
+    """
+    bool int2 int4 int8 float4 float8 numeric money oid text varchar bpchar char name bytea bit varbit uuid
+    date time timetz timestamp timestamptz interval json jsonb jsonpath inet cidr macaddr macaddr8 pg_lsn
+    tsvector tsquery point line lseg box path polygon circle
+    int4range int8range numrange tsrange tstzrange daterange
+    int4multirange int8multirange nummultirange tsmultirange tstzmultirange datemultirange
+    """.split()  # noqa: SIM905
+)
+MAX_NODES: Final = 20_000
+
+UNKNOWN: Final = 705
+BOOL: Final = 16
+TEXT: Final = 25
+_ANY: Final = 2276
+
+# Polymorphic types: of which family, and what they are made of the element type.
+_SIMPLE: Final = {2283: "element", 2277: "array", 2776: "element", 3500: "enum", 3831: "range", 4537: "multirange"}
+_COMPATIBLE: Final = {5077: "element", 5078: "array", 5079: "element", 5080: "range", 4538: "multirange"}
+
+_OPERATOR: Final = re.compile(r"[+\-*/<>=~!@#%^&|`?]+")
+_SENTENCES: Final = {
+    "22003": "a number that it makes is out of its type's range",
+    "22007": "a text is no date or time",
+    "22008": "a date or time that it makes is out of its type's range",
+    "22012": "it divides by zero",
+    "22019": "its escape character is not one character",
+    "2201B": "a text is no regular expression",
+    "2201E": "it takes the logarithm of a number that has none",
+    "2201F": "it raises a number to a power that gives none",
+    "2202E": "an array's subscripts do not fit",
+    "22023": "an argument is none that its function takes",
+    "22025": "a pattern ends in its escape character",
+    "22P02": "a text is no value of the type that it is read as",
+    "42804": "a value's type does not fit its place",
+    "42883": "an operator or function does not exist",
+    "42P21": "its collations contradict each other",
+    "42P22": "it does not say by which collation it compares",
+    "53200": "it needs more memory than the source has",
+    "54000": "a value that it makes is too large",
+    "54001": "it is nested too deeply",
+    "57014": "it took too long, or somebody cancelled it",
+}
+_OF_CLASS: Final = {
+    "22": "it fails on a value of the table",
+    "42": "PostgreSQL does not take it",
+    "54": "it is too large",
+}
+# Texts of dates and times that are another value every day.
+_MOVING: Final = re.compile(r"now|today|tomorrow|yesterday", re.IGNORECASE)
+_OF_TIME: Final = re.compile(r"date|time|ts|tstz")
+
+_STRING: Final = "S"
+
+
+@dataclass(frozen=True, slots=True)
+class _Type:
+    """A row of pg_type. `element` is that of a true array, `subtype` that of a range, `range` that of a multirange, 0
+    where there is none. `reads` and `writes`: its input and output function are PostgreSQL's own and immutable."""
+
+    oid: int
+    schema: str
+    name: str
+    own: bool
+    kind: str
+    category: str
+    preferred: bool
+    element: int
+    array: int
+    base: int
+    subtype: int
+    range: int
+    reads: bool
+    writes: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Routine:
+    """A function, or the function behind an operator: what it takes and gives."""
+
+    name: str
+    arguments: tuple[int, ...]
+    result: int
+    immutable: bool
+    set_returning: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Conversion:
+    """A row of pg_cast; `immutable` where it calls nothing or one of PostgreSQL's own immutable functions."""
+
+    context: str
+    method: str
+    immutable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Typed:
+    """An expression as it will be run, and its type. `literal` is set while it has none: a quoted text, or NULL."""
+
+    sql: sql.Composable
+    type: int
+    literal: syntax.Constant | None = None
+
+
+def condition(conn: psycopg.Connection[Any], table: CapturedTable, text: str) -> sql.Composed:
+    """The filter as SQL over the table's columns, in parentheses. Looks into the catalogue. Raises RowFilterInvalid."""
+    try:
+        tree = syntax.parse(text, table.table)
+        return _Writer(_Catalogue(conn, table, tree), table).condition(tree)
+    except FilterRefused as refused:
+        raise RowFilterInvalid(table=table.table, detail=str(refused)) from None
+
+
+def why_it_failed(error: psycopg.Error) -> str:
+    """A sentence for an error that a condition met while it ran. PostgreSQL's own text may quote a row's value."""
+    sqlstate = error.sqlstate or "unknown"
+    sentence = _SENTENCES.get(sqlstate) or _OF_CLASS.get(sqlstate[:2], "PostgreSQL does not run it")
+    return f"{sentence} (SQLSTATE {sqlstate})"
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+
+class _Writer:
+    def __init__(self, catalogue: _Catalogue, table: CapturedTable) -> None:
+        self._catalogue = catalogue
+        self._table = table
+        self._kinds: dict[type[Any], Callable[[Any], _Typed]] = {
+            syntax.Column: self._column,
+            syntax.Constant: self._constant,
+            syntax.Cast: self._cast,
+            syntax.Operation: self._operation,
+            syntax.Membership: self._membership,
+            syntax.Quantified: self._quantified,
+            syntax.Call: self._call,
+            syntax.Junction: self._junction,
+            syntax.Test: self._test,
+            syntax.Distinct: self._distinct,
+            syntax.NullIf: self._null_if,
+            syntax.Choice: self._choice,
+            syntax.Case: self._case,
+            syntax.Array: self._array,
+            syntax.Collated: self._collated,
+        }
+
+    def condition(self, tree: Expression) -> sql.Composed:
+        return sql.SQL("({})").format(self._truth(tree))
+
+    def _write(self, expression: Expression) -> _Typed:
+        return self._kinds[type(expression)](expression)
+
+    def _truth(self, expression: Expression) -> sql.Composable:
+        typed = self._write(expression)
+        if typed.type not in (BOOL, UNKNOWN) and self._catalogue.base(typed.type) != BOOL:
+            raise FilterRefused(f"it has a value of type {self._called(typed.type)} where a condition is needed")
+        return self._coerced(typed, BOOL)
+
+    # --- values -------------------------------------------------------------------------------------------------------
+
+    def _column(self, node: syntax.Column) -> _Typed:
+        rule = self._table.rule
+        for column in self._table.captured_columns:
+            if column.name == node.name:
+                if column.name in rule.mask:
+                    raise FilterRefused(f"it names {node.name!r}, which is masked")
+                return _Typed(sql.Identifier(node.name), column.type_oid)
+        raise FilterRefused(f"it names {node.name!r}, which is no captured column of the table")
+
+    def _constant(self, node: syntax.Constant) -> _Typed:
+        if node.type == "unknown":
+            return _Typed(sql.NULL, UNKNOWN, node)
+        type_ = self._catalogue.by_name[node.type]
+        return _Typed(self._literal(node, type_.oid), type_.oid)
+
+    def _cast(self, node: syntax.Cast) -> _Typed:
+        target = self._named(node.to)
+        argument = self._write(node.argument)
+        if argument.literal is not None:
+            return _Typed(self._literal(argument.literal, target, node.to.modifiers), target)
+        source = self._catalogue.base(argument.type)
+        if not self._catalogue.conversion(source, target, explicit=True):
+            raise FilterRefused(
+                f"it casts {self._called(source)} to {self._called(target)}, which is not immutable or not possible"
+            )
+        if node.to.modifiers and not self._catalogue.lengths(target):
+            raise FilterRefused(f"it casts to {node.to.name} with a modifier, which is not immutable")
+        plain = self._as_base(argument)
+        return _Typed(self._cast_sql(plain.sql, target, node.to.modifiers), target)
+
+    def _named(self, name: syntax.TypeName) -> int:
+        type_ = self._catalogue.by_name.get(name.name) if name.schema in ("", "pg_catalog") else None
+        if type_ is None or type_.name not in PLAIN:
+            raise FilterRefused(f"it casts to {name.name}, which is none of PostgreSQL's plain types")
+        return type_.array if name.array else type_.oid
+
+    def _literal(self, constant: syntax.Constant, target: int, modifiers: tuple[int, ...] = ()) -> sql.Composed:
+        """The text under a type, whose input function reads it once, before any row."""
+        if not self._catalogue.taken(target):
+            raise FilterRefused(f"it compares a literal with {self._called(target)}, which is no plain type")
+        called = self._called(target)
+        if constant.text is not None and _OF_TIME.match(called) and _MOVING.search(constant.text):
+            raise FilterRefused("it holds a date or time that is another one every day: write the value")
+        text = sql.NULL if constant.text is None else sql.Literal(constant.text)
+        return self._cast_sql(text, target, modifiers)
+
+    def _cast_sql(self, value: sql.Composable, target: int, modifiers: tuple[int, ...] = ()) -> sql.Composed:
+        type_ = self._catalogue.types[target]
+        element = self._catalogue.types[type_.element] if type_.element else type_
+        written: sql.Composable = sql.Identifier(element.schema, element.name)
+        if modifiers:
+            written = sql.SQL("{}({})").format(written, sql.SQL(", ").join(sql.Literal(number) for number in modifiers))
+        if type_.element:
+            written = sql.SQL("{}[]").format(written)
+        return sql.SQL("CAST({} AS {})").format(value, written)
+
+    def _as_base(self, typed: _Typed) -> _Typed:
+        """A domain's value as one of its base type: nothing is called for that."""
+        base = self._catalogue.base(typed.type)
+        if base == typed.type:
+            return typed
+        if not self._catalogue.taken(base):
+            return _Typed(typed.sql, base)
+        return _Typed(self._cast_sql(typed.sql, base), base)
+
+    def _coerced(self, typed: _Typed, target: int) -> sql.Composable:
+        """As PostgreSQL would convert it by itself, but said. Raises FilterRefused where that is not immutable."""
+        if typed.literal is not None:
+            return self._literal(typed.literal, target)
+        plain = self._as_base(typed)
+        if plain.type == target:
+            return plain.sql
+        if not self._catalogue.converts(plain.type, target) or not self._catalogue.conversion(
+            plain.type, target, explicit=False
+        ):
+            raise FilterRefused(
+                f"it needs {self._called(plain.type)} as {self._called(target)}, a conversion that is not immutable or "
+                "not possible"
+            )
+        return self._cast_sql(plain.sql, target)
+
+    def _called(self, oid: int) -> str:
+        return self._catalogue.called(oid)
+
+    # --- operators and functions --------------------------------------------------------------------------------------
+
+    def _operation(self, node: syntax.Operation) -> _Typed:
+        right = self._write(node.right)
+        if node.left is None:
+            chosen = self._operator(node.operator, [right])
+            text = sql.SQL("({} {})").format(self._operator_sql(chosen), self._coerced(right, chosen.arguments[0]))
+            return _Typed(text, chosen.result)
+        return self._compared(node.operator, self._write(node.left), right)
+
+    def _compared(self, operator: str, left: _Typed, right: _Typed) -> _Typed:
+        chosen = self._operator(operator, [left, right])
+        text = sql.SQL("({} {} {})").format(
+            self._coerced(left, chosen.arguments[0]),
+            self._operator_sql(chosen),
+            self._coerced(right, chosen.arguments[1]),
+        )
+        return _Typed(text, chosen.result)
+
+    def _membership(self, node: syntax.Membership) -> _Typed:
+        """What names no column is one array of a common type, which PostgreSQL may look up by hash; the rest stands one
+        by one: transformAExprIn() of parse_expr.c."""
+        left = self._write(node.left)
+        items = [(self._write(item), _names_a_column(item)) for item in node.items]
+        constants = [item for item, named in items if not named]
+        type_ = self._catalogue.common([left.type, *(item.type for item in constants)]) if len(constants) > 1 else None
+        word, quantifier = ("OR", "ANY") if node.operator == "=" else ("AND", "ALL")
+        parts: list[sql.Composable] = []
+        if type_ is not None and self._catalogue.taken(type_):
+            chosen = self._operator(node.operator, [left, _Typed(sql.NULL, type_)])
+            texts = [
+                self._coerced(_Typed(self._coerced(item, type_), type_), chosen.arguments[1]) for item in constants
+            ]
+            parts.append(
+                sql.SQL("({} {} {} (ARRAY[{}]))").format(
+                    self._coerced(left, chosen.arguments[0]),
+                    self._operator_sql(chosen),
+                    sql.SQL(quantifier),
+                    sql.SQL(", ").join(texts),
+                )
+            )
+            items = [(item, named) for item, named in items if named]
+        parts += [self._compared(node.operator, left, item).sql for item, _ in items]
+        return _Typed(_joined(word, parts), BOOL)
+
+    def _quantified(self, node: syntax.Quantified) -> _Typed:
+        left, array = self._write(node.left), self._write(node.array)
+        of_array = self._catalogue.types.get(self._catalogue.base(array.type))
+        if array.literal is None and (of_array is None or not of_array.element):
+            raise FilterRefused("it has ANY or ALL over something that is no array")
+        element = _Typed(sql.NULL, UNKNOWN, array.literal)
+        if array.literal is None and of_array is not None:
+            element = _Typed(sql.NULL, of_array.element)
+        chosen = self._operator(node.operator, [left, element])
+        if chosen.result != BOOL:
+            raise FilterRefused("it has ANY or ALL with an operator that is no comparison")
+        text = sql.SQL("({} {} {} ({}))").format(
+            self._coerced(left, chosen.arguments[0]),
+            self._operator_sql(chosen),
+            sql.SQL("ALL" if node.every else "ANY"),
+            self._coerced(array, self._catalogue.types[chosen.arguments[1]].array),
+        )
+        return _Typed(text, BOOL)
+
+    def _operator(self, name: str, arguments: list[_Typed]) -> _Routine:
+        """The operator that PostgreSQL would take, its polymorphic types resolved."""
+        candidates = [r for r in self._catalogue.operators.get(name, ()) if len(r.arguments) == len(arguments)]
+        types = [argument.type for argument in arguments]
+        called = " and ".join(self._called(type_) for type_ in types)
+        return self._fit(self._resolved(candidates, types, assume_same=True), f"operator {name} for {called}")
+
+    def _operator_sql(self, routine: _Routine) -> sql.SQL:
+        if not _OPERATOR.fullmatch(routine.name):
+            raise FilterRefused("it uses an operator whose name is none")
+        return sql.SQL(f"OPERATOR(pg_catalog.{routine.name})")
+
+    def _call(self, node: syntax.Call) -> _Typed:
+        arguments = [self._write(argument) for argument in node.arguments]
+        types = [argument.type for argument in arguments]
+        candidates = [r for r in self._catalogue.functions.get(node.name, ()) if len(r.arguments) == len(types)]
+        if len(types) == 1 and types[0] == UNKNOWN and node.name in PLAIN and arguments[0].literal is not None:
+            # date('2026-01-02') is how some write a cast.
+            return self._cast(syntax.Cast(node.arguments[0], syntax.TypeName("", node.name)))
+        called = ", ".join(self._called(type_) for type_ in types)
+        chosen = self._fit(self._resolved(candidates, types), f"function {node.name}({called})")
+        written = sql.SQL(", ").join(
+            self._coerced(argument, type_) for argument, type_ in zip(arguments, chosen.arguments, strict=True)
+        )
+        return _Typed(sql.SQL("{}({})").format(sql.Identifier("pg_catalog", node.name), written), chosen.result)
+
+    def _fit(self, chosen: _Routine | None, what: str) -> _Routine:
+        if chosen is None:
+            raise FilterRefused(f"there is no {what} in pg_catalog, or more than one that would do: cast to say which")
+        if not chosen.immutable or chosen.set_returning:
+            raise FilterRefused(f"it uses the {what}, which is not immutable")
+        for type_ in (*chosen.arguments, chosen.result):
+            if not self._catalogue.taken(type_):
+                raise FilterRefused(f"it uses the {what}, which takes or gives {self._called(type_)}: no plain type")
+        return chosen
+
+    # --- words --------------------------------------------------------------------------------------------------------
+
+    def _junction(self, node: syntax.Junction) -> _Typed:
+        parts = [self._truth(part) for part in node.parts]
+        if node.word == "NOT":
+            return _Typed(sql.SQL("(NOT {})").format(parts[0]), BOOL)
+        return _Typed(_joined(node.word, parts), BOOL)
+
+    def _test(self, node: syntax.Test) -> _Typed:
+        if "NULL" in node.word:
+            typed = self._write(node.argument)
+            value = typed.sql if typed.literal is None else self._literal(typed.literal, TEXT)
+        else:
+            value = self._truth(node.argument)
+        return _Typed(sql.SQL("({} IS {})").format(value, sql.SQL(node.word)), BOOL)
+
+    def _distinct(self, node: syntax.Distinct) -> _Typed:
+        left, right = self._same(node.left, node.right)
+        word = sql.SQL("IS NOT DISTINCT FROM" if node.negated else "IS DISTINCT FROM")
+        return _Typed(sql.SQL("({} {} {})").format(left.sql, word, right.sql), BOOL)
+
+    def _null_if(self, node: syntax.NullIf) -> _Typed:
+        left, right = self._same(node.left, node.right)
+        return _Typed(sql.SQL("NULLIF({}, {})").format(left.sql, right.sql), left.type)
+
+    def _same(self, left: Expression, right: Expression) -> tuple[_Typed, _Typed]:
+        """Both sides under exactly the types of "=", which PostgreSQL looks up by itself, in pg_catalog."""
+        typed = [self._write(left), self._write(right)]
+        chosen = self._operator("=", typed)
+        first, second = (_Typed(self._coerced(t, to), to) for t, to in zip(typed, chosen.arguments, strict=True))
+        return first, second
+
+    def _choice(self, node: syntax.Choice) -> _Typed:
+        type_, parts = self._of_one_type([self._write(part) for part in node.parts])
+        return _Typed(sql.SQL("{}({})").format(sql.SQL(node.word), sql.SQL(", ").join(parts)), type_)
+
+    def _case(self, node: syntax.Case) -> _Typed:
+        results = [self._write(result) for _, result in node.whens]
+        if node.otherwise is not None:
+            results.append(self._write(node.otherwise))
+        type_, written = self._of_one_type(results)
+        whens = [
+            sql.SQL("WHEN {} THEN {}").format(self._truth(condition), result)
+            for (condition, _), result in zip(node.whens, written, strict=False)
+        ]
+        if node.otherwise is not None:
+            whens.append(sql.SQL("ELSE {}").format(written[-1]))
+        return _Typed(sql.SQL("(CASE {} END)").format(sql.SQL(" ").join(whens)), type_)
+
+    def _array(self, node: syntax.Array) -> _Typed:
+        type_, items = self._of_one_type([self._write(item) for item in node.items])
+        array = self._catalogue.types[type_].array
+        if array not in self._catalogue.types or self._catalogue.types[type_].element:
+            raise FilterRefused("it holds an array of arrays")
+        return _Typed(self._cast_sql(sql.SQL("ARRAY[{}]").format(sql.SQL(", ").join(items)), array), array)
+
+    def _of_one_type(self, parts: list[_Typed]) -> tuple[int, list[sql.Composable]]:
+        type_ = self._catalogue.common([part.type for part in parts])
+        if type_ is None or not self._catalogue.taken(type_):
+            raise FilterRefused("it has values of types that do not go together, or of no plain type, in one place")
+        return type_, [self._coerced(part, type_) for part in parts]
+
+    def _collated(self, node: syntax.Collated) -> _Typed:
+        if node.collation not in self._catalogue.collations:
+            raise FilterRefused(f"it uses the collation {node.collation!r}, which pg_catalog has not")
+        typed = self._write(node.argument)
+        if typed.literal is not None:
+            typed = _Typed(self._literal(typed.literal, TEXT), TEXT)
+        typed = self._as_base(typed)
+        return _Typed(
+            sql.SQL("({} COLLATE {})").format(typed.sql, sql.Identifier("pg_catalog", node.collation)), typed.type
+        )
+
+    # --- which one PostgreSQL would take ------------------------------------------------------------------------------
+
+    def _resolved(self, candidates: list[_Routine], types: list[int], *, assume_same: bool = False) -> _Routine | None:
+        """The candidate for the types, under "unknown" for a quoted literal; None where there is none or no single one.
+
+        `assume_same` is the rule of binary operators: an unknown side is first taken to be of the other side's type.
+        """
+        exact = {candidate.arguments: candidate for candidate in candidates}
+        if UNKNOWN not in types and tuple(types) in exact:
+            return self._concrete(exact[tuple(types)], types)
+        if assume_same and len(types) == 2 and types.count(UNKNOWN) == 1:
+            known = next(type_ for type_ in types if type_ != UNKNOWN)
+            for same in (known, self._catalogue.base(known)):
+                if (same, same) in exact:
+                    return exact[same, same]
+        fitting = [c for c in candidates if self._accepts(c, types)]
+        chosen = fitting[0] if len(fitting) == 1 else self._best(fitting, types)
+        return None if chosen is None else self._concrete(chosen, types)
+
+    def _accepts(self, candidate: _Routine, types: list[int]) -> bool:
+        fits = all(
+            to in _SIMPLE or to in _COMPATIBLE or self._catalogue.converts(type_, to)
+            for type_, to in zip(types, candidate.arguments, strict=True)
+        )
+        return fits and self._concrete(candidate, types) is not None
+
+    def _best(self, candidates: list[_Routine], types: list[int]) -> _Routine | None:
+        """func_select_candidate() of parse_func.c."""
+        catalogue = self._catalogue
+        bases = [type_ if type_ == UNKNOWN else catalogue.base(type_) for type_ in types]
+        known = [i for i, type_ in enumerate(bases) if type_ != UNKNOWN]
+        unknown = [i for i, type_ in enumerate(bases) if type_ == UNKNOWN]
+
+        def exact(candidate: _Routine) -> int:
+            return sum(candidate.arguments[i] == bases[i] for i in known)
+
+        def exact_or_preferred(candidate: _Routine) -> int:
+            return sum(
+                to == bases[i] or (catalogue.preferred(to) and catalogue.category(to) == catalogue.category(bases[i]))
+                for i in known
+                for to in (candidate.arguments[i],)
+            )
+
+        for measure in (exact, exact_or_preferred):
+            most = max(map(measure, candidates), default=0)
+            candidates = [c for c in candidates if measure(c) == most]
+            if len(candidates) < 2:
+                return candidates[0] if candidates else None
+        if not unknown:
+            return None
+        wanted: dict[int, tuple[str, bool]] = {}
+        for i in unknown:
+            there = {(catalogue.category(c.arguments[i]), catalogue.preferred(c.arguments[i])) for c in candidates}
+            categories = {category for category, _ in there}
+            category = _STRING if _STRING in categories else next(iter(categories)) if len(categories) == 1 else None
+            if category is None:
+                break
+            wanted[i] = category, (category, True) in there
+        else:
+            kept = [
+                c
+                for c in candidates
+                if all(
+                    catalogue.category(c.arguments[i]) == category
+                    and (catalogue.preferred(c.arguments[i]) or not preferred)
+                    for i, (category, preferred) in wanted.items()
+                )
+            ]
+            candidates = kept or candidates
+            if len(candidates) == 1:
+                return candidates[0]
+        if len({bases[i] for i in known}) == 1:
+            of_all = bases[known[0]]
+            candidates = [c for c in candidates if self._accepts(c, [of_all] * len(types))]
+            return candidates[0] if len(candidates) == 1 else None
+        return None
+
+    def _concrete(self, routine: _Routine, types: list[int]) -> _Routine | None:
+        """The routine with its polymorphic types replaced by what they are for these; None where they do not agree."""
+        everything = (*routine.arguments, routine.result)
+        if not any(type_ in _SIMPLE or type_ in _COMPATIBLE for type_ in everything):
+            return routine
+        made: dict[int, int] = {}
+        for family in (_SIMPLE, _COMPATIBLE):
+            there = [
+                self._element_of(type_, family[to])
+                for type_, to in zip(types, routine.arguments, strict=True)
+                if to in family and type_ != UNKNOWN
+            ]
+            if None in there:
+                return None
+            elements = [element for element in there if element is not None]
+            element = self._catalogue.common(elements) if family is _COMPATIBLE else _only_one(elements)
+            if element is None:
+                if any(type_ in family for type_ in everything):
+                    return None
+                continue
+            for polymorphic, shape in family.items():
+                made[polymorphic] = self._of_element(element, shape, types)
+        replaced = tuple(made.get(type_, type_) for type_ in everything)
+        if 0 in replaced:
+            return None
+        return _Routine(routine.name, replaced[:-1], replaced[-1], routine.immutable, routine.set_returning)
+
+    def _element_of(self, type_: int, shape: str) -> int | None:
+        """What the polymorphic type's element is, where an argument of `type_` takes its place."""
+        base = self._catalogue.types.get(self._catalogue.base(type_))
+        if base is None:
+            return None
+        if shape == "element":
+            return base.oid
+        if shape == "enum":
+            return base.oid if base.kind == "e" else None
+        if shape == "range":
+            return base.subtype or None
+        if shape == "multirange":
+            of_range = self._catalogue.types.get(base.range)
+            return None if of_range is None else of_range.subtype
+        return base.element or None
+
+    def _of_element(self, element: int, shape: str, types: list[int]) -> int:
+        """The reverse; a range is that of an argument, since several may have one subtype. 0 where there is none."""
+        if shape in ("element", "enum"):
+            return element
+        if shape == "array":
+            return self._catalogue.types[element].array
+        arguments = [self._catalogue.types.get(self._catalogue.base(type_)) for type_ in types]
+        ranges = {a.oid if a.subtype else a.range for a in arguments if a is not None and (a.subtype or a.range)}
+        if len(ranges) != 1:
+            return 0
+        (range_,) = ranges
+        if shape == "range":
+            return range_
+        return next((t.oid for t in self._catalogue.types.values() if t.range == range_), 0)
+
+
+def _joined(word: str, parts: Sequence[sql.Composable]) -> sql.Composed:
+    return sql.SQL("({})").format(sql.SQL(f" {word} ").join(parts))
+
+
+def _only_one(elements: list[int]) -> int | None:
+    return elements[0] if len(set(elements)) == 1 else None
+
+
+# --- what the catalogue has -------------------------------------------------------------------------------------------
+
+
+class _Catalogue:
+    """The types, casts, operators and functions that one filter may need, read in four statements."""
+
+    def __init__(self, conn: psycopg.Connection[Any], table: CapturedTable, tree: Expression) -> None:
+        operators, functions = _names_in(tree)
+        oids = [column.type_oid for column in table.captured_columns]
+        self.types = {row[0]: _Type(*row) for row in conn.execute(_TYPES, (oids,))}
+        self.by_name = {type_.name: type_ for type_ in self.types.values() if type_.own}
+        self.casts = {
+            (source, target): _Conversion(*rest)
+            for source, target, *rest in conn.execute(_CASTS, (list(self.types), list(self.types)))
+        }
+        self.operators = _routines(conn.execute(_OPERATORS, (sorted(operators),)))
+        self.functions = _routines(conn.execute(_FUNCTIONS, (sorted(functions),)))
+        self.collations = {name for (name,) in conn.execute(_COLLATIONS)}
+
+    def base(self, oid: int) -> int:
+        while (type_ := self.types.get(oid)) is not None and type_.base:
+            oid = type_.base
+        return oid
+
+    def category(self, oid: int) -> str:
+        type_ = self.types.get(oid)
+        return "X" if type_ is None else type_.category
+
+    def preferred(self, oid: int) -> bool:
+        type_ = self.types.get(oid)
+        return type_ is not None and type_.preferred
+
+    def taken(self, oid: int) -> bool:
+        """Whether operators and functions may take and give it."""
+        type_ = self.types.get(oid)
+        if type_ is None:
+            return False
+        if type_.element:
+            return self.taken(type_.element)
+        return type_.kind == "e" or (type_.own and type_.name in PLAIN)
+
+    def called(self, oid: int) -> str:
+        type_ = self.types.get(oid)
+        if type_ is None:
+            return "a type of its own"
+        return f"{self.called(type_.element)}[]" if type_.element else type_.name
+
+    def converts(self, source: int, target: int) -> bool:
+        """Whether PostgreSQL converts by itself: can_coerce_type() of parse_coerce.c, for types that are no
+        polymorphic ones."""
+        if source in (target, UNKNOWN) or target == _ANY:
+            return True
+        source = self.base(source)
+        if source == target:
+            return True
+        cast = self.casts.get((source, target))
+        if cast is not None:
+            return cast.context == "i"
+        elements = self._elements(source, target)
+        return elements is not None and self.converts(*elements)
+
+    def conversion(self, source: int, target: int, *, explicit: bool) -> bool:
+        """Whether the conversion calls nothing but immutable functions of PostgreSQL's own. `source` is no domain."""
+        if source == target:
+            return True
+        cast = self.casts.get((source, target))
+        if cast is not None and cast.method != "i":
+            return cast.immutable
+        elements = self._elements(source, target)
+        if cast is None and elements is not None:
+            return self.conversion(self.base(elements[0]), elements[1], explicit=explicit)
+        if cast is None and not (explicit and _STRING in (self.category(source), self.category(target))):
+            return False
+        return self.types[source].writes and self.types[target].reads
+
+    def lengths(self, oid: int) -> bool:
+        """Whether a value is brought to a modifier's length by an immutable function."""
+        type_ = self.types[oid]
+        cast = self.casts.get((type_.element or oid,) * 2)
+        return cast is not None and cast.immutable
+
+    def common(self, types: list[int]) -> int | None:
+        """The type that values of all these get where they stand in one place: select_common_type() of
+        parse_coerce.c."""
+        known = [type_ for type_ in types if type_ != UNKNOWN]
+        if not known:
+            return TEXT if types else None
+        chosen, *others = (self.base(type_) for type_ in known)
+        for other in others:
+            if other == chosen:
+                continue
+            if self.category(other) != self.category(chosen):
+                return None
+            if not self.preferred(chosen) and self.converts(chosen, other) and not self.converts(other, chosen):
+                chosen = other
+        return chosen
+
+    def _elements(self, source: int, target: int) -> tuple[int, int] | None:
+        left, right = self.types.get(source), self.types.get(target)
+        if left is None or right is None or not left.element or not right.element:
+            return None
+        return left.element, right.element
+
+
+def _routines(rows: Iterable[Sequence[Any]]) -> dict[str, list[_Routine]]:
+    routines: dict[str, list[_Routine]] = {}
+    for name, arguments, *rest in rows:
+        routines.setdefault(name, []).append(_Routine(name, tuple(arguments), *rest))
+    return routines
+
+
+def _names_in(tree: Expression) -> tuple[set[str], set[str]]:
+    """The operators and functions that the tree names; "=" for what is compared without naming it."""
+    operators, functions = {"="}, set()
+    for node in _nodes(tree):
+        if isinstance(node, syntax.Operation | syntax.Membership | syntax.Quantified):
+            operators.add(node.operator)
+        if isinstance(node, syntax.Call):
+            functions.add(node.name)
+    return operators, functions
+
+
+def _names_a_column(tree: Expression) -> bool:
+    return any(isinstance(node, syntax.Column) for node in _nodes(tree))
+
+
+def _nodes(tree: Expression) -> Iterator[Any]:
+    todo: list[Any] = [tree]
+    count = 0
+    while todo:
+        node = todo.pop()
+        if isinstance(node, tuple):
+            todo += node
+        elif is_dataclass(node):
+            # BETWEEN and CASE hold their first part more than once, IN writes it for each item; all may be nested.
+            count += 1
+            if count > MAX_NODES:
+                raise FilterRefused("it is too long when it is written out")
+            yield node
+            if isinstance(node, syntax.Membership):
+                todo += [node.left] * (len(node.items) - 1)
+            todo += [getattr(node, part.name) for part in fields(node)]
+
+
+_OWN: Final = "'pg_catalog'::regnamespace"
+_TYPES: Final = f"""
+    WITH RECURSIVE wanted AS (
+        SELECT oid FROM pg_type WHERE typnamespace = {_OWN} AND typtype <> 'c' OR oid = ANY (%s::oid[])
+        UNION
+        SELECT part FROM wanted JOIN pg_type t USING (oid)
+        CROSS JOIN LATERAL unnest(ARRAY[t.typbasetype, t.typelem, t.typarray]) AS part WHERE part <> 0
+    )
+    SELECT t.oid, n.nspname, t.typname, t.typnamespace = {_OWN}, t.typtype::text, t.typcategory::text, t.typispreferred,
+           CASE WHEN e.typarray = t.oid THEN t.typelem ELSE 0 END, t.typarray, t.typbasetype,
+           coalesce(r.rngsubtype, 0), coalesce(m.rngtypid, 0),
+           i.provolatile = 'i' AND i.pronamespace = {_OWN}, o.provolatile = 'i' AND o.pronamespace = {_OWN}
+      FROM wanted JOIN pg_type t USING (oid) JOIN pg_namespace n ON n.oid = t.typnamespace
+      JOIN pg_proc i ON i.oid = t.typinput JOIN pg_proc o ON o.oid = t.typoutput
+      LEFT JOIN pg_type e ON e.oid = t.typelem
+      LEFT JOIN pg_range r ON r.rngtypid = t.oid LEFT JOIN pg_range m ON m.rngmultitypid = t.oid
+"""
+_CASTS: Final = f"""
+    SELECT c.castsource, c.casttarget, c.castcontext::text, c.castmethod::text,
+           c.castmethod = 'b' OR coalesce(p.provolatile = 'i' AND p.pronamespace = {_OWN}, false)
+      FROM pg_cast c LEFT JOIN pg_proc p ON p.oid = c.castfunc
+     WHERE c.castsource = ANY (%s::oid[]) AND c.casttarget = ANY (%s::oid[])
+"""
+_OPERATORS: Final = f"""
+    SELECT o.oprname, CASE WHEN o.oprkind = 'l' THEN ARRAY[o.oprright] ELSE ARRAY[o.oprleft, o.oprright] END,
+           o.oprresult, p.provolatile = 'i' AND p.pronamespace = {_OWN}
+      FROM pg_operator o JOIN pg_proc p ON p.oid = o.oprcode
+     WHERE o.oprnamespace = {_OWN} AND o.oprname = ANY (%s::name[])
+"""
+# A call may leave out arguments that have defaults; what takes any number of them is not taken.
+_FUNCTIONS: Final = f"""
+    SELECT p.proname, ARRAY(SELECT (p.proargtypes::oid[])[n] FROM generate_series(0, p.pronargs - missing - 1) AS n),
+           p.prorettype, p.provolatile = 'i', p.proretset
+      FROM pg_proc p CROSS JOIN LATERAL generate_series(0, p.pronargdefaults) AS missing
+     WHERE p.pronamespace = {_OWN} AND p.prokind = 'f' AND p.provariadic = 0 AND p.proname = ANY (%s::name[])
+"""
+_COLLATIONS: Final = f"SELECT collname::text FROM pg_collation WHERE collnamespace = {_OWN}"

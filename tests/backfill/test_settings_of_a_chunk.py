@@ -1,0 +1,116 @@
+"""A chunk counts only where the settings that its texts depend on are Tidemark's, from its first row to its last."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.backfill.conftest import Captured
+from tidemark.backfill import keyless, sessions
+from tidemark.errors import SettingsChanged
+
+# An operator class for the key whose "greater" changes a setting, as any function of another's may.
+KEY = """
+    CREATE FUNCTION public.greater(a int, b int) RETURNS bool LANGUAGE plpgsql IMMUTABLE AS
+        $$ BEGIN PERFORM pg_catalog.set_config('{name}', '{value}', {local}); RETURN a > b; END $$;
+    CREATE OPERATOR public.># (LEFTARG = int, RIGHTARG = int, FUNCTION = public.greater);
+    CREATE OPERATOR CLASS public.counted FOR TYPE int USING btree AS OPERATOR 1 <, OPERATOR 2 <=, OPERATOR 3 =,
+        OPERATOR 4 >=, OPERATOR 5 public.>#, FUNCTION 1 btint4cmp(int, int);
+    CREATE TABLE public.measured (id int NOT NULL, f float8);
+    CREATE UNIQUE INDEX by_id ON public.measured (id public.counted);
+    ALTER TABLE public.measured REPLICA IDENTITY USING INDEX by_id;
+    INSERT INTO public.measured SELECT i, i / 3.0::float8 FROM generate_series(1, 50) AS i;
+    ANALYZE public.measured
+"""
+
+
+MENDED = """
+    CREATE OR REPLACE FUNCTION public.greater(a int, b int) RETURNS bool LANGUAGE plpgsql IMMUTABLE AS
+        $$ BEGIN RETURN a > b; END $$
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "local"),
+    [
+        ("extra_float_digits", "-15", True),
+        ("extra_float_digits", "-15", False),
+        ("DateStyle", "German", True),
+        ("TimeZone", "Asia/Tokyo", True),
+        ("IntervalStyle", "postgres", True),
+        ("bytea_output", "escape", True),
+        ("search_path", "public", False),
+        ("row_security", "on", True),
+        ("xmlbinary", "hex", True),
+        ("lc_monetary", "C", True),
+        ("quote_all_identifiers", "on", True),
+        ("statement_timeout", "1h", True),
+    ],
+)
+def test_a_chunk_under_settings_that_changed_is_rejected(
+    captured: Captured, name: str, value: str, local: bool
+) -> None:
+    if name == "lc_monetary":
+        captured.execute(f"ALTER DATABASE {captured.connection.info.dbname} SET lc_monetary = 'C.UTF-8'")
+    captured.execute(KEY.format(name=name, value=value, local=local))
+    captured.capture()
+    (backfill,) = captured.plan(tables=["public.measured"], chunk_rows=10, readers=1)
+    with pytest.raises(SettingsChanged, match=name) as changed:
+        captured.read()
+    assert value not in str(changed.value.facts["settings"])
+    read = captured.rows(backfill)
+    # The first range has no lower bound, so its chunk compares nothing: it counts.
+    assert all(row["f"] == row["id"] / 3.0 for row in read)
+    assert len(read) < 50
+    captured.execute(MENDED)
+    captured.read()
+    assert sorted((row["id"], row["f"]) for row in captured.rows(backfill)) == [(i, i / 3.0) for i in range(1, 51)]
+
+
+def test_a_session_whose_options_were_dropped_on_the_way_reads_no_chunk_that_counts(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    captured.execute(
+        "CREATE TABLE public.measured (id int PRIMARY KEY, f float8)", "INSERT INTO measured VALUES (1, 2)"
+    )
+    captured.capture()
+    (backfill,) = captured.plan(tables=["public.measured"])
+    connect = sessions.connect
+
+    def without_options(*given: Any) -> psycopg.Connection[Any]:
+        conn = connect(*given)
+        conn.execute("RESET extra_float_digits; SET extra_float_digits = 0")  # as behind a pooler that ignores them
+        return conn
+
+    monkeypatch.setattr(sessions, "connect", without_options)
+    with pytest.raises(SettingsChanged, match="extra_float_digits"):
+        captured.read()
+    assert captured.chunks(backfill) == []
+
+
+def test_every_session_that_reads_a_table_without_key_is_looked_at(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch, all_sessions_read: None
+) -> None:
+    monkeypatch.setattr(keyless, "STRETCH_PAGES", 1)
+    captured.execute(
+        "CREATE TABLE public.notes (v text)",
+        "ALTER TABLE notes REPLICA IDENTITY FULL",
+        "INSERT INTO notes SELECT repeat('v', 1000) FROM generate_series(1, 100)",
+    )
+    captured.capture()
+    (backfill,) = captured.plan(tables=["public.notes"])
+    connect, opened = sessions.connect, []
+
+    def second_has_another_style(*given: Any) -> psycopg.Connection[Any]:
+        conn = connect(*given)
+        opened.append(conn)
+        if len(opened) == 3:  # the reader's own comes first
+            conn.execute("SET bytea_output = 'escape'")
+        return conn
+
+    monkeypatch.setattr(sessions, "connect", second_has_another_style)
+    with pytest.raises(SettingsChanged, match="bytea_output"):
+        captured.read()
+    assert captured.chunks(backfill) == []
