@@ -76,7 +76,7 @@ def test_no_task_waits_for_a_pool_that_nobody_created(capture: dict[str, Any], b
 
 def test_merge_is_bounded_and_retried_once_within_a_bounded_run(capture: dict[str, Any]) -> None:
     merge = capture["tasks"]["merge"]
-    assert merge["execution_timeout_s"] == 3600 + 600, "the application's time, and the wait for another merge"
+    assert merge["execution_timeout_s"] == 3600 + 600 + 300, "the application, the wait for another, all besides"
     assert merge["retries"] == 1
     assert capture["dagrun_timeout_s"] > 2 * merge["execution_timeout_s"]
 
