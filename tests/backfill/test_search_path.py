@@ -17,7 +17,7 @@ from tidemark.capture.preflight import preflight
 from tidemark.capture.status import read_status
 from tidemark.capture.waiting import changes_waiting
 from tidemark.ledger import connection as ledger_sessions
-from tidemark.postgres_session import replication_conninfo
+from tidemark.postgres_session import with_settings
 
 # Every operator below on every two of these types of which PostgreSQL has none by itself.
 PLANT = r"""
@@ -74,7 +74,7 @@ def test_every_session_looks_for_names_in_pg_catalog_alone(captured: Captured) -
     captured.execute(f"ALTER DATABASE {captured.connection.info.dbname} SET search_path = public")
     sessions = (
         source_sessions.connect(captured.source, application_name="ordinary"),
-        psycopg.connect(replication_conninfo(captured.source, "walsender"), autocommit=True),
+        psycopg.connect(with_settings(captured.source, "walsender", replication="database"), autocommit=True),
         ledger_sessions.connect(captured.ledger),
     )
     for session in sessions:
