@@ -696,7 +696,7 @@ class MergeBroken(BugError):
 
 
 class ChunksMissing(BugError):
-    happened = "The plan sweeps {table} after the backfill {backfill}, which read {chunks} chunks, and knows {found}"
+    happened = "The plan sweeps {table} after the backfill {backfill}, which read {chunks}, and knows {found}"
     remedy = "Report it, with the plan's folder; nothing was removed, and the table's changes stay in staging."
 
 

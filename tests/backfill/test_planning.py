@@ -250,7 +250,9 @@ def test_after_unpark_anew_a_capture_run_comes_first_and_that_is_said(
         assert "public.orders needs a backfill and is left out: it is parked" in caplog.text
         joins.begin_anew(connection, captured.config.pipeline, "public.orders")
     assert wanted(captured.config, ledger=captured.ledger) == []
-    with pytest.raises(CaptureNotBegun, match=r"A backfill of public\.orders cannot begin .* Run the capture DAG"):
+    with pytest.raises(
+        CaptureNotBegun, match=r"A backfill of public\.orders cannot begin .* begins anew, .* Run the capture"
+    ):
         captured.plan()
 
     captured.execute("CREATE TABLE other (id int PRIMARY KEY)", "INSERT INTO other VALUES (1)")

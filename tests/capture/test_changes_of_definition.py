@@ -159,11 +159,11 @@ def test_partitions_that_bring_or_take_rows_need_a_backfill_and_empty_ones_do_no
     pipeline.execute("BEGIN", "CREATE TABLE orders_3 (id int NOT NULL)", "INSERT INTO orders_3 VALUES (21)")
     pipeline.execute("ALTER TABLE orders ATTACH PARTITION orders_3 FOR VALUES FROM (20) TO (30)", "COMMIT")
     pipeline.drain()
-    assert state(pipeline) == ("merging", "1 partition(s) were attached with what they held")
+    assert state(pipeline) == ("merging", "1 partition was attached with what it held")
 
     pipeline.execute("ALTER TABLE orders DETACH PARTITION orders_1")
     pipeline.drain()
-    assert state(pipeline) == ("merging", "1 partition(s) were detached or dropped")
+    assert state(pipeline) == ("merging", "1 partition was detached or dropped")
 
 
 def test_a_key_value_that_does_not_fit_parks_its_table_and_no_other(pipeline: Pipeline) -> None:
@@ -240,7 +240,7 @@ def test_a_partition_that_left_and_came_back_needs_a_backfill(parted: Pipeline) 
     parted.execute("ALTER TABLE orders DETACH PARTITION orders_1", "INSERT INTO orders_1 VALUES (2)")
     parted.execute("ALTER TABLE orders ATTACH PARTITION orders_1 FOR VALUES FROM (0) TO (10)")
     parted.drain()
-    assert state(parted) == ("merging", "1 partition(s) were detached and attached again")
+    assert state(parted) == ("merging", "1 partition was detached and attached again")
 
 
 def test_a_truncated_partition_needs_a_backfill_and_a_truncated_root_does_not(parted: Pipeline) -> None:

@@ -36,9 +36,7 @@ def test_who_waits_for_a_lease_says_who_holds_it_and_until_when(ledger: str, cap
         hold(ledger, "shop", SLOT, "confirm/2", wait_s=1.2),
     ):
         pass
-    assert re.search(
-        r"Waiting for the lease slot, which drain/1 holds until 20\d\d-\S+ \d\d:\d\d:\d\d UTC", caplog.text
-    )
+    assert re.search(r"Waiting for the lease slot, held by drain/1 until 20\d\d-\S+ \d\d:\d\d:\d\d UTC", caplog.text)
 
 
 def test_a_lease_is_free_again_when_its_block_ends(ledger: str) -> None:

@@ -45,7 +45,7 @@ from tidemark.errors import (
 )
 from tidemark.failpoints import reach
 from tidemark.findings import listed
-from tidemark.ledger import backfills, chunks, generations, migrations, tables
+from tidemark.ledger import backfills, chunks, generations, joins, migrations, tables
 from tidemark.ledger import connection as ledger_sessions
 from tidemark.ledger.backfills import Backfill, Key, KeyOrder, Mode, NewRange
 from tidemark.ledger.tables import TableRow
@@ -324,6 +324,8 @@ class _Planner:
         if captured is None or not captured.published:
             return "it is not in the publication"
         if row is None or not row.captured or row.join_horizon is None:
+            if row is not None and row.captured and row.backfill_kind == joins.BEGUN_ANEW:
+                return "it begins anew, and no capture run has been through since"
             return "the capture has not seen it join the publication"
         return None
 

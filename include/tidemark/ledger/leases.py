@@ -151,7 +151,7 @@ def _take(connection: psycopg.Connection[Any], lease: Lease, lease_s: float, wai
 
 def _in_words(taken: LeaseTaken) -> str:
     lease, holder, until = (taken.facts[fact] for fact in ("lease", "holder", "until"))
-    return f"the lease {lease}, which {holder} holds until {until} or renews"
+    return f"the lease {lease}, held by {holder} until {until} unless renewed"
 
 
 def _try_to_take(connection: psycopg.Connection[Any], lease: Lease, lease_s: float) -> LeaseTaken | None:

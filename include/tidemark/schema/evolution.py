@@ -12,13 +12,14 @@ the stream may be older: so it never parks. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
 from dataclasses import dataclass
 from enum import StrEnum
 
 from tidemark.schema.fingerprint import ColumnPrint, Fingerprint, PartitionPrint
 from tidemark.schema.postgres_types import are_alike
 from tidemark.schema.table import Column, TableSchema
+from tidemark.wording import counted, plural
 
 
 class Verdict(StrEnum):
@@ -153,7 +154,9 @@ def _rewrite(old: Fingerprint, new: Fingerprint) -> list[Difference]:
     xmins = {column.attnum: column.xmin for column in old.columns}
     altered = [column.name for column in new.columns if xmins.get(column.attnum) != column.xmin]
     if not altered and renewed and not _by_one_command(renewed, sum(leaf.oid in nodes for leaf in new.partitions)):
-        reason = f"{len(renewed)} partition(s) got new storage by themselves, as TRUNCATE of a partition gives it"
+        itself = "itself" if len(renewed) == 1 else "themselves"
+        what = f"{counted(len(renewed), 'partition')} got new storage by {itself}"
+        reason = f"{what}, as TRUNCATE of a partition gives it"
         return [Difference(Verdict.NEEDS_BACKFILL, reason)]
     if not altered:
         return [Difference(Verdict.FOLLOWED, "the table got new storage, its columns are the same")]
@@ -166,6 +169,10 @@ def _by_one_command(renewed: list[PartitionPrint], leaves: int) -> bool:
     return len(renewed) == leaves > 1 and len({leaf.xmin for leaf in renewed}) == 1
 
 
+def _partitions_that(partitions: Sized, what: str = "partition") -> str:
+    return f"{counted(len(partitions), what)} {plural(len(partitions), 'was')}"
+
+
 def _partitions(old: Fingerprint, new: Fingerprint) -> list[Difference]:
     before = {leaf.oid: leaf for leaf in old.partitions}
     after = {leaf.oid: leaf for leaf in new.partitions}
@@ -175,15 +182,15 @@ def _partitions(old: Fingerprint, new: Fingerprint) -> list[Difference]:
     returned = [leaf for oid, leaf in after.items() if oid in before and before[oid].links != leaf.links]
     differences = []
     if attached:
-        reason = f"{len(attached)} partition(s) were attached with what they held"
+        reason = f"{_partitions_that(attached)} attached with what {'it' if len(attached) == 1 else 'they'} held"
         differences.append(Difference(Verdict.NEEDS_BACKFILL, reason))
     if returned:
-        reason = f"{len(returned)} partition(s) were detached and attached again"
+        reason = f"{_partitions_that(returned)} detached and attached again"
         differences.append(Difference(Verdict.NEEDS_BACKFILL, reason))
     if gone:
-        differences.append(Difference(Verdict.NEEDS_BACKFILL, f"{len(gone)} partition(s) were detached or dropped"))
+        differences.append(Difference(Verdict.NEEDS_BACKFILL, f"{_partitions_that(gone)} detached or dropped"))
     if created:
-        differences.append(Difference(Verdict.FOLLOWED, f"{len(created)} empty partition(s) were created"))
+        differences.append(Difference(Verdict.FOLLOWED, f"{_partitions_that(created, 'empty partition')} created"))
     return differences
 
 

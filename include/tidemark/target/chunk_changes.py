@@ -41,6 +41,7 @@ from tidemark.target.visibility import (
     NumberedClaim,
     Truncate,
 )
+from tidemark.wording import counted
 
 # Up to so many changes a copy of their keys goes to wherever the chunks' rows are, which then need not be shuffled.
 FEW_CHANGES: Final = 200_000
@@ -220,7 +221,9 @@ class ChunkChanges(Changes):
         # There may be more: a ledger that was restored from an older copy has some of them read again.
         if len(claims) < sweep.chunks:
             table = str(self.schema.table)
-            raise ChunksMissing(table=table, backfill=sweep.backfill, chunks=sweep.chunks, found=len(claims))
+            raise ChunksMissing(
+                table=table, backfill=sweep.backfill, chunks=counted(sweep.chunks, "chunk"), found=len(claims)
+            )
         known = [read_chunk_rows(self.session, self.lake, self.schemas, claims).select(*key)]
         older = read_changes(self.session, self.lake, self.schemas, [b for b in self.evidence if b.files])
         known.append(self._single(older).transform(visibility.keys_not_seen(self.schema.key, sweep)))

@@ -105,7 +105,7 @@ def test_without_a_key_full_identity_is_another_target_and_others_are_not() -> N
         ({"membership": ()}, "the table was taken out of the publication"),
         ({"membership": ("table 20001",)}, "the table was taken out of the publication and added again"),
         ({"row_filter": "(id > 5)"}, "the publication's row filter changed"),
-        ({"partitions": (PartitionPrint(9, 9, False),)}, "1 partition(s) were attached with what they held"),
+        ({"partitions": (PartitionPrint(9, 9, False),)}, "1 partition was attached with what it held"),
     ],
 )
 def test_what_the_stream_cannot_show_needs_a_backfill(change: dict[str, object], reason: str) -> None:
@@ -138,7 +138,7 @@ def test_the_rewrite_of_one_partition_and_its_removal_are_seen() -> None:
     )
     assert reasons(compare_fingerprints(old, rewritten), NEEDS_BACKFILL) == 'the table was rewritten and "id" altered'
     removed = replace(old, partitions=(PartitionPrint(9, 9, False),))
-    assert reasons(compare_fingerprints(old, removed), NEEDS_BACKFILL) == "1 partition(s) were detached or dropped"
+    assert reasons(compare_fingerprints(old, removed), NEEDS_BACKFILL) == "1 partition was detached or dropped"
 
 
 def test_a_fingerprint_survives_json() -> None:
