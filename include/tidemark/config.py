@@ -65,6 +65,7 @@ class TableRule:
     mask: dict[str, Literal["null", "sha256"]] = field(default_factory=dict)
     target: dict[str, str] = field(default_factory=dict)
     line: int = 0
+    clear: tuple[str, ...] = ()
 
     @property
     def exact(self) -> bool:
@@ -136,7 +137,14 @@ class PipelineConfig:
             mask={column: mask for rule in entries for column, mask in rule.mask.items()},
             target={column: target for rule in entries for column, target in rule.target.items()},
             line=entries[0].line,
+            clear=tuple(dict.fromkeys(column for rule in entries for column in rule.clear)),
         )
+
+    def guarded_by_name(self, table: TableName) -> tuple[str, ...]:
+        """The columns that the table's own entry masks or leaves out: it must have each of them. What a pattern says
+        may fit only some of its tables."""
+        entries = [rule for rule in self.tables if rule.exact and rule.matches(table)]
+        return tuple(dict.fromkeys(column for rule in entries for column in (*rule.leave_out, *rule.mask)))
 
     def conflicts(self, table: TableName) -> list[str]:
         """Where two entries that match the table say different things of one column, one sentence each."""
@@ -147,6 +155,7 @@ class PipelineConfig:
                 continue
             words = [("use", column, "leave out") for column in rule.leave_out]
             words += [("use", column, f"mask with {mask}") for column, mask in rule.mask.items()]
+            words += [("use", column, "capture in clear") for column in rule.clear]
             words += [("type", column, f"type {target}") for column, target in rule.target.items()]
             for about, column, word in words:
                 earlier, by = said.setdefault((about, column), (word, rule))

@@ -64,7 +64,8 @@ OPTIONS: Final[dict[str, dict[str, str]]] = {
     "tables[]": {
         "name": "a table (`schema.table`) or a pattern (`schema.*`, `schema.order_*`)",
         "leave_out": "columns that never reach staging",
-        "mask": "column → `null` or `sha256`, applied before the value reaches staging; never on a key column",
+        "mask": "column → `null` or `sha256`, applied before the value reaches staging; never on a key column. A mask "
+        "stays with its column when that is renamed (as `null`), until the file names it: `clear` captures it as it is",
         "target": "column → `text` or `decimal(p,s)`, in place of the type that docs/formats.md gives it",
     },
     "ledger": {"connection": "Airflow connection of the ledger's database"},
@@ -280,10 +281,12 @@ class _Reader:
             self.problem(entry["name"], f'{wrong}; quote a part that holds a dot: schema."a.b"')
             return None
         leave_out = self.column_list(entry.get("leave_out"))
-        mask = self.column_map(entry.get("mask"), "mask", allowed=("null", "sha256"))
+        masks = self.column_map(entry.get("mask"), "mask", allowed=("null", "sha256", "clear"))
+        mask = {column: how for column, how in masks.items() if how != "clear"}
+        clear = tuple(column for column, how in masks.items() if how == "clear")
         target = self.column_map(entry.get("target"), "target")
         for column in leave_out:
-            if column in mask or column in target:
+            if column in masks or column in target:
                 self.problem(
                     entry["leave_out"], f"column {column!r} of {pattern} is left out and has a mask or target too"
                 )
@@ -299,7 +302,7 @@ class _Reader:
                     f"target of column {column!r} is {wanted!r}; it can be text or decimal(p,s) with p up to 38 and s "
                     f"up to p{hint}",
                 )
-        return TableRule(pattern, leave_out, cast(dict[str, Literal["null", "sha256"]], mask), target, line)
+        return TableRule(pattern, leave_out, cast(dict[str, Literal["null", "sha256"]], mask), target, line, clear)
 
     def bounds(self, node: Node | None) -> Bounds:
         given = {}

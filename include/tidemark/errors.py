@@ -158,6 +158,17 @@ class SourceLocked(RetryError):
     remedy = "Wait until that transaction ends, or have its owner end it; the retry asks again."
 
 
+class ShapeUnsettled(RetryError):
+    happened = (
+        "A transaction that changed a table with masks or left-out columns is in the stream, but after {seconds} s not "
+        "yet visible at the source, so that it is not known how the columns are called"
+    )
+    remedy = (
+        "A synchronous standby is away and keeps its commit waiting: look at synchronous_standby_names. The retry "
+        "looks again."
+    )
+
+
 class SlotCreationBlocked(RetryError):
     happened = (
         'The slot "{slot}" could not be created within {waited}, since transactions were open all that time: {blockers}'

@@ -10,6 +10,8 @@ documentation, 34.1.2 "Parameter Key Words", 19.11.2 "Locale and Formatting", 5.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from ipaddress import ip_address
 from typing import Any, Final
 
 import psycopg
@@ -107,6 +109,24 @@ def open_session(
     if isinstance(failure, psycopg.OperationalError):
         raise unreachable(failure, database)
     raise DatabaseRefused(database=database, detail="the connection's fields make no connection string")
+
+
+def unverified(host: str, parameters: Mapping[str, str]) -> str | None:
+    """The sslmode of a session to another machine in which nobody made sure whom it talks to; None where that was done
+    (verify-full), or where nothing is between: a socket, the loopback. `parameters` are libpq's own in force.
+
+    Anything less encrypts at most, and `prefer`, libpq's default, not even that: whoever stands in between reads
+    passwords and rows, or answers in the server's place. Source: PostgreSQL documentation, 34.19.1.
+    """
+    if not host or host.startswith(("/", "@")) or host == "localhost":
+        return None
+    try:
+        if ip_address(host.partition("%")[0]).is_loopback:
+            return None
+    except ValueError:
+        pass  # a name
+    sslmode = parameters.get("sslmode", "prefer")
+    return None if sslmode == "verify-full" else sslmode
 
 
 class Session(psycopg.Connection[tuple[Any, ...]]):

@@ -93,6 +93,8 @@ def test_logical_messages_may_be_taken_from_everybody_else(source: Source) -> No
     with psycopg.connect(source.admin) as admin:
         before_17 = admin.info.server_version < 170000
     run(source.admin, MESSAGES.replace(", boolean)", ")") if before_17 else MESSAGES)
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        run(source.admin, "SET ROLE spare; SELECT pg_logical_emit_message(true, 'x', 'x')")
     assert source.capture() == 2
 
 

@@ -25,8 +25,9 @@ from psycopg import sql
 from tidemark.backfill import keyless, sessions
 from tidemark.backfill.chunk_rows import ChunkRows
 from tidemark.backfill.sessions import ImportedSnapshot
+from tidemark.capture.guarding import GuardBook, Withheld
 from tidemark.capture.relations import Catalog, define
-from tidemark.config import PipelineConfig, TableRule
+from tidemark.config import PipelineConfig
 from tidemark.errors import JoinHorizonAhead, ReadInterrupted, ReadRefused, SchemaNotFollowed, SourceInRecovery
 from tidemark.formats import layout
 from tidemark.formats.manifest import StagedFile
@@ -40,8 +41,10 @@ from tidemark.pgoutput.messages import RelationColumn, RelationMessage
 from tidemark.schema.table import TableSchema
 from tidemark.source import catalog, keyset
 from tidemark.source.catalog import CapturedTable
+from tidemark.source.column_look import renamed_since
 from tidemark.source.keyset import TableToRead
 from tidemark.source.publication import lock_bounded
+from tidemark.source.slot import read_server
 from tidemark.staging.chunk_writer import ChunkWriter
 from tidemark.staging.store import Store
 
@@ -122,6 +125,9 @@ class ChunkReader:
             captured = self._captured(table)
             if imported is not None and _was_rewritten(conn, captured):
                 raise sessions.SnapshotUnfit(f"{table} was rewritten since the snapshot was exported")
+            if imported is not None and renamed_since(conn, captured.relation_oid):
+                # The query would read other columns than those that the catalogue of the snapshot calls so.
+                raise sessions.SnapshotUnfit(f"{table} or a column of it was renamed since the snapshot was exported")
             prints = catalog.fingerprint(conn, self._config.publication, [captured])
             wanted = keyset.table_to_read(conn, captured, backfill.row_filter)
             if wanted.key_order != backfill.key_order:
@@ -201,7 +207,10 @@ class ChunkReader:
         found = [] if alone is None else catalog.captured_tables(self._conn, alone)
         if not found or not found[0].published:
             raise TableLost("it is not in the publication, or the pipeline file does not name it any more")
-        return found[0]
+        try:
+            return GuardBook(self._config, self._ledger, read_server(self._conn)).applied(found[0])
+        except Withheld as withheld:
+            raise TableLost(str(withheld)) from None
 
     def _schema(self, captured: CapturedTable) -> TableSchema:
         """The table's numbered shape, built from the catalogue as the drain builds it from a RELATION message."""
@@ -246,7 +255,7 @@ def exactly(config: PipelineConfig, table: TableName) -> PipelineConfig | None:
     if rule is None:
         return None
     names = ".".join('"' + part.replace('"', '""') + '"' for part in (table.schema, table.name))
-    return dataclasses.replace(config, tables=(TableRule(names, rule.leave_out, rule.mask, rule.target, rule.line),))
+    return dataclasses.replace(config, tables=(dataclasses.replace(rule, pattern=names),))
 
 
 def shape(conn: psycopg.Connection[Any], captured: CapturedTable, latest: Any) -> TableSchema:

@@ -29,6 +29,7 @@ import psycopg
 from tidemark import postgres_session as source_sessions
 from tidemark.capture import confirm, generation
 from tidemark.capture.claims import Claims, Watermarks, claims_of, emit_again
+from tidemark.capture.guarding import GuardBook, Guarding
 from tidemark.capture.open_batch import OpenBatch, Staged, end_of_batch
 from tidemark.capture.relations import Catalog, Schemas, catalogue_marks, passed_over_marks, unfit_key
 from tidemark.config import PipelineConfig, TableRule
@@ -288,16 +289,21 @@ class _Run:
         self._server = slot.read_server(source_conn)
         # Read under the lease `slot`: until this run ends, no table joins and none leaves.
         self._passed_over = table_errors.passed_over(ledger_conn, config.pipeline)
+        named = {table.relation_oid: table.table for table in catalog.captured_tables(source_conn, config)}
+        self._guarding = Guarding(GuardBook(config, ledger_conn, self._server), source_conn, named)
         self._schemas = Schemas(
             self._rule,
             self._look,
             lambda t: schema_versions.streamed(ledger_conn, config.pipeline, t),
             lambda t: schema_versions.ahead(ledger_conn, config.pipeline, t),
             lambda t: schema_versions.merged(ledger_conn, config.pipeline, t),
+            self._guarding.place,
         )
         self._fingerprints, self._changed, self._marks = self._read_fingerprints()
         self._next_xid = _next_xid(source_conn)
-        self._decoder = Decoder(self._schemas.schema_for, open_generation.number, salt, self._next_xid)
+        self._decoder = Decoder(
+            self._schemas.schema_for, open_generation.number, salt, self._next_xid, self._guarding.is_guarded
+        )
         self._watermarks = Watermarks(
             config.pipeline, open_generation.number, lambda: chunks.awaited(ledger_conn, config.pipeline)
         )
@@ -380,6 +386,8 @@ class _Run:
         reach("drain.after_manifest")
         reach("drain.before_register")
         batches.register(self._ledger, self._lease, manifest, path, rejected=claims.rejected)
+        if heartbeat_lsn is not None:
+            self._guarding.staged_all()
         reach("drain.after_register")
         log.info(
             "Registered [%s, %s): %s of %s in %s",
@@ -468,7 +476,8 @@ class _Run:
     def _look(self) -> Catalog:
         with lock_bounded(self._source, self._config.bounds.lock_timeout_s, "the published tables"):
             found = catalog.captured_tables(self._source, self._config)
-            return Catalog({table.relation_oid: table for table in found}, catalog.read_types(self._source))
+            types = catalog.read_types(self._source)
+        return Catalog({table.relation_oid: self._guarding.applied(table) for table in found}, types)
 
     def _read_fingerprints(self) -> tuple[dict[str, Fingerprint], frozenset[str], tuple[TableMark, ...]]:
         """This run's fingerprints, which of them the ledger does not have yet, and what they mean (R11)."""

@@ -21,7 +21,7 @@ import os
 import re
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -32,6 +32,7 @@ import psycopg
 from tidemark import postgres_session as source_sessions
 from tidemark.capture import ownership
 from tidemark.capture.generation import settle
+from tidemark.capture.guarding import GuardBook, guard_findings
 from tidemark.config import PipelineConfig
 from tidemark.errors import (
     LakeUnusable,
@@ -53,7 +54,8 @@ from tidemark.ledger.leases import SLOT, Lease, hold
 from tidemark.ledger.table_errors import TableError
 from tidemark.ledger.tables import TableRow
 from tidemark.names import TableName
-from tidemark.source import catalog, filter_role, inspection, publication
+from tidemark.schema import guards
+from tidemark.source import catalog, column_look, filter_role, inspection, publication
 from tidemark.source.identifiers import readable
 from tidemark.source.inspection import ServerFacts
 from tidemark.source.publication import Matching, Publication, SourceTable
@@ -63,7 +65,7 @@ from tidemark.source.publication_findings import (
     publication_work,
     work_findings,
 )
-from tidemark.source.slot import PLUGIN, SlotState, read_slot, usable
+from tidemark.source.slot import PLUGIN, SlotState, read_server, read_slot, usable
 from tidemark.staging.store import Store
 from tidemark.waits import Wait, saying
 from tidemark.wording import duration, plural
@@ -170,6 +172,7 @@ class _Look:
             lock_timeout_s=self.config.bounds.lock_timeout_s,
             statement_timeout_s=STATEMENT_TIMEOUT_S,
         ) as source:
+            self.transport("source", self.config.source_connection, source)
             facts = inspection.read_server_facts(source)
             slot = read_slot(source, self.config.slot)
             self.findings += inspection.server_findings(facts, self.config, slot=slot)
@@ -179,13 +182,15 @@ class _Look:
             if slot is not None:
                 self.run("slot", lambda: self.slot_state(source, slot, own))
             if not self.ledger_ready:
-                self.tables(source, facts, None, captured=frozenset())
+                self.tables(source, facts, None, frozenset(), ())
                 return
             with ledger_sessions.connect(self.ledger_conninfo) as ledger:
+                self.transport("ledger", self.config.ledger_connection, ledger)
                 self.same_database(source, ledger)
                 rows = ledger_tables.all_of(ledger, self.config.pipeline)
                 captured = frozenset(TableName.parse(row.table) for row in rows if row.captured)
-                selected, published = self.tables(source, facts, slot if own else None, captured)
+                followed = () if facts.standby else self.guarded(source, ledger)
+                selected, published = self.tables(source, facts, slot if own else None, captured, followed)
                 captured &= _covered(published)
                 work = publication_work(self.config, selected, published, facts)
                 if published is not None:
@@ -206,11 +211,12 @@ class _Look:
         facts: ServerFacts,
         slot: SlotState | None,
         captured: frozenset[TableName],
+        followed: Collection[tuple[TableName, str]],
     ) -> tuple[Matching, Publication | None]:
         """What the file names, less the tables with an error that keeps them out; and the publication."""
         found = publication.matching(source, self.config)
         published = publication.read(source, self.config.publication)
-        self.findings += inspection.table_findings(found, self.config, facts)
+        self.findings += inspection.table_findings(found, self.config, facts, followed)
         self.findings += filter_role.findings(source, self.config, found.tables)
         self.findings += publication_findings(self.config, found, published, facts)
         selected = found.without(_barred(self.findings, captured & _covered(published)))
@@ -228,6 +234,26 @@ class _Look:
                 )
             )
         return selected, published
+
+    def guarded(
+        self, source: psycopg.Connection[Any], ledger: psycopg.Connection[Any]
+    ) -> Collection[tuple[TableName, str]]:
+        """The masked and left-out columns that are followed under another name, each said."""
+        stored = GuardBook(self.config, ledger, read_server(source)).stored()
+        followed, findings = guard_findings(self.config, stored, column_look.look(source, stored))
+        self.findings += findings
+        return followed
+
+    def look_first(self, source: psycopg.Connection[Any], ledger: psycopg.Connection[Any], found: Matching) -> None:
+        """Look at the columns of tables with masks before they can be in the stream: what is renamed from here on is
+        seen (`capture.guarding`)."""
+        book = GuardBook(self.config, ledger, read_server(source))
+        stored = book.stored()
+        new = [t.relation.oid for t in found.tables if guards.guards(t.rule) and t.relation.oid not in stored]
+        now = column_look.look(source, new)
+        for oid, (table, rows) in now.tables.items():
+            book.bind(oid, table, rows, {})
+            book.keep_look(oid, table, now, {})
 
     def keep_table_errors(self, ledger: psycopg.Connection[Any], captured: frozenset[TableName]) -> None:
         errors: dict[str, list[TableError]] = {}
@@ -276,6 +302,20 @@ class _Look:
             path=self.config.path or "FILE",
         )
 
+    def transport(self, database: str, connection_id: str, session: psycopg.Connection[Any]) -> None:
+        sslmode = source_sessions.unverified(session.info.host, session.info.get_parameters())
+        if sslmode is not None:
+            self.findings.append(
+                Finding(
+                    "warning",
+                    "tls",
+                    f"The {database} at {session.info.host} is reached with sslmode={sslmode}: whoever stands in "
+                    "between can read along, or answer in its place",
+                    f"Set sslmode to verify-full, and sslrootcert, in connection {connection_id}",
+                    Move.FIX_CONFIG,
+                )
+            )
+
     def same_database(self, source: psycopg.Connection[Any], ledger: psycopg.Connection[Any]) -> None:
         identity = "SELECT system_identifier::text, current_database()::text FROM pg_control_system()"
         if source.execute(identity).fetchone() == ledger.execute(identity).fetchone():
@@ -312,6 +352,7 @@ class _Look:
                 joins.leave(ledger, self.config.pipeline, left)
             if self.adopt_slot:
                 self.adopt(source, ledger, lease)
+            self.look_first(source, ledger, found)
             if self.config.manage_publication:
                 self.bring_about_publication(source, ledger, lease, facts, found)
             opened = generations.current(ledger, self.config.pipeline)

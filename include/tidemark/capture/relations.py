@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from tidemark.capture.guarding import Withheld
 from tidemark.config import TableRule
 from tidemark.errors import KeyValueUnfit, Move, SchemaNotFollowed, TidemarkError
 from tidemark.formats.manifest import TableMark
@@ -50,10 +51,13 @@ class Schemas:
         versions: Callable[[str], list[TableSchema]],
         ahead: Callable[[str], list[TableSchema]] = lambda _: [],
         merged: Callable[[str], TableSchema | None] = lambda _: None,
+        place: Callable[[RelationMessage, TableRule], TableRule] = lambda _, rule: rule,
     ) -> None:
         """`rule_for` is `PipelineConfig.rule`; `look` reads the catalogue, `versions` what the stream brought of a
         table so far, oldest first, `ahead` the newer versions that only a backfill's reader has seen, in the
-        catalogue, `merged` the one that its target has."""
+        catalogue, `merged` the one that its target has. `place` gives the rule in the names of a message, or raises
+        Withheld (`capture.guarding`)."""
+        self._place = place
         self._rule_for = rule_for
         self._look = look
         self._versions = versions
@@ -73,6 +77,11 @@ class Schemas:
         rule = self._rule_for(relation.table)
         self._note_other_name(relation)
         if rule is None:
+            return None
+        try:
+            rule = self._place(relation, rule)
+        except Withheld as withheld:
+            self._renamed += withheld_marks(relation.table, str(withheld))
             return None
         if relation.relation_oid not in self._catalog.tables or any(
             c.type_oid not in self._catalog.types for c in relation.columns
@@ -258,6 +267,14 @@ def park(table: TableName, error: TidemarkError) -> TableMark:
     return TableMark(
         table=str(table), state="parked", kind=type(error).__name__, move=error.move.value, message=str(error)
     )
+
+
+def withheld_marks(table: TableName, reason: str) -> list[TableMark]:
+    """Of a table whose changes this batch does not hold, since a mask has no place in it."""
+    message = f"its changes are not staged: {reason}"
+    return [
+        TableMark(table=str(table), state="needs_backfill", kind=PASSED_OVER, move=Move.BACKFILL.value, message=message)
+    ]
 
 
 def passed_over_marks(tables: Iterable[str]) -> list[TableMark]:

@@ -171,7 +171,8 @@ class Decoder:
     `schema_for` is asked at every RELATION message whose content is new; None means that the table is not captured: its
     changes are checked and left out, and count in the ordinals all the same. The definition it returns must follow the
     message: columns of its names and types, the key among the columns that its old tuples carry, else SchemaDisagrees.
-    `next_xid`, a 64-bit transaction id of about now, widens `_xid`; without it `_xid` is BEGIN's 32 bits.
+    `next_xid`, a 64-bit transaction id of about now, widens `_xid`; without it `_xid` is BEGIN's 32 bits. A relation
+    for which `asks_again` is true is asked about at every RELATION message: the same names may be other columns by now.
     """
 
     def __init__(
@@ -180,8 +181,10 @@ class Decoder:
         generation: int,
         mask_salt: bytes | None = None,
         next_xid: int | None = None,
+        asks_again: Callable[[int], bool] = lambda _: False,
     ) -> None:
         self._schema_for = schema_for
+        self._asks_again = asks_again
         self._generation = generation
         self._salt = mask_salt
         self._next_xid = next_xid
@@ -209,15 +212,19 @@ class Decoder:
         for index in np.flatnonzero(is_rare).tolist():
             kind, message = int(block.kinds[index]), block.message(index)
             if kind == _RELATION:
-                relation = parse_relation(message)
+                relation = parse_relation(message, ordered.transaction_at(index)[1])
                 oid = relation.relation_oid
-                if self._definitions.get(oid) == message:
+                is_known = self._definitions.get(oid) == message
+                if is_known and not self._asks_again(oid):
+                    continue
+                schema = self._schema_for(relation)
+                if is_known and self._relations[oid].schema == schema:
                     continue
                 if oid in self._definitions:
                     # Changes in front of this one follow the definition that it replaces.
                     changes += self._decode_piece(block, ordered, piece_start, index, truncates, defined_at)
                     piece_start, truncates, defined_at = index, [], {}
-                self._relations[oid] = _Relation.of(relation, self._schema_for(relation), self._salt)
+                self._relations[oid] = _Relation.of(relation, schema, self._salt)
                 self._definitions[oid] = message
                 defined_at[oid] = index
             elif kind == _TRUNCATE:

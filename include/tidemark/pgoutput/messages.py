@@ -53,12 +53,14 @@ class RelationColumn:
 
 @dataclass(frozen=True, slots=True)
 class RelationMessage:
-    """What the stream says of a table, in force for the changes behind it until the next one with the same OID."""
+    """What the stream says of a table, in force for the changes behind it until the next one with the same OID; `xid`
+    is the id of the transaction in which it stands."""
 
     relation_oid: int
     table: TableName
     identity: Identity
     columns: tuple[RelationColumn, ...]
+    xid: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ def widen_xids(xid32: NDArray[np.uint32], next_xid: int) -> NDArray[np.int64]:
     return next_xid + difference
 
 
-def parse_relation(message: bytes) -> RelationMessage:
+def parse_relation(message: bytes, xid: int | None = None) -> RelationMessage:
     """A schema name is empty for pg_catalog."""
     reader = _Reader(message, "RELATION")
     oid = reader.uint32()
@@ -102,7 +104,7 @@ def parse_relation(message: bytes) -> RelationMessage:
             raise MalformedMessage(detail=f"RELATION {oid} has a column with flags {flags}")
         columns.append(RelationColumn(reader.string(), reader.uint32(), reader.int32(), bool(flags)))
     reader.end()
-    return RelationMessage(oid, TableName(schema, name), identity, tuple(columns))
+    return RelationMessage(oid, TableName(schema, name), identity, tuple(columns), xid)
 
 
 def parse_truncate(message: bytes) -> TruncateMessage:

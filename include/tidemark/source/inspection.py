@@ -9,7 +9,7 @@ with the SQL. Nothing here changes anything: R9. Source: PostgreSQL documentatio
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -31,6 +31,9 @@ from tidemark.wording import TABLE_CUTOFF, closest, duration
 OLDEST_VERSION: Final = 15
 NEWEST_VERSION: Final = 18
 _MIB: Final = 2**20
+
+# A table as it is called now, and a column that the file masks or leaves out by the name it had.
+Entry = tuple[TableName, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,12 +235,16 @@ def _synchronous_name(setting: str, application_name: str) -> str | None:
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
-def table_findings(found: Matching, config: PipelineConfig, facts: ServerFacts) -> Iterator[Finding]:
-    """What the file names against what there is: missing and unfit tables, columns, keys, rights to read."""
+def table_findings(
+    found: Matching, config: PipelineConfig, facts: ServerFacts, followed: Collection[Entry] = ()
+) -> Iterator[Finding]:
+    """What the file names against what there is: missing and unfit tables, columns, keys, rights to read. `followed`
+    are masked or left-out columns that are called otherwise now: the guard stays with them."""
     yield from _selection_findings(found)
     for table in found.tables:
-        yield from _column_findings(table, config)
+        yield from _column_findings(table, config, followed)
         yield from _partition_findings(table)
+    yield from _pattern_findings(found, config, followed)
     for group in alike(str(table.table) for table in found.tables):
         yield Finding(
             "warning",
@@ -314,7 +321,31 @@ def _selection_findings(found: Matching) -> Iterator[Finding]:
             yield Finding("warning", "tables", message, remedy)
 
 
-def _column_findings(table: SourceTable, config: PipelineConfig) -> Iterator[Finding]:
+def _pattern_findings(found: Matching, config: PipelineConfig, followed: Collection[Entry]) -> Iterator[Finding]:
+    """What a pattern masks or leaves out may fit some of its tables alone, but not none: then it is misspelt, or was
+    renamed before anybody looked. Tables that are captured already go on as they are."""
+    for entry in config.tables:
+        tables = [table for table in found.tables if entry.matches(table.table)]
+        if entry.exact or not tables:
+            continue
+        columns = {column.name for table in tables for column in table.columns}
+        columns |= {column for table, column in followed if entry.matches(table)}
+        for column in (*entry.leave_out, *entry.mask):
+            if column in columns:
+                continue
+            meant = closest(column, columns, taken=(*entry.leave_out, *entry.mask))
+            yield Finding.of_tables(
+                "columns",
+                [table.table for table in tables],
+                f"No table of {entry.pattern} has a column {column!r}, which line {entry.line} of the file masks or "
+                "leaves out",
+                f"Did you mean {meant!r}?" if meant else "Correct the name, or take it out",
+                bars="joining",
+                move=Move.FIX_CONFIG,
+            )
+
+
+def _column_findings(table: SourceTable, config: PipelineConfig, followed: Collection[Entry]) -> Iterator[Finding]:
     name, rule, types = table.table, table.rule, {column.name: column.type for column in table.columns}
 
     def wrong(check: str, message: str, remedy: str, bars: Bars = "joining", move: Move = Move.FIX_CONFIG) -> Finding:
@@ -327,6 +358,8 @@ def _column_findings(table: SourceTable, config: PipelineConfig) -> Iterator[Fin
             continue
         for column in (*entry.leave_out, *entry.mask, *entry.target):
             if column not in types:
+                if (name, column) in followed:
+                    continue
                 meant = closest(column, types, taken=(*rule.leave_out, *rule.mask, *rule.target))
                 yield wrong(
                     "columns",

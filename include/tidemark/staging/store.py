@@ -5,12 +5,17 @@ local disk `create` fsyncs what it wrote, `sync_folders` the folders from the le
 does both around a rename, so that a reader sees the whole file or none. An object store offers exactly that for every
 object by itself: a put is durable when it returns and is never seen half. Paths are relative to the root, with "/" as
 separator, as they stand in ledger, manifest and plan.
+
+On a local disk everything that is written here is for the owner alone, whatever the umask says: rows, plans and keys
+are nobody's to read before they are in the lake's tables (which Spark writes). Folders that are there keep their modes,
+and one with the setgid bit shares with its group what that may do in it: so Spark may run as another user.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import stat
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -56,8 +61,8 @@ class Store:
         """A new file to write to; the caller calls `sync`, then closes. Creates missing folders."""
         target = self.uri(path)
         if self.is_local:
-            Path(target).parent.mkdir(parents=True, exist_ok=True)
-            return Path(target).open("xb")
+            self._make_folders(Path(target).parent)
+            return _create_private(Path(target))
         if self._remote.exists(target):
             raise FileExistsError(target)
         self._make_parent(target)
@@ -90,10 +95,10 @@ class Store:
             self._remote.pipe_file(target, content)
             return
         final = Path(target)
-        final.parent.mkdir(parents=True, exist_ok=True)
+        self._make_folders(final.parent)
         aside = final.with_name(f".{final.name}.{uuid.uuid4().hex}")
         try:
-            with aside.open("xb") as out:
+            with _create_private(aside) as out:
                 out.write(content)
                 self.sync(out)
             aside.rename(final)
@@ -149,6 +154,18 @@ class Store:
         else:
             Path(target).unlink(missing_ok=True)
 
+    def _make_folders(self, folder: Path) -> None:
+        """Those that are missing. The root and the pipelines' folders in it hold tables for others to read."""
+        open_to_others = {Path(self.root), *(p for p in (folder, *folder.parents) if p.parent == Path(self.root))}
+        for missing in [p for p in (*reversed(folder.parents), folder) if not p.exists()]:
+            if missing in open_to_others or not missing.is_relative_to(self.root):
+                missing.mkdir(exist_ok=True)
+                continue
+            shared = _shared_with_group(missing.parent)
+            missing.mkdir(mode=0o700, exist_ok=True)
+            if shared:
+                missing.chmod(0o2700 | shared)
+
     def _make_parent(self, target: str) -> None:
         self._remote.makedirs(target.rsplit("/", 1)[0], exist_ok=True)
 
@@ -158,6 +175,21 @@ def _checked(path: str) -> str:
     if path.startswith("/") or ".." in parts:
         raise ValueError(f"not a path below the lake root: {path!r}")
     return path
+
+
+def _create_private(path: Path) -> IO[bytes]:
+    """A new file that its owner alone can read and write. Raises FileExistsError."""
+    file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
+    shared = _shared_with_group(path.parent) & 0o060
+    if shared:
+        os.fchmod(file.fileno(), 0o600 | shared)
+    return file
+
+
+def _shared_with_group(folder: Path) -> int:
+    """What the group may do in a folder with the setgid bit; 0 in any other."""
+    mode = folder.stat().st_mode
+    return mode & 0o070 if mode & stat.S_ISGID else 0
 
 
 def _fsync_folder(folder: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from sandbox.postgres import wait_for
 from tests.capture.preflight.shop import Shop, said, since_18
@@ -268,3 +269,11 @@ def test_the_drains_own_connection_never_becomes_the_synchronous_standby(shop: S
             admin.execute("ALTER SYSTEM RESET synchronous_commit")
             admin.execute("SELECT pg_reload_conf()")
             wait_for("the setting is gone", lambda: "*" not in shop.sql("SHOW synchronous_standby_names")[0][0])
+
+
+def test_a_source_elsewhere_that_nobody_made_sure_of_is_a_warning(shop: Shop) -> None:
+    elsewhere = make_conninfo(shop.source, host="db.example.com", hostaddr="127.0.0.1")
+    (finding,) = [f for f in shop.preflight(source=elsewhere, act=False).findings if f.check == "tls"]
+    assert finding.severity == "warning"
+    assert "The source at db.example.com is reached with sslmode=prefer" in finding.message
+    assert "connection source" in finding.remedy

@@ -356,6 +356,35 @@ def test_a_named_table_whose_column_is_gone_from_leave_out_is_its_own_trouble(sh
     shop.sql("CREATE TABLE shop.bad (id int PRIMARY KEY, secret text)")
     shop.with_tables("shop.*", TableRule("shop.bad", leave_out=("secret",), line=4))
     captures_orders(shop, 1)
-    shop.sql("ALTER TABLE shop.bad RENAME secret TO renamed", "INSERT INTO shop.bad VALUES (1, 'x')")
+    shop.sql("ALTER TABLE shop.bad DROP secret", "INSERT INTO shop.bad VALUES (1)")
     captures_orders(shop, 2)
     assert "shop.bad has no column 'secret'" in said(shop.sound(), "columns", "table")
+
+
+def test_a_masked_column_that_is_renamed_is_followed_and_said_until_the_file_names_it(shop: Shop) -> None:
+    shop.sql("CREATE TABLE shop.people (id int PRIMARY KEY, email text)")
+    shop.with_tables("shop.*", TableRule("shop.people", mask={"email": "null"}, line=4))
+    captures_orders(shop, 1)
+    shop.sql("ALTER TABLE shop.people RENAME email TO mail", "INSERT INTO shop.people VALUES (1, 'x')")
+    assert captures_orders(shop, 2)["shop.people"] == 1
+    assert "mail (was email of shop.people)" in said(shop.sound(), "columns", "table")
+    shop.sql("ALTER TABLE shop.people RENAME TO persons", "INSERT INTO shop.persons VALUES (2, 'x')")
+    assert captures_orders(shop, 3)["shop.persons"] == 1
+    assert "mail (was email of shop.people)" in said(shop.sound(), "columns", "table")
+    shop.with_tables("shop.*", TableRule("shop.persons", mask={"mail": "sha256"}, line=4))
+    assert not [f for f in shop.sound().table_errors if f.check == "columns"]
+
+
+def test_a_patterns_mask_that_fits_no_table_lets_no_table_of_it_join(shop: Shop) -> None:
+    shop.sql("CREATE TABLE shop.people (id int PRIMARY KEY, email text)")
+    shop.with_tables(TableRule("shop.*", mask={"emial": "null"}, line=3), "shop.orders")
+    report = shop.preflight()
+    assert "No table of shop.* has a column 'emial'" in said(report, "columns", "table")
+    assert "Did you mean 'email'?" in str(report)
+    assert shop.rows() == {}
+    shop.with_tables(TableRule("shop.*", mask={"email": "null"}, line=3))
+    assert not shop.sound().table_errors
+    assert set(shop.rows()) == {"shop.orders", "shop.people"}
+    shop.sql("ALTER TABLE shop.people DROP email", "CREATE TABLE shop.later (id int PRIMARY KEY)")
+    shop.preflight()
+    assert {table for table, row in shop.rows().items() if row.captured} == {"shop.orders", "shop.people"}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -82,3 +84,43 @@ def test_folders_are_fsynced_from_the_leaf_to_the_root(tmp_path: Path, monkeypat
     root = tmp_path / "lake"
     expected = ["p/staging/g1/batch/table", "p/staging/g1/batch", "p/staging/g1", "p/staging", "p", ""]
     assert synced == [str(root / path) for path in expected]
+
+
+def modes(root: Path) -> dict[str, int]:
+    return {str(p.relative_to(root)): stat.S_IMODE(p.stat().st_mode) for p in sorted(root.rglob("*"))}
+
+
+@pytest.fixture
+def any_umask() -> Iterator[None]:
+    before = os.umask(0o002)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("any_umask")
+def test_what_is_written_is_for_the_owner_alone_and_the_tables_folder_is_not(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "lake"))
+    with store.create("shop/staging/g1/a/t/v1-0.parquet") as file:
+        file.write(b"rows")
+    store.write_atomic("shop/plans/p/plan.json", b"plan")
+    assert modes(tmp_path) == {
+        "lake": 0o775,
+        "lake/shop": 0o775,
+        "lake/shop/staging": 0o700,
+        "lake/shop/staging/g1": 0o700,
+        "lake/shop/staging/g1/a": 0o700,
+        "lake/shop/staging/g1/a/t": 0o700,
+        "lake/shop/staging/g1/a/t/v1-0.parquet": 0o600,
+        "lake/shop/plans": 0o700,
+        "lake/shop/plans/p": 0o700,
+        "lake/shop/plans/p/plan.json": 0o600,
+    }
+
+
+def test_a_folder_with_the_setgid_bit_shares_what_is_written_with_its_group(tmp_path: Path) -> None:
+    pipeline = tmp_path / "lake" / "shop"
+    pipeline.mkdir(parents=True)
+    pipeline.chmod(0o2750)
+    store = Store(str(tmp_path / "lake"))
+    store.write_atomic("shop/plans/p/plan.json", b"plan")
+    assert modes(pipeline) == {"plans": 0o2750, "plans/p": 0o2750, "plans/p/plan.json": 0o640}

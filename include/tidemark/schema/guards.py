@@ -1,0 +1,152 @@
+"""Masks and left-out columns follow the column, not its name: what the file says -> guards of attnums -> what becomes
+of each column of a RELATION message.
+
+    file + catalogue ──bind──► guards: attnum -> how, and by which name of which table it came to be
+    RELATION's names ──resolve──► leave_out and mask by the names of that moment
+
+The stream names columns and nothing else, and the names are those of the change, not of now. So a name is taken for a
+column only where two looks at the catalogue stand around the change, one from before and one from after, and the row of
+pg_attribute is the same in both: then nothing renamed that column in between. Of all other names it is only known that
+they are not such a column. While a guarded column is among the others, each of them may be it, and is staged as NULL.
+
+A guard stays with its column until the file says something of the name that the column has now (`clear` is something
+too), or takes back what it said while the column still has the old name. What inherits a guard is left out as before,
+or masked `null`: a hash under another name was asked for by nobody. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, Protocol
+
+How = Literal["null", "sha256", "leave_out"]
+
+# Attnum -> (name, xmin of the row of pg_attribute), of the columns that are not dropped.
+Rows = Mapping[int, tuple[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """`table` (an id) and `column` are the names under which the file asked for it."""
+
+    how: How
+    table: str
+    column: str
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+Guards = Mapping[int, Guard]
+
+
+class Rule(Protocol):
+    """What the file says of a table, by names (`config.TableRule`)."""
+
+    @property
+    def leave_out(self) -> tuple[str, ...]: ...
+    @property
+    def mask(self) -> dict[str, Literal["null", "sha256"]]: ...
+    @property
+    def clear(self) -> tuple[str, ...]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """What of a table is left out and masked, in the names of one moment. `found` are guards of columns that only the
+    message of that moment shows to need one."""
+
+    leave_out: tuple[str, ...]
+    mask: dict[str, Literal["null", "sha256"]]
+    found: dict[int, Guard]
+
+
+def guards(rule: Rule) -> bool:
+    """Whether the file says anything of the table that could guard a column."""
+    return bool(rule.leave_out or rule.mask)
+
+
+def said(rule: Rule, column: str) -> How | None:
+    """How the file guards a column of this name."""
+    return "leave_out" if column in rule.leave_out else rule.mask.get(column)
+
+
+def bind(known: Guards, table: str, rows: Rows, rule: Rule) -> dict[int, Guard]:
+    """The guards after a look at the table's columns."""
+    bound = dict(known)
+    for attnum, (name, _) in rows.items():
+        how, guard = said(rule, name), known.get(attnum)
+        if how is not None:
+            bound[attnum] = Guard(how, table, name)
+        elif guard is not None and (name in rule.clear or (guard.table, guard.column) == (table, name)):
+            del bound[attnum]
+        elif guard is not None and guard.how == "sha256":
+            bound[attnum] = replace(guard, how="null")
+    return bound
+
+
+def in_names(rule: Rule, columns: Iterable[tuple[int, str]], known: Guards) -> Hidden:
+    """What is hidden, in the names of a look that is exact: attnum and name of each column."""
+    hows = {name: known[attnum].how if attnum in known else said(rule, name) for attnum, name in columns}
+    return _hidden(hows, {})
+
+
+def inherited(table: str, rows: Rows, known: Guards) -> dict[str, Guard]:
+    """The columns by their names of now that have a guard by another name."""
+    return {
+        name: known[attnum]
+        for attnum, (name, _) in rows.items()
+        if attnum in known and (known[attnum].table, known[attnum].column) != (table, name)
+    }
+
+
+def unfit(required: Iterable[str], table: str, names: Iterable[str], rows: Rows, known: Guards) -> list[str]:
+    """Which columns that the file names in the table's own entry are none of the table's: neither by the name of now or
+    of the message, nor is there one that was called so."""
+    fitting = {*names, *(name for name, _ in rows.values())}
+    fitting |= {known[a].column for a in rows if a in known and known[a].table == table}
+    return [column for column in required if column not in fitting]
+
+
+def resolve(rule: Rule, table: str, names: Iterable[str], before: Rows | None, after: Rows, known: Guards) -> Hidden:
+    """What becomes of the columns of a RELATION message of `table`. `before` is a look that had not seen the change's
+    transaction, None where there is none: then the names of `after` are taken for those of the change. `known` are the
+    guards once `after` is bound."""
+    names = tuple(names)
+    earlier = after if before is None else before
+    certain = {name: attnum for attnum, (name, xmin) in after.items() if earlier.get(attnum) == (name, xmin)}
+    settled = set(known) <= set(certain.values())
+    attnums = {name: attnum for attnum, (name, _) in after.items()}
+    if before is None:
+        candidates = [attnum for attnum, (name, _) in after.items() if name not in names]
+    else:
+        unclear = [attnum for attnum in after if attnum not in certain.values()]
+        older = [attnum for attnum in unclear if attnum in before]
+        # As many names that are not certain as columns that were there all the time: then these are they.
+        candidates = older if sum(name not in certain for name in names) <= len(older) else unclear
+    hows: dict[str, How | None] = {}
+    found: dict[int, Guard] = {}
+    for name in names:
+        how, attnum = said(rule, name), certain.get(name)
+        if how is not None:
+            hows[name] = how
+            if attnum is not None:
+                found.setdefault(attnum, Guard(how, table, name))
+            else:
+                # It has another name by now, or none: it may be any of these.
+                found.update({other: Guard("null", table, name) for other in candidates if other not in found})
+        elif attnum is not None:
+            hows[name] = None if attnum not in known else known[attnum].how
+        elif not settled:
+            guard = known.get(attnums.get(name, 0))
+            hows[name] = "leave_out" if guard is not None and guard.how == "leave_out" else "null"
+    return _hidden(hows, {attnum: guard for attnum, guard in found.items() if attnum not in known})
+
+
+def _hidden(hows: Mapping[str, How | None], found: dict[int, Guard]) -> Hidden:
+    return Hidden(
+        tuple(name for name, how in hows.items() if how == "leave_out"),
+        {name: how for name, how in hows.items() if how in ("null", "sha256")},
+        found,
+    )

@@ -1,0 +1,68 @@
+"""How the columns of relations are called at one moment, with the snapshot that says which moment that is.
+
+A transaction that the snapshot saw is in the look with all that it altered, and so is everything that was altered
+before it: nobody alters a table's columns beside another transaction that writes to it (ACCESS EXCLUSIVE). One that it
+had not seen is not in it, nor anything later. An LSN would say less: a commit reaches the stream before it is visible.
+Source: PostgreSQL documentation, 53.7 "pg_attribute", 9.28.5 "pg_current_snapshot".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from tidemark.formats.snapshot import Snapshot
+from tidemark.names import TableName
+from tidemark.schema.guards import Rows
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnLook:
+    """`tables` maps a relation's OID to its name and columns; what was dropped is not in it."""
+
+    snapshot: Snapshot
+    tables: dict[int, tuple[TableName, Rows]]
+
+
+def look(conn: psycopg.Connection[Any], oids: Iterable[int]) -> ColumnLook:
+    """One snapshot for all of it. The connection must be in autocommit mode and outside of a transaction."""
+    with conn.transaction():
+        conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        return look_within(conn, oids)
+
+
+def look_within(conn: psycopg.Connection[Any], oids: Iterable[int]) -> ColumnLook:
+    """The same inside the caller's REPEATABLE READ transaction."""
+    row = conn.execute("SELECT pg_current_snapshot()::text").fetchone()
+    assert row is not None
+    tables: dict[int, tuple[TableName, dict[int, tuple[str, int]]]] = {}
+    for oid, schema, table, attnum, name, xmin in conn.execute(
+        """
+        SELECT c.oid, n.nspname::text, c.relname::text, a.attnum, a.attname::text, a.xmin::text::bigint
+          FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+          JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+         WHERE c.oid = ANY(%s::oid[]) ORDER BY c.oid, a.attnum
+        """,
+        (list(oids),),
+    ):
+        tables.setdefault(oid, (TableName(schema, table), {}))[1][attnum] = (name, xmin)
+    return ColumnLook(Snapshot.parse(row[0]), dict(tables))
+
+
+def renamed_since(conn: psycopg.Connection[Any], oid: int) -> bool:
+    """Whether the table or a column is called otherwise now than in this transaction's snapshot. A SELECT on the
+    catalogue sees what the snapshot sees, pg_identify_object_as_address, and the names in a query, what is now."""
+    row = conn.execute(
+        """
+        SELECT bool_or(now.object_names IS DISTINCT FROM ARRAY[n.nspname, c.relname, a.attname]::text[])
+          FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+          JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped,
+               pg_identify_object_as_address('pg_class'::regclass, a.attrelid, a.attnum) now
+         WHERE c.oid = %s
+        """,
+        (oid,),
+    ).fetchone()
+    return row is None or row[0] is None or bool(row[0])
