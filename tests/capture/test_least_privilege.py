@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -33,6 +34,16 @@ def run(conninfo: str, script: str) -> None:
             # What an administrator types as `\\password`: the server's own, which the connection strings have.
             for role in re.findall(r"CREATE ROLE (\w+) LOGIN", statement):
                 connection.execute(f"ALTER ROLE {role} PASSWORD '{connection.info.password}'".encode())
+
+
+OWNER_OF_THE_PUBLICATION = "SELECT pubowner::regrole::text FROM pg_publication WHERE pubname = 'tidemark_shop'"
+
+
+def facts(source: Source, query: str) -> tuple[Any, ...]:
+    with psycopg.connect(source.admin) as connection:
+        row = connection.execute(query.encode()).fetchone()
+    assert row is not None
+    return row
 
 
 class Source:
@@ -114,6 +125,41 @@ def test_with_two_more_grants_preflight_manages_the_publication(source: Source) 
     assert "does not own shop.orders" in str(report.table_errors[0])
     run(source.admin, MANAGED)
     assert source.capture() == 2
+    # As their owner, and with none of the owner's rights but for that.
+    assert facts(source, OWNER_OF_THE_PUBLICATION) == ("shop_owner",)
+    assert facts(source, "SELECT has_table_privilege('tidemark', 'shop.orders', 'INSERT')") == (False,)
+    run(source.admin, "SET ROLE shop_owner; CREATE TABLE shop.later (id int PRIMARY KEY)")
+    assert "Added shop.later" in str(source.preflight())
+    source.config = replace(source.config, tables=(TableRule("shop.orders"),))
+    assert "Took shop.later out" in str(source.preflight())
+
+
+def test_one_role_may_publish_the_tables_of_several_owners(source: Source) -> None:
+    run(source.admin, BASE)
+    source.config = replace(source.config, manage_publication=True)
+    run(
+        source.admin,
+        "CREATE TABLE shop.parts (id int PRIMARY KEY); ALTER TABLE shop.parts OWNER TO spare;"
+        "GRANT SELECT ON shop.parts TO tidemark; CREATE ROLE publisher NOLOGIN; GRANT shop_owner, spare TO publisher;"
+        "GRANT CREATE ON DATABASE shop TO publisher, shop_owner;"
+        "GRANT publisher TO tidemark WITH INHERIT FALSE, SET TRUE",
+    )
+    try:
+        assert source.capture() == 2
+        assert facts(source, OWNER_OF_THE_PUBLICATION) == ("publisher",)
+        run(source.admin, "CREATE TABLE shop.more (id int PRIMARY KEY); ALTER TABLE shop.more OWNER TO spare")
+        run(source.admin, "GRANT SELECT ON shop.more TO tidemark")
+        assert "Added shop.more" in str(source.preflight())
+    finally:
+        run(source.admin, "DROP OWNED BY publisher, spare CASCADE; DROP ROLE publisher")
+
+
+def test_a_role_that_inherits_its_owners_rights_uses_them_as_before(source: Source) -> None:
+    run(source.admin, BASE)
+    source.config = replace(source.config, manage_publication=True)
+    run(source.admin, "GRANT CREATE ON DATABASE shop TO tidemark; GRANT shop_owner TO tidemark")
+    assert source.capture() == 2
+    assert facts(source, OWNER_OF_THE_PUBLICATION) == ("tidemark",)
 
 
 def test_a_table_created_later_joins_by_itself(source: Source) -> None:

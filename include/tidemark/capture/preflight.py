@@ -461,7 +461,8 @@ class _Look:
                 else publication.add_statement(name, tables)
             )
             try:
-                publication.change(source, [statement], lock_timeout_s=bound_s)
+                role = publication.acting_role(source, name, tables, create=verb == "Created")
+                publication.change(source, [statement], lock_timeout_s=bound_s, role=role)
                 done = list(tables)
             except (psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation):
                 raise
@@ -476,7 +477,9 @@ class _Look:
                 self.note("publication", f'Added {listed(done)} to publication "{name}"')
         if work.drop:
             try:
-                publication.change(source, [publication.drop_statement(name, work.drop)], lock_timeout_s=bound_s)
+                role = publication.acting_role(source, name, (), create=False)
+                statement = publication.drop_statement(name, work.drop)
+                publication.change(source, [statement], lock_timeout_s=bound_s, role=role)
             except SourceLocked as locked:
                 # They are in nobody's way: what the file does not name is skipped.
                 self.findings.append(Finding.of("publication", locked, "warning"))
@@ -494,12 +497,15 @@ class _Look:
         ends_at = time.monotonic() + 2 * bound_s
         if create:
             empty = publication.create_statement(name, (), server_version=facts.version, generated=True)
-            publication.change(source, [empty], lock_timeout_s=bound_s)
+            # As the owner of the first: what is one's own takes no table of another's.
+            role = publication.acting_role(source, name, tables[:1], create=True)
+            publication.change(source, [empty], lock_timeout_s=bound_s, role=role)
         done = []
         for table in tables:
             left_s = max(SHORTEST_LOCK_TIMEOUT_S, min(bound_s, ends_at - time.monotonic()))
             try:
-                publication.change(source, [publication.add_statement(name, [table])], lock_timeout_s=left_s)
+                role = publication.acting_role(source, name, [table], create=False)
+                publication.change(source, [publication.add_statement(name, [table])], lock_timeout_s=left_s, role=role)
                 done.append(table)
             except psycopg.errors.DuplicateObject:
                 done.append(table)  # another try of this task was faster

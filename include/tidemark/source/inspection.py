@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import psycopg
+from psycopg import sql
 
 from tidemark.config import PipelineConfig, split_pattern
 from tidemark.errors import Move
@@ -24,6 +25,7 @@ from tidemark.source.identifiers import qualified, quoted
 from tidemark.source.publication import (
     Matching,
     SourceTable,
+    may_become,
 )
 from tidemark.source.slot import SlotState
 from tidemark.wording import TABLE_CUTOFF, closest, duration
@@ -64,7 +66,7 @@ class ServerFacts:
 
 
 def read_server_facts(connection: psycopg.Connection[Any]) -> ServerFacts:
-    row = connection.execute(
+    statement = sql.SQL(
         """
         SELECT current_setting('server_version_num')::int, current_database()::text, pg_is_in_recovery(),
                current_setting('wal_level'),
@@ -74,7 +76,8 @@ def read_server_facts(connection: psycopg.Connection[Any]) -> ServerFacts:
                (SELECT r.rolsuper OR r.rolreplication FROM pg_roles r WHERE r.rolname = current_user)
                OR EXISTS (SELECT FROM pg_roles r WHERE r.rolname = 'rds_replication'
                           AND pg_has_role(r.oid, 'USAGE')),
-               has_database_privilege(current_database(), 'CREATE'),
+               EXISTS (SELECT FROM pg_roles r WHERE has_database_privilege(r.oid, current_database(), 'CREATE')
+                          AND (r.rolname = current_user OR NOT r.rolsuper AND {may_become})),
                current_setting('synchronous_standby_names'),
                (SELECT s.setting::bigint FROM pg_settings s WHERE s.name = 'max_slot_wal_keep_size'),
                (SELECT s.setting::bigint * CASE s.unit WHEN 'min' THEN 60 WHEN 'ms' THEN 0.001 ELSE 1 END
@@ -84,7 +87,8 @@ def read_server_facts(connection: psycopg.Connection[Any]) -> ServerFacts:
                         WHERE p.proname = 'pg_logical_emit_message' AND p.pronamespace = 'pg_catalog'::regnamespace
                           AND a.grantee = 0)
         """
-    ).fetchone()
+    ).format(may_become=may_become(connection, "r.oid"))
+    row = connection.execute(statement).fetchone()
     assert row is not None
     facts: list[Any] = list(row)
     keep_mib, idle_s = facts[-4:-2]

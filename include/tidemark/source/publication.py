@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, LiteralString
 
 import psycopg
 from psycopg import sql
@@ -205,7 +205,8 @@ def _details(
     relations: dict[int, Relation] = {}
     facts: dict[int, Any] = {}
     wanted = [*candidates, *(leaf for found in leaves.values() for leaf in found)]
-    for row in connection.execute(_IDENTITY, (wanted,)):
+    identities = sql.SQL(_IDENTITY).format(may_become=may_become(connection, "c.relowner"))
+    for row in connection.execute(identities, (wanted,)):
         oid, schema, name, kind, identity, index_key, primary_key, deferrable = row[:8]
         resolved = _IDENTITIES[identity]
         relations[oid] = Relation(
@@ -259,10 +260,10 @@ _LEAVES: Final = """
 
 # An index counts as replica identity only while it is valid and immediate:
 # RelationGetIndexList() in PostgreSQL's relcache.c.
-_IDENTITY: Final = """
+_IDENTITY: Final[LiteralString] = """
     SELECT c.oid, n.nspname, c.relname, c.relkind::text, c.relreplident::text, ident.key, prim.key,
            coalesce(prim.deferrable, false),
-           c.relpersistence = 'u', pg_has_role(c.relowner, 'USAGE'), pg_get_userbyid(c.relowner),
+           c.relpersistence = 'u', pg_has_role(c.relowner, 'USAGE') OR {may_become}, pg_get_userbyid(c.relowner),
            has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT'), row_security_active(c.oid)
       FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
       LEFT JOIN LATERAL (
@@ -288,9 +289,10 @@ _COLUMNS: Final = """
 def read(connection: psycopg.Connection[Any], name: str) -> Publication | None:
     """The publication as it is now, None where there is none of this name."""
     generated = "p.pubgencols = 's'" if connection.info.server_version >= 180000 else "false"
+    becomes = may_become(connection, "p.pubowner").as_string(None)
     row = connection.execute(
-        f"SELECT p.oid, pg_get_userbyid(p.pubowner), pg_has_role(p.pubowner, 'USAGE'), p.puballtables, p.pubinsert,"
-        f" p.pubupdate, p.pubdelete, p.pubtruncate, p.pubviaroot, {generated},"
+        f"SELECT p.oid, pg_get_userbyid(p.pubowner), pg_has_role(p.pubowner, 'USAGE') OR {becomes}, p.puballtables,"
+        f" p.pubinsert, p.pubupdate, p.pubdelete, p.pubtruncate, p.pubviaroot, {generated},"
         f" array(SELECT n.nspname::text FROM pg_publication_namespace s JOIN pg_namespace n ON n.oid = s.pnnspid"
         f" WHERE s.pnpubid = p.oid ORDER BY 1)"
         f" FROM pg_publication p WHERE p.pubname = %s".encode(),
@@ -368,13 +370,64 @@ def drop_statement(name: str, tables: Sequence[TableName]) -> sql.Composed:
     return sql.SQL("ALTER PUBLICATION {} DROP TABLE {}").format(sql.Identifier(name), _table_list(tables))
 
 
-def change(connection: psycopg.Connection[Any], statements: Sequence[sql.Composed], *, lock_timeout_s: float) -> None:
-    """Run statements on the publication in one transaction. Raises SourceLocked where a
-    table's lock is not to be had."""
+def change(
+    connection: psycopg.Connection[Any],
+    statements: Sequence[sql.Composed],
+    *,
+    lock_timeout_s: float,
+    role: str | None = None,
+) -> None:
+    """Run statements on the publication in one transaction, as `role` where one is given: the rights of the tables'
+    owner are this session's for these statements alone. Raises SourceLocked where a table's lock is not to be had."""
     with lock_bounded(connection, lock_timeout_s, "the publication's tables"), connection.transaction():
         connection.execute("SELECT set_config('lock_timeout', %s, true)", (f"{int(lock_timeout_s * 1000)}ms",))
+        if role is not None:
+            connection.execute(sql.SQL("SET LOCAL ROLE {}").format(sql.Identifier(role)))
         for statement in statements:
             connection.execute(statement)
+
+
+def acting_role(
+    connection: psycopg.Connection[Any], name: str, tables: Sequence[TableName], *, create: bool
+) -> str | None:
+    """Whom to become for a statement on the publication and these tables: nobody (None) where this session's role has
+    the rights of their owners by itself, or nobody has them all whom it may become. PostgreSQL then says what lacks.
+
+    To add a table, one role must own publication and table, or inherit from who does; to create one, it needs CREATE on
+    the database too. Never a superuser.
+    """
+    statement = sql.SQL(_ACTING_ROLE).format(may_become=may_become(connection, "r.oid"))
+    row = connection.execute(
+        statement,
+        {
+            "name": name,
+            "schemas": [table.schema for table in tables],
+            "tables": [table.name for table in tables],
+            "create": create,
+        },
+    ).fetchone()
+    return None if row is None or row[1] else str(row[0])
+
+
+def may_become(connection: psycopg.Connection[Any], role: LiteralString) -> sql.Composed:
+    """SQL: whether this session's role may SET ROLE to the one with that OID. Before 16 every member might."""
+    right = "SET" if connection.info.server_version >= 160000 else "MEMBER"
+    return sql.SQL("pg_has_role({}, {})").format(sql.SQL(role), sql.Literal(right))
+
+
+_ACTING_ROLE: Final[LiteralString] = """
+    SELECT r.rolname::text, r.rolname = current_user FROM pg_roles r
+     WHERE (r.rolname = current_user OR NOT r.rolsuper AND {may_become})
+       AND (NOT %(create)s OR has_database_privilege(r.oid, current_database(), 'CREATE'))
+       AND NOT EXISTS (SELECT FROM pg_publication p WHERE p.pubname = %(name)s
+                          AND NOT pg_has_role(r.oid, p.pubowner, 'USAGE'))
+       AND NOT EXISTS (SELECT FROM unnest(%(schemas)s::text[], %(tables)s::text[]) AS t (schema, name)
+                         JOIN pg_namespace n ON n.nspname = t.schema
+                         JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.name
+                        WHERE NOT pg_has_role(r.oid, c.relowner, 'USAGE'))
+     ORDER BY r.rolname <> current_user, r.rolname
+     LIMIT 1
+"""
 
 
 @contextmanager

@@ -147,8 +147,9 @@ def _unpublished(
         "rights",
         tables,
         f"Role {facts.role} does not own {listed(tables)}; only an owner adds a table to a publication",
-        f"GRANT {', '.join(map(quoted, owners))} TO {quoted(facts.role)}; or set manage_publication: false and as "
-        f"owner run: {readable(statement)}",
+        f"GRANT {', '.join(map(quoted, owners))} TO {quoted(facts.role)}"
+        f"{' WITH INHERIT FALSE, SET TRUE' if facts.major >= 16 else ''} (docs/operations.md, Least privilege); or set "
+        f"manage_publication: false and as owner run: {readable(statement)}",
         bars="joining",
     )
 
@@ -183,8 +184,9 @@ def _missing_publication(
             "error",
             "rights",
             f"Role {facts.role} may not create a publication in database {facts.database}",
-            f"GRANT CREATE ON DATABASE {quoted(facts.database)} TO {quoted(facts.role)}, or set manage_publication: "
-            "false and as owner of the tables run: "
+            f"GRANT CREATE ON DATABASE {quoted(facts.database)} TO the owner of the tables, whom {quoted(facts.role)} "
+            "may become (docs/operations.md, Least privilege), or set manage_publication: false and as owner of the "
+            "tables run: "
             f"{readable(statement) if statement else 'the statement that preflight then prints'}",
         )
 
