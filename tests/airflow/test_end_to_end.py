@@ -6,6 +6,8 @@ The judge is the demo's: every row of `current` is compared with the source's.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from urllib.error import HTTPError
 
 import pytest
 
@@ -90,6 +92,8 @@ def test_a_scheduler_runs_the_dag_twice_on_its_schedule_and_the_triggerer_wakes_
 
     with airflow.services("api-server", "scheduler", "dag-processor", "triggerer"):
         airflow.wait_until_healthy("scheduler", "dag_processor", "triggerer", seconds=SLOW_S)
+        with pytest.raises(HTTPError, match="401"):
+            replace(airflow, password="another").get("/api/v2/dags")
         for dag_id in ("shop_capture", "example_orders_report"):
             wait_for(f"{dag_id} is known", lambda dag_id=dag_id: airflow.unpause(dag_id), SLOW_S)  # type: ignore[misc]
         wait_for("the first scheduled run is over", lambda: finished(1), SLOW_S)

@@ -85,8 +85,15 @@ def test_no_trace_of_a_failed_run_holds_a_value(shop: Shop) -> None:
     assert refused.returncode != 0
     assert "RowFilterInvalid" in refused.stdout
 
-    for run in (first, merged, refused):
+    # One that reads all rows: what its chunks say of how far they are.
+    whole = shop.airflow.run("dags", "test", "shop_backfill", "--conf", json.dumps({"tables": ["shop.orders"]}))
+    assert "rows in" in whole.stdout
+
+    with psycopg.connect(shop.source) as connection:
+        keys = [str(key) for (key,) in connection.execute("SELECT id FROM shop.orders")]
+    for run in (first, merged, refused, whole):
         assert MARKER not in run.stdout
+        assert [key for key in keys if key in run.stdout] == []
     assert files_holding(shop.airflow.folder, lake / "shop" / "plans") == []
     assert holding(shop.airflow.metadata) == []
     assert holding(shop.ledger) == []

@@ -6,8 +6,10 @@ in a database of the test's PostgreSQL server: SQLite loses triggers and answers
 
 from __future__ import annotations
 
+import base64
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -27,6 +29,7 @@ from sandbox.postgres import free_port, wait_for
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 AIRFLOW = Path(sys.executable).with_name("airflow")
+_USER = "admin"
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
@@ -65,6 +68,9 @@ class AirflowHome:
     connections: Mapping[str, str]
     settings: Mapping[str, str] = field(default_factory=dict)
     port: int = field(default_factory=free_port)
+    # Every user of the machine reaches the port, and may start whatever a DAG starts once logged in.
+    password: str = field(default_factory=lambda: secrets.token_urlsafe(16), repr=False)
+    key: str = field(default_factory=lambda: secrets.token_urlsafe(64), repr=False)
 
     def environment(self) -> dict[str, str]:
         database = conninfo_to_dict(self.metadata)
@@ -78,14 +84,16 @@ class AirflowHome:
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
             "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
             "AIRFLOW__CORE__PARALLELISM": "4",
-            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{_USER}:admin",
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(self.folder / "passwords.json"),
             "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{self.port}/execution/",
             "AIRFLOW__API__HOST": "127.0.0.1",
             "AIRFLOW__API__PORT": str(self.port),
             "AIRFLOW__API__BASE_URL": f"http://127.0.0.1:{self.port}",
             "AIRFLOW__API__WORKERS": "1",
-            "AIRFLOW__API_AUTH__JWT_SECRET": "a secret of this test's Airflow alone, long enough for HS512 to like it",
-            "AIRFLOW__CORE__FERNET_KEY": "dGlkZW1hcmstdGVzdHMtZmVybmV0LWtleS0wMDAwMDA=",
+            "AIRFLOW__API__SECRET_KEY": self.key,
+            "AIRFLOW__API_AUTH__JWT_SECRET": self.key,
+            "AIRFLOW__CORE__FERNET_KEY": base64.urlsafe_b64encode(self.key.encode()[:32]).decode(),
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": url,
             "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "5",
             "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(self.folder / "logs"),
@@ -131,6 +139,9 @@ class AirflowHome:
     def services(self, *names: str) -> Iterator[None]:
         """Run api-server, scheduler, … for the length of a `with` block; their output lies in AIRFLOW_HOME."""
         started: list[subprocess.Popen[str]] = []
+        passwords = self.folder / "passwords.json"
+        passwords.touch(mode=0o600)
+        passwords.write_text(json.dumps({_USER: self.password}))
         try:
             for name in names:
                 with (self.folder / f"{name}.log").open("w") as output:
@@ -208,7 +219,13 @@ class AirflowHome:
             return json.load(answer)
 
     def _token(self) -> str:
-        with _DIRECT.open(f"http://127.0.0.1:{self.port}/auth/token", timeout=30) as answer:
+        login = urllib.request.Request(
+            f"http://127.0.0.1:{self.port}/auth/token",
+            method="POST",
+            data=json.dumps({"username": _USER, "password": self.password}).encode(),
+            headers={"Content-Type": "application/json"},
+        )
+        with _DIRECT.open(login, timeout=30) as answer:
             return str(json.load(answer)["access_token"])
 
 
