@@ -535,6 +535,17 @@ class JoinHorizonAhead(RetryError):
     remedy = "The retry reads it when they have ended. If it stays, look for transactions open since the table joined."
 
 
+class TimelineNotFollowed(RetryError):
+    happened = (
+        "{what}: the source is on timeline {found}, and the pipeline follows timeline {followed}, so a standby was "
+        "promoted, or the connection leads to an old primary"
+    )
+    remedy = (
+        "Run the capture DAG: its drain follows the promotion, and the retry goes on. If the connection leads to an "
+        "old primary, correct it."
+    )
+
+
 class ReadRefused(SourceError):
     happened = "The source refuses to show the rows of {table}: {detail}"
     remedy = (

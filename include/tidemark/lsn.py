@@ -10,6 +10,7 @@ documentation, 8.20 "pg_lsn Type".
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Final
 
 _TEXT: Final = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
@@ -47,3 +48,14 @@ class Lsn(int):
 
     def __format__(self, spec: str) -> str:
         return format(str(self), spec)
+
+
+@dataclass(frozen=True, slots=True)
+class WalPoint:
+    """A position in one history of WAL: after a promotion the same LSN holds other transactions on another timeline."""
+
+    timeline: int
+    lsn: Lsn
+
+    def __str__(self) -> str:
+        return f"{self.lsn} of timeline {self.timeline}"

@@ -40,7 +40,9 @@ def messages(captured: Captured) -> list[Watermark]:
         "'publication_names', %s, 'messages', 'true')",
         (captured.config.slot, captured.config.publication),
     ).fetchall()
-    marks = [Watermark.parse(data[data.index(b"{") :]) for (data,) in found if data.startswith(b"M")]
+    # Two bytes of JSON: an LSN in front of it may hold the first one alone.
+    contents = [data[data.index(b'{"') :] for (data,) in found if data.startswith(b"M") and b'{"' in data]
+    marks = [Watermark.parse(content) for content in contents]
     return [mark for mark in marks if mark is not None]
 
 

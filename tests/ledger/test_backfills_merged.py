@@ -30,7 +30,7 @@ from tidemark.ledger.chunks import ReadChunk, Rejection
 from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import Lease
 from tidemark.ledger.tables import TableRow
-from tidemark.lsn import Lsn
+from tidemark.lsn import Lsn, WalPoint
 from tidemark.staging.store import Store
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
@@ -514,7 +514,7 @@ def test_a_table_that_leaves_takes_its_open_backfill_along(world: World) -> None
     made = open_backfill(world.book, "s.a", "b1", *HALVES)
     world.claim(world.read(made, upper=("10",)))
     joins.leave(world.book, "shop", "s.a")
-    joins.join(world.book, "shop", "s.a", 800, backfill=(joins.REJOINED, "it was away"))
+    joins.join(world.book, "shop", "s.a", 800, WalPoint(1, Lsn(50)), backfill=(joins.REJOINED, "it was away"))
     assert not record(world.ledger, chunk_of(made, "2-1", lower=("10",)), done=True)
     ended = world.backfill()
     assert (ended.state, ended.state_reason) == ("closed", "its table left the pipeline file or the publication")

@@ -10,7 +10,7 @@ from tidemark.errors import ChangesGone, GenerationMissing, LeaseLost
 from tidemark.ledger import generations, joins, leases, tables
 from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import SLOT, Lease
-from tidemark.lsn import Lsn
+from tidemark.lsn import Lsn, WalPoint
 
 Book = psycopg.Connection[Any]
 GONE = ChangesGone(slot="shop", confirmed_lsn=Lsn(500), staged_lsn=Lsn(100), generation=1)
@@ -25,7 +25,7 @@ def test_before_the_first_run_there_is_none(book: Book) -> None:
 def test_a_gap_marks_every_table_and_its_error_is_handed_out_once(
     book: Book, lease: Lease, generation: Generation
 ) -> None:
-    joins.join(book, "shop", "s.a", 7, backfill=None)
+    joins.join(book, "shop", "s.a", 7, WalPoint(1, Lsn(50)), backfill=None)
     open_at(book, lease, 2, Lsn(500), backfill_kind=tables.GAP, error=GONE)
     (marked,) = tables.all_of(book, "shop")
     assert (marked.needs_backfill, marked.backfill_kind) == (True, tables.GAP)

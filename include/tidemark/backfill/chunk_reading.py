@@ -61,7 +61,6 @@ class ChunkRead:
     table has no key; `done` says that the range has no more rows."""
 
     snapshot: str
-    read_lsn: Lsn
     consistent_point: Lsn | None
     fingerprint: dict[str, Any]
     files: tuple[StagedFile, ...]
@@ -121,7 +120,7 @@ class ChunkReader:
                 conn.execute(setting)
             if imported is not None:
                 sessions.import_snapshot(conn, imported.identifier)
-            snapshot, read_lsn = self._lock_and_look(table)
+            snapshot = self._lock_and_look(table)
             captured = self._captured(table)
             if imported is not None and _was_rewritten(conn, captured):
                 raise sessions.SnapshotUnfit(f"{table} was rewritten since the snapshot was exported")
@@ -159,7 +158,6 @@ class ChunkReader:
                 raise
         return ChunkRead(
             snapshot=snapshot,
-            read_lsn=read_lsn,
             consistent_point=None if imported is None else imported.consistent_point,
             fingerprint=prints[str(table)].to_json(),
             files=files,
@@ -176,21 +174,17 @@ class ChunkReader:
             return nullcontext()
         return sessions.filtered(self._conn, self._config, table, self._config.bounds.filter_s)
 
-    def _lock_and_look(self, table: TableName) -> tuple[str, Lsn]:
-        """The lock, then the transaction's first snapshot: none of the statements before takes one. And where the WAL
-        stood just after it: what the snapshot saw was committed below."""
+    def _lock_and_look(self, table: TableName) -> str:
+        """The lock, then the transaction's first snapshot: none of the statements before takes one."""
         conn = self._conn
         name = sql.Identifier(table.schema, table.name)
         try:
             conn.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(name))
         except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName) as gone:
             raise TableLost("it is not at the source any more") from gone
-        row = conn.execute(
-            "SELECT pg_is_in_recovery(), pg_current_snapshot()::text, "
-            "CASE WHEN pg_is_in_recovery() THEN '0/0' ELSE pg_current_wal_insert_lsn()::text END"
-        ).fetchone()
+        row = conn.execute("SELECT pg_is_in_recovery(), pg_current_snapshot()::text").fetchone()
         assert row is not None
-        in_recovery, snapshot, read_lsn = row
+        in_recovery, snapshot = row
         if in_recovery:
             # A standby's snapshot has no list of what is in progress: open transactions would count as visible.
             raise SourceInRecovery()
@@ -200,7 +194,7 @@ class ChunkReader:
         xmin = Snapshot.parse(snapshot).xmin
         if xmin < known.join_horizon:
             raise JoinHorizonAhead(table=table, xmin=xmin, horizon=known.join_horizon)
-        return str(snapshot), Lsn.parse(read_lsn)
+        return str(snapshot)
 
     def _captured(self, table: TableName) -> CapturedTable:
         alone = exactly(self._config, table)

@@ -49,11 +49,13 @@ from tidemark.ledger import backfills, chunks, generations, joins, migrations, t
 from tidemark.ledger import connection as ledger_sessions
 from tidemark.ledger.backfills import Backfill, Key, KeyOrder, Mode, NewRange
 from tidemark.ledger.tables import TableRow
+from tidemark.lsn import WalPoint
 from tidemark.names import TableName
 from tidemark.source import catalog, keyset
 from tidemark.source.catalog import CapturedTable
 from tidemark.source.keyset import TableToRead
 from tidemark.source.publication import lock_bounded, snapshot_xmin, transactions_in_flight
+from tidemark.source.wal_messages import make_durable
 from tidemark.waits import Wait
 from tidemark.wording import TABLE_CUTOFF, closest, counted, duration, moment
 
@@ -108,6 +110,7 @@ class _Wish:
 class _Prepared:
     wish: _Wish
     snapshot: str
+    seen: WalPoint
     estimated_rows: int
     sweeps: bool
     key_order: KeyOrder
@@ -191,6 +194,8 @@ class _Planner:
                 chunk_rows=request.chunk_rows or config.bounds.chunk_rows,
                 run_id=self._run_id,
                 snapshot=ready.snapshot,
+                timeline=ready.seen.timeline,
+                snapshot_lsn=ready.seen.lsn,
                 estimated_rows=ready.estimated_rows,
                 sweeps=ready.sweeps,
                 key_order=ready.key_order,
@@ -199,7 +204,11 @@ class _Planner:
                 self._close_replaced(wish)
                 created = backfills.create(self._ledger, backfill, ready.ranges)
             if not created and not self._goes_on(wish):
-                raise CaptureNotBegun(tables=wish.table, pipeline=config.pipeline, reason="its generation has ended")
+                raise CaptureNotBegun(
+                    tables=wish.table,
+                    pipeline=config.pipeline,
+                    reason="its generation has ended, or goes on on another timeline",
+                )
             reach("plan.after_open")
             log.info(
                 "Backfill %s of %s: about %s in %s",
@@ -463,7 +472,8 @@ class _Planner:
         except (psycopg.errors.UndefinedTable, LookupError):
             raise BackfillRefused(table=wish.table, reason=_CHANGED_MEANWHILE) from None
         whole = wish.row_filter is None and not by_keys
-        return _Prepared(wish, row[0], estimated, whole and bool(wish.captured.key), wanted.key_order, ranges)
+        seen = make_durable(conn)
+        return _Prepared(wish, row[0], seen, estimated, whole and bool(wish.captured.key), wanted.key_order, ranges)
 
     def _filtered(self, wish: _Wish) -> AbstractContextManager[None]:
         if wish.row_filter is None:

@@ -4,6 +4,9 @@
         ▲                      ▲                                                                                   │
         └── none left: end     └────────────────────── until the range has no more rows ───────────────────────────┘
 
+What a chunk has seen is durable at the source before it is recorded, and recorded with the timeline and where in it
+that is: the snapshot is evidence in a history that has this point, whatever becomes of the server (R7).
+
 Recording is a compare-and-set on the range's cursor, so of two readers of one range one counts; the other deletes its
 files. A reader that dies anywhere has lost one chunk at most: the range goes on at its cursor, and a chunk without a
 high watermark is given one by the next drain, since any later message is valid evidence. An error of one table ends
@@ -26,7 +29,7 @@ from tidemark.backfill.chunk_reading import ChunkRead, ChunkReader, TableLost
 from tidemark.backfill.chunk_size import next_chunk_rows
 from tidemark.backfill.sessions import ImportedSnapshot, SnapshotUnfit
 from tidemark.config import PipelineConfig
-from tidemark.errors import KeyValueUnfit, LeaseTaken, SchemaNotFollowed
+from tidemark.errors import KeyValueUnfit, LeaseTaken, SchemaNotFollowed, TimelineNotFollowed
 from tidemark.failpoints import reach
 from tidemark.formats.watermark import Watermark
 from tidemark.ledger import backfills, chunks, leases, migrations, tables
@@ -128,7 +131,13 @@ class _RangeReader:
 
     def _range(self, backfill: Backfill, part: Range, lease: Lease) -> None:
         with sessions.connect(self._source, self._config) as conn, self._outages(conn):
-            read_server(conn)  # refuses a standby, before anything is written
+            server = read_server(conn)  # refuses a standby, before anything is written
+            if server.timeline != backfill.timeline:
+                raise TimelineNotFollowed(
+                    what=f"No chunk of {backfill.table} was read",
+                    found=server.timeline,
+                    followed=backfill.timeline,
+                )
             reader = ChunkReader(
                 self._config,
                 source=self._source,
@@ -173,6 +182,7 @@ class _RangeReader:
             low_lsn = wal_messages.emit(conn, mark)
             reach("read.after_low")
             read = reader.read(backfill, part, lease.attempt, limit)
+            seen = wal_messages.make_durable(conn)
             reach("read.after_files")
             upper = part.upper if read.done else read.last_key
             chunk = ReadChunk(
@@ -186,10 +196,11 @@ class _RangeReader:
                 lower=part.lower if part.cursor is None else part.cursor,
                 upper=upper,
                 snapshot=read.snapshot,
+                timeline=seen.timeline,
                 consistent_point=read.consistent_point,
                 fingerprint=read.fingerprint,
                 low_lsn=low_lsn,
-                read_lsn=read.read_lsn,
+                read_lsn=seen.lsn,
                 files=read.files,
                 converted=read.converted,
                 rows=read.rows,

@@ -13,7 +13,8 @@ commits at or above confirmed_flush_lsn.
 
 A slot that was dropped and created again stands beyond everything staged, since creating one writes WAL; one that was
 copied from another slot may stand below, and is then complete. A failover slot keeps its generation across a promotion
-if the new timeline began at or above staged. What cannot be seen: a source put back to an older copy of its disk, on
+if the new timeline began at or above staged; what the ledger keeps of snapshots above that point is read, or judged,
+anew (`generations.follow`). What cannot be seen: a source put back to an older copy of its disk, on
 the same timeline, whose WAL has since grown beyond staged again. Restoring by recovery (PITR) always begins a new
 timeline and is seen.
 """
@@ -32,6 +33,7 @@ from tidemark.capture import ownership
 from tidemark.capture.recovery import register_again, staged_generations
 from tidemark.config import PipelineConfig
 from tidemark.errors import ChangesGone, GenerationStale, SourceReplaced, TidemarkError
+from tidemark.findings import listed
 from tidemark.formats import layout
 from tidemark.formats.generation_file import GenerationFile
 from tidemark.ledger import generations, tables
@@ -40,6 +42,7 @@ from tidemark.ledger.leases import SLOT, Lease
 from tidemark.lsn import Lsn
 from tidemark.source import slot as slots
 from tidemark.source.slot import Server, SlotState
+from tidemark.source.wal_messages import make_durable
 from tidemark.staging.store import Store
 from tidemark.wording import counted
 
@@ -72,13 +75,45 @@ def settle(
     if gone is not None:
         reason, error = gone
         generation = _open(ledger, store, lease, server, slot, confirmed_lsn, reason, error, now())
-    elif (server.timeline, slot.name) != (generation.timeline, generation.slot):
-        generations.note_source(ledger, lease, generation.number, timeline=server.timeline, slot=slot.name)
+    else:
+        if server.timeline != generation.timeline:
+            _follow(source, ledger, lease, server, generation)
+        if slot.name != generation.slot:
+            generations.note_source(ledger, lease, generation.number, slot=slot.name)
         generation = generations.required(ledger, config.pipeline)
     raised = generations.take_error(ledger, lease)
     if raised is not None:
         raise raised
     return generation
+
+
+def _follow(
+    source: psycopg.Connection[Any],
+    ledger: psycopg.Connection[Any],
+    lease: Lease,
+    server: Server,
+    generation: Generation,
+) -> None:
+    """Go on with the generation on the timeline of a promoted standby; what the ledger keeps of the lost part goes."""
+    left_lsn = slots.timeline_left(source, server.timeline, generation.timeline)
+    row = source.execute("SELECT pg_current_snapshot()::text").fetchone()
+    assert row is not None
+    seen = make_durable(source)
+    if left_lsn is None or seen.timeline != server.timeline:
+        raise GenerationStale(
+            slot=generation.slot, generation=generation.number, difference="another standby was promoted just now"
+        )
+    followed = generations.follow(ledger, lease, generation.number, left_lsn=left_lsn, snapshot=row[0], seen=seen)
+    log.warning(
+        "Following timeline %d, which left %d at %s, with all that was staged. Chunks that are read again: %d; "
+        "backfills that begin anew: %s; tables whose capture is judged anew: %s",
+        server.timeline,
+        generation.timeline,
+        left_lsn,
+        followed.chunks,
+        listed(followed.backfills) or "none",
+        listed(followed.tables) or "none",
+    )
 
 
 def _still_sends(

@@ -43,6 +43,7 @@ from tidemark.errors import (
     SlotNotReady,
     SourceLocked,
     TidemarkError,
+    TimelineNotFollowed,
 )
 from tidemark.findings import Finding, Report, listed
 from tidemark.formats import layout
@@ -66,6 +67,7 @@ from tidemark.source.publication_findings import (
     work_findings,
 )
 from tidemark.source.slot import PLUGIN, SlotState, read_server, read_slot, usable
+from tidemark.source.wal_messages import make_durable
 from tidemark.staging.store import Store
 from tidemark.waits import Wait, saying
 from tidemark.wording import duration, plural
@@ -568,6 +570,14 @@ class _Look:
         with publication.lock_bounded(source, self.config.bounds.lock_timeout_s, "the tables that join"):
             captured = [t for t in catalog.captured_tables(source, self.config) if t.published]
             prints = catalog.fingerprint(source, self.config.publication, captured)
+        emptied = {
+            str(table.table) for table, _ in joining if not blockers and looks.seen_empty(table, horizon) is True
+        }
+        # Horizon, publication and looks: what they are judged by must not be lost in a crash behind the judgement.
+        seen = make_durable(source)
+        opened = generations.current(ledger, self.config.pipeline)
+        if opened is not None and seen.timeline < opened.timeline:
+            raise TimelineNotFollowed(what="No table joined", found=seen.timeline, followed=opened.timeline)
         for table, row in joining:
             backfill: tuple[str, str] | None = None
             if row is not None and not row.captured:
@@ -578,12 +588,12 @@ class _Look:
             elif blockers:
                 why = f"transactions older than its capture are still open: {listed(blockers)}"
                 backfill = (joins.EXISTING_ROWS, why)
-            elif looks.seen_empty(table, horizon) is not True:
+            elif str(table.table) not in emptied:
                 backfill = (joins.EXISTING_ROWS, "it had rows before it was captured")
             table_id = str(table.table)
             if (row is None or row.fingerprint is None) and table_id in prints:
                 ledger_tables.keep_fingerprint(ledger, self.config.pipeline, table_id, prints[table_id].to_json())
-            joins.join(ledger, self.config.pipeline, table_id, horizon, backfill=backfill)
+            joins.join(ledger, self.config.pipeline, table_id, horizon, seen, backfill=backfill)
         self.note("tables", f"Capturing {listed(table.table for table, _ in joining)}")
 
     def look_again_at_marked(
@@ -602,7 +612,7 @@ class _Look:
             ):
                 continue
             if looks.seen_empty(table, row.join_horizon) is True and joins.seen_empty(
-                ledger, self.config.pipeline, row.table
+                ledger, self.config.pipeline, row.table, make_durable(source)
             ):
                 self.note("tables", f"{table.table} was seen empty: it needs no backfill")
 

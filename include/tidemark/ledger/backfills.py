@@ -21,7 +21,7 @@ from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
 from tidemark.ledger import tables
-from tidemark.lsn import Lsn
+from tidemark.lsn import Lsn, WalPoint
 
 Mode = Literal["chunks", "exported_snapshot", "keys"]
 State = Literal["open", "applied", "closed"]
@@ -31,14 +31,16 @@ Key = tuple[str, ...]
 KeyOrder = list[list[str | bool | None]]
 
 _COLUMNS: Final = (
-    'pipeline, backfill, "table", generation, mode, row_filter, chunk_rows, run_id, snapshot, estimated_rows, sweeps, '
-    "key_order, state, state_reason, opened_at, active_at, ended_at, swept, complete_lsn"
+    'pipeline, backfill, "table", generation, mode, row_filter, chunk_rows, run_id, snapshot, timeline, '
+    "snapshot_lsn, estimated_rows, sweeps, key_order, state, state_reason, opened_at, active_at, ended_at, swept, "
+    "complete_lsn"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Backfill:
-    """One table's backfill. `table` is the table's id; the columns are explained in the ledger's migration 0002.
+    """One table's backfill. `table` is the table's id; the columns are explained in the ledger's migrations 0002 and
+    0010.
 
     `create` takes the fields up to `key_order`; the ledger fills in the others.
     """
@@ -52,6 +54,8 @@ class Backfill:
     chunk_rows: int
     run_id: str
     snapshot: str
+    timeline: int
+    snapshot_lsn: Lsn | None
     estimated_rows: int
     sweeps: bool
     key_order: KeyOrder = field(default_factory=list)
@@ -118,7 +122,7 @@ def _select(connection: psycopg.Connection[Any], condition: str, values: tuple[A
 
 def create(connection: psycopg.Connection[Any], backfill: Backfill, ranges: Sequence[NewRange]) -> bool:
     """Open the backfill with its ranges, numbered from 1; at least one. False, and nothing is written, where the table
-    has an open one meanwhile or the backfill's generation is not the open one."""
+    has an open one meanwhile, or the backfill's generation, on its timeline, is not the open one."""
     if not ranges:
         raise ValueError(f"backfill {backfill.backfill} of {backfill.table} has no range to read")
     with connection.transaction():
@@ -128,9 +132,11 @@ def create(connection: psycopg.Connection[Any], backfill: Backfill, ranges: Sequ
             """
             INSERT INTO tidemark.backfills
                    (pipeline, backfill, "table", generation, mode, row_filter, chunk_rows, run_id, snapshot,
-                    estimated_rows, sweeps, key_order)
-            SELECT %s, %s, %s, max(number), %s, %s, %s, %s, %s, %s, %s, %s
-              FROM tidemark.generations WHERE pipeline = %s HAVING max(number) = %s
+                    timeline, snapshot_lsn, estimated_rows, sweeps, key_order)
+            SELECT %s, %s, %s, number, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s
+              FROM tidemark.generations
+             WHERE pipeline = %s AND number = %s AND timeline = %s
+               AND number = (SELECT max(number) FROM tidemark.generations WHERE pipeline = %s)
             ON CONFLICT (pipeline, "table") WHERE state = 'open' DO NOTHING
             """,
             (
@@ -142,11 +148,15 @@ def create(connection: psycopg.Connection[Any], backfill: Backfill, ranges: Sequ
                 backfill.chunk_rows,
                 backfill.run_id,
                 backfill.snapshot,
+                backfill.timeline,
+                backfill.snapshot_lsn,
                 backfill.estimated_rows,
                 backfill.sweeps,
                 Jsonb(backfill.key_order),
                 backfill.pipeline,
                 backfill.generation,
+                backfill.timeline,
+                backfill.pipeline,
             ),
         ).rowcount
         if opened != 1:
@@ -268,6 +278,35 @@ def close_older(connection: psycopg.Connection[Any], pipeline: str, generation: 
         """,
         (f"generation {generation} was opened", pipeline, generation),
     )
+
+
+def follow(
+    connection: psycopg.Connection[Any], pipeline: str, left_lsn: Lsn, snapshot: str, seen: WalPoint
+) -> list[str]:
+    """Let the open backfills be read on the timeline of `seen`; those whose snapshot lies above the point where the
+    earlier one was left take `snapshot`. Their tables are returned. Nothing of those is claimed: a claimed chunk was
+    read after its backfill's snapshot, and lies below that point. Each row is written, so that a reader that records
+    a chunk of the earlier timeline meets the new one."""
+    rows = connection.execute(
+        """
+        UPDATE tidemark.backfills b
+           SET timeline = %(timeline)s,
+               snapshot = CASE WHEN lost.is_lost THEN %(snapshot)s ELSE snapshot END,
+               snapshot_lsn = CASE WHEN lost.is_lost THEN %(lsn)s ELSE snapshot_lsn END
+          FROM (SELECT backfill, snapshot_lsn IS NULL OR snapshot_lsn > %(left)s AS is_lost FROM tidemark.backfills
+                 WHERE pipeline = %(pipeline)s AND state = 'open' ORDER BY backfill FOR UPDATE) lost
+         WHERE b.pipeline = %(pipeline)s AND b.backfill = lost.backfill AND b.timeline <> %(timeline)s
+        RETURNING b."table", lost.is_lost
+        """,
+        {
+            "timeline": seen.timeline,
+            "snapshot": snapshot,
+            "lsn": seen.lsn,
+            "left": left_lsn,
+            "pipeline": pipeline,
+        },
+    ).fetchall()
+    return sorted(table for table, is_lost in rows if is_lost)
 
 
 def keep_swept(connection: psycopg.Connection[Any], pipeline: str, swept: Mapping[str, int]) -> None:

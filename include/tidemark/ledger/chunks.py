@@ -70,8 +70,8 @@ class Range:
 class ReadChunk:
     """One chunk that was read, `(lower, upper]` of its range: `upper` is the cursor from then on, or where the range
     ends. `fingerprint` is the JSON of `schema.fingerprint.Fingerprint`, `attempt` a UUID as text. What the snapshot saw
-    was committed below `read_lsn`, so a high watermark below it is none. `record` takes the fields up to `seconds`; the
-    ledger fills in the others."""
+    was committed below `read_lsn`, so a high watermark below it is none; and is durable there, on `timeline` (None:
+    read before the ledger kept it). `record` takes the fields up to `seconds`; the ledger fills in the others."""
 
     pipeline: str
     backfill: str
@@ -83,6 +83,7 @@ class ReadChunk:
     lower: Key | None
     upper: Key | None
     snapshot: str
+    timeline: int | None
     consistent_point: Lsn | None
     fingerprint: dict[str, Any]
     low_lsn: Lsn
@@ -183,7 +184,8 @@ def record(
 ) -> bool:
     """Write down a chunk whose files are durable, and move its range's cursor to `chunk.upper`, or end the range.
 
-    False, and the files are garbage, where the range went on without this reader, or the backfill is not open any more.
+    False, and the files are garbage, where the range went on without this reader, or the backfill is not open any more,
+    or read on another timeline by now.
     Needs the lease of the range.
     """
     if chunk.upper is None and not done:
@@ -196,8 +198,8 @@ def record(
             """
             INSERT INTO tidemark.chunks
                    (pipeline, backfill, chunk, attempt, "table", generation, range, lower, upper, snapshot,
-                    consistent_point, fingerprint, low_lsn, read_lsn, files, converted, rows, bytes, seconds)
-            VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+                    timeline, consistent_point, fingerprint, low_lsn, read_lsn, files, converted, rows, bytes, seconds)
+            VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
             """,
             (
                 chunk.pipeline,
@@ -210,6 +212,7 @@ def record(
                 _list(chunk.lower),
                 _list(chunk.upper),
                 chunk.snapshot,
+                chunk.timeline,
                 chunk.consistent_point,
                 Jsonb(chunk.fingerprint),
                 chunk.low_lsn,
@@ -230,7 +233,7 @@ def _is_open(connection: psycopg.Connection[Any], chunk: ReadChunk) -> bool:
             """
             UPDATE tidemark.backfills SET active_at = clock_timestamp()
              WHERE pipeline = %(pipeline)s AND backfill = %(backfill)s AND "table" = %(table)s AND state = 'open'
-               AND generation = %(generation)s
+               AND timeline = %(timeline)s AND generation = %(generation)s
                AND generation = (SELECT max(number) FROM tidemark.generations WHERE pipeline = %(pipeline)s)
             """,
             {
@@ -238,6 +241,7 @@ def _is_open(connection: psycopg.Connection[Any], chunk: ReadChunk) -> bool:
                 "backfill": chunk.backfill,
                 "table": chunk.table,
                 "generation": chunk.generation,
+                "timeline": chunk.timeline,
             },
         ).rowcount
         == 1
@@ -316,8 +320,8 @@ def of_backfill(connection: psycopg.Connection[Any], pipeline: str, backfill: st
 def _chunks(connection: psycopg.Connection[Any], rest: str, values: dict[str, Any]) -> list[ReadChunk]:
     query = f"""
         SELECT c.pipeline, c.backfill, c.chunk, c.attempt::text, c."table", c.generation, c.range, c.lower, c.upper,
-               c.snapshot, c.consistent_point, c.fingerprint, c.low_lsn, c.read_lsn, c.files, c.converted, c.rows,
-               c.bytes, c.seconds, c.read_at, c.rejected, c.claimed_lsn, c.watermark_lsn, c.result
+               c.snapshot, c.timeline, c.consistent_point, c.fingerprint, c.low_lsn, c.read_lsn, c.files, c.converted,
+               c.rows, c.bytes, c.seconds, c.read_at, c.rejected, c.claimed_lsn, c.watermark_lsn, c.result
           FROM tidemark.chunks c {rest} ORDER BY c.read_at, c.backfill, c.chunk
         """
     with connection.cursor(row_factory=dict_row) as cursor:
@@ -400,6 +404,21 @@ def reject(connection: psycopg.Connection[Any], pipeline: str, rejection: Reject
     lower, upper, keys = row
     part = NewRange(_key(lower), _key(upper)) if keys is None else NewRange(keys=tuple(tuple(key) for key in keys))
     backfills.add_ranges(connection, pipeline, rejection.backfill, [part])
+
+
+def reject_lost(connection: psycopg.Connection[Any], pipeline: str, timeline: int, left_lsn: Lsn) -> int:
+    """Have every unclaimed chunk read again that was read on an earlier timeline than this one, above the point where
+    that one was left; how many."""
+    lost = [
+        chunk
+        for chunk in unclaimed(connection, pipeline)
+        if chunk.timeline is None or (chunk.timeline != timeline and chunk.read_lsn > left_lsn)
+    ]
+    lock_backfills(connection, pipeline, {chunk.backfill for chunk in lost})
+    reason = "a standby was promoted that lacks some of what it saw"
+    for chunk in lost:
+        reject(connection, pipeline, Rejection(chunk.backfill, chunk.chunk, chunk.attempt, reason))
+    return len(lost)
 
 
 def keep_results(connection: psycopg.Connection[Any], pipeline: str, results: Iterable[ChunkResult]) -> None:

@@ -18,9 +18,9 @@ from psycopg.types.json import Jsonb
 
 from tidemark.errors import GenerationMissing, TidemarkError
 from tidemark.formats.generation_file import GenerationFile
-from tidemark.ledger import backfills
+from tidemark.ledger import backfills, chunks, joins
 from tidemark.ledger.leases import SLOT, Lease
-from tidemark.lsn import Lsn
+from tidemark.lsn import Lsn, WalPoint
 
 _COLUMNS = (
     "number, system_identifier, timeline, slot, start_lsn, staged_lsn, confirmed_lsn, heartbeat_lsn, heartbeat_at, "
@@ -112,6 +112,42 @@ def open_generation(connection: psycopg.Connection[Any], lease: Lease, opening: 
         return required(connection, lease.pipeline)
 
 
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """What a promotion took away: the tables whose join is judged anew, the backfills that begin anew, and how many
+    chunks are read again."""
+
+    tables: tuple[str, ...]
+    backfills: tuple[str, ...]
+    chunks: int
+
+
+def follow(
+    connection: psycopg.Connection[Any], lease: Lease, generation: int, *, left_lsn: Lsn, snapshot: str, seen: WalPoint
+) -> Followed:
+    """Go on, on the timeline of `seen`, which left the generation's own at `left_lsn`. Needs the lease `slot`.
+
+    What was kept of the part that was lost is evidence of nothing (R7): its transactions are in no history, and their
+    ids are given out again. So a chunk that was read above `left_lsn` and not claimed is rejected and read again; a
+    backfill whose own snapshot was taken there has none of its chunks claimed, takes `snapshot` instead, of now, and so
+    begins anew; a join that was judged there is judged anew, and the table's open backfill is closed. All that lies
+    below is in both histories and stays. What was claimed does: its watermark is staged, so it lies below.
+    """
+    with connection.transaction():
+        lease.check(connection, SLOT)
+        connection.execute("SELECT 1 FROM tidemark.pipelines WHERE pipeline = %s FOR UPDATE", (lease.pipeline,))
+        connection.execute(
+            "UPDATE tidemark.generations SET timeline = %s WHERE pipeline = %s AND number = %s",
+            (seen.timeline, lease.pipeline, generation),
+        )
+        rejoining = joins.lost(connection, lease.pipeline, seen.timeline, left_lsn)
+        for table in rejoining:
+            joins.judge_anew(connection, lease.pipeline, table, "the promotion of a standby lost when it was captured")
+        rejected = chunks.reject_lost(connection, lease.pipeline, seen.timeline, left_lsn)
+        begun = backfills.follow(connection, lease.pipeline, left_lsn, snapshot, seen)
+    return Followed(tuple(rejoining), tuple(begun), rejected)
+
+
 def take_error(connection: psycopg.Connection[Any], lease: Lease) -> TidemarkError | None:
     """The error with which the open generation was opened, if nobody was given it yet. Recorded as given before it
     returns, so it is raised by one run and the next goes on. Needs the lease `slot`."""
@@ -134,20 +170,18 @@ def note_source(
     lease: Lease,
     generation: int,
     *,
-    timeline: int | None = None,
     slot: str | None = None,
     confirmed_lsn: Lsn | None = None,
 ) -> None:
-    """Record what was seen at the source: the slot's confirmed LSN as read back, a followed timeline (failover slot)
-    or slot name. Needs the lease `slot`."""
+    """Record what was seen at the source: the slot's confirmed LSN as read back, or another slot's name. Needs the
+    lease `slot`."""
     with connection.transaction():
         lease.check(connection, SLOT)
         connection.execute(
             """
             UPDATE tidemark.generations
-               SET confirmed_lsn = coalesce(%s::pg_lsn, confirmed_lsn), timeline = coalesce(%s, timeline),
-                   slot = coalesce(%s, slot)
+               SET confirmed_lsn = coalesce(%s::pg_lsn, confirmed_lsn), slot = coalesce(%s, slot)
              WHERE pipeline = %s AND number = %s
             """,
-            (confirmed_lsn, timeline, slot, lease.pipeline, generation),
+            (confirmed_lsn, slot, lease.pipeline, generation),
         )

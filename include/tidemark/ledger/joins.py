@@ -18,6 +18,7 @@ from typing import Any, Final
 import psycopg
 
 from tidemark.ledger import backfills, positions, tables
+from tidemark.lsn import Lsn, WalPoint
 
 EXISTING_ROWS: Final = tables.EXISTING_ROWS
 REJOINED: Final = "rejoined"
@@ -30,21 +31,24 @@ def join(
     pipeline: str,
     table: str,
     horizon: int,
+    seen: WalPoint,
     *,
     backfill: tuple[str, str] | None,
 ) -> None:
-    """Record the join; `backfill` is (kind, reason) where the table needs one.
+    """Record the join; `backfill` is (kind, reason) where the table needs one. `seen` is where in WAL all that it was
+    judged by is durable.
 
     A mark that it already has stays, as `tables.mark_needs_backfill` says.
     """
     connection.execute(
         """
         INSERT INTO tidemark.tables AS known
-               (pipeline, "table", join_horizon) VALUES (%s, %s, %s)
+               (pipeline, "table", join_horizon, joined_timeline, joined_lsn) VALUES (%s, %s, %s, %s, %s)
         ON CONFLICT (pipeline, "table") DO UPDATE
-           SET captured = true, join_horizon = excluded.join_horizon, forgotten_at = NULL
+           SET captured = true, join_horizon = excluded.join_horizon, forgotten_at = NULL,
+               joined_timeline = excluded.joined_timeline, joined_lsn = excluded.joined_lsn
         """,
-        (pipeline, table, horizon),
+        (pipeline, table, horizon, seen.timeline, seen.lsn),
     )
     if backfill is not None:
         tables.mark_needs_backfill(connection, pipeline, table, *backfill)
@@ -99,14 +103,43 @@ def begin_anew(connection: psycopg.Connection[Any], pipeline: str, table: str) -
     return True
 
 
-def seen_empty(connection: psycopg.Connection[Any], pipeline: str, table: str) -> bool:
-    """Take the mark EXISTING_ROWS away, and no other. True if it was there."""
+def lost(connection: psycopg.Connection[Any], pipeline: str, timeline: int, left_lsn: Lsn) -> list[str]:
+    """The tables whose join was judged on an earlier timeline than this one, by what lies above the point where that
+    one was left; their rows are locked."""
+    rows = connection.execute(
+        """
+        SELECT "table" FROM tidemark.tables
+         WHERE pipeline = %s AND join_horizon IS NOT NULL AND joined_timeline IS DISTINCT FROM %s
+           AND (joined_lsn IS NULL OR joined_lsn > %s)
+         ORDER BY "table" FOR UPDATE
+        """,
+        (pipeline, timeline, left_lsn),
+    )
+    return [table for (table,) in rows]
+
+
+def judge_anew(connection: psycopg.Connection[Any], pipeline: str, table: str, reason: str) -> None:
+    """Let the next preflight judge the table's join, as if it joined then. Its open backfill is closed."""
+    connection.execute(
+        "UPDATE tidemark.tables SET join_horizon = NULL, joined_timeline = NULL, joined_lsn = NULL "
+        'WHERE pipeline = %s AND "table" = %s',
+        (pipeline, table),
+    )
+    known = backfills.open_of(connection, pipeline, table)
+    if known is not None:
+        backfills.close(connection, pipeline, known.backfill, reason)
+
+
+def seen_empty(connection: psycopg.Connection[Any], pipeline: str, table: str, seen: WalPoint) -> bool:
+    """Take the mark EXISTING_ROWS away, and no other. True if it was there. Where WAL from before `seen` is lost, the
+    rows that were gone may be back: the join then stands on this look."""
     done = connection.execute(
         """
         UPDATE tidemark.tables
-           SET needs_backfill = false, backfill_kind = NULL, backfill_reason = NULL, backfill_since = NULL
+           SET needs_backfill = false, backfill_kind = NULL, backfill_reason = NULL, backfill_since = NULL,
+               joined_timeline = %s, joined_lsn = %s
          WHERE pipeline = %s AND "table" = %s AND backfill_kind = %s
         """,
-        (pipeline, table, EXISTING_ROWS),
+        (seen.timeline, seen.lsn, pipeline, table, EXISTING_ROWS),
     )
     return done.rowcount == 1

@@ -23,10 +23,12 @@ import psycopg
 
 from tidemark.config import PipelineConfig
 from tidemark.formats.watermark import LONGEST_BYTES, Watermark
-from tidemark.lsn import Lsn
+from tidemark.lsn import Lsn, WalPoint
 from tidemark.pgoutput.messages import LogicalMessage
 
 PREFIX: Final = "tidemark"
+# Of a message that says nothing: its commit is what counts.
+DURABLE_PREFIX: Final = "tidemark_durable"
 
 # Grammar: pgoutput.messages. The kind, flags (1 = transactional), the LSN, the prefix with its zero byte, the length.
 LOGICAL_MESSAGE: Final = ord("M")
@@ -97,3 +99,30 @@ def emit_heartbeat(conn: psycopg.Connection[Any], config: PipelineConfig, genera
     assert written is not None
     assert row is not None
     return Heartbeat(content.encode(), written[0], Lsn.parse(row[0]))
+
+
+# The timeline is that of the segment which is written now; see `source.slot`.
+_WRITTEN: Final = """
+    SELECT ('x' || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8))::bit(32)::int,
+           pg_current_wal_insert_lsn()::text, pg_current_wal_flush_lsn() >= pg_current_wal_insert_lsn()
+"""
+
+
+def make_durable(conn: psycopg.Connection[Any]) -> WalPoint:
+    """Make durable whatever any snapshot of this session has seen, and say where in WAL that ends.
+
+    A snapshot sees a transaction as soon as its commit record is inserted; with `synchronous_commit = off` a crash
+    loses it after that, and its id is given out again. Whoever keeps a snapshot, or an id, for longer than its session
+    calls this first: from then on no crash of this server takes away what was seen, and in a standby's history it is
+    there exactly where that history has this point. docs/decisions/2026-11-22-a-snapshot-stands-on-its-wal.md has the
+    proof. The session must be in autocommit mode and outside of a transaction.
+    """
+    row = conn.execute(_WRITTEN).fetchone()
+    assert row is not None
+    timeline, inserted_lsn, is_durable = row
+    if not is_durable:
+        # The commit of a transaction that wrote waits for all WAL below its record. An id alone would not.
+        with conn.transaction():
+            conn.execute(_COMMIT_LOCALLY)
+            conn.execute(_EMIT, (DURABLE_PREFIX, ""))
+    return WalPoint(timeline, Lsn.parse(inserted_lsn))
