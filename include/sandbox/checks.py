@@ -90,6 +90,7 @@ def simulation(checkout: Checkout) -> int:
         "test_chunks_against_a_model": seeds,
         "test_backfill_simulation": few,
         "test_simulation": few,
+        "test_names": few,
     }.items():
         os.environ["TIDEMARK_SIMULATION_SEEDS"] = str(count)
         worst = max(worst, _all(checkout, {name: _pytest(checkout, name, [f"tests/simulation/{name}.py"])}))

@@ -187,6 +187,23 @@ def test_a_lock_that_is_not_to_be_had_is_a_retry_and_nothing_is_recorded(capture
     assert captured.read().rows == 100
 
 
+def test_a_table_that_cannot_be_read_now_keeps_no_other_from_being_read(captured: Captured) -> None:
+    a_table(captured)
+    captured.execute("CREATE TABLE a_held (id int PRIMARY KEY); INSERT INTO a_held VALUES (1)")
+    captured.execute("CREATE TABLE z_held (id int PRIMARY KEY); INSERT INTO z_held VALUES (1)")
+    captured.capture()
+    made = captured.plan(tables=["public.*"])
+    with psycopg.connect(captured.source) as other:
+        other.execute("LOCK TABLE a_held, z_held IN ACCESS EXCLUSIVE MODE")
+        with pytest.raises(SourceLocked):
+            captured.read()
+    unread = {b.table for b in made if not all(part.done for part in captured.ranges(b))}
+    assert unread == {"public.a_held", "public.z_held"}
+    assert len(made) > 2
+    captured.read()
+    assert all(part.done for b in made for part in captured.ranges(b))
+
+
 def test_a_policy_that_hides_rows_is_an_error(captured: Captured) -> None:
     a_table(captured)
     (backfill,) = captured.plan(tables=["public.t"])

@@ -69,7 +69,7 @@ def read(path: Path) -> DeltaFiles | None:
     metadata: dict[str, Any] = {}
     files: dict[tuple[str, str], tuple[str, dict[str, Any] | None]] = {}
     for commit in commits:
-        for line in commit.read_text(encoding="utf-8").splitlines():
+        for line in commit.read_text(encoding="utf-8").strip().split("\n"):  # other ends of lines stand in names
             action = json.loads(line)
             if "metaData" in action:
                 metadata = action["metaData"]

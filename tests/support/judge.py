@@ -209,7 +209,9 @@ def data_written_since(environment: Environment, versions: Mapping[str, int]) ->
     found: dict[str, str] = {}
     for table, newest in delta_versions(environment).items():
         for version in range(versions.get(table, -1) + 1, newest + 1):
-            lines = (root / table / "_delta_log" / f"{version:020}.json").read_text(encoding="utf-8").splitlines()
+            lines = (
+                (root / table / "_delta_log" / f"{version:020}.json").read_text(encoding="utf-8").strip().split("\n")
+            )
             written = [kind for line in lines for kind in json.loads(line) if kind in ("add", "remove", "metaData")]
             if written:
                 found[table] = f"version {version}: {Counter(written)}"

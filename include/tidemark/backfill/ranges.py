@@ -29,7 +29,17 @@ from tidemark.backfill.chunk_reading import ChunkRead, ChunkReader, TableLost
 from tidemark.backfill.chunk_size import next_chunk_rows
 from tidemark.backfill.sessions import ImportedSnapshot, SnapshotUnfit
 from tidemark.config import PipelineConfig
-from tidemark.errors import KeyValueUnfit, LeaseTaken, SchemaNotFollowed, TimelineNotFollowed
+from tidemark.errors import (
+    JoinHorizonAhead,
+    KeyValueUnfit,
+    LeaseTaken,
+    ReadInterrupted,
+    ReadRefused,
+    SchemaNotFollowed,
+    SourceLocked,
+    TidemarkError,
+    TimelineNotFollowed,
+)
 from tidemark.failpoints import reach
 from tidemark.formats.watermark import Watermark
 from tidemark.ledger import backfills, chunks, leases, migrations, tables
@@ -70,13 +80,16 @@ def read_chunks(
     """Read the run's free ranges, one after another, until none is left. `source` and `ledger` are connection strings.
 
     Any number of these may run at once. With a snapshot that another session exports, only backfills of mode
-    `exported_snapshot` are read, under that snapshot, as long as it lives.
+    `exported_snapshot` are read, under that snapshot, as long as it lives. What keeps one table from being read is
+    raised at the end, when the others are read (R6).
     """
     with ledger_sessions.connect(ledger, config.application_name) as ledger_conn:
         migrations.require(ledger_conn)
         reader = _RangeReader(config, source, ledger, ledger_conn, run_id, holder, salt, imported)
         while reader.next_range():
             pass
+        if reader.failed:
+            raise next(iter(reader.failed.values()))
         return reader.result
 
 
@@ -95,6 +108,7 @@ class _RangeReader:
         imported: ImportedSnapshot | None,
     ) -> None:
         self.result = ReadResult()
+        self.failed: dict[str, TidemarkError] = {}  # by backfill
         self._imported = imported
         self._without_snapshot: set[str] = set()
         self._config = config
@@ -110,6 +124,8 @@ class _RangeReader:
     def next_range(self) -> bool:
         """Read the next free range to its end, or as far as it goes; False where no range is free."""
         for part in chunks.free_ranges(self._ledger, self._config.pipeline, self._run_id, self._holder):
+            if part.backfill in self.failed:
+                continue
             with ExitStack() as stack:
                 try:
                     lease = stack.enter_context(
@@ -155,6 +171,9 @@ class _RangeReader:
                 self._without_snapshot.add(backfill.backfill)
             except TableLost as lost:
                 self._close(backfill, f"{backfill.table} cannot be read: {lost}")
+            except (ReadRefused, ReadInterrupted, SourceLocked, JoinHorizonAhead) as refused:
+                log.error("%s", refused)
+                self.failed[backfill.backfill] = refused
             except (KeyValueUnfit, SchemaNotFollowed) as wrong:
                 error = {"kind": type(wrong).__name__, "move": wrong.move.value, "message": str(wrong)}
                 tables.park(self._ledger, self._config.pipeline, backfill.table, error)

@@ -101,9 +101,10 @@ class TableBlock:
         if schema.key:
             old_key = rows.column("_old_key")
             moved = len(old_key) - old_key.null_count
-            for name in schema.key:
+            for at, name in enumerate(schema.key):
                 missing = rows.column(name).null_count - counts.get("truncate", 0)
-                missing += pc.struct_field(old_key, name).null_count - old_key.null_count
+                # By its place: Arrow reads a text as a path, in which a dot of the name stands between two names.
+                missing += pc.struct_field(old_key, [at]).null_count - old_key.null_count
                 if missing:
                     unfit.append(name)
         return cls(schema, rows, counts, len(unchanged) - unchanged.null_count, moved, converted, tuple(unfit))

@@ -99,9 +99,11 @@ class SourceTable:
         return tuple(column.name for column in self.columns if column.generated == kind)
 
     def breaks_updates(self, generated_published: bool) -> str | None:
-        """Why PostgreSQL would refuse the application's own UPDATE and DELETE once this table is published, or None."""
-        relations = self.leaves if self.partitioned else (self.relation,)
-        for relation in relations:
+        """Why PostgreSQL would refuse the application's own UPDATE and DELETE once this table is published, or None.
+
+        A partitioned table's root counts too: leaves that are created later are as it is.
+        """
+        for relation in (self.relation, *self.leaves):
             if not relation.identified:
                 return (
                     "it has no replica identity"
@@ -500,17 +502,23 @@ def seen_empty(
         connection.execute(
             sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(sql.Identifier(table.schema, table.name))
         )
-        locked = connection.execute(
-            "SELECT c.relkind::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
-            " WHERE n.nspname = %s AND c.relname = %s",
-            (table.schema, table.name),
-        ).fetchone()
-        if locked is None or locked[0] != ("p" if partitioned else "r"):
+        locked = relation_of(connection, table)
+        if locked is None or locked[1] != ("p" if partitioned else "r"):
             return None
         row = connection.execute(query).fetchone()
     assert row is not None
     xmin, empty = row
     return bool(empty) if xmin >= horizon else None
+
+
+def relation_of(connection: psycopg.Connection[Any], table: TableName) -> tuple[int, str] | None:
+    """OID and kind of what has this name: once it is locked, of what will be read under it."""
+    row = connection.execute(
+        "SELECT c.oid, c.relkind::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+        " WHERE n.nspname = %s AND c.relname = %s",
+        (table.schema, table.name),
+    ).fetchone()
+    return None if row is None else (int(row[0]), str(row[1]))
 
 
 def _set_timeout(connection: psycopg.Connection[Any], setting: str, seconds: float) -> None:

@@ -292,6 +292,18 @@ class TestLocks:
         holder.rollback()
 
 
+def test_a_partitioned_table_without_a_leaf_is_not_published_where_its_leaves_could_not_be_updated(shop: Shop) -> None:
+    shop.sql("CREATE TABLE shop.split (id int, n int) PARTITION BY RANGE (id)")
+    assert "shop.split fits a pattern but is not captured" in said(shop.sound(), "replica_identity", "warning")
+    shop.sql(
+        "CREATE TABLE shop.split_low PARTITION OF shop.split FOR VALUES FROM (0) TO (10)",
+        "INSERT INTO shop.split VALUES (1, 1)",
+        "UPDATE shop.split SET n = 2",
+    )
+    shop.sound()
+    assert shop.published() == {"orders"}
+
+
 def test_a_view_in_the_place_of_a_table_that_joins_is_not_read(shop: Shop) -> None:
     """Its functions would run with the rights of the capture."""
     shop.sql(
