@@ -87,6 +87,12 @@ def encode(name: str) -> str:
     return "".join(c if _PLAIN.fullmatch(c) else "".join(f"%{b:02X}" for b in c.encode()) for c in name)
 
 
+def _folder(name: str) -> str:
+    """A folder with the name of Delta's log would make the one around it a Delta table, to whose log it belongs."""
+    encoded = encode(name)
+    return f"%5F{encoded[1:]}" if encoded == "_delta_log" else encoded
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class TableName:
     """A table of the source. `str()` gives its id, "schema.table" percent-encoded: the
@@ -109,7 +115,7 @@ class TableName:
     @property
     def path(self) -> str:
         """Where the table lies below `current/` and `history/` of the lake: "<schema>/<table>"."""
-        return f"{encode(self.schema)}/{encode(self.name)}"
+        return f"{_folder(self.schema)}/{_folder(self.name)}"
 
 
 def spark_identifier(name: str) -> str:
