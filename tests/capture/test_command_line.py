@@ -137,6 +137,7 @@ def test_status_answers_whatever_is_away_and_says_what_it_could_not_see(
     assert f"The {what} cannot be seen: " in shown
     assert ("confirmed 0/" in shown) == (what != "source")
     assert ("shop.orders  ok" in shown) == (what != "ledger")
+    assert ("tables  1: 1 ok" in shown) == (what != "ledger")
     assert main(["status", "--json", str(file)], look_up=without) == 1
     assert list(json.loads(capsys.readouterr().out)["unseen"]) == [what]
 

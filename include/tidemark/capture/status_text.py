@@ -110,11 +110,14 @@ def _summary(status: Status) -> list[str]:
     never = [] if status.ledger is None else [found.table for found in status.ledger.table_errors]
     counts["not captured"] += len(set(never) - {table.table for table in status.tables})
     states = ", ".join(f"{number} {state}" for state, number in sorted(counts.items(), key=_ok_first) if number)
+    tables = f"{counts.total()}: {states}" if states else "none yet"
+    if "ledger" in status.unseen:
+        tables = "cannot be seen"
     return [
         f"  source  {_slot(status)}",
         f"  ledger  {_generation(status)}",
         f"  lake    {'cannot be seen' if 'lake' in status.unseen else status.config.lake}",
-        f"  tables  {counts.total()}{f': {states}' if states else ''}",
+        f"  tables  {tables}",
     ]
 
 
