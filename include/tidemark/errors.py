@@ -13,6 +13,8 @@ from enum import StrEnum
 from string import Formatter
 from typing import Any, ClassVar
 
+from tidemark.formats.error_record import ErrorRecord
+
 # What helps where a table's Delta tables cannot be gone on with.
 BEGIN_ANEW = (
     "remove both Delta tables, history and current, unpark the table with `--anew`, and start a backfill of it once a "
@@ -37,6 +39,8 @@ class TidemarkError(Exception):
     move: ClassVar[Move]
     happened: ClassVar[str]
     remedy: ClassVar[str]
+    # Whether, raised while a table was merged, it says nothing of the table: no table's counter moves for it (R6).
+    is_of_no_table: ClassVar[bool] = False
 
     def __init__(self, **facts: Any) -> None:
         expected = self.fact_names()
@@ -54,8 +58,14 @@ class TidemarkError(Exception):
 
     @staticmethod
     def from_json(raw: dict[str, Any]) -> TidemarkError:
-        kinds = {leaf.__name__: leaf for leaf in leaves()}
-        return kinds[raw["kind"]](**raw["facts"])
+        leaf = leaf_of(raw["kind"])
+        if leaf is None:
+            raise KeyError(raw["kind"])
+        return leaf(**raw["facts"])
+
+    def record(self) -> ErrorRecord:
+        """What results and ledger keep of it."""
+        return ErrorRecord(type(self).__name__, self.move.value, str(self))
 
     @classmethod
     def fact_names(cls) -> set[str]:
@@ -75,6 +85,16 @@ def leaves(of: type[TidemarkError] = TidemarkError) -> Iterator[type[TidemarkErr
             yield from leaves(child)
         elif child.__dict__.get("happened"):
             yield child
+
+
+def leaf_of(kind: str) -> type[TidemarkError] | None:
+    """The leaf of that name; None where this version has no such error."""
+    return next((leaf for leaf in leaves() if leaf.__name__ == kind), None)
+
+
+def is_of_no_table(error: ErrorRecord) -> bool:
+    leaf = leaf_of(error.kind)
+    return leaf is not None and leaf.is_of_no_table
 
 
 class RetryError(TidemarkError):
@@ -705,6 +725,7 @@ class MergeFailed(RetryError):
 
 
 class LakeFailed(RetryError):
+    is_of_no_table = True
     happened = "The lake or the Spark cluster failed while {table} was merged: {condition}"
     remedy = (
         "Mend storage, network or cluster; the next run goes on from the tables' positions. No table is parked for "

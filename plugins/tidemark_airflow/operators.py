@@ -221,7 +221,7 @@ def judge(config: PipelineConfig, plan: str, ingested: Sequence[Ingested], failu
     lake failed;
     AirflowFailException where no table of the plan was merged and none was parked for it: nothing else would tell.
     """
-    from tidemark.capture.merging import OF_NO_TABLE
+    from tidemark.errors import is_of_no_table
     from tidemark.staging.store import Store
 
     if not Store(config.lake).exists(result_file(config.pipeline, plan)):
@@ -231,10 +231,10 @@ def judge(config: PipelineConfig, plan: str, ingested: Sequence[Ingested], failu
     tables = [table for found in ingested if plan in found.plans for table in found.tables]
     errors = {table.table: table.error for table in tables if table.error is not None}
     for error in errors.values():
-        if error["kind"] in OF_NO_TABLE:
-            raise SparkApplicationFailed(plan=plan, detail=error["message"]) from failure
+        if is_of_no_table(error):
+            raise SparkApplicationFailed(plan=plan, detail=error.message) from failure
     if tables and len(errors) == len(tables) and not any(table.parked for table in tables):
-        raise AirflowFailException("\n".join(f"{table}: {error['message']}" for table, error in errors.items()))
+        raise AirflowFailException("\n".join(f"{table}: {error.message}" for table, error in errors.items()))
 
 
 class ConfirmOperator(BaseOperator):

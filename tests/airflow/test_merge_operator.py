@@ -26,6 +26,7 @@ from tidemark.capture.merging import Ingested, IngestedTable
 from tidemark.capture.moved import MovedTable
 from tidemark.config_file import load
 from tidemark.errors import LeaseTaken, SparkApplicationFailed, SparkApplicationTooLong
+from tidemark.formats.error_record import ErrorRecord
 from tidemark.formats.plan import MergePlan
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
@@ -116,7 +117,7 @@ class Merge:
 
 
 def table(name: str, error: str | None = None, kind: str = "MergeFailed", parked: bool = False) -> IngestedTable:
-    said = None if error is None else {"kind": kind, "move": "RETRY", "message": error}
+    said = None if error is None else ErrorRecord(kind, "RETRY", error)
     after = Lsn(200) if error is None else Lsn(100)
     return IngestedTable(f"shop.{name}", 1, Lsn(100), after, {"inserted": 3}, {}, 1.0, said, parked)
 

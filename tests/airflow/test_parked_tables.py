@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,13 +19,14 @@ from tidemark.capture.confirm import ConfirmResult
 from tidemark.config import PipelineConfig
 from tidemark.config_file import load
 from tidemark.errors import UnexpectedError
+from tidemark.formats.error_record import ErrorRecord
 from tidemark.ledger import tables
 from tidemark.ledger.connection import connect
 from tidemark.ledger.migrations import migrate
 from tidemark.lsn import Lsn
 from tidemark_airflow.operators import ConfirmOperator
 
-ERROR = {"kind": "TargetDiffers", "move": "FIX_TARGET", "message": "The Delta table has other columns. Undo that."}
+ERROR = ErrorRecord("TargetDiffers", "FIX_TARGET", "The Delta table has other columns. Undo that.")
 CONTEXT: Any = {
     "ti": SimpleNamespace(dag_id="shop_capture", run_id="manual__1", task_id="confirm", map_index=-1),
     "dag": None,
@@ -88,10 +90,10 @@ def test_without_a_notifier_one_run_is_red_after_it_confirmed(config: PipelineCo
 
 def test_the_message_has_the_commands_of_every_way_that_it_offers(config: PipelineConfig, ledger_database: str) -> None:
     config = with_notifier(config)
-    error = {"kind": "SchemaNotFollowed", "move": "BACKFILL", "message": "It changed. Do this or that."}
+    error = ErrorRecord("SchemaNotFollowed", "BACKFILL", "It changed. Do this or that.")
     with connect(ledger_database) as connection:
         tables.park(connection, "shop", "shop.orders", error)
-        tables.park(connection, "shop", "shop.stock", error | {"kind": "MergeFailed", "move": "RETRY"})
+        tables.park(connection, "shop", "shop.stock", replace(error, kind="MergeFailed", move="RETRY"))
     execute(config)
     orders, stock = told
     unpark = f"python -m tidemark unpark {config.path} shop.orders"

@@ -22,6 +22,7 @@ from tidemark.errors import (
     JoinHorizonBlocked,
     RowFilterInvalid,
 )
+from tidemark.formats.error_record import ErrorRecord
 from tidemark.ledger import connection as ledger_sessions
 from tidemark.ledger import joins, leases, tables
 
@@ -243,9 +244,7 @@ def test_after_unpark_anew_a_capture_run_comes_first_and_that_is_said(
     a_table(captured)
     captured.plan(tables=["public.orders"])
     with ledger_sessions.connect(captured.ledger) as connection:
-        tables.park(
-            connection, captured.config.pipeline, "public.orders", {"kind": "X", "move": "BACKFILL", "message": ""}
-        )
+        tables.park(connection, captured.config.pipeline, "public.orders", ErrorRecord("X", "BACKFILL", ""))
         assert captured.plan() == []
         assert "public.orders needs a backfill and is left out: it is parked" in caplog.text
         joins.begin_anew(connection, captured.config.pipeline, "public.orders")

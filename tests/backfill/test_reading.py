@@ -262,8 +262,8 @@ def test_a_key_that_does_not_fit_parks_the_table_and_the_others_go_on(captured: 
     row = captured.table_row("public.a")
     assert row.state == "parked"
     assert row.error is not None
-    assert row.error["kind"] == "KeyValueUnfit"
-    assert "infinity" not in row.error["message"]
+    assert row.error.kind == "KeyValueUnfit"
+    assert "infinity" not in row.error.message
 
 
 @pytest.mark.parametrize(

@@ -59,8 +59,8 @@ def test_a_dropped_column_parks_the_table_and_its_changes_are_still_staged(order
     row = orders.table_row("public.orders")
     assert row.state == "parked"
     assert row.error is not None
-    assert row.error["kind"] == "SchemaNotFollowed"
-    assert 'column "note" was dropped' in row.error["message"]
+    assert row.error.kind == "SchemaNotFollowed"
+    assert 'column "note" was dropped' in row.error.message
     assert [r["id"] for r in orders.staged("public.orders")] == [1, 2]
 
 
@@ -174,8 +174,8 @@ def test_a_key_value_that_does_not_fit_parks_its_table_and_no_other(pipeline: Pi
     row = pipeline.table_row("public.orders")
     assert row.state == "parked"
     assert row.error is not None
-    assert row.error["kind"] == "KeyValueUnfit"
-    assert "infinity" not in row.error["message"]
+    assert row.error.kind == "KeyValueUnfit"
+    assert "infinity" not in row.error.message
     assert state(pipeline, "public.lines") == ("merging", None)
     assert len(pipeline.staged("public.orders")) == 2
 
@@ -195,7 +195,7 @@ def test_a_column_whose_name_the_target_uses_parks_the_table_when_it_appears(ord
     row = orders.table_row("public.orders")
     assert row.state == "parked"
     assert row.error is not None
-    assert 'column "_op" has a name that the target already uses' in row.error["message"]
+    assert 'column "_op" has a name that the target already uses' in row.error.message
     assert len(orders.staged("public.orders")) == 2
 
 

@@ -13,6 +13,7 @@ import pytest
 from tidemark.__main__ import main
 from tidemark.connections import Connection, look_up, parse
 from tidemark.errors import ConnectionMissing
+from tidemark.formats.error_record import ErrorRecord
 from tidemark.ledger import connection as ledger_sessions
 from tidemark.ledger import tables
 
@@ -65,7 +66,7 @@ def test_preflight_status_and_unpark_of_a_pipeline(
     assert "shop.orders  ok" in capsys.readouterr().out
 
     with ledger_sessions.connect(empty_ledger_database) as ledger:
-        tables.park(ledger, "line", "shop.orders", {"kind": "X", "move": "FIX_TARGET", "message": "It broke."})
+        tables.park(ledger, "line", "shop.orders", ErrorRecord("X", "FIX_TARGET", "It broke."))
     assert main(["status", str(file)], look_up=connections) == 1
     shown = capsys.readouterr().out
     assert "It broke." in shown
@@ -162,11 +163,7 @@ def test_the_status_of_many_tables_fits_a_screen(
     assert len(shown) < 1500
     with ledger_sessions.connect(empty_ledger_database) as ledger:
         for n in range(100):
-            error = {
-                "kind": "TargetDiffers",
-                "move": "FIX_TARGET",
-                "message": f"Table {n} broke, and that is long." * 9,
-            }
+            error = ErrorRecord("TargetDiffers", "FIX_TARGET", f"Table {n} broke, and that is long." * 9)
             tables.park(ledger, "line", f"shop.table_with_a_longer_name_{n:03}", error)
         for n in range(100, 129):
             table = f"shop.table_with_a_longer_name_{n:03}"
@@ -226,7 +223,7 @@ def test_a_table_that_is_captured_no_more_can_be_forgotten_and_come_back(
         assert main(["forget", str(file), "shop.lines"], look_up=connections) == 1
         assert "shop.lines is captured" in capsys.readouterr().out
         with ledger_sessions.connect(empty_ledger_database) as ledger:
-            tables.park(ledger, "line", "shop.lines", {"kind": "X", "move": "RETRY", "message": "It broke."})
+            tables.park(ledger, "line", "shop.lines", ErrorRecord("X", "RETRY", "It broke."))
         connection.execute("DROP TABLE shop.lines")
         assert main(["preflight", str(file)], look_up=connections) == 0
         assert "shop.lines   not captured" in status()

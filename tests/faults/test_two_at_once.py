@@ -94,7 +94,7 @@ def test_a_batch_merged_before_the_one_ahead_of_it_is_an_error_that_changes_noth
     before = judge.delta_versions(shop)
     stages.apply(shop.spark(), f"{shop.config.lake}/{layout.plan_file(plan.pipeline, plan.plan)}")
     result = _result(shop, plan)
-    assert {table.error and table.error["kind"] for table in result.tables} == {"PositionBelowPlan"}
+    assert {table.error and table.error.kind for table in result.tables} == {"PositionBelowPlan"}
     assert judge.delta_versions(shop) == before
     # The plan was a forgery; that its error parks the tables is as it should be for an error whose move is not RETRY.
     ingest(shop.config, ledger=shop.ledger)

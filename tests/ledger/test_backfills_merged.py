@@ -21,6 +21,7 @@ from tidemark.capture.status_text import text
 from tidemark.config import Bounds, PipelineConfig
 from tidemark.errors import BackfillClosed, BackfillNotApplied
 from tidemark.formats import layout
+from tidemark.formats.error_record import ErrorRecord
 from tidemark.formats.manifest import Claim, Sweep
 from tidemark.formats.plan import MergePlan, PlannedTable
 from tidemark.formats.result import MAX_HOLE_KEYS, ChunkResult, Holes, PlanResult, TableResult
@@ -381,7 +382,7 @@ def test_a_marked_table_is_wanted_until_a_backfill_of_it_is_applied(world: World
 def test_a_table_that_is_parked_or_not_captured_is_left_alone(world: World) -> None:
     for table in ("s.a", "s.b", "s.c"):
         world.mark(table=table)
-    tables.park(world.book, "shop", "s.a", {"kind": "TableBroken", "move": "FIX_TARGET", "message": "broken"})
+    tables.park(world.book, "shop", "s.a", ErrorRecord("TableBroken", "FIX_TARGET", "broken"))
     joins.leave(world.book, "shop", "s.b")
     assert [w.table for w in world.wanted()] == ["s.c"]
 
@@ -429,7 +430,7 @@ def test_the_report_waits_until_everything_is_applied_and_says_for_what(world: W
     assert "2 of 2 chunks wait for a drain" in pending(world)
     last = world.claim(first, second, sweeps=(SWEEP,))
     assert "all 2 chunks are claimed and wait for a merge" in pending(world)
-    tables.park(world.book, "shop", "s.a", {"kind": "TableBroken", "move": "FIX_TARGET", "message": "broken"})
+    tables.park(world.book, "shop", "s.a", ErrorRecord("TableBroken", "FIX_TARGET", "broken"))
     assert "the table is parked: TableBroken" in pending(world)
     tables.unpark(world.book, "shop", "s.a")
     world.merge((result_of(first, 2), result_of(second, 0, 3)), {"b1": 7})

@@ -12,6 +12,7 @@ from tests.ledger.conftest import open_at
 from tests.support.backfills import HALVES, backfill_of, chunk_of, claim_of, open_backfill, record
 from tests.support.manifests import manifest_of, path_of, schema_of
 from tidemark.errors import ClaimRefused, LeaseLost, SchemaVersionClash, SchemaVersionTaken, StagedMoved
+from tidemark.formats.error_record import ErrorRecord
 from tidemark.formats.manifest import BatchManifest, Sweep, TableMark
 from tidemark.ledger import backfills, batches, chunks, generations, leases, positions, schema_versions, tables
 from tidemark.ledger.chunks import ReadChunk, Rejection
@@ -161,7 +162,7 @@ def test_the_marks_of_a_manifest_are_given_in_the_same_transaction(
     parked, marked = tables.all_of(book, "shop")
     assert (parked.state, parked.error) == (
         "parked",
-        {"kind": "SchemaNotFollowed", "move": "BACKFILL", "message": "column c was dropped"},
+        ErrorRecord("SchemaNotFollowed", "BACKFILL", "column c was dropped"),
     )
     assert (marked.state, marked.needs_backfill, marked.backfill_reason) == ("merging", True, "column c was rewritten")
 

@@ -6,6 +6,7 @@ import psycopg
 
 from tests.ledger.conftest import open_at
 from tests.support.manifests import manifest_of, path_of
+from tidemark.formats.error_record import ErrorRecord
 from tidemark.ledger import batches, overview, positions, tables
 from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import Lease
@@ -23,7 +24,7 @@ def test_the_status_says_per_table_what_waits_and_why(book: Book, lease: Lease, 
         batches.register(book, lease, manifest, path_of(manifest))
     positions.rise(book, "shop", 1, "s.a", history_lsn=Lsn(200), current_lsn=Lsn(200))
     positions.rise(book, "shop", 1, "s.b", history_lsn=Lsn(200), current_lsn=None)
-    error = {"kind": "TableBroken", "move": "FIX_TARGET", "message": "it is broken"}
+    error = ErrorRecord("TableBroken", "FIX_TARGET", "it is broken")
     tables.park(book, "shop", "s.b", error)
 
     status = overview.read(book, "shop")

@@ -15,6 +15,7 @@ from tidemark.capture.merging import Ingested, ingest, make_plan, planned
 from tidemark.config import Bounds, PipelineConfig
 from tidemark.errors import LeaseTaken
 from tidemark.formats import layout
+from tidemark.formats.error_record import ErrorRecord
 from tidemark.formats.plan import MergePlan
 from tidemark.formats.result import Holes, PlanResult, TableResult
 from tidemark.ledger import batches, plans, positions, tables
@@ -24,9 +25,9 @@ from tidemark.lsn import Lsn
 from tidemark.staging.store import Store
 
 Book = psycopg.Connection[Any]
-BROKEN = {"kind": "PositionBelowPlan", "move": "FIX_TARGET", "message": "it is broken"}
-TRY_AGAIN = {"kind": "MergeFailed", "move": "RETRY", "message": "try again"}
-LAKE_AWAY = {"kind": "LakeFailed", "move": "RETRY", "message": "the lake is away"}
+BROKEN = ErrorRecord("PositionBelowPlan", "FIX_TARGET", "it is broken")
+TRY_AGAIN = ErrorRecord("MergeFailed", "RETRY", "try again")
+LAKE_AWAY = ErrorRecord("LakeFailed", "RETRY", "the lake is away")
 
 
 @pytest.fixture

@@ -10,13 +10,14 @@ import pytest
 from tests.ledger.conftest import open_at
 from tests.support.manifests import manifest_of, path_of
 from tidemark.errors import GenerationMissing
+from tidemark.formats.error_record import ErrorRecord
 from tidemark.ledger import batches, positions, tables
 from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import Lease
 from tidemark.lsn import Lsn
 
 Book = psycopg.Connection[Any]
-ERROR = {"kind": "TableBroken", "move": "FIX_TARGET", "message": "it is broken"}
+ERROR = ErrorRecord("TableBroken", "FIX_TARGET", "it is broken")
 
 
 @pytest.fixture(autouse=True)

@@ -8,14 +8,15 @@ import psycopg
 import pytest
 
 from tests.support.backfills import open_backfill
+from tidemark.formats.error_record import ErrorRecord
 from tidemark.formats.result import Holes
 from tidemark.ledger import backfills, tables
 from tidemark.ledger.generations import Generation
 from tidemark.ledger.tables import TableRow
 
 Book = psycopg.Connection[Any]
-RETRY = {"kind": "Conflict", "move": "RETRY", "message": "a conflict"}
-BROKEN = {"kind": "TableBroken", "move": "FIX_TARGET", "message": "it is broken"}
+RETRY = ErrorRecord("Conflict", "RETRY", "a conflict")
+BROKEN = ErrorRecord("TableBroken", "FIX_TARGET", "it is broken")
 
 
 @pytest.fixture(autouse=True)

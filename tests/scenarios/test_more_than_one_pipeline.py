@@ -11,6 +11,7 @@ from tests.support import judge
 from tests.support.capture import Environment
 from tidemark.config import TableRule
 from tidemark.errors import LeaseTaken
+from tidemark.formats.error_record import ErrorRecord
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +69,7 @@ def test_an_unparked_table_gets_all_its_batches_in_order(new_environment: Callab
             connection,
             "unparking",
             "public.broken",
-            {"kind": "Test", "move": "FIX_TARGET", "message": "broken by hand"},
+            ErrorRecord("Test", "FIX_TARGET", "broken by hand"),
         )
     for name in "bcd":
         environment.execute(f"UPDATE broken SET name = '{name}'")

@@ -179,7 +179,7 @@ class Lake:
     def applied(self, *tables: PlannedTable) -> list[TableResult]:
         """Apply, and insist that no table failed."""
         result = self.apply(*tables)
-        errors = {t.table: t.error["message"] for t in result.tables if t.error is not None}
+        errors = {t.table: t.error.message for t in result.tables if t.error is not None}
         assert not errors, errors
         return list(result.tables)
 

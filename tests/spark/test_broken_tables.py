@@ -41,8 +41,8 @@ def _fails(lake: Lake, planned: PlannedTable, kind: str, move: str) -> TableResu
     assert other.error is None
     assert len(lake.current(well)) == 2
     assert broken.error is not None
-    assert (broken.error["kind"], broken.error["move"]) == (kind, move)
-    assert SECRET not in broken.error["message"]
+    assert (broken.error.kind, broken.error.move) == (kind, move)
+    assert SECRET not in broken.error.message
     return broken
 
 
@@ -91,7 +91,7 @@ def test_a_table_that_is_not_as_tidemark_made_it_is_left_alone(lake: Lake, step:
     lake.spark.sql(f"CREATE TABLE delta.`{lake.path(step, table)}` (id STRING, n INT) USING delta")
     failed = _fails(lake, table.planned(), "TargetDiffers", "FIX_TARGET")
     assert failed.error is not None
-    assert "id" in failed.error["message"]
+    assert "id" in failed.error.message
     assert lake.version(step, table) == 0
 
 
@@ -134,7 +134,7 @@ def test_the_application_writes_its_result_beside_the_plan(lake: Lake, spark: Sp
     assert good.rows == {"history": 3, "inserted": 2}
     assert good.current_lsn == table.batches[1].end_lsn
     assert bad.error is not None
-    assert bad.error["kind"] == "PositionBelowPlan"
+    assert bad.error.kind == "PositionBelowPlan"
     assert sorted(p.name for p in folder.iterdir() if not p.name.startswith(".")) == ["plan.json", "result.json"]
     assert json.loads((folder / "result.json").read_text())["format"] == 1
 

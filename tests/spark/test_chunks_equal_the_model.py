@@ -235,5 +235,5 @@ def test_a_sweep_without_all_of_its_chunks_removes_nothing(lake: Lake) -> None:
     table.table.batches[-1] = replace(whole, claims=whole.claims[1:])
     result = lake.apply(table.table.planned(table.done)).tables[0]
     assert result.error is not None
-    assert result.error["kind"] == "ChunksMissing"
+    assert result.error.kind == "ChunksMissing"
     assert lake.current(table.table) == rows

@@ -57,8 +57,8 @@ def test_a_driver_tells_of_a_refused_row_where_and_why_but_not_what_it_held(lake
     assert done.returncode == 0, said[-3000:]
     text = (folder / "result.json").read_text()
     errors = [table.error or {} for table in PlanResult.from_json(text).tables]
-    assert [error["kind"] for error in errors] == ["MergeFailed", "MergeFailed"]
-    assert all(condition in error["message"] for error, condition in zip(errors, CONSTRAINTS.values(), strict=True))
+    assert [error.kind for error in errors] == ["MergeFailed", "MergeFailed"]
+    assert all(condition in error.message for error, condition in zip(errors, CONSTRAINTS.values(), strict=True))
     assert SECRET not in text
     assert SECRET not in said
     for condition in CONSTRAINTS.values():

@@ -128,7 +128,7 @@ def test_a_file_that_is_not_the_one_that_was_staged_is_told(lake: Lake, what: st
     file.write_bytes(content if what == "flipped" else content[:-1])
     (result,) = lake.apply(table.planned()).tables
     assert result.error is not None
-    assert result.error["kind"] == "StagedFileDiffers"
+    assert result.error.kind == "StagedFileDiffers"
     assert lake.version("history", table) == 0  # the table was created, and nothing is in it
     assert result.history_lsn is None
 

@@ -120,7 +120,7 @@ def test_a_crash_between_two_commits_is_made_good_by_the_next_plan(
     with monkeypatch.context() as patched:
         patched.setattr(target_changes.failpoints, "reach", crash)
         crashed = lake.apply(*[p.table.planned(n) for p, n in zip(tables, done, strict=True)])
-    assert {t.error and t.error["kind"] for t in crashed.tables} == {"MergeBroken"}
+    assert {t.error and t.error.kind for t in crashed.tables} == {"MergeBroken"}
     # The next plan holds more batches; the ledger may or may not have heard of the first ones.
     for played in tables:
         played.stage()

@@ -192,7 +192,7 @@ def test_a_rival_that_never_stops_ends_in_an_error_to_retry(lake: Lake, monkeypa
     monkeypatch.setattr(delta_tables, "append", overtaken)
     (result,) = lake.apply(table.planned(1)).tables
     assert result.error is not None
-    assert (result.error["kind"], result.error["move"]) == ("MergeContested", "RETRY")
+    assert (result.error.kind, result.error.move) == ("MergeContested", "RETRY")
     assert result.history_lsn == table.batches[0].end_lsn
     monkeypatch.undo()
     lake.applied(table.planned(1))

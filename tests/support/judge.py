@@ -49,7 +49,7 @@ def marked(row: TableRow) -> str | None:
     """Why the table may differ from its source: parked, or needs a backfill; None where it may not."""
     if row.state == "parked":
         assert row.error is not None
-        return f"parked: {row.error['kind']}: {row.error['message']}"
+        return f"parked: {row.error.kind}: {row.error.message}"
     return f"needs backfill: {row.backfill_reason}" if row.needs_backfill else None
 
 

@@ -175,8 +175,7 @@ class _RangeReader:
                 log.error("%s", refused)
                 self.failed[backfill.backfill] = refused
             except (KeyValueUnfit, SchemaNotFollowed) as wrong:
-                error = {"kind": type(wrong).__name__, "move": wrong.move.value, "message": str(wrong)}
-                tables.park(self._ledger, self._config.pipeline, backfill.table, error)
+                tables.park(self._ledger, self._config.pipeline, backfill.table, wrong.record())
                 self._close(backfill, f"{backfill.table} was parked: {wrong}")
 
     def _walk(

@@ -123,7 +123,7 @@ def _pending(connection: psycopg.Connection[Any], pipeline: str, backfill: Backf
     row = tables.one(connection, pipeline, backfill.table)
     parked = ""
     if row is not None and row.state == "parked" and row.error is not None:
-        parked = f" (the table is parked: {row.error.get('kind')})"
+        parked = f" (the table is parked: {row.error.kind})"
     if now.ranges_done < now.ranges:
         again = chunks.rejected_unread(connection, pipeline, backfill.backfill)
         read_again = f"{counted(again, 'chunk')} {plural(again, 'was')} read before the table changed"

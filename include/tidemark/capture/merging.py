@@ -19,14 +19,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import groupby
-from typing import Any, Final
+from typing import Any
 
 import psycopg
 
 from tidemark import failpoints
 from tidemark.config import PipelineConfig
-from tidemark.errors import LakeFailed
+from tidemark.errors import is_of_no_table
 from tidemark.formats import layout
+from tidemark.formats.error_record import ErrorRecord
 from tidemark.formats.plan import MergePlan, PlannedBatch, PlannedFile, PlannedTable
 from tidemark.formats.result import PlanResult, TableResult
 from tidemark.formats.snapshot import Snapshot
@@ -42,9 +43,6 @@ from tidemark.staging.store import Store
 from tidemark.wording import counted
 
 log = logging.getLogger(__name__)
-
-# Kinds of error that say nothing of a table: no table's counter moves for them (R6).
-OF_NO_TABLE: Final = frozenset({LakeFailed.__name__})
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +60,7 @@ class IngestedTable:
     rows: dict[str, int]
     holes: dict[str, int]
     seconds: float
-    error: dict[str, str] | None
+    error: ErrorRecord | None
     parked: bool
     backfilled: str | None = None
 
@@ -300,7 +298,7 @@ def _ingest_table(
     parked = False
     if result.error is None:
         tables.succeeded(connection, config.pipeline, result.table, result.holes)
-    elif result.error["kind"] not in OF_NO_TABLE:
+    elif not is_of_no_table(result.error):
         parked = tables.failed(
             connection, config.pipeline, result.table, result.error, park_after=config.bounds.park_after
         )

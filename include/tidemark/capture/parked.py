@@ -12,8 +12,9 @@ from collections.abc import Callable
 from shlex import quote
 
 from tidemark.config import PipelineConfig
-from tidemark.errors import BEGIN_ANEW, Move, leaves
+from tidemark.errors import BEGIN_ANEW, Move, leaf_of
 from tidemark.formats import layout
+from tidemark.formats.error_record import ErrorRecord
 from tidemark.ledger import table_errors, tables
 from tidemark.ledger.connection import connect
 from tidemark.ledger.table_errors import TableErrors
@@ -46,25 +47,25 @@ def _of_preflight(config: PipelineConfig, found: TableErrors) -> str:
     return f"Table {found.table} of pipeline {config.pipeline} {what}; the other tables go on. {found.message}"
 
 
-def _message(config: PipelineConfig, table: str, error: dict[str, str]) -> str:
+def _message(config: PipelineConfig, table: str, error: ErrorRecord) -> str:
     said = (
-        f"Table {table} of pipeline {config.pipeline} was parked ({error['kind']}): {error['message']} Its changes are "
+        f"Table {table} of pipeline {config.pipeline} was parked ({error.kind}): {error.message} Its changes are "
         "staged meanwhile, and the other tables go on."
     )
     return "\n".join([said, *ways_on(config, table, error)])
 
 
-def ways_on(config: PipelineConfig, table: str, error: dict[str, str]) -> list[str]:
+def ways_on(config: PipelineConfig, table: str, error: ErrorRecord) -> list[str]:
     """What ends the park, one line for each way that the error's remedy offers, with its commands."""
     unpark = f"python -m tidemark unpark {quote(config.path)} {quote(table)}"
-    if error["move"] == Move.RETRY:
+    if error.move == Move.RETRY:
         again = duration(config.bounds.unpark_retry_s)
         return [f"It is tried again {again} after the last time; to have the next run try it: {unpark}"]
-    leaf = {one.__name__: one for one in leaves()}.get(error["kind"])
+    leaf = leaf_of(error.kind)
     conf = quote(json.dumps({"tables": [table]}))
     backfill = f"airflow dags trigger {config.pipeline}_backfill --conf {conf}"
     offers_anew = leaf is not None and BEGIN_ANEW in leaf.remedy
-    then = f"; then: {backfill}" if error["move"] == Move.BACKFILL else ""
+    then = f"; then: {backfill}" if error.move == Move.BACKFILL else ""
     ways = [f"{'To go on with its Delta tables, once they fit' if offers_anew else 'After that'}: {unpark}{then}"]
     if offers_anew:
         name = TableName.parse(table)

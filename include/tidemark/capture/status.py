@@ -131,7 +131,7 @@ class Status:
                 continue
             name = readable(row.table)
             if row.state == "parked" and row.error is not None:
-                kind, message = row.error.get("kind", ""), row.error.get("message", "")
+                kind, message = row.error.kind, row.error.message
                 ways = tuple(ways_on(self.config, row.table, row.error))
                 yield Need("parked", kind, message, name, row.state_since, ways)
             if row.needs_backfill and not self.config.auto_backfill and row.table not in self._being_read():

@@ -47,7 +47,7 @@ def text(status: Status, *, everything: bool = False) -> str:
         for table in status.tables:
             row = table.row
             if row.error is not None and row.state != "parked":
-                message = row.error.get("message", "")
+                message = row.error.message
                 lines += ["", f"{readable(row.table)} failed at {shown_time(row.error_at)}: {message}"]
     elif status.tables:
         lines += ["", f"Every table: python -m tidemark status --all {status.config.path}"]

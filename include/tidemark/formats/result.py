@@ -10,6 +10,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from tidemark.formats.error_record import ErrorRecord
 from tidemark.lsn import Lsn
 
 FORMAT = 1
@@ -52,7 +53,7 @@ class TableResult:
     Positions are `txnVersion`s read back from Delta after the last step, None where the table has none. `rows` counts
     what was appended to history and inserted, updated, deleted in current; `swept` maps a backfill to the rows that its
     sweep removed. `holes` is what current holds of them now, None where this plan cannot have changed it. `error` is
-    None, or {"kind", "move", "message"}.
+    None where the table was merged.
     """
 
     table: str
@@ -63,7 +64,7 @@ class TableResult:
     chunks: tuple[ChunkResult, ...] = ()
     swept: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
-    error: dict[str, str] | None = None
+    error: ErrorRecord | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,7 @@ class PlanResult:
                 "chunks": [asdict(c) for c in t.chunks],
                 "swept": t.swept,
                 "seconds": t.seconds,
-                "error": t.error,
+                "error": None if t.error is None else t.error.to_json(),
             }
             for t in self.tables
         ]
@@ -125,7 +126,7 @@ class PlanResult:
                     chunks=tuple(ChunkResult(**c) for c in t["chunks"]),
                     swept=t["swept"],
                     seconds=t["seconds"],
-                    error=t["error"],
+                    error=None if t["error"] is None else ErrorRecord.from_json(t["error"]),
                 )
                 for t in raw["tables"]
             ),

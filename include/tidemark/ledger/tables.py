@@ -16,10 +16,11 @@ from datetime import datetime
 from typing import Any, Final, Literal
 
 import psycopg
-from psycopg.rows import class_row
+from psycopg.rows import kwargs_row
 from psycopg.types.json import Jsonb
 
 from tidemark.errors import Move
+from tidemark.formats.error_record import ErrorRecord
 from tidemark.formats.manifest import TableMark
 from tidemark.formats.result import Holes
 from tidemark.schema.table import TableSchema
@@ -42,7 +43,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """`error` is {"kind", "move", "message"} of the last failure, None after a success; `captured` is False while the
+    """`error` is the last failure, None after a success; `captured` is False while the
     table is not in the publication or the file; `fingerprint` is the JSON of `schema.fingerprint.Fingerprint`.
     `marked_at` is when anything last asked for a backfill, though the mark that was there may have stayed. `holes`
     maps a column to the rows whose unchanged value is known nowhere, `hole_keys` holds keys of those rows.
@@ -58,7 +59,7 @@ class TableRow:
     backfill_reason: str | None
     backfill_since: datetime | None
     marked_at: datetime | None
-    error: dict[str, str] | None
+    error: ErrorRecord | None
     error_at: datetime | None
     failed_runs: int
     tried_at: datetime | None
@@ -74,16 +75,20 @@ class TableRow:
         return self.needs_backfill and self.backfill_kind not in (EXISTING_ROWS, HOLES)
 
 
+def _row(*, error: dict[str, str] | None, **columns: Any) -> TableRow:
+    return TableRow(**columns, error=None if error is None else ErrorRecord.from_json(error))
+
+
 def all_of(connection: psycopg.Connection[Any], pipeline: str) -> list[TableRow]:
     """Every table that was ever captured, by id."""
-    with connection.cursor(row_factory=class_row(TableRow)) as cursor:
+    with connection.cursor(row_factory=kwargs_row(_row)) as cursor:
         query = f'SELECT {_COLUMNS} FROM tidemark.tables WHERE pipeline = %s ORDER BY "table"'
         return cursor.execute(query.encode(), (pipeline,)).fetchall()
 
 
 def one(connection: psycopg.Connection[Any], pipeline: str, table: str) -> TableRow | None:
     """The table's row, None where it was never captured."""
-    with connection.cursor(row_factory=class_row(TableRow)) as cursor:
+    with connection.cursor(row_factory=kwargs_row(_row)) as cursor:
         query = f'SELECT {_COLUMNS} FROM tidemark.tables WHERE pipeline = %s AND "table" = %s'
         return cursor.execute(query.encode(), (pipeline, table)).fetchone()
 
@@ -118,15 +123,14 @@ def mark(connection: psycopg.Connection[Any], pipeline: str, found: TableMark) -
     """Give the table what the drain found out about it."""
     add(connection, pipeline, found.table)
     if found.state == "parked":
-        park(connection, pipeline, found.table, {"kind": found.kind, "move": found.move, "message": found.message})
+        park(connection, pipeline, found.table, ErrorRecord(found.kind, found.move, found.message))
     else:
         mark_needs_backfill(connection, pipeline, found.table, found.kind, found.message)
 
 
-def park(connection: psycopg.Connection[Any], pipeline: str, table: str, error: dict[str, str]) -> bool:
-    """Suspend the table's merge with `error` = {"kind", "move", "message"}. True if it was not parked before, which
-    is when the pipeline's notifier fires (R6). A parked table takes a newer error unless that one is RETRY and its
-    own is not."""
+def park(connection: psycopg.Connection[Any], pipeline: str, table: str, error: ErrorRecord) -> bool:
+    """Suspend the table's merge with the error. True if it was not parked before, which is when the pipeline's notifier
+    fires (R6). A parked table takes a newer error unless that one is RETRY and its own is not."""
     with connection.transaction():
         row = connection.execute(
             'SELECT state, error FROM tidemark.tables WHERE pipeline = %s AND "table" = %s FOR UPDATE',
@@ -135,7 +139,7 @@ def park(connection: psycopg.Connection[Any], pipeline: str, table: str, error: 
         if row is None:
             raise LookupError(f"no table {table} in pipeline {pipeline}")
         state, old = row
-        if state == "parked" and error["move"] == Move.RETRY and old["move"] != Move.RETRY:
+        if state == "parked" and error.move == Move.RETRY and old["move"] != Move.RETRY:
             return False
         connection.execute(
             """
@@ -144,7 +148,7 @@ def park(connection: psycopg.Connection[Any], pipeline: str, table: str, error: 
                    state_since = CASE WHEN state = 'parked' THEN state_since ELSE clock_timestamp() END
              WHERE pipeline = %s AND "table" = %s
             """,
-            (Jsonb(error), pipeline, table),
+            (Jsonb(error.to_json()), pipeline, table),
         )
         return bool(state != "parked")
 
@@ -166,7 +170,7 @@ def unpark(connection: psycopg.Connection[Any], pipeline: str, table: str) -> bo
 
 
 def failed(
-    connection: psycopg.Connection[Any], pipeline: str, table: str, error: dict[str, str], *, park_after: int
+    connection: psycopg.Connection[Any], pipeline: str, table: str, error: ErrorRecord, *, park_after: int
 ) -> bool:
     """Record an error of the table's own result (R6): parked at once where its move is not RETRY, after `park_after`
     failed runs in a row where it is. True if this parked it."""
@@ -179,11 +183,11 @@ def failed(
              WHERE pipeline = %s AND "table" = %s
             RETURNING failed_runs
             """,
-            (Jsonb(error), pipeline, table),
+            (Jsonb(error.to_json()), pipeline, table),
         ).fetchone()
         if row is None:
             raise LookupError(f"no table {table} in pipeline {pipeline}")
-        if error["move"] == Move.RETRY and row[0] < park_after:
+        if error.move == Move.RETRY and row[0] < park_after:
             return False
         return park(connection, pipeline, table, error)
 

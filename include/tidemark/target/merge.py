@@ -38,6 +38,7 @@ from tidemark.errors import (
     PositionInsideBatch,
     TargetDiffers,
     TidemarkError,
+    is_of_no_table,
 )
 from tidemark.formats import layout
 from tidemark.formats.plan import MergePlan, PlannedBatch, PlannedTable
@@ -77,7 +78,7 @@ def apply_plan(spark: SparkSession, plan: MergePlan) -> PlanResult:
         try:
             merge = TableMerge(session, plan, table)
         except Exception as failed:  # a plan that is odd for one table is that table's error (R6)
-            return TableResult(table.table, None, None, error=_as_json(as_error(failed, table.table)))
+            return TableResult(table.table, None, None, error=as_error(failed, table.table).record())
         return merge.run()
 
     largest_first = sorted(plan.tables, key=lambda t: -t.rows)
@@ -97,15 +98,11 @@ def _lake_or_table(results: Sequence[TableResult]) -> list[TableResult]:
     if all(r.error is not None for r in results):
         return list(results)
     return [
-        replace(r, error={**r.error, "kind": MergeFailed.__name__})
-        if r.error is not None and r.error["kind"] == "LakeFailed"
+        replace(r, error=replace(r.error, kind=MergeFailed.__name__))
+        if r.error is not None and is_of_no_table(r.error)
         else r
         for r in results
     ]
-
-
-def _as_json(error: TidemarkError) -> dict[str, str]:
-    return {"kind": type(error).__name__, "move": error.move.value, "message": str(error)}
 
 
 def _is_below(position: Lsn | None, other: Lsn | None) -> bool:
@@ -164,7 +161,7 @@ class TableMerge:
             chunks=self.chunks,
             swept=self.swept,
             seconds=round(time.monotonic() - begun, 3),
-            error=None if error is None else _as_json(error),
+            error=None if error is None else error.record(),
         )
 
     def _until_at_end(self) -> State:

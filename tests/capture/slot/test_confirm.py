@@ -14,6 +14,7 @@ from sandbox.postgres import wait_for
 from tests.capture.slot.conftest import TABLE, Capture
 from tidemark.capture.confirm import ConfirmResult, confirm, confirm_up_to_staged
 from tidemark.errors import ConfirmFailed, GenerationMissing, GenerationStale, LeaseTaken, SlotBusy
+from tidemark.formats.error_record import ErrorRecord
 from tidemark.ledger import connection as ledger_connection
 from tidemark.ledger import leases, tables
 from tidemark.ledger.leases import SLOT
@@ -71,7 +72,7 @@ def test_a_parked_table_does_not_hold_the_slot(capture: Capture) -> None:
     capture.settle()
     batch = capture.stage(TABLE)
     with ledger_connection.connect(capture.ledger) as book:
-        tables.park(book, "shop", TABLE, {"kind": "TableBroken", "move": "FIX_TARGET", "message": "it is broken"})
+        tables.park(book, "shop", TABLE, ErrorRecord("TableBroken", "FIX_TARGET", "it is broken"))
     assert run(capture).after == batch.end_lsn
 
 

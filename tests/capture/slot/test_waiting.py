@@ -12,6 +12,7 @@ from tests.conftest import create_database, drop_database
 from tidemark.capture import waiting
 from tidemark.capture.confirm import confirm
 from tidemark.capture.waiting import Waiting, changes_waiting
+from tidemark.formats.error_record import ErrorRecord
 from tidemark.ledger import connection as ledger_connection
 from tidemark.ledger import tables
 
@@ -77,7 +78,7 @@ def test_an_unapplied_batch_is_work_unless_its_table_is_parked(idle: Capture) ->
     idle.in_ledger("UPDATE tidemark.generations SET heartbeat_at = clock_timestamp()")
     assert TABLE in look(idle).reason
     with ledger_connection.connect(idle.ledger) as book:
-        tables.park(book, "shop", TABLE, {"kind": "TableBroken", "move": "FIX_TARGET", "message": "it is broken"})
+        tables.park(book, "shop", TABLE, ErrorRecord("TableBroken", "FIX_TARGET", "it is broken"))
     assert "confirmed up to" in look(idle).reason
     idle.advance(batch.end_lsn)
     assert look(idle).waiting is False

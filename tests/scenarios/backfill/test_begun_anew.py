@@ -66,7 +66,7 @@ def test_a_table_without_its_delta_tables_begins_anew(new_environment: Callable[
         assert let_go_on(shop, table, anew=False)[1]
     shop.execute(f"DELETE FROM {ITEM} WHERE id = 3")
     shop.run()
-    assert [row(shop, table).error["kind"] for table in (ITEM, SHAPED)] == ["PositionBelowPlan", "SchemaVersionsDiffer"]
+    assert [row(shop, table).error.kind for table in (ITEM, SHAPED)] == ["PositionBelowPlan", "SchemaVersionsDiffer"]
 
     for table in (ITEM, SHAPED):
         assert let_go_on(shop, table, anew=True)[1]
