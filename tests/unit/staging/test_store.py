@@ -124,3 +124,17 @@ def test_a_folder_with_the_setgid_bit_shares_what_is_written_with_its_group(tmp_
     store = Store(str(tmp_path / "lake"))
     store.write_atomic("shop/plans/p/plan.json", b"plan")
     assert modes(pipeline) == {"plans": 0o2750, "plans/p": 0o2750, "plans/p/plan.json": 0o640}
+
+
+def test_a_file_on_disk_is_fsynced_before_it_counts_as_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    real = os.fsync
+
+    def record(descriptor: int) -> None:
+        synced.append(os.fstat(descriptor).st_size)
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", record)
+    with Store(str(tmp_path)).create("one.bin") as file:
+        file.write(b"four")
+    assert synced == [4]

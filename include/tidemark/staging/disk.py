@@ -1,0 +1,111 @@
+"""Files of a local disk, by absolute path: `store.Files` over the operating system.
+
+What is written is in the page cache only, and so is a new name in its folder: files are fsynced, then their folders,
+and a file that is put in place whole is written aside and renamed.
+
+Everything that is written here is for the owner alone, whatever the umask says: rows, plans and keys are nobody's to
+read before they are in the lake's tables (which Spark writes). Folders that are there keep their modes, and one with
+the setgid bit shares with its group what that may do in it: so Spark may run as another user.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import uuid
+from pathlib import Path
+from typing import IO
+
+
+class Disk:
+    """`root` is the lake's, where `sync_folders` ends."""
+
+    def __init__(self, root: str) -> None:
+        self._root = Path(root)
+
+    def open_new(self, target: str) -> IO[bytes]:
+        self._make_folders(Path(target).parent)
+        return _create_private(Path(target))
+
+    def sync(self, file: IO[bytes]) -> None:
+        file.flush()
+        os.fsync(file.fileno())
+
+    def sync_folders(self, target: str) -> None:
+        top = Path(target)
+        for below, _, _ in os.walk(top, topdown=False):
+            _fsync_folder(Path(below))
+        for parent in top.parents:
+            _fsync_folder(parent)
+            if parent == self._root:
+                break
+
+    def write_atomic(self, target: str, content: bytes) -> None:
+        final = Path(target)
+        self._make_folders(final.parent)
+        aside = final.with_name(f".{final.name}.{uuid.uuid4().hex}")
+        try:
+            with _create_private(aside) as out:
+                out.write(content)
+                self.sync(out)
+            aside.rename(final)
+        finally:
+            aside.unlink(missing_ok=True)
+        _fsync_folder(final.parent)
+
+    def open(self, target: str) -> IO[bytes]:
+        return Path(target).open("rb")
+
+    def exists(self, target: str) -> bool:
+        return Path(target).exists()
+
+    def size(self, target: str) -> int:
+        return Path(target).stat().st_size
+
+    def list(self, target: str) -> list[str]:
+        try:
+            return [entry.name for entry in Path(target).iterdir()]
+        except FileNotFoundError:
+            return []
+
+    def delete(self, target: str) -> None:
+        if Path(target).is_dir():
+            shutil.rmtree(target)
+        else:
+            Path(target).unlink(missing_ok=True)
+
+    def _make_folders(self, folder: Path) -> None:
+        """Those that are missing. The root and the pipelines' folders in it hold tables for others to read."""
+        open_to_others = {self._root, *(p for p in (folder, *folder.parents) if p.parent == self._root)}
+        for missing in [p for p in (*reversed(folder.parents), folder) if not p.exists()]:
+            if missing in open_to_others or not missing.is_relative_to(self._root):
+                missing.mkdir(exist_ok=True)
+                continue
+            shared = _shared_with_group(missing.parent)
+            missing.mkdir(mode=0o700, exist_ok=True)
+            if shared:
+                missing.chmod(0o2700 | shared)
+
+
+def _create_private(path: Path) -> IO[bytes]:
+    """A new file that its owner alone can read and write. Raises FileExistsError."""
+    file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
+    shared = _shared_with_group(path.parent) & 0o060
+    if shared:
+        os.fchmod(file.fileno(), 0o600 | shared)
+    return file
+
+
+def _shared_with_group(folder: Path) -> int:
+    """What the group may do in a folder with the setgid bit; 0 in any other."""
+    mode = folder.stat().st_mode
+    return mode & 0o070 if mode & stat.S_ISGID else 0
+
+
+def _fsync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
