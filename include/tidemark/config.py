@@ -7,6 +7,8 @@ the meaning in `help`, and docs/configuration.md is generated from all three.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -52,6 +54,7 @@ class Bounds:
     readers: int = _fixed(2, "tasks that read a backfill at the same time, where its form does not say")
     join_wait_s: int = _fixed(300, "how long a backfill waits for transactions older than the table's capture")
     filter_s: int = _fixed(3600, "longest statement of a backfill with a row filter")
+    file_settle_s: int = _fixed(600, "how long after a change of the file its older text counts as a worker that lags")
     backfill_idle_s: int = _fixed(86_400, "an open backfill that nobody reads for so long is closed")
 
 
@@ -165,6 +168,27 @@ class PipelineConfig:
                         f"says {word}"
                     )
         return found
+
+    @property
+    def digest(self) -> str:
+        """A digest of what the file says of slot, publication, tables and their columns: equal for two files that
+        capture the same, however they are written."""
+
+        def part(text: str, quoted: bool) -> list[Any]:
+            return [text, quoted and bool(set("*?[") & set(text))]  # quotes around no pattern mean nothing
+
+        rules = sorted(
+            [
+                [part(*name) for name in split_pattern(rule.pattern)],
+                sorted(set(rule.leave_out)),
+                sorted(rule.mask.items()),
+                sorted(rule.target.items()),
+                sorted(set(rule.clear)),
+            ]
+            for rule in self.tables
+        )
+        said = [self.slot, self.publication, self.mask_salt_connection, rules]
+        return hashlib.sha256(json.dumps(said).encode()).hexdigest()
 
     @property
     def application_name(self) -> str:

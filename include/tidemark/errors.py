@@ -269,6 +269,28 @@ class UnexpectedError(RetryError):
 # --- leases and ledger ------------------------------------------------------------------------------------------------
 
 
+class PipelineFileDiffers(RetryError):
+    happened = (
+        "This worker's file of pipeline {pipeline} is not the one that the last preflight had: what it says of tables, "
+        "masks, left-out or retyped columns, slot or publication differs. Nothing was read"
+    )
+    remedy = (
+        "Bring the same file to all workers; the retry goes on once they agree. If the file was changed just now, the "
+        "preflight of the next run takes it."
+    )
+
+
+class PipelineFileSuperseded(RetryError):
+    happened = (
+        "This worker has the file of pipeline {pipeline} as it was before {superseded_at}, when a preflight took a "
+        "newer one. Nothing was changed"
+    )
+    remedy = (
+        "Bring the newer file to this worker. Whoever goes back to the older file on purpose waits: from {until} on, "
+        "preflight takes it."
+    )
+
+
 class LeaseTaken(RetryError):
     happened = "The lease {lease} of pipeline {pipeline} is held by {holder} until {until}"
     remedy = "Wait for that task to end; the retry takes the lease over when it has."

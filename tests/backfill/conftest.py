@@ -92,7 +92,7 @@ def a_pipeline(source: str, ledger: str, folder: Path, connection: psycopg.Conne
         tables=(TableRule("public.*"),),
         lake=str(folder / "lake"),
         ledger_connection="ledger",
-        bounds=Bounds(drain_stall_s=20, lock_timeout_s=2, join_wait_s=5),
+        bounds=Bounds(drain_stall_s=20, file_settle_s=0, lock_timeout_s=2, join_wait_s=5),
     )
     return Captured(config, source, ledger, connection)
 

@@ -128,7 +128,7 @@ def pipeline(source: str, ledger_database: str, tmp_path: Path) -> Iterator[Pipe
         tables=(TableRule("public.*"),),
         lake=str(tmp_path / "lake"),
         ledger_connection="ledger",
-        bounds=Bounds(drain_stall_s=20),
+        bounds=Bounds(drain_stall_s=20, file_settle_s=0),
     )
     with psycopg.connect(source, autocommit=True) as connection:
         yield Pipeline(config, source, ledger_database, connection)

@@ -118,7 +118,7 @@ class World:
         return found
 
     def mark(self, kind: str = tables.EXISTING_ROWS, table: str = "s.a") -> None:
-        tables.add(self.book, "shop", table)
+        joins.join(self.book, "shop", table, 800, WalPoint(1, Lsn(50)), backfill=None)
         tables.mark_needs_backfill(self.book, "shop", table, kind, "rows from before")
 
     def wanted(self) -> list[Wanted]:
@@ -388,6 +388,7 @@ def test_a_table_that_is_parked_or_not_captured_is_left_alone(world: World) -> N
 
 
 def test_holes_are_wanted_by_their_keys_and_as_a_whole_where_there_are_too_many(world: World) -> None:
+    joins.join(world.book, "shop", "s.a", 800, WalPoint(1, Lsn(50)), backfill=None)
     world.stage("s.a")
     world.merge(holes=Holes({"body": 1}, (("2", "x"),)))
     (found,) = world.wanted()

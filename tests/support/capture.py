@@ -249,5 +249,5 @@ def pipeline_config(
         lake=str(lake),
         ledger_connection="ledger",
         mask_salt_connection="salt",
-        bounds=dataclasses.replace(Bounds(drain_stall_s=30), **(bounds or {})),
+        bounds=dataclasses.replace(Bounds(drain_stall_s=30, file_settle_s=0), **(bounds or {})),
     )

@@ -45,7 +45,7 @@ from tidemark.errors import (
 )
 from tidemark.failpoints import reach
 from tidemark.findings import listed
-from tidemark.ledger import backfills, chunks, generations, joins, migrations, tables
+from tidemark.ledger import backfills, chunks, generations, joins, migrations, pipeline_files, tables
 from tidemark.ledger import connection as ledger_sessions
 from tidemark.ledger.backfills import Backfill, Key, KeyOrder, Mode, NewRange
 from tidemark.ledger.tables import TableRow
@@ -139,6 +139,7 @@ def plan(
         sessions.connect(source, config) as source_conn,
     ):
         migrations.require(ledger_conn)
+        pipeline_files.require(ledger_conn, config.pipeline, config.digest)
         try:
             planner = _Planner(config, source_conn, ledger_conn, ledger, run_id, holder, request, reader_wait_s)
             return planner.plan(now, token)

@@ -42,9 +42,9 @@ from tidemark.errors import (
 )
 from tidemark.failpoints import reach
 from tidemark.formats.watermark import Watermark
-from tidemark.ledger import backfills, chunks, leases, migrations, tables
+from tidemark.ledger import backfills, chunks, leases, migrations, pipeline_files, tables
 from tidemark.ledger import connection as ledger_sessions
-from tidemark.ledger.backfills import Backfill
+from tidemark.ledger.backfills import Backfill, Key
 from tidemark.ledger.chunks import Range, ReadChunk
 from tidemark.ledger.leases import Lease
 from tidemark.source import wal_messages
@@ -226,7 +226,7 @@ class _RangeReader:
                 seconds=read.seconds,
             )
             reach("read.before_chunk")
-            if not chunks.record(self._ledger, lease, chunk, cursor_before=part.cursor, done=read.done):
+            if not self._record(lease, chunk, part.cursor, done=read.done):
                 log.info("Chunk %s of %s was read by another, or is not wanted any more", part.chunk, backfill.table)
                 self._store.delete(read.folder)
                 return
@@ -236,6 +236,13 @@ class _RangeReader:
             self.result += ReadResult(1, read.rows, int(read.done))
             self._note(backfill, part, read, limit)
             part = replace(part, cursor=upper or part.cursor, next_chunk=part.next_chunk + 1, done=read.done)
+
+    def _record(self, lease: Lease, chunk: ReadChunk, cursor_before: Key | None, *, done: bool) -> bool:
+        """False where the chunk is not wanted any more. Raises PipelineFileDiffers where it was read by another file
+        than the one that holds when it is recorded."""
+        with self._ledger.transaction():
+            pipeline_files.require(self._ledger, self._config.pipeline, self._config.digest)
+            return chunks.record(self._ledger, lease, chunk, cursor_before=cursor_before, done=done)
 
     def _note(self, backfill: Backfill, part: Range, read: ChunkRead, limit: int) -> None:
         """Size the next chunk by this one's pace, and say how far the backfill is."""

@@ -37,7 +37,7 @@ from tidemark.errors import DrainStalled, SlotBusy
 from tidemark.failpoints import reach
 from tidemark.formats import layout
 from tidemark.formats.manifest import BatchManifest, SourceIdentity, TableMark
-from tidemark.ledger import batches, chunks, leases, migrations, schema_versions, table_errors, tables
+from tidemark.ledger import batches, chunks, leases, migrations, pipeline_files, schema_versions, table_errors, tables
 from tidemark.ledger import connection as ledger_sessions
 from tidemark.ledger import generations as ledger_generations
 from tidemark.ledger.leases import Lease
@@ -113,6 +113,8 @@ def drain(
             ) as source_conn,
             _outages(source_conn),
         ):
+            # The lease keeps every preflight from noting another file while this drain works.
+            pipeline_files.require(ledger_conn, config.pipeline, config.digest)
             store = Store(config.lake)
             open_generation = generation.settle(config, source_conn, ledger_conn, store, lease)
             done = _of_run(ledger_conn, config, run_id)

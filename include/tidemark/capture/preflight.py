@@ -47,7 +47,7 @@ from tidemark.errors import (
 )
 from tidemark.findings import Finding, Report, listed
 from tidemark.formats import layout
-from tidemark.ledger import belongings, generations, joins, migrations, table_errors
+from tidemark.ledger import belongings, generations, joins, migrations, pipeline_files, table_errors
 from tidemark.ledger import connection as ledger_sessions
 from tidemark.ledger import notes as ledger_notes
 from tidemark.ledger import tables as ledger_tables
@@ -157,6 +157,10 @@ class _Look:
     def note(self, check: str, message: str) -> None:
         self.findings.append(Finding("note", check, message))
 
+    @property
+    def settle_s(self) -> int:
+        return self.config.bounds.file_settle_s
+
     # --- looking ------------------------------------------------------------------------------------------------------
 
     def lake(self) -> None:
@@ -189,6 +193,8 @@ class _Look:
             with ledger_sessions.connect(self.ledger_conninfo) as ledger:
                 self.transport("ledger", self.config.ledger_connection, ledger)
                 self.same_database(source, ledger)
+                if self.act:
+                    pipeline_files.refuse_superseded(ledger, self.config.pipeline, self.config.digest, self.settle_s)
                 rows = ledger_tables.all_of(ledger, self.config.pipeline)
                 captured = frozenset(TableName.parse(row.table) for row in rows if row.captured)
                 followed = () if facts.standby else self.guarded(source, ledger)
@@ -344,9 +350,12 @@ class _Look:
     ) -> None:
         """Publication, slot, generation, tables: whatever is missing, under the lease `slot`, as a drain has it."""
         self.look_again_at_marked(source, ledger, found)
-        if slot is not None and not self.adopt_slot and not self.pending(ledger, facts, found, published):
+        same_file = pipeline_files.holds(ledger, self.config.pipeline, self.config.digest)
+        if slot is not None and same_file and not (self.adopt_slot or self.pending(ledger, facts, found, published)):
             return
         with hold(self.ledger_conninfo, self.config.pipeline, SLOT, self.holder, wait_s=LEASE_WAIT_S) as lease:
+            # Before anything is done by it: a drain with another file waits from here on.
+            pipeline_files.note(ledger, lease, self.config.digest, self.settle_s)
             # Another preflight may have done all of it meanwhile.
             published = publication.read(source, self.config.publication)
             # A table that left is recorded before it can come back, so that coming back is seen as a join.

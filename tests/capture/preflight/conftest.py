@@ -39,7 +39,7 @@ def shop(databases: tuple[PostgresServer, str, str], tmp_path: Path) -> Iterator
         tables=(TableRule("shop.*", line=3),),
         lake=str(tmp_path / "lake"),
         ledger_connection="ledger",
-        bounds=Bounds(lock_timeout_s=1),
+        bounds=Bounds(lock_timeout_s=1, file_settle_s=0),
         path="shop.yaml",
     )
     made = Shop(server, source, ledger, config)

@@ -273,7 +273,15 @@ class TestAPublicationOfSomebodyElse:
 def forget_everything(shop: Shop) -> None:
     """The ledger is another one, of which nothing is written yet."""
     with psycopg.connect(shop.ledger, autocommit=True) as book:
-        for table in ("belongings", "schema_versions", "tables", "generations", "leases", "pipelines"):
+        for table in (
+            "belongings",
+            "schema_versions",
+            "tables",
+            "generations",
+            "leases",
+            "pipeline_files",
+            "pipelines",
+        ):
             book.execute(
                 f"DELETE FROM tidemark.{table} WHERE pipeline = %s".encode(),
                 (shop.config.pipeline,),

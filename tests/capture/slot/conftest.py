@@ -151,7 +151,7 @@ def capture_of(source: str, ledger: str, lake: Path) -> Capture:
         tables=(TableRule("public.*"),),
         lake=str(lake),
         ledger_connection="ledger",
-        bounds=Bounds(lock_timeout_s=2),
+        bounds=Bounds(lock_timeout_s=2, file_settle_s=0),
     )
     made = Capture(source, ledger, config)
     made.at_source("CREATE TABLE public.item (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, note text)")

@@ -1,0 +1,152 @@
+"""Workers whose pipeline files differ: whoever has another file than the last preflight waits, and nothing is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from tests.backfill.conftest import Captured
+from tidemark.capture.preflight import preflight
+from tidemark.config import Bounds, PipelineConfig, TableRule
+from tidemark.errors import PipelineFileDiffers, PipelineFileSuperseded
+from tidemark.ledger import connection as ledger_sessions
+
+SETTLE_S = 600
+
+
+@contextmanager
+def another_worker(captured: Captured, *rules: TableRule) -> Iterator[None]:
+    """What follows is done where the file says this of tables."""
+    there = captured.config
+    captured.config = replace(there, tables=rules)
+    yield
+    captured.config = there
+
+
+@pytest.fixture
+def two_tables(captured: Captured) -> Captured:
+    """A pipeline that captures public.a and has not heard of public.b."""
+    captured.execute("CREATE TABLE a (id int PRIMARY KEY, note text)", "CREATE TABLE b (id int PRIMARY KEY, note text)")
+    bounds = replace(captured.config.bounds, file_settle_s=SETTLE_S)
+    captured.config = replace(captured.config, tables=(TableRule("public.a"),), bounds=bounds)
+    captured.capture()
+    captured.drain()
+    return captured
+
+
+BOTH = (TableRule("public.a"), TableRule("public.b"))
+
+
+def test_a_drain_with_an_older_file_waits_and_loses_nothing_of_a_table_that_joined(two_tables: Captured) -> None:
+    with another_worker(two_tables, *BOTH):
+        two_tables.capture()
+    two_tables.execute("INSERT INTO b VALUES (1, 'one')")
+    before = len(two_tables.registered())
+    with pytest.raises(PipelineFileDiffers):
+        two_tables.drain()
+    assert len(two_tables.registered()) == before
+    with another_worker(two_tables, *BOTH):
+        two_tables.drain()
+        assert [row["id"] for row in two_tables.staged("public.b")] == [1]
+
+
+def test_a_drain_with_a_newer_file_waits_for_its_preflight(two_tables: Captured) -> None:
+    """It might know of a mask that nobody looked for yet."""
+    with another_worker(two_tables, TableRule("public.a", mask={"note": "null"})):
+        with pytest.raises(PipelineFileDiffers):
+            two_tables.drain()
+        two_tables.capture()
+        two_tables.drain()
+
+
+def test_a_new_mask_is_passed_by_neither_in_the_stream_nor_in_a_chunk(two_tables: Captured) -> None:
+    two_tables.execute("INSERT INTO a VALUES (1, 'a secret')")
+    (backfill,) = two_tables.plan(tables=["public.a"])
+    with another_worker(two_tables, TableRule("public.a", mask={"note": "null"})):
+        two_tables.capture()
+    with pytest.raises(PipelineFileDiffers):
+        two_tables.drain()
+    with pytest.raises(PipelineFileDiffers):
+        two_tables.read()
+    assert two_tables.chunks(backfill) == []
+    with another_worker(two_tables, TableRule("public.a", mask={"note": "null"})):
+        two_tables.drain()
+        two_tables.read()
+        assert [row["note"] for row in two_tables.rows(backfill)] == [None]
+    with pytest.raises(PipelineFileDiffers):
+        two_tables.plan(tables=["public.a"])
+
+
+def test_a_preflight_with_the_file_of_before_changes_nothing_until_it_is_meant(two_tables: Captured) -> None:
+    with another_worker(two_tables, *BOTH):
+        two_tables.capture()
+    report = preflight(two_tables.config, source=two_tables.source, ledger=two_tables.ledger)
+    assert "as it was before" in str(report)
+    with pytest.raises(PipelineFileSuperseded):
+        report.raise_for_errors()
+    published = "SELECT array_agg(tablename::text ORDER BY 1) FROM pg_publication_tables"
+    assert two_tables.one(published) == ["a", "b"]
+    with ledger_sessions.connect(two_tables.ledger) as ledger:
+        ledger.execute(
+            "UPDATE tidemark.pipeline_files SET superseded_at = superseded_at - make_interval(secs => %s)", (SETTLE_S,)
+        )
+    two_tables.capture()
+    assert two_tables.one(published) == ["a"]
+    two_tables.drain()
+
+
+def test_a_look_at_another_file_takes_no_notice_of_it(two_tables: Captured) -> None:
+    with another_worker(two_tables, *BOTH):
+        preflight(two_tables.config, source=two_tables.source, ledger=two_tables.ledger, act=False)
+    two_tables.drain()
+
+
+def test_a_ledger_without_a_digest_lets_pass(two_tables: Captured) -> None:
+    """As behind an upgrade, until the next preflight."""
+    with ledger_sessions.connect(two_tables.ledger) as ledger:
+        ledger.execute("DELETE FROM tidemark.pipeline_files")
+    two_tables.drain()
+    two_tables.capture()
+    with another_worker(two_tables, *BOTH), pytest.raises(PipelineFileDiffers):
+        two_tables.drain()
+
+
+def file(*rules: TableRule, **options: object) -> str:
+    told = {"slot": "s", "publication": "p", "mask_salt_connection": None, **options}
+    return PipelineConfig(
+        pipeline="shop",
+        source_connection="source",
+        manage_publication=True,
+        tables=rules,
+        lake="lake",
+        ledger_connection="ledger",
+        **told,  # type: ignore[arg-type]
+    ).digest
+
+
+def test_what_captures_the_same_has_one_digest_however_it_is_written() -> None:
+    said = file(TableRule("s.a", leave_out=("x", "y"), mask={"m": "null", "n": "sha256"}), TableRule("s.b_*"))
+    again = TableRule("s.a", leave_out=("y", "x"), mask={"n": "sha256", "m": "null"}, line=9)
+    assert file(TableRule('"s".b_*', line=3), again) == said
+    assert file(again, TableRule("s.b_*"), bounds=Bounds(batch_rows=7)) == said
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        (TableRule("s.a"), TableRule("s.b")),
+        (TableRule("s.a", leave_out=("x",)),),
+        (TableRule("s.a", mask={"x": "null"}),),
+        (TableRule("s.a", mask={"x": "sha256"}),),
+        (TableRule("s.a", target={"x": "text"}),),
+        (TableRule("s.a", clear=("x",)),),
+        (TableRule("s.*"),),
+        (TableRule('"s"."*"'),),
+    ],
+)
+def test_what_captures_otherwise_has_another_digest(other: tuple[TableRule, ...]) -> None:
+    everything = [file(TableRule("s.a")), file(*other), file(TableRule("s.a"), slot="other")]
+    assert len(set(everything)) == 3
