@@ -154,3 +154,15 @@ def test_following_needs_the_lease(ledger: str, book: Book, lease: Lease, genera
     with leases.hold(ledger, "shop", leases.SLOT, "drain/1"), pytest.raises(LeaseLost):
         follow(book, lease)
     assert generations.required(book, "shop").timeline == 1
+
+
+def test_a_join_and_its_mark_are_there_both_or_not_at_all(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table that is captured with a horizon is never judged again, so its mark must not come later."""
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(joins.tables, "mark_needs_backfill", die)
+    with pytest.raises(KeyboardInterrupt):
+        joins.join(book, "shop", "s.new", 700, WalPoint(1, BELOW), backfill=(joins.EXISTING_ROWS, "it had rows"))
+    assert tables.one(book, "shop", "s.new") is None

@@ -38,20 +38,22 @@ def join(
     """Record the join; `backfill` is (kind, reason) where the table needs one. `seen` is where in WAL all that it was
     judged by is durable.
 
-    A mark that it already has stays, as `tables.mark_needs_backfill` says.
+    A mark that it already has stays, as `tables.mark_needs_backfill` says. Join and mark are one transaction: a table
+    that is captured with a horizon is never judged again.
     """
-    connection.execute(
-        """
-        INSERT INTO tidemark.tables AS known
-               (pipeline, "table", join_horizon, joined_timeline, joined_lsn) VALUES (%s, %s, %s, %s, %s)
-        ON CONFLICT (pipeline, "table") DO UPDATE
-           SET captured = true, join_horizon = excluded.join_horizon, forgotten_at = NULL,
-               joined_timeline = excluded.joined_timeline, joined_lsn = excluded.joined_lsn
-        """,
-        (pipeline, table, horizon, seen.timeline, seen.lsn),
-    )
-    if backfill is not None:
-        tables.mark_needs_backfill(connection, pipeline, table, *backfill)
+    with connection.transaction():
+        connection.execute(
+            """
+            INSERT INTO tidemark.tables AS known
+                   (pipeline, "table", join_horizon, joined_timeline, joined_lsn) VALUES (%s, %s, %s, %s, %s)
+            ON CONFLICT (pipeline, "table") DO UPDATE
+               SET captured = true, join_horizon = excluded.join_horizon, forgotten_at = NULL,
+                   joined_timeline = excluded.joined_timeline, joined_lsn = excluded.joined_lsn
+            """,
+            (pipeline, table, horizon, seen.timeline, seen.lsn),
+        )
+        if backfill is not None:
+            tables.mark_needs_backfill(connection, pipeline, table, *backfill)
 
 
 def leave(connection: psycopg.Connection[Any], pipeline: str, table: str) -> None:
