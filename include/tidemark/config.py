@@ -173,24 +173,32 @@ class PipelineConfig:
     def digest(self) -> str:
         """A digest of what the file says of slot, publication, tables and their columns: equal for two files that
         capture the same, however they are written."""
+        return _digest([self.slot, self.publication, self.mask_salt_connection, [_meant(rule) for rule in self.tables]])
 
-        def part(text: str, quoted: bool) -> list[Any]:
-            return [text, quoted and bool(set("*?[") & set(text))]  # quotes around no pattern mean nothing
-
-        rules = sorted(
-            [
-                [part(*name) for name in split_pattern(rule.pattern)],
-                sorted(set(rule.leave_out)),
-                sorted(rule.mask.items()),
-                sorted(rule.target.items()),
-                sorted(set(rule.clear)),
-            ]
-            for rule in self.tables
-        )
-        said = [self.slot, self.publication, self.mask_salt_connection, rules]
-        return hashlib.sha256(json.dumps(said).encode()).hexdigest()
+    @property
+    def columns_digest(self) -> str:
+        """A digest of what the file says of columns: masked, left out, retyped, in clear."""
+        rules = [rule for rule in self.tables if rule.leave_out or rule.mask or rule.target or rule.clear]
+        return _digest([self.mask_salt_connection, [_meant(rule) for rule in rules]])
 
     @property
     def application_name(self) -> str:
         """What Tidemark's own backends call themselves in pg_stat_activity."""
         return f"tidemark_{self.pipeline}"
+
+
+def _meant(rule: TableRule) -> list[Any]:
+    """What an entry says, however it is written; quotes around no pattern mean nothing."""
+    parts = split_pattern(rule.pattern)
+    return [
+        [[text, quoted and bool(set("*?[") & set(text))] for text, quoted in parts],
+        sorted(set(rule.leave_out)),
+        sorted(rule.mask.items()),
+        sorted(rule.target.items()),
+        sorted(set(rule.clear)),
+    ]
+
+
+def _digest(said: list[Any]) -> str:
+    *others, rules = said
+    return hashlib.sha256(json.dumps([*others, sorted(rules)]).encode()).hexdigest()

@@ -276,7 +276,7 @@ class PipelineFileDiffers(RetryError):
     )
     remedy = (
         "Bring the same file to all workers; the retry goes on once they agree. If the file was changed just now, the "
-        "preflight of the next run takes it."
+        "capture's next preflight takes it, once it finds no error."
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,6 +14,7 @@ from tidemark.capture.preflight import preflight
 from tidemark.config import Bounds, PipelineConfig, TableRule
 from tidemark.errors import PipelineFileDiffers, PipelineFileSuperseded
 from tidemark.ledger import connection as ledger_sessions
+from tidemark.ledger import leases, pipeline_files
 
 SETTLE_S = 600
 
@@ -64,20 +66,76 @@ def test_a_drain_with_a_newer_file_waits_for_its_preflight(two_tables: Captured)
 
 def test_a_new_mask_is_passed_by_neither_in_the_stream_nor_in_a_chunk(two_tables: Captured) -> None:
     two_tables.execute("INSERT INTO a VALUES (1, 'a secret')")
-    (backfill,) = two_tables.plan(tables=["public.a"])
+    (before,) = two_tables.plan(tables=["public.a"])
     with another_worker(two_tables, TableRule("public.a", mask={"note": "null"})):
         two_tables.capture()
     with pytest.raises(PipelineFileDiffers):
         two_tables.drain()
-    with pytest.raises(PipelineFileDiffers):
-        two_tables.read()
-    assert two_tables.chunks(backfill) == []
+    two_tables.read()
+    assert two_tables.chunks(before) == []
     with another_worker(two_tables, TableRule("public.a", mask={"note": "null"})):
         two_tables.drain()
+        assert two_tables.again(before).state == "closed"
+        (backfill,) = two_tables.plan(tables=["public.a"])
         two_tables.read()
         assert [row["note"] for row in two_tables.rows(backfill)] == [None]
     with pytest.raises(PipelineFileDiffers):
         two_tables.plan(tables=["public.a"])
+
+
+def test_a_chunk_read_in_clear_is_not_claimed_behind_a_new_mask(two_tables: Captured) -> None:
+    """The reader saw a change that is staged with its mask, later: the chunk's row would stand above it."""
+    (backfill,) = two_tables.plan(tables=["public.a"])
+    two_tables.execute("INSERT INTO a VALUES (1, 'a secret')")
+    two_tables.read()
+    assert [row["note"] for row in two_tables.rows(backfill)] == ["a secret"]
+    with another_worker(two_tables, TableRule("public.a", mask={"note": "null"})):
+        two_tables.capture()
+        two_tables.drain()
+        assert [row["note"] for row in two_tables.staged("public.a")] == [None]
+    assert not [claim for m in two_tables.manifests() for t in m.tables for claim in t.claims]
+
+
+def test_a_table_that_is_added_closes_no_backfill(two_tables: Captured) -> None:
+    (backfill,) = two_tables.plan(tables=["public.a"])
+    with another_worker(two_tables, *BOTH):
+        two_tables.capture()
+    with pytest.raises(PipelineFileDiffers):
+        two_tables.read()
+    assert two_tables.chunks(backfill) == []
+    with another_worker(two_tables, *BOTH):
+        two_tables.read()
+    assert [chunk.rows for chunk in two_tables.chunks(backfill)] == [0]
+    assert two_tables.again(backfill).state == "open"
+
+
+def test_whoever_waits_for_a_note_sees_what_was_noted(two_tables: Captured) -> None:
+    """A reader records its chunk just as another file is noted: it waits, and then finds that its own holds no more."""
+    config = two_tables.config
+    other = replace(config, tables=(TableRule("public.a", mask={"note": "null"}),))
+    raised: list[type[BaseException]] = []
+
+    def compare() -> None:
+        with ledger_sessions.connect(two_tables.ledger) as ledger:
+            try:
+                pipeline_files.require(ledger, config.pipeline, config.digest)
+            except PipelineFileDiffers as differs:
+                raised.append(type(differs))
+
+    with (
+        leases.hold(two_tables.ledger, config.pipeline, leases.SLOT, "preflight/1") as lease,
+        ledger_sessions.connect(two_tables.ledger) as ledger,
+    ):
+        with ledger.transaction():
+            pipeline_files.note(ledger, lease, other)
+            reader = threading.Thread(target=compare)
+            reader.start()
+            with ledger_sessions.connect(two_tables.ledger) as watching:
+                waits = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+                while watching.execute(waits.encode()).fetchone() == (0,):
+                    reader.join(0.01)
+        reader.join(30)
+    assert raised == [PipelineFileDiffers]
 
 
 def test_a_preflight_with_the_file_of_before_changes_nothing_until_it_is_meant(two_tables: Captured) -> None:

@@ -20,7 +20,6 @@ from sandbox.postgres import PostgresServer, running, wait_for
 from tests.backfill.conftest import Captured, a_pipeline
 from tests.conftest import create_database
 from tidemark.backfill import ranges
-from tidemark.ledger import chunks
 from tidemark.lsn import Lsn
 from tidemark.source.wal_messages import make_durable
 
@@ -70,7 +69,7 @@ def test_a_commit_that_a_chunk_saw_outlives_a_crash(
 ) -> None:
     """The reader dies just after it recorded the chunk, so that nothing of its own makes the WAL durable."""
     (backfill,) = captured.plan(tables=["public.t"])
-    real = chunks.record
+    real = ranges._RangeReader._record
 
     def record_and_die(*given: object, **options: object) -> bool:
         assert real(*given, **options)  # type: ignore[arg-type]
@@ -80,7 +79,7 @@ def test_a_commit_that_a_chunk_saw_outlives_a_crash(
         with pytest.raises(KeyboardInterrupt):
             captured.read()
 
-    monkeypatch.setattr(ranges.chunks, "record", record_and_die)
+    monkeypatch.setattr(ranges._RangeReader, "_record", record_and_die)
     with psycopg.connect(captured.source) as writer:
         writer.execute("LOCK TABLE t")  # the reader waits for it, behind its low watermark
         reading = threading.Thread(target=read_and_die)

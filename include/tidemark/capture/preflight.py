@@ -354,13 +354,15 @@ class _Look:
         if slot is not None and same_file and not (self.adopt_slot or self.pending(ledger, facts, found, published)):
             return
         with hold(self.ledger_conninfo, self.config.pipeline, SLOT, self.holder, wait_s=LEASE_WAIT_S) as lease:
-            # Before anything is done by it: a drain with another file waits from here on.
-            pipeline_files.note(ledger, lease, self.config.digest, self.settle_s)
+            pipeline_files.refuse_superseded(ledger, self.config.pipeline, self.config.digest, self.settle_s)
             # Another preflight may have done all of it meanwhile.
             published = publication.read(source, self.config.publication)
-            # A table that left is recorded before it can come back, so that coming back is seen as a join.
+            # A table that left is recorded before it can come back, so that coming back is seen as a join; and before
+            # its file holds, since a drain by that file passes it over.
             for left in self.leaving(ledger, found, published):
                 joins.leave(ledger, self.config.pipeline, left)
+            # Before anything else is done by it: a drain with another file waits from here on.
+            pipeline_files.note(ledger, lease, self.config)
             if self.adopt_slot:
                 self.adopt(source, ledger, lease)
             self.look_first(source, ledger, found)

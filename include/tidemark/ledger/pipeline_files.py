@@ -7,6 +7,9 @@ file would skip a table that a newer file's preflight let join, and staged would
 not know a new mask yet would stage the column in clear. So every stage that acts on what the file says of tables goes
 on with the file that holds, and with no other one, older or newer. A preflight with a file that was replaced just now
 is a worker that lags; somebody who goes back on purpose is believed after a while.
+
+What a reader read by the file of before may hold columns that are masked by now. So where another file says something
+else of columns, open backfills are closed as it is noted: no chunk of theirs is claimed any more.
 """
 
 from __future__ import annotations
@@ -15,8 +18,12 @@ from typing import Any
 
 import psycopg
 
+from tidemark.config import PipelineConfig
 from tidemark.errors import PipelineFileDiffers, PipelineFileSuperseded
+from tidemark.ledger import backfills
 from tidemark.ledger.leases import SLOT, Lease
+
+_CLOSED = "the pipeline file says something else of columns since; what is needed is read anew"
 
 
 def holds(connection: psycopg.Connection[Any], pipeline: str, digest: str) -> bool:
@@ -27,7 +34,9 @@ def holds(connection: psycopg.Connection[Any], pipeline: str, digest: str) -> bo
 def require(connection: psycopg.Connection[Any], pipeline: str, digest: str) -> None:
     """Raises PipelineFileDiffers where another digest holds. Within a transaction it holds until that ends. A ledger in
     which no preflight noted any yet, as behind an upgrade, lets pass."""
-    held = _held(connection, pipeline, lock="FOR SHARE")
+    # A row that every note locks, and that stays: the digest's own is another one behind a note that was waited for.
+    connection.execute("SELECT 1 FROM tidemark.pipelines WHERE pipeline = %s FOR SHARE", (pipeline,))
+    held = _held(connection, pipeline)
     if held is not None and held != digest:
         raise PipelineFileDiffers(pipeline=pipeline)
 
@@ -47,33 +56,42 @@ def refuse_superseded(connection: psycopg.Connection[Any], pipeline: str, digest
         raise PipelineFileSuperseded(pipeline=pipeline, superseded_at=superseded_at, until=until)
 
 
-def note(connection: psycopg.Connection[Any], lease: Lease, digest: str, settle_s: float) -> None:
-    """From here on this digest holds. Needs the lease `slot`, so that no drain works meanwhile. Raises what
+def note(connection: psycopg.Connection[Any], lease: Lease, config: PipelineConfig) -> None:
+    """From here on this file holds. Needs the lease `slot`, so that no drain works meanwhile. Raises what
     `refuse_superseded` raises."""
+    digest = config.digest
     with connection.transaction():
         lease.check(connection, SLOT)
-        held = _held(connection, lease.pipeline, lock="FOR UPDATE")
-        if held == digest:
-            return
-        refuse_superseded(connection, lease.pipeline, digest, settle_s)
         connection.execute(
             "INSERT INTO tidemark.pipelines (pipeline) VALUES (%s) ON CONFLICT DO NOTHING", (lease.pipeline,)
         )
+        # Not FOR UPDATE, which would wait for whoever writes a row that refers to the pipeline.
+        connection.execute("SELECT 1 FROM tidemark.pipelines WHERE pipeline = %s FOR NO KEY UPDATE", (lease.pipeline,))
+        held = connection.execute(
+            "SELECT digest, columns FROM tidemark.pipeline_files WHERE pipeline = %s AND superseded_at IS NULL",
+            (lease.pipeline,),
+        ).fetchone()
+        if held is not None and held[0] == digest:
+            return
+        refuse_superseded(connection, lease.pipeline, digest, config.bounds.file_settle_s)
+        if held is not None and held[1] != config.columns_digest:
+            for known in backfills.all_open(connection, lease.pipeline):
+                backfills.close(connection, lease.pipeline, known.backfill, _CLOSED)
         connection.execute(
             "UPDATE tidemark.pipeline_files SET superseded_at = clock_timestamp() "
             "WHERE pipeline = %s AND superseded_at IS NULL",
             (lease.pipeline,),
         )
         connection.execute(
-            "INSERT INTO tidemark.pipeline_files (pipeline, digest) VALUES (%s, %s) ON CONFLICT (pipeline, digest) "
-            "DO UPDATE SET noted_at = clock_timestamp(), superseded_at = NULL",
-            (lease.pipeline, digest),
+            "INSERT INTO tidemark.pipeline_files (pipeline, digest, columns) VALUES (%s, %s, %s) "
+            "ON CONFLICT (pipeline, digest) DO UPDATE SET noted_at = clock_timestamp(), superseded_at = NULL",
+            (lease.pipeline, digest, config.columns_digest),
         )
 
 
-def _held(connection: psycopg.Connection[Any], pipeline: str, lock: str = "") -> str | None:
+def _held(connection: psycopg.Connection[Any], pipeline: str) -> str | None:
     row = connection.execute(
-        f"SELECT digest FROM tidemark.pipeline_files WHERE pipeline = %s AND superseded_at IS NULL {lock}".encode(),
+        "SELECT digest FROM tidemark.pipeline_files WHERE pipeline = %s AND superseded_at IS NULL",
         (pipeline,),
     ).fetchone()
     return None if row is None else str(row[0])
