@@ -156,7 +156,9 @@ def test_following_needs_the_lease(ledger: str, book: Book, lease: Lease, genera
     assert generations.required(book, "shop").timeline == 1
 
 
-def test_a_join_and_its_mark_are_there_both_or_not_at_all(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_join_and_its_mark_are_there_both_or_not_at_all(
+    book: Book, generation: Generation, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A table that is captured with a horizon is never judged again, so its mark must not come later."""
 
     def die(*_: object) -> None:
