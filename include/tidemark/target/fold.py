@@ -52,6 +52,9 @@ PLAN, OLDER, READ = "plan", "older", "read"
 
 Transform = Callable[[DataFrame], DataFrame]
 
+# Fields of one struct that stands for a row, or for a part of it: the square is above PostgreSQL's 1,600 columns.
+MOST_FIELDS = 64
+
 # A chain of moves is halved by every round; no plan holds more than 2^40 changes.
 MAX_ROUNDS = 40
 
@@ -470,9 +473,14 @@ def row_form(columns: Sequence[str], types: dict[str, DataType], of: str | None 
     """A row as one value, a struct of stored forms: never NULL, and equal exactly where two rows are stored alike.
 
     One value, since Spark works on a conjunction of comparisons by comparison: what it infers from them grew by powers
-    of the columns (17 were never done with), and 300 overran its stack.
+    of the columns (17 were never done with), and 300 overran its stack. So does a struct of 1,600 fields as the key of
+    a join, whose planning goes as deep as an expression has children: beyond some, they are grouped.
     """
-    return F.struct(*[stored_form(column(name, of), types[name]).alias(str(n)) for n, name in enumerate(columns)])
+    forms = [stored_form(column(name, of), types[name]).alias(str(n)) for n, name in enumerate(columns)]
+    if len(forms) <= MOST_FIELDS:
+        return F.struct(*forms)
+    groups = [forms[first : first + MOST_FIELDS] for first in range(0, len(forms), MOST_FIELDS)]
+    return F.struct(*[F.struct(*group).alias(str(n)) for n, group in enumerate(groups)])
 
 
 def stored_form(value: Column, of: DataType) -> Column:
