@@ -31,6 +31,7 @@ from tidemark.schema.guards import Guard, Guards, Hidden, Rows
 from tidemark.source import column_look
 from tidemark.source.catalog import CapturedTable
 from tidemark.source.column_look import ColumnLook
+from tidemark.source.publication import Matching
 from tidemark.source.slot import Server
 
 # How long a transaction that is in the stream may take until it is visible; it waits for synchronous standbys only.
@@ -132,6 +133,17 @@ def guard_findings(
                 )
             )
     return followed, findings
+
+
+def look_first(book: GuardBook, source: psycopg.Connection[Any], matched: Matching) -> None:
+    """Look at the columns of tables with masks before they can be in the stream: what is renamed from here on is
+    seen."""
+    stored = book.stored()
+    new = [t.relation.oid for t in matched.tables if guards.guards(t.rule) and t.relation.oid not in stored]
+    now = column_look.look(source, new)
+    for oid, (table, rows) in now.tables.items():
+        book.bind(oid, table, rows, {})
+        book.keep_look(oid, table, now, {})
 
 
 class Guarding:

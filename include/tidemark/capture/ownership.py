@@ -16,14 +16,19 @@ from typing import Any
 import psycopg
 
 from tidemark.capture.recovery import staged_generations
+from tidemark.capture.survey import Survey
 from tidemark.config import PipelineConfig
-from tidemark.errors import SlotBusy, SlotInvalidated, SlotNotReady, SlotUnknown
+from tidemark.errors import PublicationUnknown, SlotBusy, SlotInvalidated, SlotNotReady, SlotUnknown
+from tidemark.findings import listed
 from tidemark.formats import layout
 from tidemark.formats.generation_file import GenerationFile
 from tidemark.ledger import belongings, generations
 from tidemark.ledger.belongings import Belonging, Kind
+from tidemark.ledger.leases import Lease
 from tidemark.lsn import Lsn
+from tidemark.source import publication
 from tidemark.source import slot as slots
+from tidemark.source.publication_findings import PublicationWork
 from tidemark.source.slot import SlotState
 from tidemark.staging.store import Store
 
@@ -98,3 +103,35 @@ def refuse_other_reader(config: PipelineConfig, source: psycopg.Connection[Any],
     if user is None or (own and user.application_name == config.application_name[:63]):
         return
     raise SlotBusy(slot=config.slot, pid=user.pid, application=user.application_name or "unknown")
+
+
+def require_own_publication(survey: Survey, work: PublicationWork) -> None:
+    """Raises PublicationUnknown where the publication would have to change, and is not this pipeline's."""
+    if not survey.config.manage_publication or not (work.add or work.drop) or survey.adopt_slot:
+        return
+    named = thing(survey.source, "publication", survey.config.publication)
+    if belongings.is_own(survey.ledger, survey.config.pipeline, named):
+        return
+    changes = [f"{verb} {listed(names)}" for verb, names in (("add", work.add), ("take out", work.drop)) if names]
+    raise PublicationUnknown(
+        publication=survey.config.publication,
+        pipeline=survey.config.pipeline,
+        change=", ".join(changes),
+        path=survey.config.path or "FILE",
+    )
+
+
+def adopt(survey: Survey, lease: Lease) -> None:
+    """Take slot and publication of the file, where they are there, for this pipeline's own from now on."""
+    if slots.read_slot(survey.source, survey.config.slot) is not None:
+        named = thing(survey.source, "slot", survey.config.slot)
+        if not belongings.is_own(survey.ledger, survey.config.pipeline, named):
+            # Whoever reads it may have come since the look.
+            refuse_other_reader(survey.config, survey.source, own=False)
+            belongings.note(survey.ledger, lease, named, "adopted")
+            survey.note("slot", f'Slot "{named.name}" is this pipeline\'s from now on')
+    if publication.read(survey.source, survey.config.publication) is not None:
+        named = thing(survey.source, "publication", survey.config.publication)
+        if not belongings.is_own(survey.ledger, survey.config.pipeline, named):
+            belongings.note(survey.ledger, lease, named, "adopted")
+            survey.note("publication", f'Publication "{named.name}" is this pipeline\'s from now on')

@@ -61,13 +61,15 @@ class TestFirstRun:
         self, shop: Shop, after: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         shop.sql("INSERT INTO shop.orders VALUES (1)")
-        broken = {"publication": "create_slot", "slot": "settle", "generation": "joins.join"}[after]
+        broken = {"publication": "making.create_slot", "slot": "preflight.settle", "generation": "joining.joins.join"}[
+            after
+        ]
 
         def crash(*_: Any, **__: Any) -> None:
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(f"tidemark.capture.preflight.{broken}", crash)
+            patch.setattr(f"tidemark.capture.{broken}", crash)
             with pytest.raises(KeyboardInterrupt):
                 shop.preflight()
         shop.sound()

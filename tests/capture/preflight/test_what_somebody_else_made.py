@@ -12,6 +12,7 @@ import pytest
 
 from sandbox.postgres import wait_for
 from tests.capture.preflight.shop import Shop, said, since_18
+from tidemark.capture import making
 from tidemark.capture import preflight as preflight_module
 from tidemark.capture.waiting import changes_waiting
 from tidemark.errors import PublicationUnknown, SlotBusy, SlotUnknown
@@ -179,14 +180,14 @@ class TestWhoMadeIt:
     def test_a_slot_that_somebody_makes_between_look_and_making_is_not_ours(
         self, shop: Shop, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        real = preflight_module.create_slot
+        real = making.create_slot
 
         def later(*given: Any) -> bool:
             monkeypatch.undo()
             shop.sql(f"SELECT pg_create_logical_replication_slot('{shop.config.slot}', 'pgoutput')")
             return real(*given)
 
-        monkeypatch.setattr(preflight_module, "create_slot", later)
+        monkeypatch.setattr(making, "create_slot", later)
         assert causes(shop.preflight()) == [SlotUnknown]
         assert causes(shop.preflight()) == [SlotUnknown]
 
@@ -231,14 +232,14 @@ class TestAPublicationOfSomebodyElse:
     def test_one_that_appears_while_ours_is_made_stays_what_it_is(
         self, shop: Shop, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        real = preflight_module.publication.change
+        real = making.publication.change
 
         def later(*given: Any, **options: Any) -> None:
             monkeypatch.undo()
             self.publish(shop)
             real(*given, **options)
 
-        monkeypatch.setattr(preflight_module.publication, "change", later)
+        monkeypatch.setattr(making.publication, "change", later)
         assert causes(shop.preflight()) == [PublicationUnknown]
         assert shop.published() == {"other"}
 

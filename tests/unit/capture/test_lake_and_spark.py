@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tidemark.capture.preflight import log_store_findings, spark_findings
+from tidemark.capture.lake_and_spark import log_store_findings, spark_findings
 from tidemark.config import PipelineConfig, TableRule
 
 CONFIG = PipelineConfig("shop", "s", "slot", "pub", True, (TableRule("shop.*"),), "/lake", "l")

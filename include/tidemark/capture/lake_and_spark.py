@@ -1,0 +1,110 @@
+"""Lake root and Spark master -> what would keep a merge from running, or two drivers from being fenced (R5)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+from tidemark.config import PipelineConfig
+from tidemark.errors import LakeUnusable, Move
+from tidemark.findings import Finding
+from tidemark.staging.store import Store
+
+_DYNAMODB_LOG_STORE: Final = "io.delta.storage.S3DynamoDBLogStore"
+_MASTER: Final = re.compile(r"local(\[[^\]]+\])?|yarn|k8s://.+|spark://[^\[\]/]+:\d+(,[^\[\]/]+:\d+)*")
+
+
+def probe(store: Store, config: PipelineConfig) -> None:
+    """Write a small file below the lake root, read it back, delete it. Raises LakeUnusable."""
+    path, content = f"{config.pipeline}/.preflight-{uuid4().hex}", b"tidemark"
+    try:
+        store.write_atomic(path, content)
+        read = store.read(path)
+        store.delete(path)
+    except Exception as failed:  # each object store has its own exceptions; all of them mean the same here
+        raise LakeUnusable(lake=config.lake, detail=_words(failed)) from None
+    if read != content:
+        raise LakeUnusable(lake=config.lake, detail="a file read back differs from what was written")
+
+
+# What an address may carry of a secret: the user's name and password, and the signature of a query.
+_SECRET_OF_A_URI: Final = re.compile(r"(?<=://)[^/@\s]*@|\?\S+")
+
+
+def _words(failed: Exception) -> str:
+    """What a store says of a file that holds no row, without credentials that it says its address with."""
+    return f"{type(failed).__name__}: {_SECRET_OF_A_URI.sub('', str(failed))}"
+
+
+def log_store_findings(config: PipelineConfig) -> Iterator[Finding]:
+    """Whether Delta's log store for this scheme can put if absent; without it two drivers
+    would overwrite each other (R5)."""
+    scheme = urlsplit(config.lake).scheme
+    if scheme in ("s3", "s3a", "s3n"):
+        option = f"spark.delta.logStore.{scheme}.impl"
+        if config.spark_conf.get(option) != _DYNAMODB_LOG_STORE:
+            yield Finding(
+                "error",
+                "log_store",
+                f"Delta's log store for {scheme}:// cannot put a file only if it is absent: a second Spark driver "
+                "would overwrite the commits of the first",
+                f"Set spark.conf {option}: {_DYNAMODB_LOG_STORE} in the pipeline file, with its jar "
+                "(delta-storage-s3-dynamodb) and a DynamoDB table",
+                Move.FIX_CONFIG,
+            )
+        if scheme == "s3":
+            yield Finding(
+                "warning",
+                "log_store",
+                "Hadoop knows s3:// only on Amazon EMR",
+                "Write the lake root with s3a://, which fsspec and Hadoop both know",
+                Move.FIX_CONFIG,
+            )
+    elif scheme not in ("", "file", "gs", "abfs", "abfss", "hdfs", "oss"):
+        yield Finding(
+            "warning",
+            "log_store",
+            f"Nobody tried a lake on {scheme}://; Delta needs a log store that puts a file only if it is absent",
+            "Use a local path, hdfs://, gs://, abfss:// or s3a:// with the DynamoDB log store",
+            Move.FIX_CONFIG,
+        )
+
+
+def spark_findings(config: PipelineConfig, master: str | None, environment: Mapping[str, str]) -> Iterator[Finding]:
+    """The master as the Spark hook resolved it. A missing or badly written connection silently resolves to "yarn"."""
+    connection = config.spark_connection
+    remedy = (
+        f'Write connection {connection} as JSON, for example {{"conn_type": "spark", "host": "local[*]", '
+        '"extra": {"deploy-mode": "client"}}'
+    )
+    if master is None:
+        return
+    if master == "yarn" and not (environment.get("HADOOP_CONF_DIR") or environment.get("YARN_CONF_DIR")):
+        yield Finding(
+            "error",
+            "spark",
+            f"Connection {connection} resolves to --master yarn, as a missing or unreadable connection does, and "
+            "neither HADOOP_CONF_DIR nor YARN_CONF_DIR is set",
+            remedy,
+            Move.FIX_CONFIG,
+        )
+    elif _MASTER.fullmatch(master) is None:
+        yield Finding(
+            "error",
+            "spark",
+            f"Connection {connection} resolves to --master {master}, which Spark does not know",
+            remedy,
+            Move.FIX_CONFIG,
+        )
+    elif not master.startswith("local") and urlsplit(config.lake).scheme in ("", "file"):
+        yield Finding(
+            "warning",
+            "spark",
+            f"The lake {config.lake} is a local path, and Spark runs on {master}: every executor must see the same "
+            "folder",
+            "Use an object store, or a file system that all of them mount",
+            Move.FIX_CONFIG,
+        )

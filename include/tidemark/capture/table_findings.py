@@ -1,0 +1,109 @@
+"""What is wrong with a table -> an error of this table alone (R6), kept in the ledger; the others go on.
+
+    matching     what the file names and the source has
+     ├─ barred   its errors keep it out: always, or only as long as it has not joined (`findings.Bars`)
+     └─ selected what publication and joins are brought about for
+
+Whoever may create a table must not be able to stop the pipeline. What stops everything is one finding here: that no
+table is left, and no slot is there that would have to move on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any
+
+import psycopg
+
+from tidemark.capture.survey import Survey
+from tidemark.config import PipelineConfig
+from tidemark.errors import Move
+from tidemark.findings import Finding, listed
+from tidemark.ledger import table_errors
+from tidemark.ledger import tables as ledger_tables
+from tidemark.ledger.table_errors import TableError
+from tidemark.names import TableName
+from tidemark.source import filter_role, inspection, publication
+from tidemark.source.inspection import ServerFacts
+from tidemark.source.publication import Matching, Publication, SourceTable
+from tidemark.source.publication_findings import publication_findings, publication_work, work_findings
+from tidemark.source.slot import SlotState
+from tidemark.wording import plural
+
+
+def select(
+    source: psycopg.Connection[Any],
+    config: PipelineConfig,
+    facts: ServerFacts,
+    findings: list[Finding],
+    *,
+    slot: SlotState | None,
+    captured: frozenset[TableName],
+    followed: Collection[tuple[TableName, str]],
+) -> tuple[Matching, Publication | None]:
+    """What the file names, less the tables with an error that keeps them out; and the publication. Everything said of
+    them is added to the findings, of which those that are there already may keep a table out too."""
+    found = publication.matching(source, config)
+    published = publication.read(source, config.publication)
+    findings += inspection.table_findings(found, config, facts, followed)
+    findings += filter_role.findings(source, config, found.tables)
+    findings += publication_findings(config, found, published, facts)
+    selected = found.without(barred_by(findings, captured & covered(published)))
+    work = publication_work(config, selected, published, facts)
+    findings += work_findings(config, published, work, facts, slot=slot)
+    if not (captured_tables(selected, published) or work.create or work.add):
+        # A slot that is there must move on all the same, and the publication is what it is read with.
+        findings.append(
+            Finding(
+                "error" if slot is None else "warning",
+                "tables",
+                "None of the tables that the file names can be captured",
+                "Put right what is said of the tables, or correct `tables`",
+                Move.FIX_CONFIG,
+            )
+        )
+    return selected, published
+
+
+def keep(survey: Survey, captured: frozenset[TableName]) -> None:
+    """Keep the tables' errors in the ledger, where runs and pages look for them."""
+    errors: dict[str, list[TableError]] = {}
+    for finding in survey.findings:
+        for table in finding.tables:
+            errors.setdefault(str(table), []).append(
+                TableError(finding.check, finding.message, finding.remedy, finding.bars)
+            )
+    barred = {str(table) for table in barred_by(survey.findings, captured)}
+    table_errors.keep(survey.ledger, survey.config.pipeline, errors, barred)
+
+
+def barred_by(findings: Iterable[Finding], captured: frozenset[TableName]) -> frozenset[TableName]:
+    """The tables that their errors keep out, of which some may only keep out what is not in yet."""
+    errors = [finding for finding in findings if finding.severity == "table"]
+    always = {table for finding in errors if finding.bars == "capture" for table in finding.tables}
+    joining = {table for finding in errors if finding.bars == "joining" for table in finding.tables}
+    return frozenset(always | (joining - captured))
+
+
+def covered(published: Publication | None) -> frozenset[TableName]:
+    return frozenset() if published is None else published.covered
+
+
+def captured_tables(found: Matching, published: Publication | None) -> list[SourceTable]:
+    return [] if published is None else [table for table in found.tables if table.table in published.covered]
+
+
+def backfill_findings(ledger: psycopg.Connection[Any], config: PipelineConfig) -> Iterator[Finding]:
+    reasons: dict[str, list[str]] = {}
+    for row in ledger_tables.all_of(ledger, config.pipeline):
+        if row.captured and row.needs_backfill:
+            reasons.setdefault(row.backfill_reason or "", []).append(row.table)
+    for reason, names in reasons.items():
+        yield Finding(
+            "warning",
+            "backfill",
+            f"{listed(names)} {plural(len(names), 'needs')} a backfill{':' if len(names) == 1 else ', each because'} "
+            f"{reason}",
+            f"Until then current lacks those rows; start a backfill of {'it' if len(names) == 1 else 'them'}",
+            Move.BACKFILL,
+        )
