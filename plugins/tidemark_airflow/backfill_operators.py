@@ -38,7 +38,7 @@ class PlanBackfillOperator(BaseOperator):
         from tidemark.backfill.planning import plan
 
         given = context["params"]
-        planned = plan(
+        backfills = plan(
             self.config,
             source=conninfo(self.config.source_connection),
             ledger=conninfo(self.config.ledger_connection),
@@ -46,8 +46,10 @@ class PlanBackfillOperator(BaseOperator):
             holder=holder(context),
             request=form.request(self.config, given, context["dag_run"].conf or {}),
         )
-        self.log.info("To be read: %s", ", ".join(one.table for one in planned) or "nothing; no table needs a backfill")
-        return form.readers(given) if planned else []
+        self.log.info(
+            "To be read: %s", ", ".join(one.table for one in backfills) or "nothing; no table needs a backfill"
+        )
+        return form.readers(given) if backfills else []
 
 
 class ReadChunksOperator(BaseOperator):

@@ -149,14 +149,14 @@ class MergeOperator(SparkSubmitOperator):
 
     @guarded
     def execute(self, context: Context) -> dict[str, Any]:
-        from tidemark.capture.merging import ingest, planned
+        from tidemark.capture.merging import ingest, leased_plan
 
         ledger = conninfo(self.config.ledger_connection)
         ingested = [ingest(self.config, ledger=ledger)]
         failure = None
         mine = {"holder": holder(context), "run_id": run_id(context)}
         try:
-            with planned(self.config, ledger=ledger, wait_s=MERGE_WAIT_S, **mine) as plan:
+            with leased_plan(self.config, ledger=ledger, wait_s=MERGE_WAIT_S, **mine) as plan:
                 if plan is not None:
                     failure = self.submit(plan, context)
                     ingested.append(ingest(self.config, ledger=ledger))

@@ -64,7 +64,7 @@ class Merge:
         self.held_by: str | None = None
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.operator = MergeOperator(task_id="merge", config=self.config)
-        monkeypatch.setattr(merging, "planned", self._planned)
+        monkeypatch.setattr(merging, "leased_plan", self._leased_plan)
         monkeypatch.setattr(merging, "ingest", self._ingest)
         monkeypatch.setattr(moved, "moved", self._moved)
 
@@ -95,7 +95,7 @@ class Merge:
         return dict(line.split("=", 1) for line in lines if "=" in line)
 
     @contextmanager
-    def _planned(self, config: Any, *, ledger: str, holder: str, run_id: str, wait_s: float) -> Iterator[MergePlan]:
+    def _leased_plan(self, config: Any, *, ledger: str, holder: str, run_id: str, wait_s: float) -> Iterator[MergePlan]:
         if self.held_by is not None:
             assert wait_s > 0, "the other merge is waited for"
             raise LeaseTaken(lease="table:shop.orders", pipeline="shop", holder=self.held_by, until="soon")

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from tests.backfill.conftest import Captured
-from tidemark import postgres_session as source_sessions
+from tidemark import postgres_session
 from tidemark.capture.confirm import confirm
 from tidemark.capture.preflight import preflight
 from tidemark.capture.status import read_status
@@ -73,7 +73,7 @@ def test_operators_that_somebody_planted_in_public_are_never_picked_up(captured:
 def test_every_session_looks_for_names_in_pg_catalog_alone(captured: Captured) -> None:
     captured.execute(f"ALTER DATABASE {captured.connection.info.dbname} SET search_path = public")
     sessions = (
-        source_sessions.connect(captured.source, application_name="ordinary"),
+        postgres_session.connect(captured.source, application_name="ordinary"),
         psycopg.connect(with_settings(captured.source, "walsender", replication="database"), autocommit=True),
         ledger_sessions.connect(captured.ledger),
     )

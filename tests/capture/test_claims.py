@@ -12,7 +12,7 @@ from sandbox.postgres import wait_for
 from tests.capture.conftest import Pipeline
 from tests.support.backfills import HALVES, chunk_of, open_backfill, record
 from tests.support.manifests import plan_of
-from tidemark import postgres_session as source_sessions
+from tidemark import postgres_session
 from tidemark.capture import drain as drain_module
 from tidemark.capture.generation import settle
 from tidemark.capture.waiting import changes_waiting
@@ -526,7 +526,7 @@ def test_a_chunk_of_a_table_that_is_gone_is_not_claimed(pipeline: Pipeline, read
 def settled(pipeline: Pipeline) -> None:
     with (
         leases.hold(pipeline.ledger, pipeline.config.pipeline, leases.SLOT, "later/drain") as lease,
-        source_sessions.connect(pipeline.source, application_name="later") as source,
+        postgres_session.connect(pipeline.source, application_name="later") as source,
         connect(pipeline.ledger) as book,
     ):
         settle(pipeline.config, source, book, Store(pipeline.config.lake), lease)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.ledger.conftest import open_at
 from tests.support.manifests import manifest_of, path_of, schema_of
-from tidemark.capture.merging import Ingested, ingest, make_plan, planned
+from tidemark.capture.merging import Ingested, ingest, leased_plan, make_plan
 from tidemark.config import Bounds, PipelineConfig
 from tidemark.errors import LeaseTaken
 from tidemark.formats import layout
@@ -201,7 +201,7 @@ def test_an_older_generation_is_planned_before_a_newer_one(
 
 
 def test_the_tables_are_held_while_they_are_planned(config: PipelineConfig, ledger: str) -> None:
-    with planned(config, ledger=ledger, holder="merge/1", run_id="run1") as plan:
+    with leased_plan(config, ledger=ledger, holder="merge/1", run_id="run1") as plan:
         assert plan is not None
         with pytest.raises(LeaseTaken):
             plan_for(config, ledger, holder="merge/2")

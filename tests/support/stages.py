@@ -100,11 +100,11 @@ def drain(given: StageInput) -> Any:
 
 def merge(given: StageInput, apply: Callable[[str], None]) -> bool:
     """Ingest, plan, let `apply` run the application on the plan's URI, ingest. False if there was nothing to plan."""
-    from tidemark.capture.merging import ingest, planned
+    from tidemark.capture.merging import ingest, leased_plan
     from tidemark.formats import layout
 
     ingest(given.config, ledger=given.ledger)
-    with planned(given.config, ledger=given.ledger, holder=given.holder("merge"), run_id=given.run_id) as plan:
+    with leased_plan(given.config, ledger=given.ledger, holder=given.holder("merge"), run_id=given.run_id) as plan:
         if plan is None:
             return False
         apply(f"{given.config.lake}/{layout.plan_file(plan.pipeline, plan.plan)}")

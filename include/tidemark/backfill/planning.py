@@ -26,7 +26,7 @@ from typing import Any, Final
 import psycopg
 from psycopg import sql
 
-from tidemark import postgres_session as source_sessions
+from tidemark import postgres_session
 from tidemark.backfill import sessions
 from tidemark.backfill.chunk_reading import KEY_REORDERED
 from tidemark.backfill.wanted import wanted
@@ -144,7 +144,7 @@ def plan(
             planner = _Planner(config, source_conn, ledger_conn, ledger, run_id, holder, request, reader_wait_s)
             return planner.plan(now, token)
         except psycopg.OperationalError as lost:
-            raise source_sessions.unreachable(lost, "ledger" if ledger_conn.broken else "source") from lost
+            raise postgres_session.unreachable(lost, "ledger" if ledger_conn.broken else "source") from lost
 
 
 class _Planner:

@@ -23,7 +23,7 @@ from typing import Any
 
 import psycopg
 
-from tidemark import postgres_session as source_sessions
+from tidemark import postgres_session
 from tidemark.backfill import sessions
 from tidemark.backfill.chunk_reading import ChunkRead, ChunkReader, TableLost
 from tidemark.backfill.chunk_size import next_chunk_rows
@@ -266,4 +266,4 @@ class _RangeReader:
         try:
             yield
         except psycopg.OperationalError as lost:
-            raise source_sessions.unreachable(lost, "ledger" if self._ledger.broken else "source") from lost
+            raise postgres_session.unreachable(lost, "ledger" if self._ledger.broken else "source") from lost

@@ -14,7 +14,7 @@ from typing import Any, Final
 import psycopg
 from psycopg import sql
 
-from tidemark import postgres_session as source_sessions
+from tidemark import postgres_session
 from tidemark.config import PipelineConfig
 from tidemark.errors import FilterRoleRefused, ReadRefused, RowFilterInvalid
 from tidemark.lsn import Lsn
@@ -37,7 +37,7 @@ CHUNK_SETTINGS: Final = (
 
 # What the text of a value, the meaning of a statement or its rights depend on.
 _TEXT_DEPENDS_ON: Final = (
-    *source_sessions.SESSION_SETTINGS,
+    *postgres_session.SESSION_SETTINGS,
     *("lc_monetary", "lc_numeric", "lc_time", "xmlbinary", "xmloption", "quote_all_identifiers"),
     *("standard_conforming_strings", "array_nulls", "default_text_search_config"),
     *("role", "session_authorization", "row_security", "transaction_isolation", "transaction_read_only"),
@@ -70,7 +70,7 @@ class ImportedSnapshot:
 
 def connect(conninfo: str, config: PipelineConfig) -> psycopg.Connection[Any]:
     """A reader's session. Use it as a context manager, which closes it."""
-    conn = source_sessions.connect(
+    conn = postgres_session.connect(
         conninfo, application_name=config.application_name, lock_timeout_s=config.bounds.lock_timeout_s
     )
     try:
@@ -96,7 +96,7 @@ def differing(before: dict[str, str], after: dict[str, str]) -> list[str]:
     return [
         name
         for name, value in after.items()
-        if value != before.get(name) or value != source_sessions.SESSION_SETTINGS.get(name, value)
+        if value != before.get(name) or value != postgres_session.SESSION_SETTINGS.get(name, value)
     ]
 
 

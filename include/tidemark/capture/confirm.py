@@ -16,8 +16,7 @@ from typing import Any, Final
 
 import psycopg
 
-from tidemark import failpoints
-from tidemark import postgres_session as sessions
+from tidemark import failpoints, postgres_session
 from tidemark.capture.generation import still_continues
 from tidemark.config import PipelineConfig
 from tidemark.errors import ConfirmFailed, GenerationStale, SlotBusy
@@ -94,7 +93,7 @@ def _move(
     held_back_by: tuple[str, ...],
     busy_wait_s: float,
 ) -> ConfirmResult:
-    with sessions.connect(
+    with postgres_session.connect(
         source, application_name=config.application_name, statement_timeout_s=ADVANCE_TIMEOUT_S
     ) as connection:
         if config.slot != generation.slot:

@@ -26,7 +26,7 @@ from typing import Any, Final
 
 import psycopg
 
-from tidemark import postgres_session as source_sessions
+from tidemark import postgres_session
 from tidemark.capture import confirm, generation
 from tidemark.capture.claims import Claims, Watermarks, claims_of, emit_again
 from tidemark.capture.guarding import GuardBook, Guarding
@@ -108,7 +108,7 @@ def drain(
             return done
         with (
             leases.hold(ledger, config.pipeline, leases.SLOT, holder, wait_s=wait_s) as lease,
-            source_sessions.connect(
+            postgres_session.connect(
                 source, application_name=config.application_name, lock_timeout_s=config.bounds.lock_timeout_s
             ) as source_conn,
             _outages(source_conn),
@@ -147,7 +147,7 @@ def _outages(source_conn: psycopg.Connection[Any]) -> Iterator[None]:
     try:
         yield
     except psycopg.OperationalError as lost:
-        raise source_sessions.unreachable(lost, "source" if source_conn.broken else "ledger") from lost
+        raise postgres_session.unreachable(lost, "source" if source_conn.broken else "ledger") from lost
 
 
 def _of_run(conn: psycopg.Connection[Any], config: PipelineConfig, run_id: str) -> DrainResult:

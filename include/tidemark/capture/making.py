@@ -16,7 +16,7 @@ from typing import Any
 
 import psycopg
 
-from tidemark import postgres_session as source_sessions
+from tidemark import postgres_session
 from tidemark.capture import ownership
 from tidemark.capture.survey import SHORTEST_LOCK_TIMEOUT_S, STATEMENT_TIMEOUT_S, Survey
 from tidemark.config import PipelineConfig
@@ -63,7 +63,7 @@ def create_slot(source: psycopg.Connection[Any], config: PipelineConfig, conninf
     bound_s = config.bounds.drain_stall_s
 
     def blocking() -> str:
-        with source_sessions.connect(conninfo, application_name=config.application_name) as other:
+        with postgres_session.connect(conninfo, application_name=config.application_name) as other:
             return listed(publication.transactions_in_flight(other)) or "they have just ended"
 
     source.execute("SELECT set_config('statement_timeout', %s, false)", (f"{bound_s}s",))

@@ -1,7 +1,7 @@
 """Around the Spark application: ledger -> plan.json, and result.json -> ledger (R5, R6).
 
-    ingest ──► planned ──► spark_apps/merge_batch.py ──► ingest
-    (whatever earlier tasks left)       (one plan)       (this one's result)
+    ingest ──► leased_plan ──► spark_apps/merge_batch.py ──► ingest
+    (whatever earlier tasks left)           (one plan)       (this one's result)
 
 A plan lists, beside the batches, the older ones that its chunks and sweeps need as evidence (R7).
 
@@ -78,13 +78,13 @@ class Ingested:
 
 
 def make_plan(config: PipelineConfig, *, ledger: str, holder: str, run_id: str) -> MergePlan | None:
-    """Write a plan for everything staged and not applied; None where there is nothing. See `planned`."""
-    with planned(config, ledger=ledger, holder=holder, run_id=run_id) as plan:
+    """Write a plan for everything staged and not applied; None where there is nothing. See `leased_plan`."""
+    with leased_plan(config, ledger=ledger, holder=holder, run_id=run_id) as plan:
         return plan
 
 
 @contextmanager
-def planned(
+def leased_plan(
     config: PipelineConfig, *, ledger: str, holder: str, run_id: str, wait_s: float = 0.0
 ) -> Iterator[MergePlan | None]:
     """The plan, with the leases of its tables held while the block runs: a second merge waits

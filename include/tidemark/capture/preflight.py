@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import psycopg
 
-from tidemark import postgres_session as source_sessions
+from tidemark import postgres_session
 from tidemark.capture import ownership, table_findings
 from tidemark.capture.generation import settle
 from tidemark.capture.guarding import GuardBook, guard_findings, look_first
@@ -109,7 +109,7 @@ class _Look:
                 )
             )
         except psycopg.OperationalError as lost:
-            self.findings.append(Finding.of(check, source_sessions.unreachable(lost, check)))
+            self.findings.append(Finding.of(check, postgres_session.unreachable(lost, check)))
 
     def failed(self) -> bool:
         return any(f.severity == "error" for f in self.findings)
@@ -135,7 +135,7 @@ class _Look:
         self.ledger_ready = True
 
     def source(self) -> None:
-        with source_sessions.connect(
+        with postgres_session.connect(
             self.source_conninfo,
             application_name=self.config.application_name,
             lock_timeout_s=self.config.bounds.lock_timeout_s,
@@ -216,7 +216,7 @@ class _Look:
         self.findings += inspection.slot_findings(slot)
 
     def transport(self, database: str, connection_id: str, session: psycopg.Connection[Any]) -> None:
-        sslmode = source_sessions.unverified(session.info.host, session.info.get_parameters())
+        sslmode = postgres_session.unverified(session.info.host, session.info.get_parameters())
         if sslmode is not None:
             self.findings.append(
                 Finding(

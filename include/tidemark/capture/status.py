@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 
 import psycopg
 
-from tidemark import postgres_session as source_sessions
+from tidemark import postgres_session
 from tidemark.capture.parked import ways_on
 from tidemark.config import PipelineConfig
 from tidemark.errors import TidemarkError
@@ -176,7 +176,7 @@ def _conninfo(given: str | TidemarkError) -> str:
 
 
 def _slot(config: PipelineConfig, source: str | TidemarkError) -> tuple[SlotState | None, tuple[str, ...]]:
-    with source_sessions.connect(
+    with postgres_session.connect(
         _conninfo(source), application_name=config.application_name, statement_timeout_s=STATEMENT_TIMEOUT_S
     ) as session:
         slot = read_slot(session, config.slot)

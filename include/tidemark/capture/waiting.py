@@ -18,7 +18,7 @@ from typing import Any, Final
 import psycopg
 from psycopg import sql
 
-from tidemark import postgres_session as sessions
+from tidemark import postgres_session
 from tidemark.capture.generation import still_continues
 from tidemark.config import PipelineConfig
 from tidemark.errors import GenerationStale, TidemarkError
@@ -63,7 +63,7 @@ def changes_waiting(
     if config.slot != generation.slot:
         # A look would make it busy for a moment, and it may be somebody else's.
         return Waiting(True, f'the pipeline file names the slot "{config.slot}", staged is "{generation.slot}"')
-    with sessions.connect(
+    with postgres_session.connect(
         source, application_name=config.application_name, statement_timeout_s=PEEK_TIMEOUT_S
     ) as connection:
         try:

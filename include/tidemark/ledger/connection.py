@@ -13,7 +13,7 @@ import psycopg
 from psycopg.adapt import Buffer, Dumper, Loader
 from psycopg.pq import Format
 
-from tidemark import postgres_session as sessions
+from tidemark import postgres_session
 from tidemark.lsn import Lsn
 
 PG_LSN_OID: Final = 3220
@@ -43,7 +43,7 @@ def speak_lsn(connection: psycopg.Connection[Any]) -> None:
 
 def connect(conninfo: str, application_name: str = "tidemark_ledger") -> psycopg.Connection[Any]:
     """Open a ledger connection: autocommit, UTC, bounded waits. Use it as a context manager, which closes it."""
-    connection = sessions.connect(
+    connection = postgres_session.connect(
         conninfo,
         application_name=application_name,
         database="ledger",

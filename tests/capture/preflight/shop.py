@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from sandbox.postgres import PostgresServer
-from tidemark import postgres_session as source_sessions
+from tidemark import postgres_session
 from tidemark.capture import generation as generation_module
 from tidemark.capture.preflight import preflight
 from tidemark.config import PipelineConfig, TableRule
@@ -75,7 +75,7 @@ class Shop:
         """What the first task that judges the slot goes on with."""
         with (
             leases.hold(self.ledger, self.config.pipeline, leases.SLOT, "drain", wait_s=10) as lease,
-            source_sessions.connect(self.source, application_name="drain") as source,
+            postgres_session.connect(self.source, application_name="drain") as source,
             ledger_sessions.connect(self.ledger) as ledger,
         ):
             return generation_module.settle(self.config, source, ledger, Store(self.config.lake), lease)
