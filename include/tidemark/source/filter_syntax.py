@@ -14,8 +14,8 @@ A refusal quotes names of the filter, never a literal. Source: PostgreSQL docume
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Final, Literal
 
 from tidemark.names import TableName
@@ -23,6 +23,7 @@ from tidemark.names import TableName
 # The form has the same bound. More does not occur, and what is nested deeper than a person can read is refused.
 MAX_CHARACTERS: Final = 10_000
 MAX_DEPTH: Final = 60
+MAX_NODES: Final = 20_000
 
 
 class FilterRefused(Exception):
@@ -227,6 +228,39 @@ def parse(text: str, table: TableName) -> Expression:
     ):
         raise FilterRefused("it is more than a condition")
     return _Walk(table).walk(select["whereClause"])
+
+
+def names_in(tree: Expression) -> tuple[set[str], set[str]]:
+    """The operators and functions that the tree names; "=" for what is compared without naming it."""
+    operators, functions = {"="}, set()
+    for node in _nodes(tree):
+        if isinstance(node, Operation | Membership | Quantified):
+            operators.add(node.operator)
+        if isinstance(node, Call):
+            functions.add(node.name)
+    return operators, functions
+
+
+def names_a_column(tree: Expression) -> bool:
+    return any(isinstance(node, Column) for node in _nodes(tree))
+
+
+def _nodes(tree: Expression) -> Iterator[Any]:
+    todo: list[Any] = [tree]
+    count = 0
+    while todo:
+        node = todo.pop()
+        if isinstance(node, tuple):
+            todo += node
+        elif is_dataclass(node):
+            # BETWEEN and CASE hold their first part more than once, IN writes it for each item; all may be nested.
+            count += 1
+            if count > MAX_NODES:
+                raise FilterRefused("it is too long when it is written out")
+            yield node
+            if isinstance(node, Membership):
+                todo += [node.left] * (len(node.items) - 1)
+            todo += [getattr(node, part.name) for part in fields(node)]
 
 
 def _place(position: object, text: str) -> str:

@@ -1,6 +1,6 @@
 """A row filter's text and a table's catalogue -> the condition that is run, written anew: `condition`.
 
-    text ──filter_syntax──► tree ──types, operators, functions, casts of pg_catalog──► SQL with nothing left to resolve
+    text ──filter_syntax──► tree ──filter_catalogue, filter_overloads──► SQL with nothing left to resolve
 
 Whatever the condition calls is looked up here, by the rules by which PostgreSQL itself would resolve it, and must be
 immutable and one of PostgreSQL's own. What is written then names it with its schema and casts every argument to exactly
@@ -18,8 +18,8 @@ settings that are the same in every session. Source: PostgreSQL documentation, 1
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import psycopg
@@ -28,28 +28,9 @@ from psycopg import sql
 from tidemark.errors import RowFilterInvalid
 from tidemark.source import filter_syntax as syntax
 from tidemark.source.catalog import CapturedTable
-from tidemark.source.filter_syntax import Expression, FilterRefused
-
-# What may be cast to, and what an operator or function may take and give. No reg*: they read the catalogue.
-PLAIN: Final = frozenset(
-    """
-    bool int2 int4 int8 float4 float8 numeric money oid text varchar bpchar char name bytea bit varbit uuid
-    date time timetz timestamp timestamptz interval json jsonb jsonpath inet cidr macaddr macaddr8 pg_lsn
-    tsvector tsquery point line lseg box path polygon circle
-    int4range int8range numrange tsrange tstzrange daterange
-    int4multirange int8multirange nummultirange tsmultirange tstzmultirange datemultirange
-    """.split()  # noqa: SIM905
-)
-MAX_NODES: Final = 20_000
-
-UNKNOWN: Final = 705
-BOOL: Final = 16
-TEXT: Final = 25
-_ANY: Final = 2276
-
-# Polymorphic types: of which family, and what they are made of the element type.
-_SIMPLE: Final = {2283: "element", 2277: "array", 2776: "element", 3500: "enum", 3831: "range", 4537: "multirange"}
-_COMPATIBLE: Final = {5077: "element", 5078: "array", 5079: "element", 5080: "range", 4538: "multirange"}
+from tidemark.source.filter_catalogue import BOOL, PLAIN, TEXT, UNKNOWN, Catalogue, Routine
+from tidemark.source.filter_overloads import Overloads
+from tidemark.source.filter_syntax import Expression, FilterRefused, names_a_column
 
 _OPERATOR: Final = re.compile(r"[+\-*/<>=~!@#%^&|`?]+")
 _SENTENCES: Final = {
@@ -83,49 +64,6 @@ _OF_CLASS: Final = {
 _MOVING: Final = re.compile(r"now|today|tomorrow|yesterday", re.IGNORECASE)
 _OF_TIME: Final = re.compile(r"date|time|ts|tstz")
 
-_STRING: Final = "S"
-
-
-@dataclass(frozen=True, slots=True)
-class _Type:
-    """A row of pg_type. `element` is that of a true array, `subtype` that of a range, `range` that of a multirange, 0
-    where there is none. `reads` and `writes`: its input and output function are PostgreSQL's own and immutable."""
-
-    oid: int
-    schema: str
-    name: str
-    own: bool
-    kind: str
-    category: str
-    preferred: bool
-    element: int
-    array: int
-    base: int
-    subtype: int
-    range: int
-    reads: bool
-    writes: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Routine:
-    """A function, or the function behind an operator: what it takes and gives."""
-
-    name: str
-    arguments: tuple[int, ...]
-    result: int
-    immutable: bool
-    set_returning: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Conversion:
-    """A row of pg_cast; `immutable` where it calls nothing or one of PostgreSQL's own immutable functions."""
-
-    context: str
-    method: str
-    immutable: bool
-
 
 @dataclass(frozen=True, slots=True)
 class _Typed:
@@ -140,7 +78,7 @@ def condition(conn: psycopg.Connection[Any], table: CapturedTable, text: str) ->
     """The filter as SQL over the table's columns, in parentheses. Looks into the catalogue. Raises RowFilterInvalid."""
     try:
         tree = syntax.parse(text, table.table)
-        return _Writer(_Catalogue(conn, table, tree), table).condition(tree)
+        return _Writer(Catalogue(conn, table, tree), table).condition(tree)
     except FilterRefused as refused:
         raise RowFilterInvalid(table=table.table, detail=str(refused)) from None
 
@@ -156,8 +94,9 @@ def why_it_failed(error: psycopg.Error) -> str:
 
 
 class _Writer:
-    def __init__(self, catalogue: _Catalogue, table: CapturedTable) -> None:
+    def __init__(self, catalogue: Catalogue, table: CapturedTable) -> None:
         self._catalogue = catalogue
+        self._overloads = Overloads(catalogue)
         self._table = table
         self._kinds: dict[type[Any], Callable[[Any], _Typed]] = {
             syntax.Column: self._column,
@@ -298,7 +237,7 @@ class _Writer:
         """What names no column is one array of a common type, which PostgreSQL may look up by hash; the rest stands one
         by one: transformAExprIn() of parse_expr.c."""
         left = self._write(node.left)
-        items = [(self._write(item), _names_a_column(item)) for item in node.items]
+        items = [(self._write(item), names_a_column(item)) for item in node.items]
         constants = [item for item, named in items if not named]
         type_ = self._catalogue.common([left.type, *(item.type for item in constants)]) if len(constants) > 1 else None
         word, quantifier = ("OR", "ANY") if node.operator == "=" else ("AND", "ALL")
@@ -339,14 +278,14 @@ class _Writer:
         )
         return _Typed(text, BOOL)
 
-    def _operator(self, name: str, arguments: list[_Typed]) -> _Routine:
+    def _operator(self, name: str, arguments: list[_Typed]) -> Routine:
         """The operator that PostgreSQL would take, its polymorphic types resolved."""
         candidates = [r for r in self._catalogue.operators.get(name, ()) if len(r.arguments) == len(arguments)]
         types = [argument.type for argument in arguments]
         called = " and ".join(self._called(type_) for type_ in types)
-        return self._fit(self._resolved(candidates, types, assume_same=True), f"operator {name} for {called}")
+        return self._fit(self._overloads.chosen(candidates, types, assume_same=True), f"operator {name} for {called}")
 
-    def _operator_sql(self, routine: _Routine) -> sql.SQL:
+    def _operator_sql(self, routine: Routine) -> sql.SQL:
         if not _OPERATOR.fullmatch(routine.name):
             raise FilterRefused("it uses an operator whose name is none")
         return sql.SQL(f"OPERATOR(pg_catalog.{routine.name})")
@@ -359,13 +298,13 @@ class _Writer:
             # date('2026-01-02') is how some write a cast.
             return self._cast(syntax.Cast(node.arguments[0], syntax.TypeName("", node.name)))
         called = ", ".join(self._called(type_) for type_ in types)
-        chosen = self._fit(self._resolved(candidates, types), f"function {node.name}({called})")
+        chosen = self._fit(self._overloads.chosen(candidates, types), f"function {node.name}({called})")
         written = sql.SQL(", ").join(
             self._coerced(argument, type_) for argument, type_ in zip(arguments, chosen.arguments, strict=True)
         )
         return _Typed(sql.SQL("{}({})").format(sql.Identifier("pg_catalog", node.name), written), chosen.result)
 
-    def _fit(self, chosen: _Routine | None, what: str) -> _Routine:
+    def _fit(self, chosen: Routine | None, what: str) -> Routine:
         if chosen is None:
             raise FilterRefused(f"there is no {what} in pg_catalog, or more than one that would do: cast to say which")
         if not chosen.immutable or chosen.set_returning:
@@ -448,328 +387,6 @@ class _Writer:
             sql.SQL("({} COLLATE {})").format(typed.sql, sql.Identifier("pg_catalog", node.collation)), typed.type
         )
 
-    # --- which one PostgreSQL would take ------------------------------------------------------------------------------
-
-    def _resolved(self, candidates: list[_Routine], types: list[int], *, assume_same: bool = False) -> _Routine | None:
-        """The candidate for the types, under "unknown" for a quoted literal; None where there is none or no single one.
-
-        `assume_same` is the rule of binary operators: an unknown side is first taken to be of the other side's type.
-        """
-        exact = {candidate.arguments: candidate for candidate in candidates}
-        if UNKNOWN not in types and tuple(types) in exact:
-            return self._concrete(exact[tuple(types)], types)
-        if assume_same and len(types) == 2 and types.count(UNKNOWN) == 1:
-            known = next(type_ for type_ in types if type_ != UNKNOWN)
-            for same in (known, self._catalogue.base(known)):
-                if (same, same) in exact:
-                    return exact[same, same]
-        fitting = [c for c in candidates if self._accepts(c, types)]
-        chosen = fitting[0] if len(fitting) == 1 else self._best(fitting, types)
-        return None if chosen is None else self._concrete(chosen, types)
-
-    def _accepts(self, candidate: _Routine, types: list[int]) -> bool:
-        fits = all(
-            to in _SIMPLE or to in _COMPATIBLE or self._catalogue.converts(type_, to)
-            for type_, to in zip(types, candidate.arguments, strict=True)
-        )
-        return fits and self._concrete(candidate, types) is not None
-
-    def _best(self, candidates: list[_Routine], types: list[int]) -> _Routine | None:
-        """func_select_candidate() of parse_func.c."""
-        catalogue = self._catalogue
-        bases = [type_ if type_ == UNKNOWN else catalogue.base(type_) for type_ in types]
-        known = [i for i, type_ in enumerate(bases) if type_ != UNKNOWN]
-        unknown = [i for i, type_ in enumerate(bases) if type_ == UNKNOWN]
-
-        def exact(candidate: _Routine) -> int:
-            return sum(candidate.arguments[i] == bases[i] for i in known)
-
-        def exact_or_preferred(candidate: _Routine) -> int:
-            return sum(
-                to == bases[i] or (catalogue.preferred(to) and catalogue.category(to) == catalogue.category(bases[i]))
-                for i in known
-                for to in (candidate.arguments[i],)
-            )
-
-        for measure in (exact, exact_or_preferred):
-            most = max(map(measure, candidates), default=0)
-            candidates = [c for c in candidates if measure(c) == most]
-            if len(candidates) < 2:
-                return candidates[0] if candidates else None
-        if not unknown:
-            return None
-        wanted: dict[int, tuple[str, bool]] = {}
-        for i in unknown:
-            there = {(catalogue.category(c.arguments[i]), catalogue.preferred(c.arguments[i])) for c in candidates}
-            categories = {category for category, _ in there}
-            category = _STRING if _STRING in categories else next(iter(categories)) if len(categories) == 1 else None
-            if category is None:
-                break
-            wanted[i] = category, (category, True) in there
-        else:
-            kept = [
-                c
-                for c in candidates
-                if all(
-                    catalogue.category(c.arguments[i]) == category
-                    and (catalogue.preferred(c.arguments[i]) or not preferred)
-                    for i, (category, preferred) in wanted.items()
-                )
-            ]
-            candidates = kept or candidates
-            if len(candidates) == 1:
-                return candidates[0]
-        if len({bases[i] for i in known}) == 1:
-            of_all = bases[known[0]]
-            candidates = [c for c in candidates if self._accepts(c, [of_all] * len(types))]
-            return candidates[0] if len(candidates) == 1 else None
-        return None
-
-    def _concrete(self, routine: _Routine, types: list[int]) -> _Routine | None:
-        """The routine with its polymorphic types replaced by what they are for these; None where they do not agree."""
-        everything = (*routine.arguments, routine.result)
-        if not any(type_ in _SIMPLE or type_ in _COMPATIBLE for type_ in everything):
-            return routine
-        made: dict[int, int] = {}
-        for family in (_SIMPLE, _COMPATIBLE):
-            there = [
-                self._element_of(type_, family[to])
-                for type_, to in zip(types, routine.arguments, strict=True)
-                if to in family and type_ != UNKNOWN
-            ]
-            if None in there:
-                return None
-            elements = [element for element in there if element is not None]
-            element = self._catalogue.common(elements) if family is _COMPATIBLE else _only_one(elements)
-            if element is None:
-                if any(type_ in family for type_ in everything):
-                    return None
-                continue
-            for polymorphic, shape in family.items():
-                made[polymorphic] = self._of_element(element, shape, types)
-        replaced = tuple(made.get(type_, type_) for type_ in everything)
-        if 0 in replaced:
-            return None
-        return _Routine(routine.name, replaced[:-1], replaced[-1], routine.immutable, routine.set_returning)
-
-    def _element_of(self, type_: int, shape: str) -> int | None:
-        """What the polymorphic type's element is, where an argument of `type_` takes its place."""
-        base = self._catalogue.types.get(self._catalogue.base(type_))
-        if base is None:
-            return None
-        if shape == "element":
-            return base.oid
-        if shape == "enum":
-            return base.oid if base.kind == "e" else None
-        if shape == "range":
-            return base.subtype or None
-        if shape == "multirange":
-            of_range = self._catalogue.types.get(base.range)
-            return None if of_range is None else of_range.subtype
-        return base.element or None
-
-    def _of_element(self, element: int, shape: str, types: list[int]) -> int:
-        """The reverse; a range is that of an argument, since several may have one subtype. 0 where there is none."""
-        if shape in ("element", "enum"):
-            return element
-        if shape == "array":
-            return self._catalogue.types[element].array
-        arguments = [self._catalogue.types.get(self._catalogue.base(type_)) for type_ in types]
-        ranges = {a.oid if a.subtype else a.range for a in arguments if a is not None and (a.subtype or a.range)}
-        if len(ranges) != 1:
-            return 0
-        (range_,) = ranges
-        if shape == "range":
-            return range_
-        return next((t.oid for t in self._catalogue.types.values() if t.range == range_), 0)
-
 
 def _joined(word: str, parts: Sequence[sql.Composable]) -> sql.Composed:
     return sql.SQL("({})").format(sql.SQL(f" {word} ").join(parts))
-
-
-def _only_one(elements: list[int]) -> int | None:
-    return elements[0] if len(set(elements)) == 1 else None
-
-
-# --- what the catalogue has -------------------------------------------------------------------------------------------
-
-
-class _Catalogue:
-    """The types, casts, operators and functions that one filter may need, read in four statements."""
-
-    def __init__(self, conn: psycopg.Connection[Any], table: CapturedTable, tree: Expression) -> None:
-        operators, functions = _names_in(tree)
-        oids = [column.type_oid for column in table.captured_columns]
-        self.types = {row[0]: _Type(*row) for row in conn.execute(_TYPES, (oids,))}
-        self.by_name = {type_.name: type_ for type_ in self.types.values() if type_.own}
-        self.casts = {
-            (source, target): _Conversion(*rest)
-            for source, target, *rest in conn.execute(_CASTS, (list(self.types), list(self.types)))
-        }
-        self.operators = _routines(conn.execute(_OPERATORS, (sorted(operators),)))
-        self.functions = _routines(conn.execute(_FUNCTIONS, (sorted(functions),)))
-        self.collations = {name for (name,) in conn.execute(_COLLATIONS)}
-
-    def base(self, oid: int) -> int:
-        while (type_ := self.types.get(oid)) is not None and type_.base:
-            oid = type_.base
-        return oid
-
-    def category(self, oid: int) -> str:
-        type_ = self.types.get(oid)
-        return "X" if type_ is None else type_.category
-
-    def preferred(self, oid: int) -> bool:
-        type_ = self.types.get(oid)
-        return type_ is not None and type_.preferred
-
-    def taken(self, oid: int) -> bool:
-        """Whether operators and functions may take and give it."""
-        type_ = self.types.get(oid)
-        if type_ is None:
-            return False
-        if type_.element:
-            return self.taken(type_.element)
-        return type_.kind == "e" or (type_.own and type_.name in PLAIN)
-
-    def called(self, oid: int) -> str:
-        type_ = self.types.get(oid)
-        if type_ is None:
-            return "a type of its own"
-        return f"{self.called(type_.element)}[]" if type_.element else type_.name
-
-    def converts(self, source: int, target: int) -> bool:
-        """Whether PostgreSQL converts by itself: can_coerce_type() of parse_coerce.c, for types that are no
-        polymorphic ones."""
-        if source in (target, UNKNOWN) or target == _ANY:
-            return True
-        source = self.base(source)
-        if source == target:
-            return True
-        cast = self.casts.get((source, target))
-        if cast is not None:
-            return cast.context == "i"
-        elements = self._elements(source, target)
-        return elements is not None and self.converts(*elements)
-
-    def conversion(self, source: int, target: int, *, explicit: bool) -> bool:
-        """Whether the conversion calls nothing but immutable functions of PostgreSQL's own. `source` is no domain."""
-        if source == target:
-            return True
-        cast = self.casts.get((source, target))
-        if cast is not None and cast.method != "i":
-            return cast.immutable
-        elements = self._elements(source, target)
-        if cast is None and elements is not None:
-            return self.conversion(self.base(elements[0]), elements[1], explicit=explicit)
-        if cast is None and not (explicit and _STRING in (self.category(source), self.category(target))):
-            return False
-        return self.types[source].writes and self.types[target].reads
-
-    def lengths(self, oid: int) -> bool:
-        """Whether a value is brought to a modifier's length by an immutable function."""
-        type_ = self.types[oid]
-        cast = self.casts.get((type_.element or oid,) * 2)
-        return cast is not None and cast.immutable
-
-    def common(self, types: list[int]) -> int | None:
-        """The type that values of all these get where they stand in one place: select_common_type() of
-        parse_coerce.c."""
-        known = [type_ for type_ in types if type_ != UNKNOWN]
-        if not known:
-            return TEXT if types else None
-        chosen, *others = (self.base(type_) for type_ in known)
-        for other in others:
-            if other == chosen:
-                continue
-            if self.category(other) != self.category(chosen):
-                return None
-            if not self.preferred(chosen) and self.converts(chosen, other) and not self.converts(other, chosen):
-                chosen = other
-        return chosen
-
-    def _elements(self, source: int, target: int) -> tuple[int, int] | None:
-        left, right = self.types.get(source), self.types.get(target)
-        if left is None or right is None or not left.element or not right.element:
-            return None
-        return left.element, right.element
-
-
-def _routines(rows: Iterable[Sequence[Any]]) -> dict[str, list[_Routine]]:
-    routines: dict[str, list[_Routine]] = {}
-    for name, arguments, *rest in rows:
-        routines.setdefault(name, []).append(_Routine(name, tuple(arguments), *rest))
-    return routines
-
-
-def _names_in(tree: Expression) -> tuple[set[str], set[str]]:
-    """The operators and functions that the tree names; "=" for what is compared without naming it."""
-    operators, functions = {"="}, set()
-    for node in _nodes(tree):
-        if isinstance(node, syntax.Operation | syntax.Membership | syntax.Quantified):
-            operators.add(node.operator)
-        if isinstance(node, syntax.Call):
-            functions.add(node.name)
-    return operators, functions
-
-
-def _names_a_column(tree: Expression) -> bool:
-    return any(isinstance(node, syntax.Column) for node in _nodes(tree))
-
-
-def _nodes(tree: Expression) -> Iterator[Any]:
-    todo: list[Any] = [tree]
-    count = 0
-    while todo:
-        node = todo.pop()
-        if isinstance(node, tuple):
-            todo += node
-        elif is_dataclass(node):
-            # BETWEEN and CASE hold their first part more than once, IN writes it for each item; all may be nested.
-            count += 1
-            if count > MAX_NODES:
-                raise FilterRefused("it is too long when it is written out")
-            yield node
-            if isinstance(node, syntax.Membership):
-                todo += [node.left] * (len(node.items) - 1)
-            todo += [getattr(node, part.name) for part in fields(node)]
-
-
-_OWN: Final = "'pg_catalog'::regnamespace"
-_TYPES: Final = f"""
-    WITH RECURSIVE wanted AS (
-        SELECT oid FROM pg_type WHERE typnamespace = {_OWN} AND typtype <> 'c' OR oid = ANY (%s::oid[])
-        UNION
-        SELECT part FROM wanted JOIN pg_type t USING (oid)
-        CROSS JOIN LATERAL unnest(ARRAY[t.typbasetype, t.typelem, t.typarray]) AS part WHERE part <> 0
-    )
-    SELECT t.oid, n.nspname, t.typname, t.typnamespace = {_OWN}, t.typtype::text, t.typcategory::text, t.typispreferred,
-           CASE WHEN e.typarray = t.oid THEN t.typelem ELSE 0 END, t.typarray, t.typbasetype,
-           coalesce(r.rngsubtype, 0), coalesce(m.rngtypid, 0),
-           i.provolatile = 'i' AND i.pronamespace = {_OWN}, o.provolatile = 'i' AND o.pronamespace = {_OWN}
-      FROM wanted JOIN pg_type t USING (oid) JOIN pg_namespace n ON n.oid = t.typnamespace
-      JOIN pg_proc i ON i.oid = t.typinput JOIN pg_proc o ON o.oid = t.typoutput
-      LEFT JOIN pg_type e ON e.oid = t.typelem
-      LEFT JOIN pg_range r ON r.rngtypid = t.oid LEFT JOIN pg_range m ON m.rngmultitypid = t.oid
-"""
-_CASTS: Final = f"""
-    SELECT c.castsource, c.casttarget, c.castcontext::text, c.castmethod::text,
-           c.castmethod = 'b' OR coalesce(p.provolatile = 'i' AND p.pronamespace = {_OWN}, false)
-      FROM pg_cast c LEFT JOIN pg_proc p ON p.oid = c.castfunc
-     WHERE c.castsource = ANY (%s::oid[]) AND c.casttarget = ANY (%s::oid[])
-"""
-_OPERATORS: Final = f"""
-    SELECT o.oprname, CASE WHEN o.oprkind = 'l' THEN ARRAY[o.oprright] ELSE ARRAY[o.oprleft, o.oprright] END,
-           o.oprresult, p.provolatile = 'i' AND p.pronamespace = {_OWN}
-      FROM pg_operator o JOIN pg_proc p ON p.oid = o.oprcode
-     WHERE o.oprnamespace = {_OWN} AND o.oprname = ANY (%s::name[])
-"""
-# A call may leave out arguments that have defaults; what takes any number of them is not taken.
-_FUNCTIONS: Final = f"""
-    SELECT p.proname, ARRAY(SELECT (p.proargtypes::oid[])[n] FROM generate_series(0, p.pronargs - missing - 1) AS n),
-           p.prorettype, p.provolatile = 'i', p.proretset
-      FROM pg_proc p CROSS JOIN LATERAL generate_series(0, p.pronargdefaults) AS missing
-     WHERE p.pronamespace = {_OWN} AND p.prokind = 'f' AND p.provariadic = 0 AND p.proname = ANY (%s::name[])
-"""
-_COLLATIONS: Final = f"SELECT collname::text FROM pg_collation WHERE collnamespace = {_OWN}"
