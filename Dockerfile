@@ -11,7 +11,7 @@ WORKDIR /opt/tidemark
 # Spark comes as source: what builds it is from the lock too, like pip itself.
 COPY requirements.txt .
 COPY include/sandbox include/sandbox
-RUN PYTHONPATH=include python -m sandbox.lock requirements.txt pip setuptools > /tmp/bootstrap.txt \
+RUN PYTHONPATH=include python -m sandbox.setup.lock requirements.txt pip setuptools > /tmp/bootstrap.txt \
  && pip install --no-cache-dir --no-deps --require-hashes --only-binary :all: -r /tmp/bootstrap.txt \
  && pip install --no-cache-dir --no-deps --require-hashes --no-build-isolation -r requirements.txt
 
@@ -23,7 +23,7 @@ ENV PYTHONPATH=/opt/tidemark/include \
     AIRFLOW__CORE__DAGS_FOLDER=/opt/tidemark/dags \
     AIRFLOW__CORE__PLUGINS_FOLDER=/opt/tidemark/plugins \
     AIRFLOW__CORE__LOAD_EXAMPLES=False
-RUN python -m sandbox.jars \
+RUN python -m sandbox.setup.jars \
  && mkdir -p .tidemark/lake .tidemark/airflow/logs \
  && chown -R airflow .tidemark
 

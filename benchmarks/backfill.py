@@ -25,7 +25,7 @@ from typing import Any
 
 import psycopg
 
-from sandbox.postgres import PostgresServer, running
+from sandbox.services.postgres import PostgresServer, running
 from tidemark.backfill.planning import BackfillRequest, plan
 from tidemark.backfill.ranges import read_chunks
 from tidemark.backfill.reporting import report

@@ -20,7 +20,7 @@ import psycopg
 from psycopg import sql
 
 from benchmarks.backfill import REPOSITORY, Pipeline
-from sandbox.postgres import running
+from sandbox.services.postgres import running
 from tidemark.backfill.planning import BackfillRequest, plan
 from tidemark.backfill.ranges import read_chunks
 from tidemark.backfill.reporting import report

@@ -22,7 +22,7 @@ from typing import Any
 
 import psycopg
 
-from sandbox.postgres import PostgresServer, running
+from sandbox.services.postgres import PostgresServer, running
 from tidemark.capture import ownership
 from tidemark.capture.drain import drain
 from tidemark.config import Bounds, PipelineConfig, TableRule

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from sandbox.postgres import PostgresServer, running
+from sandbox.services.postgres import PostgresServer, running
 from tidemark.config import TableRule
 
 if TYPE_CHECKING:

@@ -6,15 +6,16 @@ import os
 import signal
 import sys
 
-from sandbox import checks, services
 from sandbox.checkout import Checkout, this_checkout
+from sandbox.checks import suites
+from sandbox.services import processes
 from sandbox.steps import StepFailed, fail, run
 
 
 def _demo(checkout: Checkout) -> int:
-    from sandbox import demo  # needs Spark, which costs a second that the others need not wait
+    from sandbox.demo import story  # needs Spark, which costs a second that the others need not wait
 
-    return int(demo.run_demo(checkout))
+    return int(story.run_demo(checkout))
 
 
 def _lock(checkout: Checkout) -> int:
@@ -34,14 +35,14 @@ def _lock(checkout: Checkout) -> int:
 
 COMMANDS = {
     "demo": _demo,
-    "up": services.up,
-    "down": services.down,
-    "test": checks.test,
-    "lint": checks.lint,
-    "simulation": checks.simulation,
-    "faults": checks.faults,
-    "scheduler": checks.scheduler,
-    "bench": checks.bench,
+    "up": processes.up,
+    "down": processes.down,
+    "test": suites.test,
+    "lint": suites.lint,
+    "simulation": suites.simulation,
+    "faults": suites.faults,
+    "scheduler": suites.scheduler,
+    "bench": suites.bench,
     "lock": _lock,
 }
 

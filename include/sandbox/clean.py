@@ -10,7 +10,7 @@ import shutil
 import subprocess
 
 from sandbox.checkout import Checkout, this_checkout
-from sandbox.postgres import folders_outside
+from sandbox.services.postgres import folders_outside
 
 
 def clean(checkout: Checkout) -> None:

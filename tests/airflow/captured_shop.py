@@ -9,7 +9,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from sandbox.postgres import PostgresServer, running
+from sandbox.services.postgres import PostgresServer, running
 from tests.conftest import QUIET, create_database, drop_database
 from tests.support import delta_files, judge
 from tests.support.airflow_home import AirflowHome, postgres_connection, spark_connection

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from sandbox.postgres import PostgresServer
+from sandbox.services.postgres import PostgresServer
 from tests.conftest import create_database, drop_database
 from tests.support.airflow_home import REPOSITORY, AirflowHome
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import psycopg
 import pytest
 
-from sandbox.postgres import PostgresServer, wait_for
+from sandbox.services.postgres import PostgresServer, wait_for
 from tests.airflow.captured_shop import FIRST_ORDERS, MORE_ORDERS, SLOW_S, TABLES, Shop, open_shop
 
 CAPTURE_TASKS = ("preflight", "changes_waiting", "drain", "merge", "confirm")

@@ -12,7 +12,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from sandbox.postgres import PostgresServer, wait_for
+from sandbox.services.postgres import PostgresServer, wait_for
 from tests.airflow.captured_shop import FIRST_ORDERS, SLOW_S, TABLES, Shop, open_shop
 from tidemark import failpoints
 

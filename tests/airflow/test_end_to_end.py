@@ -11,7 +11,7 @@ from urllib.error import HTTPError
 
 import pytest
 
-from sandbox.postgres import PostgresServer, wait_for
+from sandbox.services.postgres import PostgresServer, wait_for
 from tests.airflow.captured_shop import FIRST_ORDERS, MORE_ORDERS, SLOW_S, TABLES, Shop, open_shop
 from tidemark.lsn import Lsn
 

@@ -18,7 +18,7 @@ import psutil
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from sandbox.postgres import wait_for
+from sandbox.services.postgres import wait_for
 from tests.airflow.conftest import SHOP
 from tests.support.airflow_home import REPOSITORY, postgres_connection
 from tidemark.capture import merging, moved

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from sandbox.postgres import PostgresServer
+from sandbox.services.postgres import PostgresServer
 from tests.airflow.captured_shop import FIRST_ORDERS, Shop, open_shop
 from tidemark.formats import layout
 from tidemark.names import TableName

@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from sandbox.postgres import PostgresServer
+from sandbox.services.postgres import PostgresServer
 from tests.capture.conftest import Pipeline
 from tests.conftest import create_database, drop_database
 from tidemark.backfill import keyless

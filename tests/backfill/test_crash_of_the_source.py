@@ -16,7 +16,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from sandbox.postgres import PostgresServer, running, wait_for
+from sandbox.services.postgres import PostgresServer, running, wait_for
 from tests.backfill.conftest import Captured, a_pipeline
 from tests.conftest import create_database
 from tidemark.backfill import ranges

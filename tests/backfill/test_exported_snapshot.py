@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from sandbox.postgres import wait_for
+from sandbox.services.postgres import wait_for
 from tests.backfill.conftest import Captured
 from tests.support.roles import login
 from tidemark.backfill import exported, keyless

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from sandbox.postgres import wait_for
+from sandbox.services.postgres import wait_for
 from tests.backfill.conftest import Captured
 from tidemark.backfill import keyless
 from tidemark.errors import DatabaseUnreachable, SourceLocked

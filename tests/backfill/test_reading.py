@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from sandbox.postgres import running, wait_for
+from sandbox.services.postgres import running, wait_for
 from tests.backfill.conftest import Captured
 from tests.capture.slot.standby import standby_of
 from tests.support.roles import login

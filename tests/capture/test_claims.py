@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sandbox.postgres import wait_for
+from sandbox.services.postgres import wait_for
 from tests.capture.conftest import Pipeline
 from tests.support.backfills import HALVES, chunk_of, open_backfill, record
 from tests.support.manifests import plan_of

@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from sandbox.postgres import PostgresServer, wait_for
+from sandbox.services.postgres import PostgresServer, wait_for
 from tests.capture.conftest import Pipeline
 from tests.conftest import drop_database
 from tidemark.capture import drain as drain_module

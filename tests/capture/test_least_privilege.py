@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from sandbox.postgres import PostgresServer
+from sandbox.services.postgres import PostgresServer
 from tests.conftest import drop_database
 from tidemark.capture.confirm import confirm
 from tidemark.capture.drain import drain

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from sandbox.postgres import PostgresServer
+from sandbox.services.postgres import PostgresServer
 from tests.capture.conftest import Pipeline
 from tests.conftest import drop_database
 from tidemark.capture import drain as drain_module

@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from sandbox.postgres import PostgresServer
+from sandbox.services.postgres import PostgresServer
 from tests.capture.conftest import Pipeline
 from tidemark.errors import DatabaseRefused, DatabaseUnreachable, ReplicationFailed
 from tidemark.postgres_session import connect, connect_walsender, open_session, unreachable

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 from psycopg import sql
 
-from sandbox.postgres import wait_for
+from sandbox.services.postgres import wait_for
 from tests.capture.conftest import Pipeline
 from tidemark.errors import DatabaseRefused, ReplicationFailed
 from tidemark.lsn import Lsn

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from sandbox.postgres import PostgresServer, running
+from sandbox.services.postgres import PostgresServer, running
 from tests.faults import workload
 from tests.support.capture import Environment
 

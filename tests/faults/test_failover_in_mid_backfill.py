@@ -12,7 +12,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from sandbox.postgres import PostgresServer, running, wait_for
+from sandbox.services.postgres import PostgresServer, running, wait_for
 from tests.capture.slot.standby import Standby, standby_of
 from tests.support import judge
 from tests.support.capture import Environment

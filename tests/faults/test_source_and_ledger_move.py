@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sandbox.postgres import PostgresServer
+from sandbox.services.postgres import PostgresServer
 from tests.conftest import create_database
 from tests.faults import workload
 from tests.faults.test_two_at_once import _goes_on, _stopped

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.postgres import wait_for
+from sandbox.services.postgres import wait_for
 from tests.faults import workload
 from tests.support import judge, stages
 from tests.support.capture import Environment

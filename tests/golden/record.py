@@ -15,7 +15,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from sandbox.postgres import running
+from sandbox.services.postgres import running
 from tidemark.pgoutput.messages import parse_relation
 from tidemark.source.catalog import read_types
 

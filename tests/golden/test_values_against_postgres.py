@@ -17,7 +17,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from sandbox.postgres import PostgresServer
+from sandbox.services.postgres import PostgresServer
 from tests.conftest import create_database, drop_database
 from tests.golden.record import SETTINGS
 from tidemark.pgoutput.decoder import Decoder

@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from sandbox.postgres import PostgresServer, wait_for
+from sandbox.services.postgres import PostgresServer, wait_for
 from tidemark.errors import LeaseLost, LeaseTaken
 from tidemark.ledger import leases
 from tidemark.ledger.connection import connect

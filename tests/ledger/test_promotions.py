@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from sandbox.postgres import wait_for
+from sandbox.services.postgres import wait_for
 from tests.support.backfills import HALVES, backfill_of, chunk_of, claim_of, open_backfill, record
 from tests.support.manifests import manifest_of, path_of
 from tidemark.errors import LeaseLost

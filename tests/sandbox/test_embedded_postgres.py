@@ -9,9 +9,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from sandbox import postgres, shop
 from sandbox.checkout import this_checkout
-from sandbox.postgres import PostgresServer
+from sandbox.demo import shop
+from sandbox.services import postgres
+from sandbox.services.postgres import PostgresServer
 
 
 def test_a_server_lets_nobody_in_without_its_password(postgres: PostgresServer) -> None:

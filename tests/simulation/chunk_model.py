@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import from_arrow_type
 
-from sandbox.comparison import compare_rows
+from sandbox.checks.comparison import compare_rows
 from tests.support import delta_files, judge
 from tests.support.capture import Environment
 from tidemark.formats import layout

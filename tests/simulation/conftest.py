@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.postgres import PostgresServer, running
+from sandbox.services.postgres import PostgresServer, running
 from tests.conftest import create_database, drop_database
 from tests.simulation.workload import TABLES
 from tests.support.capture import Environment, pipeline_config

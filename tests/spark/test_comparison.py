@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
-from sandbox.comparison import Comparison, compare
+from sandbox.checks.comparison import Comparison, compare
 
 COLUMNS = {  # PostgreSQL -> Delta
     "b": ("boolean", "boolean"),

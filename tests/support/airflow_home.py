@@ -25,7 +25,7 @@ from urllib.parse import quote
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from sandbox.postgres import free_port, wait_for
+from sandbox.services.postgres import free_port, wait_for
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 AIRFLOW = Path(sys.executable).with_name("airflow")

@@ -13,7 +13,7 @@ from typing import Any
 
 import psycopg
 
-from sandbox.postgres import wait_for
+from sandbox.services.postgres import wait_for
 
 SERVER_SETTINGS = {"synchronous_standby_names": "nobody", "synchronous_commit": "local"}
 

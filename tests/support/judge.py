@@ -1,7 +1,7 @@
 """The judge of every scenario, fault and simulation: source, `current`, `history` -> the sentences that say what is
 wrong.
 
-1. `current` equals the source, by value, in all columns (include/sandbox/comparison.py).
+1. `current` equals the source, by value, in all columns (include/sandbox/checks/comparison.py).
 2. The last row per key in history above the last truncate, less deletes and sweeps, equals current. Without a key:
    inserts and reads less deletes and sweeps, as multisets, where an update is the delete of its old row and the insert
    of its new one.
@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sandbox.comparison import Comparison, compare_rows
+from sandbox.checks.comparison import Comparison, compare_rows
 from tests.support import delta_files
 from tests.support.capture import Environment
 from tests.support.delta_files import DeltaFiles, Row
@@ -99,7 +99,7 @@ def current_equals_source(environment: Environment, table: str, lacking: Collect
 def compare(
     source: str, current: DeltaFiles | None, table: str, leave_out: Collection[str] = (), masked: Collection[str] = ()
 ) -> Comparison:
-    """What `sandbox.comparison.compare` says, of rows that were read without Spark."""
+    """What `sandbox.checks.comparison.compare` says, of rows that were read without Spark."""
     rows = [] if current is None else current.rows()
     return compare_rows(
         source=source,

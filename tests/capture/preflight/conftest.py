@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.postgres import PostgresServer
+from sandbox.services.postgres import PostgresServer
 from tests.capture.preflight.shop import Shop
 from tests.conftest import create_database, drop_database
 from tidemark.config import Bounds, PipelineConfig, TableRule

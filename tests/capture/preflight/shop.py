@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from sandbox.postgres import PostgresServer
+from sandbox.services.postgres import PostgresServer
 from tidemark import postgres_session
 from tidemark.capture import generation as generation_module
 from tidemark.capture.preflight import preflight

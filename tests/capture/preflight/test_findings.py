@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from sandbox.postgres import wait_for
+from sandbox.services.postgres import wait_for
 from tests.capture.preflight.shop import Shop, said, since_18
 from tests.support.roles import login
 from tidemark.capture.preflight import preflight

@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from sandbox.postgres import wait_for
+from sandbox.services.postgres import wait_for
 from tests.capture.preflight.shop import Shop, said
 from tidemark.capture import generation as generation_module
 from tidemark.capture.recovery import staged_generations

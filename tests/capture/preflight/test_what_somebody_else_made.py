@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from sandbox.postgres import wait_for
+from sandbox.services.postgres import wait_for
 from tests.capture.preflight.shop import Shop, said, since_18
 from tidemark.capture import making
 from tidemark.capture import preflight as preflight_module

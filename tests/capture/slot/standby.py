@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psycopg
 
-from sandbox.postgres import PostgresServer, wait_for
+from sandbox.services.postgres import PostgresServer, wait_for
 
 
 @dataclass

@@ -10,7 +10,7 @@ from dataclasses import replace
 import psycopg
 import pytest
 
-from sandbox.postgres import wait_for
+from sandbox.services.postgres import wait_for
 from tests.capture.slot.conftest import TABLE, Capture
 from tidemark.capture.confirm import ConfirmResult, confirm, confirm_up_to_staged
 from tidemark.errors import ConfirmFailed, GenerationMissing, GenerationStale, LeaseTaken, SlotBusy

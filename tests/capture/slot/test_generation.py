@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from sandbox.postgres import PostgresServer, running, wait_for
+from sandbox.services.postgres import PostgresServer, running, wait_for
 from tests.capture.slot.conftest import TABLE, Capture, capture_of
 from tests.capture.slot.standby import standby_of
 from tests.conftest import create_database

@@ -14,7 +14,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from sandbox.postgres import PostgresServer, running
+from sandbox.services.postgres import PostgresServer, running
 from tests.conftest import create_database, drop_database
 from tests.support.capture import pipeline_config
 from tidemark.capture.confirm import confirm

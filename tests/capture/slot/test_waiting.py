@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.postgres import PostgresServer
+from sandbox.services.postgres import PostgresServer
 from tests.capture.slot.conftest import TABLE, Capture, capture_of
 from tests.conftest import create_database, drop_database
 from tidemark.capture import waiting

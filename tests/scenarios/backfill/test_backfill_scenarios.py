@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.postgres import PostgresServer, running
+from sandbox.services.postgres import PostgresServer, running
 from tests.support import scenario
 from tests.support.capture import Environment
 from tests.support.hung_commit import SERVER_SETTINGS

@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from sandbox.postgres import PostgresServer, running, wait_for
+from sandbox.services.postgres import PostgresServer, running, wait_for
 from tests.backfill.conftest import Captured, a_pipeline
 from tests.conftest import create_database
 from tests.support.hung_commit import SERVER_SETTINGS, HungCommit

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from sandbox import jars, java, setup, system_packages
 from sandbox.checkout import Checkout, this_checkout
-from sandbox.jars import Jar
-from sandbox.lock import entries_of
+from sandbox.setup import jars, java, set_up, system_packages
+from sandbox.setup.jars import Jar
+from sandbox.setup.lock import entries_of
 from sandbox.steps import StepFailed, Steps
 
 
@@ -99,13 +99,13 @@ def test_nothing_is_installed_or_built_but_what_the_lock_has_a_hash_of(
             if words[0].endswith("/uv") and not uv_works:
                 raise StepFailed("no")
 
-    monkeypatch.setattr(setup, "run", run)
-    monkeypatch.setattr(setup, "_uv_settings", lambda _: {})
+    monkeypatch.setattr(set_up, "run", run)
+    monkeypatch.setattr(set_up, "_uv_settings", lambda _: {})
     monkeypatch.setattr(
-        setup.importlib.util, "find_spec", lambda name: None if name == "ensurepip" and not ensurepip else name
+        set_up.importlib.util, "find_spec", lambda name: None if name == "ensurepip" and not ensurepip else name
     )
-    setup._environment(checkout)
-    setup._install(checkout, lock)
+    set_up._environment(checkout)
+    set_up._install(checkout, lock)
     for words in installing:
         assert {"--require-hashes", "--no-deps"} <= set(words)
         assert "--no-build-isolation" in words or words[words.index("--only-binary") + 1] == ":all:"
@@ -136,7 +136,7 @@ def test_what_pip_is_told_reaches_uv(tmp_path: Path, monkeypatch: pytest.MonkeyP
     settings.write_text("[global]\nindex-url = https://mirror.example/simple\ncert = /etc/company.pem\n")
     monkeypatch.setenv("PIP_CONFIG_FILE", str(settings))
     monkeypatch.setenv("PIP_CERT", "/etc/mine.pem")
-    found = setup._uv_settings(checkout)
+    found = set_up._uv_settings(checkout)
     assert found["UV_DEFAULT_INDEX"] == "https://mirror.example/simple"
     assert found["SSL_CERT_FILE"] == "/etc/mine.pem"
 
@@ -186,14 +186,14 @@ def test_a_second_set_up_starts_nothing(tmp_path: Path, monkeypatch: pytest.Monk
         checkout.python.parent.mkdir(parents=True, exist_ok=True)
         checkout.python.touch()
 
-    monkeypatch.setattr(setup, "run", run)
-    monkeypatch.setattr(setup, "_install", made)
-    setup._packages(checkout, Steps())
+    monkeypatch.setattr(set_up, "run", run)
+    monkeypatch.setattr(set_up, "_install", made)
+    set_up._packages(checkout, Steps())
     assert len(done) == 2
-    setup._packages(checkout, Steps())
+    set_up._packages(checkout, Steps())
     assert len(done) == 2
     (tmp_path / "requirements.txt").write_text("one==2 \\\n    --hash=sha256:0\n")
-    setup._packages(checkout, Steps())
+    set_up._packages(checkout, Steps())
     assert len(done) == 4
 
 

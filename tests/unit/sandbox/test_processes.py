@@ -12,10 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sandbox import services
 from sandbox.checkout import Checkout
-from sandbox.postgres import wait_for
-from sandbox.services import Process, Services
+from sandbox.services import processes
+from sandbox.services.postgres import wait_for
+from sandbox.services.processes import Process, Services
 
 Children = list[subprocess.Popen[bytes]]
 
@@ -51,7 +51,7 @@ STUBBORN = "(trap '' TERM; while :; do sleep 1; done) & wait"
 def test_down_ends_a_process_and_what_outlives_it_in_its_session(tmp_path: Path, started: Children) -> None:
     leader = lead_a_session(started, STUBBORN)
     grandchild = psutil.Process(leader.pid).children()[0]
-    services.stop_airflow(running(Checkout(tmp_path), leader))
+    processes.stop_airflow(running(Checkout(tmp_path), leader))
     assert not leader.alive
     wait_for("the stubborn one is gone", lambda: not grandchild.is_running() or grandchild.status() == "zombie")
 
@@ -62,7 +62,7 @@ def test_down_ends_what_a_dead_process_left_behind(tmp_path: Path, started: Chil
     started[0].send_signal(signal.SIGKILL)
     started[0].wait()
     assert not leader.alive
-    services.stop_airflow(running(Checkout(tmp_path), leader))
+    processes.stop_airflow(running(Checkout(tmp_path), leader))
     wait_for("the orphan is gone", lambda: not orphan.is_running() or orphan.status() == "zombie")
 
 
@@ -70,7 +70,7 @@ def test_down_leaves_a_stranger_with_the_same_pid_alone(tmp_path: Path, started:
     stranger = lead_a_session(started, "sleep 60 & wait")
     noted = Process("api-server", stranger.pid, stranger.started - 3600)
     assert not noted.alive
-    services.stop_airflow(running(Checkout(tmp_path), noted))
+    processes.stop_airflow(running(Checkout(tmp_path), noted))
     with pytest.raises(subprocess.TimeoutExpired):
         started[0].wait(timeout=0.5)
 
@@ -91,4 +91,4 @@ def test_a_port_that_is_taken_is_passed_over() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        assert services._free_port(port) > port
+        assert processes._free_port(port) > port

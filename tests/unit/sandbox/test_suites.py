@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sandbox import checks
 from sandbox.checkout import Checkout
+from sandbox.checks import suites
 
 
 @pytest.fixture
@@ -33,22 +33,22 @@ def meminfo(tmp_path: Path, available: int) -> Path:
 def test_tests_write_to_memory_where_there_is_plenty(
     checkout: Checkout, memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checks, "LEAST_FREE", 1)
-    plenty = meminfo(tmp_path, checks.LEAST_AVAILABLE)
-    folder = checks.scratch(checkout, memory, plenty)
+    monkeypatch.setattr(suites, "LEAST_FREE", 1)
+    plenty = meminfo(tmp_path, suites.LEAST_AVAILABLE)
+    folder = suites.scratch(checkout, memory, plenty)
     assert folder.parent == memory
-    assert checks.scratch(checkout, memory, plenty) == folder
-    assert checks.scratch(Checkout(tmp_path / "another"), memory, plenty) != folder
+    assert suites.scratch(checkout, memory, plenty) == folder
+    assert suites.scratch(Checkout(tmp_path / "another"), memory, plenty) != folder
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
 def test_and_to_the_checkout_where_there_is_not(
     checkout: Checkout, memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plenty = meminfo(tmp_path, checks.LEAST_AVAILABLE)
+    plenty = meminfo(tmp_path, suites.LEAST_AVAILABLE)
     of_the_checkout = checkout.made / "tmp"
-    assert checks.scratch(checkout, tmp_path / "no such folder", plenty) == of_the_checkout
-    assert checks.scratch(checkout, memory, tmp_path / "no such file") == of_the_checkout
-    assert checks.scratch(checkout, memory, meminfo(tmp_path, checks.LEAST_AVAILABLE - 1024)) == of_the_checkout
-    monkeypatch.setattr(checks, "LEAST_FREE", 2**60)
-    assert checks.scratch(checkout, memory, plenty) == of_the_checkout
+    assert suites.scratch(checkout, tmp_path / "no such folder", plenty) == of_the_checkout
+    assert suites.scratch(checkout, memory, tmp_path / "no such file") == of_the_checkout
+    assert suites.scratch(checkout, memory, meminfo(tmp_path, suites.LEAST_AVAILABLE - 1024)) == of_the_checkout
+    monkeypatch.setattr(suites, "LEAST_FREE", 2**60)
+    assert suites.scratch(checkout, memory, plenty) == of_the_checkout

@@ -36,7 +36,7 @@ _SETTINGS = {
     "timezone": "UTC",
 }
 
-_CHECKOUT = Path(__file__).resolve().parents[2]
+_CHECKOUT = Path(__file__).resolve().parents[3]
 _OUTSIDE = Path("/var/tmp")
 MEMORY = Path("/dev/shm")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from sandbox.checkout import Checkout
-from sandbox.postgres import MEMORY, make_outside
+from sandbox.services.postgres import MEMORY, make_outside
 
 
 def lint(checkout: Checkout) -> int:

@@ -25,9 +25,10 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from sandbox import services, shop
-from sandbox.airflow_api import AirflowApi, TaskRun
 from sandbox.checkout import Checkout
+from sandbox.demo import shop
+from sandbox.services import processes
+from sandbox.services.airflow_api import AirflowApi, TaskRun
 from sandbox.steps import StepFailed, Steps
 
 PIPELINE = "shop"
@@ -50,10 +51,10 @@ def run_demo(checkout: Checkout) -> int:
     started = time.monotonic()
     print("Tidemark's demo: a PostgreSQL shop, captured into Delta tables by Airflow runs\n")
     steps = Steps()
-    was_running = services.Services.read(checkout).airflow_runs
+    was_running = processes.Services.read(checkout).airflow_runs
     try:
         running = _start_afresh(checkout, steps)
-        api = AirflowApi(running.ui, services.UI_USER, running.ui_password)
+        api = AirflowApi(running.ui, processes.UI_USER, running.ui_password)
         with steps.step(f"Airflow reads the DAGs {CAPTURE} and {BACKFILL}"):
             _wait_until_parsed(api)
         report = _capture(api, running, steps)
@@ -63,13 +64,13 @@ def run_demo(checkout: Checkout) -> int:
                 reports, differences, history = _judge(checkout, running)
     finally:
         if not was_running:
-            services.down(checkout)
+            processes.down(checkout)
     _show(reports, history, report, steps)
     print(f"\n  All of it took {time.monotonic() - started:.0f} s. Delta tables: .tidemark/lake/{PIPELINE}.")
     print(
         f"  The runs in Airflow: {'' if was_running else 'type `make up`, then '}{running.ui}/dags/{BACKFILL}", end=""
     )
-    print(f" (user {services.UI_USER}, password {running.ui_password})")
+    print(f" (user {processes.UI_USER}, password {running.ui_password})")
     different = sum(report.differences for report in reports)
     print("".join(f"\n  {line}" for line in differences), end="")
     print("\n  Every row is equal." if not different else f"\n  {different} rows DIFFER.")
@@ -79,11 +80,11 @@ def run_demo(checkout: Checkout) -> int:
 # --- before ----------------------------------------------------------------------------------------------------------
 
 
-def _start_afresh(checkout: Checkout, steps: Steps) -> services.Services:
-    running = services.Services.read(checkout)
+def _start_afresh(checkout: Checkout, steps: Steps) -> processes.Services:
+    running = processes.Services.read(checkout)
     if running.airflow_runs:
         with steps.step("Airflow runs already; wait until the pipeline does not"):
-            api = AirflowApi(running.ui, services.UI_USER, running.ui_password)
+            api = AirflowApi(running.ui, processes.UI_USER, running.ui_password)
             for dag_id in (CAPTURE, BACKFILL):
                 if api.knows(dag_id):
                     api.pause(dag_id, True)
@@ -92,15 +93,15 @@ def _start_afresh(checkout: Checkout, steps: Steps) -> services.Services:
                         lambda dag_id=dag_id: api.active_runs(dag_id) == 0,  # type: ignore[misc]
                         _RUN_S,
                     )
-    running = services.start_postgres(checkout, steps)
+    running = processes.start_postgres(checkout, steps)
     with steps.step("an empty shop, an empty ledger, an empty lake"):
         for database in ("shop", "tidemark"):
             drop_database(running.server.conninfo(), database)
-            services.create_database(running, database)
+            processes.create_database(running, database)
         shop.create_tables(running.source)
         shutil.rmtree(checkout.made / "lake", ignore_errors=True)
     if not running.airflow_runs:
-        services.start_airflow(running, steps, scheduled=False)  # a scheduled run would take another's work
+        processes.start_airflow(running, steps, scheduled=False)  # a scheduled run would take another's work
     return running
 
 
@@ -135,7 +136,7 @@ def _until(fact: str, holds: Any, seconds: float) -> None:
 # --- the runs --------------------------------------------------------------------------------------------------------
 
 
-def _capture(api: AirflowApi, running: services.Services, steps: Steps) -> list[str]:
+def _capture(api: AirflowApi, running: processes.Services, steps: Steps) -> list[str]:
     """A run that finds rows, their backfill and further runs while more are written, and one after the last row.
 
     Returns what the backfill reported.
@@ -189,12 +190,12 @@ def _said(task: TaskRun) -> str:
 # --- after -----------------------------------------------------------------------------------------------------------
 
 
-def _judge(checkout: Checkout, running: services.Services) -> tuple[list[TableReport], list[str], list[Any]]:
+def _judge(checkout: Checkout, running: processes.Services) -> tuple[list[TableReport], list[str], list[Any]]:
     """All tables compared, with the first rows that differ; and the lines of one order's history."""
     os.environ.update(checkout.environment(os.environ))
     from pyspark.sql import SparkSession
 
-    from sandbox.comparison import compare
+    from sandbox.checks.comparison import compare
     from tidemark.formats.layout import history_table
     from tidemark.names import TableName
 

@@ -19,10 +19,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sandbox import java, system_packages
 from sandbox.checkout import Checkout, this_checkout
-from sandbox.jars import JARS, sha256
-from sandbox.lock import entries_of
+from sandbox.setup import java, system_packages
+from sandbox.setup.jars import JARS, sha256
+from sandbox.setup.lock import entries_of
 from sandbox.steps import StepFailed, Steps, fail, run
 
 
@@ -181,7 +181,7 @@ def _jars(checkout: Checkout, steps: Steps) -> None:
         # Spark's own settings of the machine count here: spark.jars.ivySettings, spark.jars.repositories.
         env.pop("SPARK_CONF_DIR")
         env.update({k: os.environ[k] for k in ("SPARK_CONF_DIR",) if k in os.environ})
-        run([checkout.python, "-m", "sandbox.jars"], checkout.logs / "jars.log", env=env)
+        run([checkout.python, "-m", "sandbox.setup.jars"], checkout.logs / "jars.log", env=env)
         wrong = [jar.file for jar in JARS if sha256(checkout.jars / jar.file) != jar.sha256]
         if wrong:
             raise StepFailed(f"These jars are not the ones expected (SHA-256 differs): {', '.join(wrong)}")
@@ -223,7 +223,3 @@ def main() -> int:
     except StepFailed as failed:
         return fail(failed)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,4 +1,4 @@
-"""The lock's entries of some packages, hashes included: `python -m sandbox.lock requirements.txt pip setuptools`.
+"""The lock's entries of some packages, hashes included: `python -m sandbox.setup.lock requirements.txt pip setuptools`.
 
 What installs the packages must not be fetched by any other rule than they are; the Dockerfile asks in this way.
 Standard library only.

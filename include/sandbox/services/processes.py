@@ -32,9 +32,9 @@ import psutil
 import psycopg
 from psycopg import sql
 
-from sandbox import shop
 from sandbox.checkout import Checkout
-from sandbox.postgres import PostgresServer
+from sandbox.demo import shop
+from sandbox.services.postgres import PostgresServer
 from sandbox.steps import StepFailed, Steps, run
 
 DATABASES = ("shop", "tidemark", "airflow")

@@ -1,6 +1,6 @@
 """The demo's source: a small shop, and somebody who keeps buying, changing and cancelling while it is captured.
 
-`create_tables` makes the tables, still empty (`python -m sandbox.shop <conninfo>` does just that). `Shop.open`
+`create_tables` makes the tables, still empty (`python -m sandbox.demo.shop <conninfo>` does just that). `Shop.open`
 writes the 61,000 rows that are there before anybody captures them, `Shop.trade` some 40,000 more in rounds; on the way
 both do what change data capture goes wrong on: updates that leave a large text untouched, a key change of such a row,
 deletes that cascade, a rolled-back transaction, a truncate.

@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from sandbox.system_packages import PackageManager
+from sandbox.setup.system_packages import PackageManager
 
 VERSIONS = (17, 21)
 _USUAL_PLACES = (

@@ -79,7 +79,7 @@ def _resolve(jars: list[Jar], ivy: Path) -> None:
 
 
 if __name__ == "__main__":
-    made = Path(__file__).resolve().parents[2] / ".tidemark"
+    made = Path(__file__).resolve().parents[3] / ".tidemark"
     fetch(made / "jars", made / "ivy", Path(os.environ.get("HOME", "/nonexistent")))
     shutil.rmtree(made / "ivy", ignore_errors=True)
     sys.exit(0)

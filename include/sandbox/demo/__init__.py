@@ -1,0 +1,1 @@
+"""`make demo`: a shop, and the story of its capture."""

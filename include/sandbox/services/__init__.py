@@ -1,0 +1,1 @@
+"""PostgreSQL and Airflow on this machine, embedded: started, watched, asked, stopped."""
