@@ -52,6 +52,23 @@ def test_dags_test_brings_the_tables_to_the_source_and_an_idle_run_starts_no_spa
 
 
 @pytest.mark.thorough
+def test_a_table_that_nobody_can_capture_makes_one_run_red_and_holds_no_other_table_back(shop: Shop) -> None:
+    before = shop.confirmed_lsn()
+    shop.execute("CREATE TABLE shop.odd (id int PRIMARY KEY, _op text)")  # a name of Tidemark's own
+    shop.execute(FIRST_ORDERS.replace("generate_series(1,", "generate_series(30001, 30000 +"))
+    done = shop.airflow.run("dags", "test", "shop_capture")
+    assert done.returncode != 0
+    assert "Table shop.odd of pipeline shop is not captured; the other tables go on. '_op' of shop.odd" in done.stdout
+    assert shop.airflow.task_states("shop_capture")[-1] == {**dict.fromkeys(TASKS, "success"), "confirm": "failed"}
+    assert shop.differences() == {}
+    assert shop.confirmed_lsn() > before
+
+    again = shop.airflow.run("dags", "test", "shop_capture")
+    shop.execute("DROP TABLE shop.odd")
+    assert again.returncode == 0, again.stdout[-6000:]
+
+
+@pytest.mark.thorough
 def test_an_error_that_no_retry_mends_fails_the_run_at_once_and_confirms_nothing(shop: Shop) -> None:
     before = shop.confirmed_lsn()
     shop.execute("INSERT INTO shop.audit (what) VALUES ('waits')")
