@@ -8,6 +8,7 @@
     <pipeline>/chunks/<backfill>/<schema>.<table>/<chunk>-<attempt>/v<schema version>-<n>.parquet
     <pipeline>/plans/<plan>/plan.json, result.json
     <pipeline>/current/<schema>/<table>    <pipeline>/history/<schema>/<table>
+    <pipeline>/differences/<schema>/<table>    keys of the rows that a verify found to differ
 
 The end LSN is unknown when a batch's first file opens, and object stores cannot rename: folders
 are named by start and attempt.
@@ -95,3 +96,7 @@ def current_table(pipeline: str, table: TableName) -> str:
 
 def history_table(pipeline: str, table: TableName) -> str:
     return f"{pipeline}/history/{table.path}"
+
+
+def differences_table(pipeline: str, table: TableName) -> str:
+    return f"{pipeline}/differences/{table.path}"

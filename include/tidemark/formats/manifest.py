@@ -16,6 +16,9 @@ from tidemark.schema.table import TableSchema
 
 FORMAT = 1
 
+# What a chunk was read for: to be merged; to be compared with the target; to be compared and merged.
+Purpose = Literal["fill", "verify", "repair"]
+
 
 @dataclass(frozen=True, slots=True)
 class StagedFile:
@@ -36,6 +39,7 @@ class Claim:
     an exported snapshot, and what committed below that LSN is what it saw. `watermark_lsn` and `watermark_at` are the
     commit of the high watermark: the order key of the chunk's rows. What committed below `low_lsn` was in the WAL
     before the read began; it serves the audit alone. `files` hold the rows (`formats.columns.chunk_schema`).
+    A manifest from before verification has no `purpose`: its chunks are merged.
     """
 
     backfill: str
@@ -48,6 +52,7 @@ class Claim:
     consistent_point: Lsn | None
     rows: int
     files: tuple[StagedFile, ...]
+    purpose: Purpose = "fill"
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -61,6 +66,7 @@ class Claim:
             "consistent_point": None if self.consistent_point is None else str(self.consistent_point),
             "rows": self.rows,
             "files": [_file_json(f) for f in self.files],
+            "purpose": self.purpose,
         }
 
     @classmethod
@@ -77,7 +83,21 @@ class Claim:
             consistent_point=None if point is None else Lsn.parse(point),
             rows=raw["rows"],
             files=tuple(StagedFile(**f) for f in raw["files"]),
+            purpose=raw.get("purpose", "fill"),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPart:
+    """A part of a key's order, `(lower, upper]`, in PostgreSQL's texts; None is no bound."""
+
+    lower: tuple[str, ...] | None
+    upper: tuple[str, ...] | None
+
+    @classmethod
+    def from_json(cls, raw: dict[str, Any]) -> KeyPart:
+        lower, upper = (None if raw[side] is None else tuple(raw[side]) for side in ("lower", "upper"))
+        return cls(lower, upper)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +105,29 @@ class Sweep:
     """The batch claims the last chunk of a backfill of the whole table: what it read nowhere is removed.
 
     `snapshot` is the one that was recorded before the backfill's first chunk. `chunks` is how many it has: with one of
-    them missing, the rows that it read would be removed.
+    them missing, the rows that it read would be removed. `parts` are what it read where that is not the whole table;
+    the order of their keys is that of the stored ones.
     """
 
     backfill: str
     snapshot: str
     chunks: int
+    purpose: Purpose = "fill"
+    parts: tuple[KeyPart, ...] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, raw: dict[str, Any]) -> Sweep:
+        parts = raw.get("parts")
+        return cls(
+            backfill=raw["backfill"],
+            snapshot=raw["snapshot"],
+            chunks=raw["chunks"],
+            purpose=raw.get("purpose", "fill"),
+            parts=None if parts is None else tuple(KeyPart.from_json(part) for part in parts),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +232,7 @@ class BatchManifest:
                         "converted": t.converted,
                         "max_xid": t.max_xid,
                         "claims": [c.to_json() for c in t.claims],
-                        "sweeps": [asdict(s) for s in t.sweeps],
+                        "sweeps": [s.to_json() for s in t.sweeps],
                     }
                     for t in self.tables
                 ],
@@ -237,7 +274,7 @@ class BatchManifest:
                         converted=t["converted"],
                         max_xid=t["max_xid"],
                         claims=tuple(Claim.from_json(c) for c in t["claims"]),
-                        sweeps=tuple(Sweep(**s) for s in t["sweeps"]),
+                        sweeps=tuple(Sweep.from_json(s) for s in t["sweeps"]),
                     )
                     for t in raw["tables"]
                 ),

@@ -7,10 +7,10 @@ attempt writes a plan of its own, so a driver that outlives its task never reads
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from tidemark.formats.manifest import Claim, Sweep
+from tidemark.formats.manifest import Claim, Purpose, Sweep
 from tidemark.lsn import Lsn
 from tidemark.schema.table import TableSchema
 
@@ -48,6 +48,14 @@ class PlannedBatch:
         """Changes and rows of chunks."""
         return self.changes + sum(c.rows for c in self.claims)
 
+    def of(self, *purposes: Purpose) -> PlannedBatch:
+        """The batch with the chunks and sweeps of these purposes alone."""
+        return replace(
+            self,
+            claims=tuple(c for c in self.claims if c.purpose in purposes),
+            sweeps=tuple(s for s in self.sweeps if s.purpose in purposes),
+        )
+
     def to_json(self) -> dict[str, Any]:
         return {
             "start_lsn": str(self.start_lsn),
@@ -57,7 +65,7 @@ class PlannedBatch:
             "moved": self.moved,
             "truncates": self.truncates,
             "claims": [c.to_json() for c in self.claims],
-            "sweeps": [asdict(s) for s in self.sweeps],
+            "sweeps": [s.to_json() for s in self.sweeps],
         }
 
     @classmethod
@@ -70,7 +78,7 @@ class PlannedBatch:
             moved=raw["moved"],
             truncates=raw["truncates"],
             claims=tuple(Claim.from_json(c) for c in raw["claims"]),
-            sweeps=tuple(Sweep(**s) for s in raw["sweeps"]),
+            sweeps=tuple(Sweep.from_json(s) for s in raw["sweeps"]),
         )
 
 

@@ -24,7 +24,10 @@ class ChunkResult:
     """What became of a chunk's rows: `inserted` were missing in the target, `repaired` differed from it, `unchanged`
     were there already, `overtaken` gave way to a change that their snapshot did not see. `lost_by_window` counts the
     keys for which such a change was in the WAL before the low watermark: a watermark window alone would have put the
-    older row over it; None of a table without a key, whose rows are not told apart."""
+    older row over it; None of a table without a key, whose rows are not told apart.
+
+    Of a chunk that is compared, `inserted` are missing, `repaired` differ or are `extra`, which the target has and the
+    source has not; `columns` counts the rows that differ by column."""
 
     backfill: str
     chunk: str
@@ -35,6 +38,8 @@ class ChunkResult:
     unchanged: int
     overtaken: int
     lost_by_window: int | None
+    extra: int = 0
+    columns: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

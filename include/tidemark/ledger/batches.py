@@ -229,7 +229,7 @@ def _insert_table(connection: psycopg.Connection[Any], manifest: BatchManifest, 
             sum(f.bytes for f in table.files),
             table.max_xid,
             Jsonb([claim.to_json() for claim in table.claims]),
-            Jsonb([asdict(sweep) for sweep in table.sweeps]),
+            Jsonb([sweep.to_json() for sweep in table.sweeps]),
         ),
     )
 
@@ -369,7 +369,7 @@ def _touched(connection: psycopg.Connection[Any], rest: str, values: tuple[Any, 
             moved,
             max_xid,
             tuple(Claim.from_json(c) for c in claims),
-            tuple(Sweep(**s) for s in sweeps),
+            tuple(Sweep.from_json(s) for s in sweeps),
         )
         for number, table, start, end, files, counts, converted, unchanged, moved, max_xid, claims, sweeps in (
             connection.execute(query.encode(), values)

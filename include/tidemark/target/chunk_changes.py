@@ -185,10 +185,12 @@ class ChunkChanges(Changes):
             others = rows.join(self._touched_keys, on=list(self.schema.key), how="left_anti")
             touched = self._events.transform(visibility.at_watermark(self.schema.key, self.names, self._claims))
             rows = touched.unionByName(others)
-        types = {f.name: f.dataType for f in rows.schema.fields}
-        judge = visibility.judge(self.schema.key, self.names, types, self._there, truncated=self.truncated)
-        judged = rows.transform(judge)
+        judged = rows.transform(self._judge(rows))
         return judged if self._there is None else self._kept(judged)
+
+    def _judge(self, rows: DataFrame) -> fold.Transform:
+        types = {f.name: f.dataType for f in rows.schema.fields}
+        return visibility.judge(self.schema.key, self.names, types, self._there, truncated=self.truncated)
 
     @cached_property
     def _there(self) -> DataFrame | None:
@@ -229,6 +231,9 @@ class ChunkChanges(Changes):
         known.append(self._single(older).transform(visibility.keys_not_seen(self.schema.key, sweep)))
         known.append(self._single(self.staged).select(*key))
         last = max(claims, key=lambda claim: claim.watermark_lsn)
+        if sweep.parts is not None:
+            types = {f.name: f.dataType for f in there.schema.fields}
+            there = there.where(visibility.within(self.schema.key, types, sweep.parts))
         return visibility.swept(
             self.schema.key, self.names, there, reduce(DataFrame.union, known), self.generation, last
         )

@@ -210,6 +210,12 @@ def count_holes(spark: SparkSession, path: str, key: Sequence[str], most: int) -
     return Holes({row["name"]: row["count"] for row in columns}, tuple(tuple(row) for row in found))
 
 
+def text_of(field: StructField) -> Column:
+    """A column's values as texts for people; those of a key mostly as PostgreSQL reads them."""
+    text = _as_postgres_reads_it(field)
+    return F.to_json(F.col(spark_identifier(field.name))) if text is None else text
+
+
 def _as_postgres_reads_it(field: StructField) -> Column | None:
     """A column's values as texts that are input of its source's type, None where they cannot be."""
     value = F.col(spark_identifier(field.name))

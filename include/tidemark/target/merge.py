@@ -25,7 +25,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeVar
 
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
@@ -46,15 +46,18 @@ from tidemark.formats.result import MAX_HOLE_KEYS, ChunkResult, Holes, PlanResul
 from tidemark.lsn import Lsn
 from tidemark.names import CHANGE_COLUMNS, MARK_COLUMNS, ROW_COLUMNS, ROW_HOLES, spark_identifier
 from tidemark.schema.table import TableSchema
-from tidemark.target import delta_tables
+from tidemark.target import comparison, delta_tables
 from tidemark.target.changes import Changes
 from tidemark.target.chunk_changes import ChunkChanges
+from tidemark.target.comparison import Comparison
 from tidemark.target.delta_tables import PinnedTable
 from tidemark.target.failures import as_error, told
 from tidemark.target.session import expect_few_rows, expect_many_rows, table_session
 from tidemark.target.staged_changes import check_versions, metadata_ddl, struct_of
 
 log = logging.getLogger(__name__)
+
+AnyChunkChanges = TypeVar("AnyChunkChanges", bound=ChunkChanges)
 
 # How often a table's positions are read. Two readings see a plan through, three where current had to be brought
 # level; each of the others means that a rival committed, and so made progress itself.
@@ -234,8 +237,12 @@ class TableMerge:
         if current is not None:
             current = self._with_columns("current", current, self._current_type(), ())
         ahead = [b for b in lagging if b not in missing]
-        changes = self._changes(ahead or missing, history, current, few_rows=few_rows)
+        batches = ahead or missing
+        changes = self._changes(batches, history, current, few_rows=few_rows)
+        compared, swept = self._compare(batches, history, current, few_rows=few_rows)
         try:
+            if isinstance(changes, Comparison) and not ahead:
+                self._keep_differences(changes)
             if not ahead:
                 self._add("history", changes.move_history(history, self.history_id))
             if current is not None:
@@ -246,17 +253,73 @@ class TableMerge:
                 # Without a key, a history that is ahead has the chunk's rows already: what became of them is not known.
                 self.chunks += changes.chunk_results()
                 self.swept |= changes.swept_rows()
+            self.chunks += compared
+            self.swept |= swept
         finally:
             changes.release()
+
+    def _compare(
+        self, batches: list[PlannedBatch], history: PinnedTable, current: PinnedTable | None, *, few_rows: bool
+    ) -> tuple[tuple[ChunkResult, ...], dict[str, int]]:
+        """What became of the chunks that are only compared, nothing where that cannot be said: beside chunks that are
+        merged, which repair what these would find, and where it fails, which is no reason to keep the changes back."""
+        only_compared = [b.of("verify") for b in batches]
+        if current is None or not any(b.claims or b.sweeps for b in only_compared):
+            return (), {}
+        if any(b.of("fill", "repair").claims for b in batches):
+            log.info("%s: not compared, since chunks that are merged came with them", self.planned.table)
+            return (), {}
+        changes = self._with_chunks(Comparison, only_compared, history, current, few_rows=few_rows)
+        try:
+            results, swept = changes.chunk_results(), changes.swept_rows()
+            if any(swept.values()) or any(r.inserted or r.repaired for r in results):
+                self._keep_differences(changes)
+        except Exception as failed:
+            log.error("%s was not compared: %s", self.planned.table, as_error(failed, self.planned.table))
+            log.error("From the outermost place to the innermost:\n%s", told(failed))
+            return (), {}
+        else:
+            return results, swept
+        finally:
+            changes.release()
+
+    def _keep_differences(self, changes: Comparison) -> None:
+        """The keys that differ into their own table, once: it has a position too."""
+        found = changes.differences()
+        path = f"{self.plan.lake}/{layout.differences_table(self.plan.pipeline, self.schema.table)}"
+        application = application_id(self.plan, self.planned.table, "differences")
+        if found is None:
+            return
+        table = delta_tables.pin(self.session, path)
+        if not table.exists:
+            delta_tables.create(self.session, table, comparison.shape(), TABLE_PROPERTIES)
+            table = delta_tables.pin(self.session, path)
+        if _is_below(table.position(application), changes.end):
+            delta_tables.append(self.session, table, found, application, changes.end)
 
     def _changes(
         self, batches: list[PlannedBatch], history: PinnedTable, current: PinnedTable | None, *, few_rows: bool
     ) -> Changes:
-        """The batches that come next, with what stands behind them in evidence or plan."""
+        """The batches that come next, with what stands behind them in evidence or plan; without the chunks that are
+        only compared."""
+        batches = [b.of("fill", "repair") for b in batches]
         if not any(b.claims or b.sweeps for b in batches):
             return Changes(self.session, self.plan.lake, self.planned.schemas, batches, current, few_rows=few_rows)
+        repairs = any(claim.purpose == "repair" for b in batches for claim in b.claims)
+        kind = Comparison if repairs and current is not None else ChunkChanges
+        return self._with_chunks(kind, batches, history, current, few_rows=few_rows)
+
+    def _with_chunks(
+        self,
+        kind: type[AnyChunkChanges],
+        batches: list[PlannedBatch],
+        history: PinnedTable,
+        current: PinnedTable | None,
+        *,
+        few_rows: bool,
+    ) -> AnyChunkChanges:
         before = [b for b in self.planned.batches if b.end_lsn <= batches[0].start_lsn]
-        return ChunkChanges(
+        return kind(
             self.session,
             self.plan.lake,
             self.planned.schemas,

@@ -20,13 +20,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, IntegerType, StringType, StructField, StructType
 
-from tidemark.formats.manifest import Claim, Sweep
+from tidemark.formats.manifest import Claim, KeyPart, Sweep
 from tidemark.formats.snapshot import Snapshot
 from tidemark.names import ROW_HOLES
 from tidemark.target import fold
@@ -37,6 +38,8 @@ from tidemark.target.staged_changes import FOLDER, folder_of
 CLAIM: Final = "__tidemark_claim"  # the number of the chunk that a row or a key belongs to
 ALONE: Final = "__tidemark_alone"  # the row's key has no change in plan or evidence
 VERDICT: Final = "__tidemark_verdict"  # what became of a chunk's row: one of the four words below
+BY_TARGET: Final = "__tidemark_by_target"  # the row was held against the target, not against a change of the plan
+DIFFERING: Final = "__tidemark_differing"  # the columns in which it differs
 LOST: Final = "__tidemark_lost"  # a change not seen by the snapshot was in the WAL before the low watermark
 
 INSERTED, REPAIRED, UNCHANGED, OVERTAKEN = "inserted", "repaired", "unchanged", "overtaken"
@@ -243,10 +246,17 @@ def _stream_type(rows: DataFrame, columns: Sequence[str]) -> StructType:
 
 
 def judge(
-    key: Sequence[str], columns: Sequence[str], types: dict[str, DataType], target: DataFrame | None, *, truncated: bool
+    key: Sequence[str],
+    columns: Sequence[str],
+    types: dict[str, DataType],
+    target: DataFrame | None,
+    *,
+    truncated: bool,
+    says_where: bool = False,
 ) -> Transform:
     """Sets VERDICT: whether the stream's row, of the plan or else of the pinned target, is there and the same. Where
-    the plan is `truncated`, nothing of the target is left for the rows above."""
+    the plan is `truncated`, nothing of the target is left for the rows above. BY_TARGET and DIFFERING are set where it
+    `says_where`."""
     names = [f"__tidemark_key_{n}" for n in range(len(key))]
 
     def transform(rows: DataFrame) -> DataFrame:
@@ -257,6 +267,7 @@ def judge(
         if target is None:
             joined = rows
             present, same = F.coalesce(in_stream, F.lit(False)), same_as_stream
+            differing = _differing(columns, types, "__tidemark_stream")
         else:
             holes = F.col(ROW_HOLES) if ROW_HOLES in target.columns else F.lit(None).cast("array<string>")
             there = target.select(
@@ -271,6 +282,9 @@ def judge(
             same_as_target = _same(columns, types, "__tidemark_there")
             present = F.when(stream.isNotNull(), in_stream).otherwise(in_target)
             same = F.when(stream.isNotNull(), same_as_stream).otherwise(same_as_target)
+            differing = F.when(stream.isNotNull(), _differing(columns, types, "__tidemark_stream")).otherwise(
+                _differing(columns, types, "__tidemark_there")
+            )
         verdict = (
             F.when(F.col(VERDICT).isNotNull(), F.col(VERDICT))
             .when(~is_row & ~present, F.lit(OVERTAKEN))
@@ -278,9 +292,24 @@ def judge(
             .when(is_row & same, F.lit(UNCHANGED))
             .otherwise(F.lit(REPAIRED))
         )
-        return joined.withColumn(VERDICT, verdict).drop("__tidemark_stream", "__tidemark_there")
+        judged = joined.withColumn(VERDICT, verdict)
+        if says_where:
+            judged = judged.withColumn(BY_TARGET, stream.isNull())
+            judged = judged.withColumn(DIFFERING, F.when((F.col(VERDICT) == REPAIRED) & is_row, differing))
+        return judged.drop("__tidemark_stream", "__tidemark_there")
 
     return transform
+
+
+def _differing(columns: Sequence[str], types: dict[str, DataType], struct: str) -> Column:
+    """The names of the columns in which a row and the one in a struct differ, or of which one of them has a hole."""
+    lacks = [F.coalesce(of, F.array().cast("array<string>")) for of in (F.col(HOLES), F.col(struct)[HOLES])]
+    differs = []
+    for name in columns:
+        holes = F.array_contains(lacks[0], F.lit(name)) != F.array_contains(lacks[1], F.lit(name))
+        forms = fold.row_form([name], types), fold.row_form([name], types, struct)
+        differs.append(F.when(holes | ~forms[0].eqNullSafe(forms[1]), F.lit(name)))
+    return F.array_compact(F.array(*differs))
 
 
 def _same(columns: Sequence[str], types: dict[str, DataType], struct: str) -> Column:
@@ -380,6 +409,32 @@ def swept(
         F.lit(None).cast("array<string>").alias(HOLES),
         F.lit(True).alias(ALONE),
     )
+
+
+def within(key: Sequence[str], types: dict[str, DataType], parts: Sequence[KeyPart]) -> Column:
+    """Whether a key lies in one of the parts, whose order is that of the stored keys. The bound on the first column
+    alone is there for the files' statistics."""
+    own = F.struct(*[column(k) for k in key])
+
+    def bound(texts: Sequence[str]) -> list[Column]:
+        return [_value(text, types[k]).alias(k) for k, text in zip(key, texts, strict=True)]
+
+    conditions = []
+    for part in parts:
+        inside = F.lit(True)
+        if part.lower is not None:
+            lower = bound(part.lower)
+            inside &= (column(key[0]) >= lower[0]) & (own > F.struct(*lower))
+        if part.upper is not None:
+            upper = bound(part.upper)
+            inside &= (column(key[0]) <= upper[0]) & (own <= F.struct(*upper))
+        conditions.append(inside)
+    return reduce(Column.__or__, conditions)
+
+
+def _value(text: str, of: DataType) -> Column:
+    """The value that PostgreSQL wrote so."""
+    return F.lit(text).cast(of)
 
 
 def keys_not_seen(key: Sequence[str], sweep: Sweep) -> Transform:

@@ -1,0 +1,210 @@
+"""Chunks that are compared with the target: what was changed there by another hand is found, by kind and column, and
+nothing else ever is, whatever commits are not visible yet; nothing is written but positions, unless it repairs."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.spark.lake import PIPELINE, TEXTS, Lake, StagedTable, table_schema
+from tests.spark.model import Change, Row
+from tests.spark.source import KEYS, Source
+from tidemark.formats import layout
+from tidemark.formats.manifest import Claim, KeyPart, Purpose, Sweep
+from tidemark.formats.result import TableResult
+from tidemark.lsn import Lsn
+from tidemark.names import spark_identifier
+from tidemark.schema.table import TableSchema
+
+# Of a snapshot that saw every transaction.
+SEEN = f"{2**40}:{2**40}:"
+
+
+def row(key: int, **values: Any) -> Row:
+    return {"id": key, "n": key, "body": f"body {key}", "note": None, **values}
+
+
+def verify(
+    table: StagedTable, rows: list[Row], purpose: Purpose, parts: tuple[KeyPart, ...] | None = None
+) -> TableResult:
+    """Stages one chunk of these rows, which is all of a verify; its snapshot saw everything."""
+    number = len(table.batches)
+    claim = table.stage_chunk(f"v{number}", "1-1", rows, snapshot=SEEN, low=table.next_lsn())
+    claim = replace(claim, watermark_lsn=Lsn(table.next_lsn()), purpose=purpose)
+    sweeps = (Sweep(f"v{number}", SEEN, 1, purpose, parts),) if table.schema.key else ()
+    table.stage_committed([], (claim,), sweeps)
+    return TableResult(table.id, None, None)
+
+
+def filled(lake: Lake, schema: TableSchema, rows: list[Row]) -> StagedTable:
+    table = lake.table(schema)
+    table.stage([Change("insert", row) for row in rows])
+    lake.applied(table.planned())
+    return table
+
+
+def by_hand(lake: Lake, table: StagedTable, *statements: str) -> None:
+    for statement in statements:
+        lake.spark.sql(statement.format(f"delta.{spark_identifier(lake.path('current', table))}")).collect()
+
+
+def differences(lake: Lake, table: StagedTable) -> list[tuple[Any, ...]]:
+    path = lake.root / layout.differences_table(PIPELINE, table.schema.table)
+    found = lake.spark.read.format("delta").load(str(path)).collect()
+    rows = [(r["kind"], r["columns"], r["repaired"], tuple(r["key"].items())) for r in found]
+    return sorted(rows, key=str)
+
+
+def counts(result: TableResult) -> tuple[int, int, int, int, dict[str, int]]:
+    """Missing, differing, extra of chunks and of the sweep, differing columns."""
+    chunks = result.chunks
+    columns = {name: count for c in chunks for name, count in c.columns.items()}
+    differing = sum(c.repaired - c.extra for c in chunks)
+    swept = sum(result.swept.values())
+    return sum(c.inserted for c in chunks), differing, sum(c.extra for c in chunks), swept, columns
+
+
+TAMPERED = (
+    "DELETE FROM {} WHERE id = 2",
+    "UPDATE {} SET note = 'not so', n = 0 WHERE id = 3",
+    "INSERT INTO {} (id, n, body) VALUES (50, 1, 'nobody knows')",
+)
+
+
+def test_what_another_hand_did_is_found_and_repaired_when_asked(lake: Lake) -> None:
+    rows = [row(key) for key in range(1, 7)]
+    table = filled(lake, table_schema("t", TEXTS), rows)
+    by_hand(lake, table, *TAMPERED)
+    there, said = lake.current(table), lake.history(table)
+    verify(table, rows, "verify")
+    (found,) = lake.applied(table.planned(1))
+    assert counts(found) == (1, 1, 0, 1, {"n": 1, "note": 1})
+    assert (lake.current(table), lake.history(table)) == (there, said)
+    listed = [
+        ("differs", ["n", "note"], False, (("id", "3"),)),
+        ("extra", None, False, (("id", "50"),)),
+        ("missing", None, False, (("id", "2"),)),
+    ]
+    assert differences(lake, table) == listed
+    verify(table, rows, "repair")
+    (repaired,) = lake.applied(table.planned(2))
+    assert counts(repaired) == counts(found)
+    assert lake.current(table) == rows
+    assert [op for op, _ in lake.history(table)][len(said) :] == ["read", "read", "sweep"]
+    assert [kind for kind, _, done, _ in differences(lake, table) if done] == ["differs", "extra", "missing"]
+    verify(table, rows, "verify")
+    (again,) = lake.applied(table.planned(3))
+    assert counts(again) == (0, 0, 0, 0, {})
+
+
+def test_a_part_of_the_keys_says_nothing_of_the_others(lake: Lake) -> None:
+    rows = [row(key) for key in range(1, 7)]
+    table = filled(lake, table_schema("t", TEXTS), rows)
+    by_hand(lake, table, *TAMPERED, "INSERT INTO {} (id, n) VALUES (-1, 1)", "DELETE FROM {} WHERE id = 4")
+    verify(table, rows[3:], "repair", (KeyPart(("3",), ("10",)), KeyPart(("60",), None)))
+    (upper,) = lake.applied(table.planned(1))
+    assert counts(upper) == (1, 0, 0, 0, {})
+    verify(table, rows[:3], "repair", (KeyPart(None, ("3",)),))
+    (lower,) = lake.applied(table.planned(2))
+    assert counts(lower) == (1, 1, 0, 1, {"n": 1, "note": 1})
+    assert sorted(r["id"] for r in lake.current(table)) == [1, 2, 3, 4, 5, 6, 50]
+
+
+def test_copies_of_a_table_without_key_are_counted(lake: Lake) -> None:
+    rows = [{"n": n // 2, "kind": "a"} for n in range(6)]
+    schema = table_schema("bag", {"n": "int", "kind": "string"}, (), "full")
+    table = filled(lake, schema, rows)
+    by_hand(lake, table, "UPDATE {} SET kind = 'b' WHERE n = 1", "INSERT INTO {} (n, kind) VALUES (2, 'a')")
+    verify(table, rows, "verify")
+    (found,) = lake.applied(table.planned(1))
+    assert counts(found) == (2, 0, 3, 0, {})
+    assert differences(lake, table) == sorted(
+        [("extra", None, False, (("n", "1"), ("kind", "b")))] * 2
+        + [("extra", None, False, (("n", "2"), ("kind", "a")))]
+        + [("missing", None, False, (("n", "1"), ("kind", "a")))] * 2,
+        key=str,
+    )
+    verify(table, rows, "repair")
+    lake.applied(table.planned(2))
+    assert lake.current(table) == sorted(rows, key=str)
+    verify(table, rows, "verify")
+    (again,) = lake.applied(table.planned(3))
+    assert counts(again) == (0, 0, 0, 0, {})
+
+
+def test_values_that_are_stored_alike_are_told_apart_by_their_texts(lake: Lake) -> None:
+    unfit = {"price": None, "_text": [("price", "NaN")]}
+    rows = [{"id": 1, **unfit}, {"id": 2, **unfit}, {"id": 3, "price": None}, {"id": 4, "price": None}]
+    staged = [
+        Change("insert", {"id": key, "price": None}, text={"price": text} if text else None)
+        for key, text in [(1, "NaN"), (2, "Infinity"), (3, "NaN"), (4, None)]
+    ]
+    table = lake.table(table_schema("unfit", {"id": "int", "price": "decimal(9,2)"}))
+    table.stage(staged)
+    lake.applied(table.planned())
+    verify(table, rows, "repair")
+    (found,) = lake.applied(table.planned(1))
+    assert counts(found) == (0, 2, 0, 0, {"price": 2})
+    texts = {r["id"]: dict(r["_text"] or {}) for r in lake.stored("history", table)}
+    assert texts == {1: {"price": "NaN"}, 2: {"price": "NaN"}, 3: {}, 4: {}}
+    verify(table, rows, "verify")
+    (again,) = lake.applied(table.planned(2))
+    assert counts(again) == (0, 0, 0, 0, {})
+
+
+def test_nothing_is_compared_beside_a_chunk_that_is_merged(lake: Lake) -> None:
+    rows = [row(key) for key in range(1, 4)]
+    table = filled(lake, table_schema("t", TEXTS), rows)
+    by_hand(lake, table, TAMPERED[0])
+    verify(table, rows, "fill")
+    verify(table, rows, "verify")
+    (result,) = lake.applied(table.planned(1))
+    assert [c.backfill for c in result.chunks] == ["v1"]
+    assert lake.current(table) == rows
+
+
+def _round(table: StagedTable, source: Source, rng: random.Random, number: int, *, hangs: bool) -> None:
+    """A verify of a part of the keys, among transactions that commit and become visible in any order."""
+    cut = rng.randrange(1, len(KEYS))
+    pinned = source.snapshot()
+    for keys in (list(KEYS)[:cut], list(KEYS)[cut:]):
+        for _ in range(rng.randint(1, 4)):
+            source.write()
+            source.show_some()
+        source.read(f"v{number}", keys)
+    if not hangs:
+        source.show_all()
+    source.mark_late()
+    source.wal = [replace(entry, purpose="verify") if isinstance(entry, Claim) else entry for entry in source.wal]
+    parts = (KeyPart(None, (str(cut - 1),)), KeyPart((str(cut - 1),), None))
+    source.stage([Sweep(f"v{number}", str(pinned), 2, "verify", rng.choice([None, parts]))])
+
+
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(2, 12))])
+def test_nothing_that_is_right_is_reported_whatever_hangs(lake: Lake, seed: int) -> None:
+    rng = random.Random(seed)
+    table = lake.table(table_schema(f"t{seed}", TEXTS))
+    source = Source(rng, table)
+    source.write()
+    source.stage()
+    lake.applied(table.planned())
+    for number in range(1, 4):
+        done = len(table.batches)
+        _round(table, source, rng, number, hangs=number < 3)
+        (result,) = lake.applied(table.planned(done))
+        assert counts(result) == (0, 0, 0, 0, {}), f"seed {seed}, round {number}"
+        assert len(result.chunks) == 2
+    assert lake.current(table) == sorted(source.committed.values(), key=lambda r: str([r["id"]]))
+    victim = next(iter(source.committed.values()), None)
+    if victim is not None:
+        done = len(table.batches)
+        by_hand(lake, table, f"DELETE FROM {{}} WHERE id = {victim['id']}")
+        source.read("v9", list(KEYS))
+        source.mark_late()
+        source.wal = [replace(entry, purpose="verify") for entry in source.wal if isinstance(entry, Claim)]
+        source.stage()
+        (result,) = lake.applied(table.planned(done))
+        assert counts(result) == (1, 0, 0, 0, {})
