@@ -27,6 +27,7 @@ from tidemark.capture import ownership
 from tidemark.capture.drain import drain
 from tidemark.config import Bounds, PipelineConfig, TableRule
 from tidemark.ledger import belongings, leases, migrations
+from tidemark.ledger.connection import open_ledger
 
 SLOT = "benchmark"
 BLOCK = 10_000
@@ -117,7 +118,7 @@ def adopt(config: PipelineConfig, source: str, ledger: str) -> None:
     with (
         leases.hold(ledger, config.pipeline, leases.SLOT, "benchmark") as lease,
         psycopg.connect(source) as at_source,
-        psycopg.connect(ledger, autocommit=True) as book,
+        open_ledger(ledger, config.pipeline) as book,
     ):
         belongings.note(book, lease, ownership.thing(at_source, "slot", config.slot), "adopted")
 

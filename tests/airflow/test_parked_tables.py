@@ -21,7 +21,7 @@ from tidemark.config_file import load
 from tidemark.errors import UnexpectedError
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.ledger import tables
-from tidemark.ledger.connection import connect
+from tidemark.ledger.connection import open_ledger
 from tidemark.ledger.migrations import migrate
 from tidemark.lsn import Lsn
 from tidemark_airflow.operators import ConfirmOperator
@@ -55,10 +55,10 @@ def config(tmp_path: Path, ledger_database: str, monkeypatch: pytest.MonkeyPatch
         monkeypatch.setenv(f"AIRFLOW_CONN_{name}", postgres_connection(ledger_database))
     monkeypatch.setattr(confirm, "confirm", lambda *_, **__: ConfirmResult(Lsn(1), Lsn(2), Lsn(2), ()))
     migrate(ledger_database)
-    with connect(ledger_database) as connection:
+    with open_ledger(ledger_database, "shop") as connection:
         connection.execute("INSERT INTO tidemark.pipelines (pipeline) VALUES ('shop')")
-        tables.add(connection, "shop", "shop.orders")
-        tables.add(connection, "shop", "shop.stock")
+        tables.add(connection, "shop.orders")
+        tables.add(connection, "shop.stock")
     file = tmp_path / "shop.yaml"
     file.write_text(SHOP)
     told.clear()
@@ -66,8 +66,8 @@ def config(tmp_path: Path, ledger_database: str, monkeypatch: pytest.MonkeyPatch
 
 
 def park(ledger: str, table: str) -> None:
-    with connect(ledger) as connection:
-        tables.park(connection, "shop", table, ERROR)
+    with open_ledger(ledger, "shop") as connection:
+        tables.park(connection, table, ERROR)
 
 
 def execute(config: PipelineConfig) -> dict[str, Any]:
@@ -91,9 +91,9 @@ def test_without_a_notifier_one_run_is_red_after_it_confirmed(config: PipelineCo
 def test_the_message_has_the_commands_of_every_way_that_it_offers(config: PipelineConfig, ledger_database: str) -> None:
     config = with_notifier(config)
     error = ErrorRecord("SchemaNotFollowed", "BACKFILL", "It changed. Do this or that.")
-    with connect(ledger_database) as connection:
-        tables.park(connection, "shop", "shop.orders", error)
-        tables.park(connection, "shop", "shop.stock", replace(error, kind="MergeFailed", move="RETRY"))
+    with open_ledger(ledger_database, "shop") as connection:
+        tables.park(connection, "shop.orders", error)
+        tables.park(connection, "shop.stock", replace(error, kind="MergeFailed", move="RETRY"))
     execute(config)
     orders, stock = told
     unpark = f"python -m tidemark unpark {config.path} shop.orders"
@@ -134,6 +134,6 @@ def test_a_table_parked_anew_is_announced_anew(config: PipelineConfig, ledger_da
     for _ in range(2):
         park(ledger_database, "shop.orders")
         execute(config)
-        with connect(ledger_database) as connection:
-            assert tables.unpark(connection, "shop", "shop.orders")
+        with open_ledger(ledger_database, "shop") as connection:
+            assert tables.unpark(connection, "shop.orders")
     assert len(told) == 2

@@ -21,9 +21,9 @@ from tidemark.backfill.ranges import ReadResult, read_chunks
 from tidemark.capture.preflight import preflight
 from tidemark.config import Bounds, PipelineConfig, TableRule
 from tidemark.ledger import backfills, chunks, migrations
-from tidemark.ledger import connection as ledger_sessions
 from tidemark.ledger.backfills import Backfill
 from tidemark.ledger.chunks import Range, ReadChunk
+from tidemark.ledger.connection import open_ledger
 from tidemark.staging.writer import read_table
 
 _numbers = itertools.count(1)
@@ -58,16 +58,16 @@ class Captured(Pipeline):
         return read_chunks(self.config, source=self.source, ledger=self.ledger, run_id=self.run_id, **given)
 
     def ranges(self, backfill: Backfill) -> list[Range]:
-        with ledger_sessions.connect(self.ledger) as connection:
-            return chunks.ranges_of(connection, self.config.pipeline, backfill.backfill)
+        with open_ledger(self.ledger, self.config.pipeline) as connection:
+            return chunks.ranges_of(connection, backfill.backfill)
 
     def chunks(self, backfill: Backfill) -> list[ReadChunk]:
-        with ledger_sessions.connect(self.ledger) as connection:
-            return chunks.of_backfill(connection, self.config.pipeline, backfill.backfill)
+        with open_ledger(self.ledger, self.config.pipeline) as connection:
+            return chunks.of_backfill(connection, backfill.backfill)
 
     def again(self, backfill: Backfill) -> Backfill:
-        with ledger_sessions.connect(self.ledger) as connection:
-            found = backfills.one(connection, self.config.pipeline, backfill.backfill)
+        with open_ledger(self.ledger, self.config.pipeline) as connection:
+            found = backfills.one(connection, backfill.backfill)
         assert found is not None
         return found
 

@@ -13,8 +13,8 @@ from tests.backfill.conftest import Captured
 from tidemark.capture.preflight import preflight
 from tidemark.config import Bounds, PipelineConfig, TableRule
 from tidemark.errors import PipelineFileDiffers, PipelineFileSuperseded
-from tidemark.ledger import connection as ledger_sessions
 from tidemark.ledger import leases, pipeline_files
+from tidemark.ledger.connection import open_ledger
 
 SETTLE_S = 600
 
@@ -116,21 +116,21 @@ def test_whoever_waits_for_a_note_sees_what_was_noted(two_tables: Captured) -> N
     raised: list[type[BaseException]] = []
 
     def compare() -> None:
-        with ledger_sessions.connect(two_tables.ledger) as ledger:
+        with open_ledger(two_tables.ledger, two_tables.config.pipeline) as ledger:
             try:
-                pipeline_files.require(ledger, config.pipeline, config.digest)
+                pipeline_files.require(ledger, config.digest)
             except PipelineFileDiffers as differs:
                 raised.append(type(differs))
 
     with (
         leases.hold(two_tables.ledger, config.pipeline, leases.SLOT, "preflight/1") as lease,
-        ledger_sessions.connect(two_tables.ledger) as ledger,
+        open_ledger(two_tables.ledger, two_tables.config.pipeline) as ledger,
     ):
         with ledger.transaction():
             pipeline_files.note(ledger, lease, other)
             reader = threading.Thread(target=compare)
             reader.start()
-            with ledger_sessions.connect(two_tables.ledger) as watching:
+            with open_ledger(two_tables.ledger, two_tables.config.pipeline) as watching:
                 waits = "SELECT count(*) FROM pg_locks WHERE NOT granted"
                 while watching.execute(waits.encode()).fetchone() == (0,):
                     reader.join(0.01)
@@ -147,7 +147,7 @@ def test_a_preflight_with_the_file_of_before_changes_nothing_until_it_is_meant(t
         report.raise_for_errors()
     published = "SELECT array_agg(tablename::text ORDER BY 1) FROM pg_publication_tables"
     assert two_tables.one(published) == ["a", "b"]
-    with ledger_sessions.connect(two_tables.ledger) as ledger:
+    with open_ledger(two_tables.ledger, two_tables.config.pipeline) as ledger:
         ledger.execute(
             "UPDATE tidemark.pipeline_files SET superseded_at = superseded_at - make_interval(secs => %s)", (SETTLE_S,)
         )
@@ -164,7 +164,7 @@ def test_a_look_at_another_file_takes_no_notice_of_it(two_tables: Captured) -> N
 
 def test_a_ledger_without_a_digest_lets_pass(two_tables: Captured) -> None:
     """As behind an upgrade, until the next preflight."""
-    with ledger_sessions.connect(two_tables.ledger) as ledger:
+    with open_ledger(two_tables.ledger, two_tables.config.pipeline) as ledger:
         ledger.execute("DELETE FROM tidemark.pipeline_files")
     two_tables.drain()
     two_tables.capture()

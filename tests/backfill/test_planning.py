@@ -23,8 +23,8 @@ from tidemark.errors import (
     RowFilterInvalid,
 )
 from tidemark.formats.error_record import ErrorRecord
-from tidemark.ledger import connection as ledger_sessions
 from tidemark.ledger import joins, leases, tables
+from tidemark.ledger.connection import open_ledger
 
 
 def a_table(captured: Captured, rows: int = 100) -> None:
@@ -243,11 +243,11 @@ def test_after_unpark_anew_a_capture_run_comes_first_and_that_is_said(
 ) -> None:
     a_table(captured)
     captured.plan(tables=["public.orders"])
-    with ledger_sessions.connect(captured.ledger) as connection:
-        tables.park(connection, captured.config.pipeline, "public.orders", ErrorRecord("X", "BACKFILL", ""))
+    with open_ledger(captured.ledger, captured.config.pipeline) as connection:
+        tables.park(connection, "public.orders", ErrorRecord("X", "BACKFILL", ""))
         assert captured.plan() == []
         assert "public.orders needs a backfill and is left out: it is parked" in caplog.text
-        joins.begin_anew(connection, captured.config.pipeline, "public.orders")
+        joins.begin_anew(connection, "public.orders")
     assert wanted(captured.config, ledger=captured.ledger) == []
     with pytest.raises(
         CaptureNotBegun, match=r"A backfill of public\.orders cannot begin .* begins anew, .* Run the capture"

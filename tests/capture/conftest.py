@@ -21,8 +21,8 @@ from tidemark.capture.drain import DrainResult, drain
 from tidemark.config import Bounds, PipelineConfig, TableRule
 from tidemark.formats.manifest import BatchManifest
 from tidemark.ledger import batches, migrations, tables
-from tidemark.ledger import connection as ledger_sessions
 from tidemark.ledger.batches import Batch
+from tidemark.ledger.connection import open_ledger
 from tidemark.ledger.tables import TableRow
 from tidemark.lsn import Lsn
 from tidemark.staging.store import Store
@@ -81,12 +81,12 @@ class Pipeline:
         return Store(self.config.lake)
 
     def ledger_query(self, query: str) -> list[tuple[Any, ...]]:
-        with ledger_sessions.connect(self.ledger) as connection:
+        with open_ledger(self.ledger, self.config.pipeline) as connection:
             return connection.execute(query.encode()).fetchall()
 
     def registered(self) -> list[Batch]:
-        with ledger_sessions.connect(self.ledger) as connection:
-            return batches.after(connection, self.config.pipeline, 1, Lsn(0))
+        with open_ledger(self.ledger, self.config.pipeline) as connection:
+            return batches.after(connection, 1, Lsn(0))
 
     def manifests(self) -> list[BatchManifest]:
         return [BatchManifest.from_json(self.store.read(b.manifest).decode()) for b in self.registered()]
@@ -103,8 +103,8 @@ class Pipeline:
         return [row for file in files for row in read_table(self.store, file).to_pylist()]
 
     def table_row(self, table: str) -> TableRow:
-        with ledger_sessions.connect(self.ledger) as connection:
-            row = tables.one(connection, self.config.pipeline, table)
+        with open_ledger(self.ledger, self.config.pipeline) as connection:
+            row = tables.one(connection, table)
         assert row is not None
         return row
 

@@ -23,7 +23,7 @@ from tidemark.formats.watermark import Watermark
 from tidemark.ledger import backfills, chunks, leases, schema_versions, tables
 from tidemark.ledger.backfills import NewRange
 from tidemark.ledger.chunks import ReadChunk
-from tidemark.ledger.connection import connect
+from tidemark.ledger.connection import open_ledger
 from tidemark.lsn import Lsn
 from tidemark.schema.table import Column
 from tidemark.source.wal_messages import emit
@@ -39,7 +39,7 @@ class Reader:
         self.pipeline = pipeline
 
     def open(self, *ranges: NewRange, backfill: str = "b1", **fields: Any) -> None:
-        with connect(self.pipeline.ledger) as book:
+        with open_ledger(self.pipeline.ledger, self.pipeline.config.pipeline) as book:
             self.made = open_backfill(book, TABLE, backfill, *ranges, pipeline=self.pipeline.config.pipeline, **fields)
 
     def read(self, chunk: str = "1-1", *, watermark: bool = True, **fields: Any) -> ReadChunk:
@@ -59,12 +59,12 @@ class Reader:
         emit(self.pipeline.connection, replace(mark, **other))
 
     def chunks(self) -> list[ReadChunk]:
-        with connect(self.pipeline.ledger) as book:
-            return chunks.of_backfill(book, self.made.pipeline, self.made.backfill)
+        with open_ledger(self.pipeline.ledger, self.pipeline.config.pipeline) as book:
+            return chunks.of_backfill(book, self.made.backfill)
 
     def unclaimed(self) -> list[str]:
-        with connect(self.pipeline.ledger) as book:
-            return [c.chunk for c in chunks.unclaimed(book, self.pipeline.config.pipeline)]
+        with open_ledger(self.pipeline.ledger, self.pipeline.config.pipeline) as book:
+            return [c.chunk for c in chunks.unclaimed(book)]
 
 
 @pytest.fixture
@@ -291,7 +291,7 @@ def test_a_run_that_has_its_heartbeat_goes_on_while_a_chunk_is_unclaimed(pipelin
 
 def test_an_unclaimed_chunk_is_something_to_wait_for(pipeline: Pipeline, reader: Reader) -> None:
     reader.open()
-    with connect(pipeline.ledger) as book:
+    with open_ledger(pipeline.ledger, pipeline.config.pipeline) as book:
         book.execute("UPDATE tidemark.tables SET state = 'deferred'")
         book.execute(
             'INSERT INTO tidemark.positions (pipeline, generation, "table", history_lsn, current_lsn) '
@@ -315,8 +315,8 @@ def test_a_backfill_closed_while_the_batch_is_staged_makes_the_drain_try_again(
 
     def close_first(name: str) -> None:
         if name == "drain.before_register":
-            with connect(pipeline.ledger) as book:
-                backfills.close(book, reader.made.pipeline, "b1", "another one takes its place")
+            with open_ledger(pipeline.ledger, pipeline.config.pipeline) as book:
+                backfills.close(book, "b1", "another one takes its place")
         real(name)
 
     with monkeypatch.context() as patch:
@@ -326,8 +326,8 @@ def test_a_backfill_closed_while_the_batch_is_staged_makes_the_drain_try_again(
     assert len(pipeline.registered()) == 1
     assert pipeline.drain("run-a").reached_target
     assert [claim.chunk for _, claim in claims(pipeline)] == ["1-1"], "the batch is registered as it was staged"
-    with connect(pipeline.ledger) as book:
-        closed = backfills.one(book, reader.made.pipeline, "b1")
+    with open_ledger(pipeline.ledger, pipeline.config.pipeline) as book:
+        closed = backfills.one(book, "b1")
     assert (closed and closed.state, reader.unclaimed()) == ("closed", [])
 
 
@@ -343,11 +343,11 @@ def adopt_first(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     def adopt(name: str) -> None:
         if name == "drain.before_register":
             pipeline.execute("ALTER TABLE orders ADD d int", "INSERT INTO orders VALUES (4, 'y', 5, 6)")
-            with connect(pipeline.ledger) as book:
-                (known,) = tables.versions(book, pipeline.config.pipeline, TABLE)
+            with open_ledger(pipeline.ledger, pipeline.config.pipeline) as book:
+                (known,) = tables.versions(book, TABLE)
                 more = tuple(Column(column, "integer", 23, -1, "int") for column in "cd")
                 wider = replace(known, columns=known.columns + more)
-                assert schema_versions.adopt(book, pipeline.config.pipeline, wider).version == 2
+                assert schema_versions.adopt(book, wider).version == 2
         real(name)
 
     with monkeypatch.context() as patch:
@@ -475,8 +475,8 @@ def test_a_chunk_from_before_a_rewrite_is_read_again(pipeline: Pipeline, reader:
     assert (claims(pipeline), sweeps(pipeline), reader.unclaimed()) == ([], [], [])
     (rejected,) = reader.chunks()
     assert "note" in (rejected.rejected or "")
-    with connect(pipeline.ledger) as book:
-        (again,) = chunks.free_ranges(book, reader.made.pipeline, reader.made.run_id)
+    with open_ledger(pipeline.ledger, pipeline.config.pipeline) as book:
+        (again,) = chunks.free_ranges(book, reader.made.run_id)
     assert (again.range, again.lower, again.upper) == (2, None, ("7",))
 
 
@@ -497,7 +497,7 @@ def test_a_chunk_that_is_younger_than_the_runs_own_look_is_claimed(
 
     def alter_and_read(*arguments: Any) -> Any:
         pipeline.execute("ALTER TABLE orders ALTER note TYPE varchar(10)")
-        with connect(pipeline.ledger) as book:
+        with open_ledger(pipeline.ledger, pipeline.config.pipeline) as book:
             book.execute("SELECT 1")
         look = drain_module.catalog
         (table,) = look.captured_tables(pipeline.connection, pipeline.config)
@@ -527,7 +527,7 @@ def settled(pipeline: Pipeline) -> None:
     with (
         leases.hold(pipeline.ledger, pipeline.config.pipeline, leases.SLOT, "later/drain") as lease,
         postgres_session.connect(pipeline.source, application_name="later") as source,
-        connect(pipeline.ledger) as book,
+        open_ledger(pipeline.ledger, pipeline.config.pipeline) as book,
     ):
         settle(pipeline.config, source, book, Store(pipeline.config.lake), lease)
 
@@ -571,7 +571,7 @@ def test_a_ledger_from_before_the_backfill_gets_its_claims_back(pipeline: Pipeli
     pipeline.drain()
     staged = pipeline.registered()[0].end_lsn
     before = pipeline.manifests()
-    with connect(pipeline.ledger) as book:
+    with open_ledger(pipeline.ledger, pipeline.config.pipeline) as book:
         for table in ("chunks", "ranges", "backfills"):
             book.execute(f"DELETE FROM tidemark.{table}".encode())
         book.execute("DELETE FROM tidemark.batch_tables WHERE start_lsn >= %s", (staged,))
@@ -579,6 +579,6 @@ def test_a_ledger_from_before_the_backfill_gets_its_claims_back(pipeline: Pipeli
         book.execute("UPDATE tidemark.generations SET staged_lsn = %s", (staged,))
     settled(pipeline)
     assert pipeline.manifests() == before
-    with connect(pipeline.ledger) as book:
+    with open_ledger(pipeline.ledger, pipeline.config.pipeline) as book:
         rows = book.execute("SELECT jsonb_array_length(claims) FROM tidemark.batch_tables ORDER BY end_lsn").fetchall()
     assert rows == [(0,), (1,)]

@@ -14,8 +14,8 @@ from tidemark.__main__ import main
 from tidemark.connections import Connection, look_up, parse
 from tidemark.errors import ConnectionMissing
 from tidemark.formats.error_record import ErrorRecord
-from tidemark.ledger import connection as ledger_sessions
 from tidemark.ledger import tables
+from tidemark.ledger.connection import open_ledger
 
 
 @pytest.fixture
@@ -65,8 +65,8 @@ def test_preflight_status_and_unpark_of_a_pipeline(
     assert main(["status", "--all", str(file)], look_up=connections) == 0
     assert "shop.orders  ok" in capsys.readouterr().out
 
-    with ledger_sessions.connect(empty_ledger_database) as ledger:
-        tables.park(ledger, "line", "shop.orders", ErrorRecord("X", "FIX_TARGET", "It broke."))
+    with open_ledger(empty_ledger_database, "line") as ledger:
+        tables.park(ledger, "shop.orders", ErrorRecord("X", "FIX_TARGET", "It broke."))
     assert main(["status", str(file)], look_up=connections) == 1
     shown = capsys.readouterr().out
     assert "It broke." in shown
@@ -161,13 +161,13 @@ def test_the_status_of_many_tables_fits_a_screen(
     assert "tables  131: 130 ok, 1 not captured" in shown
     assert "shop.odd" in shown
     assert len(shown) < 1500
-    with ledger_sessions.connect(empty_ledger_database) as ledger:
+    with open_ledger(empty_ledger_database, "line") as ledger:
         for n in range(100):
             error = ErrorRecord("TargetDiffers", "FIX_TARGET", f"Table {n} broke, and that is long." * 9)
-            tables.park(ledger, "line", f"shop.table_with_a_longer_name_{n:03}", error)
+            tables.park(ledger, f"shop.table_with_a_longer_name_{n:03}", error)
         for n in range(100, 129):
             table = f"shop.table_with_a_longer_name_{n:03}"
-            tables.mark_needs_backfill(ledger, "line", table, tables.GAP, "changes are gone")
+            tables.mark_needs_backfill(ledger, table, tables.GAP, "changes are gone")
     assert main(["status", str(file)], look_up=connections) == 1
     shown = capsys.readouterr().out
     assert "130 things need somebody" in shown
@@ -188,7 +188,7 @@ def test_a_pipeline_that_does_not_run_needs_somebody(
 ) -> None:
     assert main(["preflight", str(file)], look_up=connections) == 0
     assert main(["status", str(file)], look_up=connections) == 0
-    with ledger_sessions.connect(empty_ledger_database) as ledger:
+    with open_ledger(empty_ledger_database, "line") as ledger:
         ledger.execute("UPDATE tidemark.generations SET opened_at = clock_timestamp() - interval '1 day'")
     assert main(["status", str(file)], look_up=connections) == 1
     assert "line_capture does not run, or its runs fail" in capsys.readouterr().out
@@ -222,16 +222,16 @@ def test_a_table_that_is_captured_no_more_can_be_forgotten_and_come_back(
         assert main(["preflight", str(file)], look_up=connections) == 0
         assert main(["forget", str(file), "shop.lines"], look_up=connections) == 1
         assert "shop.lines is captured" in capsys.readouterr().out
-        with ledger_sessions.connect(empty_ledger_database) as ledger:
-            tables.park(ledger, "line", "shop.lines", ErrorRecord("X", "RETRY", "It broke."))
+        with open_ledger(empty_ledger_database, "line") as ledger:
+            tables.park(ledger, "shop.lines", ErrorRecord("X", "RETRY", "It broke."))
         connection.execute("DROP TABLE shop.lines")
         assert main(["preflight", str(file)], look_up=connections) == 0
         assert "shop.lines   not captured" in status()
         assert main(["forget", str(file), "shop.lines"], look_up=connections) == 0
         assert "Its Delta tables line/current/shop/lines" in capsys.readouterr().out
         assert "shop.lines" not in status()
-        with ledger_sessions.connect(empty_ledger_database) as ledger:
-            assert "shop.lines" not in tables.due(ledger, "line", -1)
+        with open_ledger(empty_ledger_database, "line") as ledger:
+            assert "shop.lines" not in tables.due(ledger, -1)
         assert main(["forget", str(file), "shop.lines"], look_up=connections) == 1
         assert "has no table shop.lines" in capsys.readouterr().out
         connection.execute("CREATE TABLE shop.lines (id int PRIMARY KEY)")

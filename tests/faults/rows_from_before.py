@@ -47,13 +47,12 @@ class Old:
     def backfills(self) -> list[Backfill]:
         """Those of the run whose tasks are called now."""
         with self.shop.ledger_connection() as connection:
-            return backfills.of_run(connection, self.shop.config.pipeline, self.shop.report.run_id)
+            return backfills.of_run(connection, self.shop.report.run_id)
 
     def chunks(self) -> list[ReadChunk]:
         """What was recorded for the backfills of that run."""
         with self.shop.ledger_connection() as connection:
-            pipeline = self.shop.config.pipeline
-            return [c for b in self.backfills() for c in chunks.of_backfill(connection, pipeline, b.backfill)]
+            return [c for b in self.backfills() for c in chunks.of_backfill(connection, b.backfill)]
 
     def are_in_sync(self) -> None:
         """Both are equal to the source, no part was read twice, and a capture run has nothing to do. A key that moved

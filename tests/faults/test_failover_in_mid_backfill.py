@@ -95,4 +95,4 @@ def test_what_chunks_saw_of_a_lost_primary_is_read_again(
     assert judge.wrongs(shop) == []
     assert judge.second_run_changes_nothing(shop) == []
     with shop.ledger_connection() as book:
-        assert [b.state for b in backfills.of_run(book, shop.config.pipeline, run_id)] == ["applied"]
+        assert [b.state for b in backfills.of_run(book, run_id)] == ["applied"]

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-import psycopg
 import pytest
 
 from tests.support.manifests import SOURCE
 from tidemark.errors import TidemarkError
 from tidemark.formats.generation_file import GenerationFile
 from tidemark.ledger import generations, leases
-from tidemark.ledger.connection import connect
+from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.leases import SLOT, Lease
 from tidemark.ledger.migrations import migrate
 from tidemark.lsn import Lsn
@@ -27,9 +25,9 @@ def ledger(ledger_database: str) -> str:
 
 
 @pytest.fixture
-def book(ledger: str) -> Iterator[psycopg.Connection[Any]]:
-    with connect(ledger) as connection:
-        yield connection
+def book(ledger: str) -> Iterator[Ledger]:
+    with open_ledger(ledger, "shop") as book:
+        yield book
 
 
 @pytest.fixture
@@ -39,12 +37,12 @@ def lease(ledger: str) -> Iterator[Lease]:
 
 
 @pytest.fixture
-def generation(book: psycopg.Connection[Any], lease: Lease) -> generations.Generation:
+def generation(book: Ledger, lease: Lease) -> generations.Generation:
     return open_at(book, lease, 1, START)
 
 
 def open_at(
-    book: psycopg.Connection[Any],
+    book: Ledger,
     lease: Lease,
     number: int,
     start: Lsn,

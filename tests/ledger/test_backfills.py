@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from typing import Any
 
-import psycopg
 import pytest
 
 from sandbox.services.postgres import wait_for
@@ -17,12 +15,12 @@ from tidemark.errors import LeaseLost
 from tidemark.ledger import backfills, batches, chunks, leases, schema_versions, tables
 from tidemark.ledger.backfills import NewRange
 from tidemark.ledger.chunks import Filled, Rejection
-from tidemark.ledger.connection import connect
+from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import Lease
 from tidemark.lsn import Lsn
 
-Book = psycopg.Connection[Any]
+Book = Ledger
 WAITING = b"SELECT 1 FROM pg_locks WHERE NOT granted"
 
 
@@ -33,14 +31,14 @@ def test_a_table_has_one_open_backfill_at_most(book: Book, generation: Generatio
     open_backfill(book, "s.a")
     assert not backfills.create(book, backfill_of("s.a", "b2"), HALVES)
     assert backfills.create(book, backfill_of("s.b", "b3"), HALVES)
-    assert [b.backfill for b in backfills.all_open(book, "shop")] == ["b1", "b3"]
-    assert backfills.close(book, "shop", "b1", "another one takes its place")
-    assert not backfills.close(book, "shop", "b1", "again")
+    assert [b.backfill for b in backfills.all_open(book)] == ["b1", "b3"]
+    assert backfills.close(book, "b1", "another one takes its place")
+    assert not backfills.close(book, "b1", "again")
     assert backfills.create(book, backfill_of("s.a", "b2"), HALVES)
-    found = backfills.open_of(book, "shop", "s.a")
+    found = backfills.open_of(book, "s.a")
     assert found is not None
     assert (found.backfill, found.state, found.whole_table) == ("b2", "open", True)
-    closed = backfills.one(book, "shop", "b1")
+    closed = backfills.one(book, "b1")
     assert closed is not None
     assert (closed.state, closed.state_reason) == ("closed", "another one takes its place")
 
@@ -48,7 +46,7 @@ def test_a_table_has_one_open_backfill_at_most(book: Book, generation: Generatio
 def test_a_backfill_belongs_to_the_open_generation(book: Book, lease: Lease, generation: Generation) -> None:
     made = open_backfill(book, "s.a")
     open_at(book, lease, 2, Lsn(500))
-    found = backfills.one(book, "shop", "b1")
+    found = backfills.one(book, "b1")
     assert found is not None
     assert (found.state, found.state_reason) == ("closed", "generation 2 was opened")
     assert not backfills.create(book, replace(made, backfill="b2"), HALVES)
@@ -62,7 +60,7 @@ def test_a_backfill_opened_while_a_generation_opens_is_closed_or_refused(
     opened = threading.Event()
 
     def open_another() -> None:
-        with connect(ledger) as mine:
+        with open_ledger(ledger, "shop") as mine:
             open_at(mine, lease, 2, Lsn(500))
             opened.set()
 
@@ -72,7 +70,7 @@ def test_a_backfill_opened_while_a_generation_opens_is_closed_or_refused(
         other.start()
         assert not opened.wait(0.3)
     other.join()
-    assert backfills.all_open(book, "shop") == []
+    assert backfills.all_open(book) == []
 
 
 def test_a_backfill_that_waited_for_a_generation_to_open_is_refused(
@@ -81,11 +79,11 @@ def test_a_backfill_that_waited_for_a_generation_to_open_is_refused(
     created: list[bool] = []
 
     def create() -> None:
-        with connect(ledger) as mine:
+        with open_ledger(ledger, "shop") as mine:
             created.append(backfills.create(mine, backfill_of("s.a"), HALVES))
 
     other = threading.Thread(target=create)
-    with book.transaction(), connect(ledger) as witness:
+    with book.transaction(), open_ledger(ledger, "shop") as witness:
         open_at(book, lease, 2, Lsn(500))
         other.start()
         wait_for("it waits for a lock", lambda: witness.execute(WAITING).fetchone())
@@ -95,14 +93,14 @@ def test_a_backfill_that_waited_for_a_generation_to_open_is_refused(
 
 def test_another_run_reads_on(book: Book, generation: Generation) -> None:
     open_backfill(book, "s.a", "b1", *HALVES)
-    assert chunks.free_ranges(book, "shop", "backfill2") == []
-    assert backfills.adopt(book, "shop", "b1", "backfill2")
-    assert [b.backfill for b in backfills.of_run(book, "shop", "backfill2")] == ["b1"]
-    assert [r.range for r in chunks.free_ranges(book, "shop", "backfill2")] == [1, 2]
-    backfills.close(book, "shop", "b1", "enough")
-    assert not backfills.adopt(book, "shop", "b1", "backfill3")
-    assert not backfills.touch(book, "shop", "b1")
-    assert chunks.free_ranges(book, "shop", "backfill2") == []
+    assert chunks.free_ranges(book, "backfill2") == []
+    assert backfills.adopt(book, "b1", "backfill2")
+    assert [b.backfill for b in backfills.of_run(book, "backfill2")] == ["b1"]
+    assert [r.range for r in chunks.free_ranges(book, "backfill2")] == [1, 2]
+    backfills.close(book, "b1", "enough")
+    assert not backfills.adopt(book, "b1", "backfill3")
+    assert not backfills.touch(book, "b1")
+    assert chunks.free_ranges(book, "backfill2") == []
 
 
 def test_a_backfill_that_nobody_reads_is_closed_and_one_that_is_read_or_only_waits_stays(
@@ -114,7 +112,7 @@ def test_a_backfill_that_nobody_reads_is_closed_and_one_that_is_read_or_only_wai
     open_backfill(book, "s.d", "fresh")
     book.execute("UPDATE tidemark.backfills SET active_at = now() - interval '2 h' WHERE backfill <> 'fresh'")
     with leases.hold(ledger, "shop", leases.of_range("held", 1), "read/1"):
-        closed = backfills.close_idle(book, "shop", 3600)
+        closed = backfills.close_idle(book, 3600)
     assert [b.backfill for b in closed] == ["idle"]
     assert (closed[0].state_reason or "").startswith("nobody read on since ")
 
@@ -128,11 +126,11 @@ def test_a_chunk_moves_the_cursor_of_its_range_and_the_last_one_ends_it(
     made = open_backfill(book, "s.a")
     first = chunk_of(made, "1-1", upper=("5",))
     assert record(ledger, first, done=False)
-    (left,) = chunks.free_ranges(book, "shop", "backfill1")
+    (left,) = chunks.free_ranges(book, "backfill1")
     assert (left.cursor, left.next_chunk, left.chunk, left.done) == (("5",), 2, "1-2", False)
     assert record(ledger, chunk_of(made, "1-2", lower=("5",)), cursor_before=("5",), done=True)
-    assert chunks.free_ranges(book, "shop", "backfill1") == []
-    kept, last = chunks.unclaimed(book, "shop")
+    assert chunks.free_ranges(book, "backfill1") == []
+    kept, last = chunks.unclaimed(book)
     assert replace(kept, read_at=None) == first
     assert (last.lower, last.upper) == (("5",), None)
 
@@ -146,7 +144,7 @@ def test_of_two_readers_at_one_cursor_one_counts(ledger: str, book: Book, genera
     assert not record(ledger, chunk_of(made, "1-7"), cursor_before=("5",), done=True), "not the next number"
     assert record(ledger, chunk_of(made, "1-2"), cursor_before=("5",), done=True)
     assert not record(ledger, chunk_of(made, "1-3"), cursor_before=("5",), done=True)
-    assert [c.chunk for c in chunks.unclaimed(book, "shop")] == ["1-1", "1-2"]
+    assert [c.chunk for c in chunks.unclaimed(book)] == ["1-1", "1-2"]
 
 
 def test_a_reader_without_the_lease_of_the_range_writes_nothing(
@@ -160,14 +158,14 @@ def test_a_reader_without_the_lease_of_the_range_writes_nothing(
         pytest.raises(LeaseLost),
     ):
         chunks.record(book, lost, chunk_of(made), cursor_before=None, done=True)
-    assert chunks.of_backfill(book, "shop", "b1") == []
+    assert chunks.of_backfill(book, "b1") == []
 
 
 def test_nothing_is_recorded_for_a_backfill_that_is_closed(ledger: str, book: Book, generation: Generation) -> None:
     made = open_backfill(book, "s.a")
-    backfills.close(book, "shop", "b1", "enough")
+    backfills.close(book, "b1", "enough")
     assert not record(ledger, chunk_of(made), done=True)
-    assert not chunks.ranges_of(book, "shop", "b1")[0].done
+    assert not chunks.ranges_of(book, "b1")[0].done
 
 
 def test_a_chunk_of_an_older_generation_is_not_recorded_and_not_claimed(
@@ -177,54 +175,54 @@ def test_a_chunk_of_an_older_generation_is_not_recorded_and_not_claimed(
     assert record(ledger, chunk_of(made, "1-1"), done=True)
     open_at(book, lease, 2, Lsn(500))
     assert not record(ledger, chunk_of(made, "2-1"), done=True)
-    assert chunks.unclaimed(book, "shop") == []
+    assert chunks.unclaimed(book) == []
 
 
 def test_a_range_that_another_reader_works_on_is_not_free(ledger: str, book: Book, generation: Generation) -> None:
     open_backfill(book, "s.a", "b1", *HALVES)
     with leases.hold(ledger, "shop", leases.of_range("b1", 1), "read/1"):
-        assert [r.range for r in chunks.free_ranges(book, "shop", "backfill1")] == [2]
+        assert [r.range for r in chunks.free_ranges(book, "backfill1")] == [2]
         # Its own next try takes the lease over.
-        assert [r.range for r in chunks.free_ranges(book, "shop", "backfill1", "read/1")] == [1, 2]
+        assert [r.range for r in chunks.free_ranges(book, "backfill1", "read/1")] == [1, 2]
 
 
 def test_a_rejected_chunk_is_a_range_to_read_again(ledger: str, book: Book, generation: Generation) -> None:
     made = open_backfill(book, "s.a")
     first = chunk_of(made, "1-1", upper=("5",))
     assert record(ledger, first, done=False)
-    chunks.reject(book, "shop", Rejection("b1", "1-1", first.attempt, "the table was rewritten"))
-    chunks.reject(book, "shop", Rejection("b1", "1-1", first.attempt, "twice"))
-    _, again = chunks.ranges_of(book, "shop", "b1")
+    chunks.reject(book, Rejection("b1", "1-1", first.attempt, "the table was rewritten"))
+    chunks.reject(book, Rejection("b1", "1-1", first.attempt, "twice"))
+    _, again = chunks.ranges_of(book, "b1")
     assert (again.range, again.lower, again.upper, again.cursor, again.done) == (2, None, ("5",), None, False)
-    assert chunks.unclaimed(book, "shop") == []
-    assert not chunks.all_read(book, "shop", "b1")
-    assert [c.rejected for c in chunks.of_backfill(book, "shop", "b1")] == ["the table was rewritten"]
+    assert chunks.unclaimed(book) == []
+    assert not chunks.all_read(book, "b1")
+    assert [c.rejected for c in chunks.of_backfill(book, "b1")] == ["the table was rewritten"]
 
 
 def test_the_keys_of_a_rejected_chunk_are_read_again(ledger: str, book: Book, generation: Generation) -> None:
     keys = (("1", "a"), ("2", "b"))
     made = open_backfill(book, "s.a", "b1", NewRange(keys=keys), mode="keys", sweeps=False)
     chunk = chunk_of(made)
-    assert chunks.ranges_of(book, "shop", "b1")[0].keys == keys
+    assert chunks.ranges_of(book, "b1")[0].keys == keys
     assert record(ledger, chunk, done=True)
-    chunks.reject(book, "shop", Rejection("b1", "1-1", chunk.attempt, "the table was rewritten"))
-    assert chunks.ranges_of(book, "shop", "b1")[1].keys == keys
+    chunks.reject(book, Rejection("b1", "1-1", chunk.attempt, "the table was rewritten"))
+    assert chunks.ranges_of(book, "b1")[1].keys == keys
 
 
 def test_progress_counts_what_was_read_against_the_estimate(ledger: str, book: Book, generation: Generation) -> None:
     made = open_backfill(book, "s.a", "b1", *HALVES)
-    (nothing,) = chunks.progress(book, "shop", "backfill1")
+    (nothing,) = chunks.progress(book, "backfill1")
     assert (nothing.rows, nothing.chunks, nothing.rate_rows_s, nothing.left_s) == (0, 0, None, None)
     rejected = chunk_of(made, "1-1", upper=("10",))
     assert record(ledger, rejected, done=True)
     assert record(ledger, chunk_of(made, "2-1", lower=("10",), upper=("15",)), done=False)
-    chunks.reject(book, "shop", Rejection("b1", "1-1", rejected.attempt, "the table was rewritten"))
-    (now,) = chunks.progress(book, "shop")
+    chunks.reject(book, Rejection("b1", "1-1", rejected.attempt, "the table was rewritten"))
+    (now,) = chunks.progress(book)
     assert (now.rows, now.estimated_rows, now.chunks, now.rejected, now.ranges, now.ranges_done) == (5, 20, 1, 1, 3, 1)
     assert now.rate_rows_s is not None
     assert now.left_s is not None
     assert "5 of about 20 rows read in 1 chunk, 1 of 3 ranges done" in str(now)
-    assert chunks.progress(book, "shop", "another") == []
+    assert chunks.progress(book, "another") == []
 
 
 def test_after_a_retry_the_rate_and_the_time_left_count_from_it(
@@ -243,10 +241,10 @@ def test_after_a_retry_the_rate_and_the_time_left_count_from_it(
 
     read("1-1", ago_s=100, seconds=10)
     read("2-1", ago_s=97, seconds=3)
-    (without,) = chunks.progress(book, "shop")
+    (without,) = chunks.progress(book)
     assert without.rate_rows_s == pytest.approx(10 / 110, rel=0.1)
     read("2-1", ago_s=0, seconds=5)  # the first chunk of another try, 95 seconds later
-    (after,) = chunks.progress(book, "shop")
+    (after,) = chunks.progress(book)
     assert after.rate_rows_s == pytest.approx(5 / 5, rel=0.1)
     assert after.left_s == pytest.approx(10, rel=0.1)
 
@@ -261,7 +259,7 @@ def test_filled_are_the_stretches_whose_chunks_were_claimed(ledger: str, book: B
         )
         before = cursor
     book.execute("UPDATE tidemark.chunks SET claimed_lsn = '0/C8' WHERE chunk IN ('1-1', '1-2', '1-4')")
-    assert chunks.filled(book, "shop", "b1") == [
+    assert chunks.filled(book, "b1") == [
         Filled(1, None, ("4",), None),
         Filled(1, ("6",), ("8",), None),
     ]
@@ -274,24 +272,24 @@ def test_a_reader_gets_the_latest_version_or_the_next_number(book: Book, lease: 
     manifest = manifest_of(100, 200, "s.a")
     batches.register(book, lease, manifest, path_of(manifest))
     same = replace(schema_of("s.a"), version=0, relation_oid=99)
-    assert schema_versions.adopt(book, "shop", same) == replace(same, version=1)
+    assert schema_versions.adopt(book, same) == replace(same, version=1)
     wider = schema_of("s.a", 0, ("id", "added"))
-    assert schema_versions.adopt(book, "shop", wider).version == 2
-    assert schema_versions.adopt(book, "shop", wider).version == 2
-    assert [v.version for v in tables.versions(book, "shop", "s.a")] == [1, 2]
+    assert schema_versions.adopt(book, wider).version == 2
+    assert schema_versions.adopt(book, wider).version == 2
+    assert [v.version for v in tables.versions(book, "s.a")] == [1, 2]
 
 
 def test_two_readers_that_see_one_shape_at_once_get_one_number(ledger: str, book: Book, generation: Generation) -> None:
-    tables.add(book, "shop", "s.new")
+    tables.add(book, "s.new")
     found: list[int] = []
 
     def adopt() -> None:
-        with connect(ledger) as mine:
-            found.append(schema_versions.adopt(mine, "shop", schema_of("s.new", 0)).version)
+        with open_ledger(ledger, "shop") as mine:
+            found.append(schema_versions.adopt(mine, schema_of("s.new", 0)).version)
 
     other = threading.Thread(target=adopt)
-    with book.transaction(), connect(ledger) as witness:
-        assert schema_versions.adopt(book, "shop", schema_of("s.new", 0)).version == 1
+    with book.transaction(), open_ledger(ledger, "shop") as witness:
+        assert schema_versions.adopt(book, schema_of("s.new", 0)).version == 1
         other.start()
         wait_for("it waits for a lock", lambda: witness.execute(WAITING).fetchone())
     other.join()

@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
 from tests.ledger.conftest import open_at
@@ -28,6 +27,7 @@ from tidemark.formats.result import MAX_HOLE_KEYS, ChunkResult, Holes, PlanResul
 from tidemark.ledger import backfills, batches, chunks, joins, leases, overview, schema_versions, tables
 from tidemark.ledger.backfills import Backfill, NewRange
 from tidemark.ledger.chunks import ReadChunk, Rejection
+from tidemark.ledger.connection import Ledger
 from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import Lease
 from tidemark.ledger.tables import TableRow
@@ -35,7 +35,7 @@ from tidemark.lsn import Lsn, WalPoint
 from tidemark.staging.store import Store
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
-Book = psycopg.Connection[Any]
+Book = Ledger
 SWEEP = Sweep("b1", "700:700:", 2)
 
 
@@ -108,18 +108,18 @@ class World:
         Store(self.config.lake).write_atomic(layout.result_file("shop", plan.plan), result.to_json().encode())
 
     def row(self, table: str = "s.a") -> TableRow:
-        found = tables.one(self.book, "shop", table)
+        found = tables.one(self.book, table)
         assert found is not None
         return found
 
     def backfill(self, backfill: str = "b1") -> Backfill:
-        found = backfills.one(self.book, "shop", backfill)
+        found = backfills.one(self.book, backfill)
         assert found is not None
         return found
 
     def mark(self, kind: str = tables.EXISTING_ROWS, table: str = "s.a") -> None:
-        joins.join(self.book, "shop", table, 800, WalPoint(1, Lsn(50)), backfill=None)
-        tables.mark_needs_backfill(self.book, "shop", table, kind, "rows from before")
+        joins.join(self.book, table, 800, WalPoint(1, Lsn(50)), backfill=None)
+        tables.mark_needs_backfill(self.book, table, kind, "rows from before")
 
     def wanted(self) -> list[Wanted]:
         return wanted(self.config, ledger=self.ledger)
@@ -231,7 +231,7 @@ def test_evidence_is_of_the_same_generation(world: World) -> None:
 
 def test_the_target_takes_the_shape_of_a_reader_that_was_ahead_of_the_stream(world: World) -> None:
     world.stage("s.a")
-    wide = schema_versions.adopt(world.book, "shop", schema_of("s.a", 0, ("id", "one", "two")))
+    wide = schema_versions.adopt(world.book, schema_of("s.a", 0, ("id", "one", "two")))
     between = schema_of("s.a", 3, ("id", "one"))
     manifest = manifest_of(200, 300, "s.a", schemas=(between,))
     (table,) = manifest.tables
@@ -242,7 +242,7 @@ def test_the_target_takes_the_shape_of_a_reader_that_was_ahead_of_the_stream(wor
     made = open_backfill(world.book, "s.a")
     chunk = chunk_of(made)
     assert record(world.ledger, replace(chunk, files=(replace(chunk.files[0], schema_version=2),)), done=True)
-    (read,) = chunks.unclaimed(world.book, "shop")
+    (read,) = chunks.unclaimed(world.book)
     world.claim(read)
     assert [s.version for s in world.planned().schemas] == [1, 3, wide.version]
 
@@ -382,35 +382,35 @@ def test_a_marked_table_is_wanted_until_a_backfill_of_it_is_applied(world: World
 def test_a_table_that_is_parked_or_not_captured_is_left_alone(world: World) -> None:
     for table in ("s.a", "s.b", "s.c"):
         world.mark(table=table)
-    tables.park(world.book, "shop", "s.a", ErrorRecord("TableBroken", "FIX_TARGET", "broken"))
-    joins.leave(world.book, "shop", "s.b")
+    tables.park(world.book, "s.a", ErrorRecord("TableBroken", "FIX_TARGET", "broken"))
+    joins.leave(world.book, "s.b")
     assert [w.table for w in world.wanted()] == ["s.c"]
 
 
 def test_holes_are_wanted_by_their_keys_and_as_a_whole_where_there_are_too_many(world: World) -> None:
-    joins.join(world.book, "shop", "s.a", 800, WalPoint(1, Lsn(50)), backfill=None)
+    joins.join(world.book, "s.a", 800, WalPoint(1, Lsn(50)), backfill=None)
     world.stage("s.a")
     world.merge(holes=Holes({"body": 1}, (("2", "x"),)))
     (found,) = world.wanted()
     assert (found.mode, found.keys) == ("keys", (("2", "x"),))
     assert "x" not in repr(found).replace("unchanged", "").replace("whose", "")
     many = tuple((str(n),) for n in range(MAX_HOLE_KEYS))
-    tables.succeeded(world.book, "shop", "s.a", Holes({"body": 2 * MAX_HOLE_KEYS}, many))
+    tables.succeeded(world.book, "s.a", Holes({"body": 2 * MAX_HOLE_KEYS}, many))
     assert [(w.mode, w.keys) for w in world.wanted()] == [("chunks", ())]
-    tables.succeeded(world.book, "shop", "s.a", Holes({"body": 1}, ()))
+    tables.succeeded(world.book, "s.a", Holes({"body": 1}, ()))
     assert [(w.mode, w.keys) for w in world.wanted()] == [("chunks", ())]
 
 
 def test_a_table_with_history_only_is_read_once(world: World) -> None:
     world.mark()
-    tables.keep_fingerprint(world.book, "shop", "s.a", {"key": [], "identity": "nothing"})
+    tables.keep_fingerprint(world.book, "s.a", {"key": [], "identity": "nothing"})
     made = open_backfill(world.book, "s.a", sweeps=False)
     world.claim(world.read(made))
     world.mark(tables.GAP)
     world.merge()
     assert world.row().needs_backfill
     assert world.wanted() == []
-    tables.keep_fingerprint(world.book, "shop", "s.a", {"key": [], "identity": "full"})
+    tables.keep_fingerprint(world.book, "s.a", {"key": [], "identity": "full"})
     assert [w.table for w in world.wanted()] == ["s.a"]
 
 
@@ -431,9 +431,9 @@ def test_the_report_waits_until_everything_is_applied_and_says_for_what(world: W
     assert "2 of 2 chunks wait for a drain" in pending(world)
     last = world.claim(first, second, sweeps=(SWEEP,))
     assert "all 2 chunks are claimed and wait for a merge" in pending(world)
-    tables.park(world.book, "shop", "s.a", ErrorRecord("TableBroken", "FIX_TARGET", "broken"))
+    tables.park(world.book, "s.a", ErrorRecord("TableBroken", "FIX_TARGET", "broken"))
     assert "the table is parked: TableBroken" in pending(world)
-    tables.unpark(world.book, "shop", "s.a")
+    tables.unpark(world.book, "s.a")
     world.merge((result_of(first, 2), result_of(second, 0, 3)), {"b1": 7})
     said = report(world.config, ledger=world.ledger, run_id="backfill1")
     (told,) = said.tables
@@ -449,7 +449,7 @@ def test_the_report_of_a_closed_backfill_says_which_ranges_are_filled(world: Wor
     part = chunk_of(made, "2-1", lower=("10",), upper=("secret",))
     assert record(world.ledger, part, done=False)
     world.claim(part)
-    backfills.close(world.book, "shop", "b1", "another one takes its place")
+    backfills.close(world.book, "b1", "another one takes its place")
     with pytest.raises(BackfillClosed) as raised:
         report(world.config, ledger=world.ledger, run_id="backfill1")
     said = "filled of 2 ranges: range 1 as a whole, range 2 up to chunk 2-1"
@@ -462,7 +462,7 @@ def test_the_report_says_that_rejected_chunks_are_read_again_by_clearing_the_rea
     first = world.read(made, upper=("10",))
     second = world.read(made, "2-1", lower=("10",))
     for chunk in (first, second):
-        chunks.reject(world.book, "shop", Rejection("b1", chunk.chunk, chunk.attempt, "the table was altered"))
+        chunks.reject(world.book, Rejection("b1", chunk.chunk, chunk.attempt, "the table was altered"))
     again = "2 chunks were read before the table changed and are read again: clear read_chunks"
     assert f"s.a: 2 of 4 ranges are read, 0 rows so far, {again}" in pending(world)
     world.read(made, "3-1", upper=("10",))
@@ -474,7 +474,7 @@ def test_the_report_says_that_rejected_chunks_are_read_again_by_clearing_the_rea
 def test_ranges_that_nobody_read_are_no_rejected_chunks(world: World) -> None:
     made = open_backfill(world.book, "s.a", "b1", *HALVES)
     first = world.read(made, upper=("10",))
-    chunks.reject(world.book, "shop", Rejection("b1", first.chunk, first.attempt, "the table was altered"))
+    chunks.reject(world.book, Rejection("b1", first.chunk, first.attempt, "the table was altered"))
     world.read(made, "3-1", upper=("10",))
     said = pending(world)
     assert "s.a: 2 of 3 ranges are read, 5 rows so far" in said
@@ -486,7 +486,7 @@ def test_rejected_keys_are_counted_too(world: World) -> None:
         world.book, "s.a", "b1", NewRange(keys=(("1",), ("2",))), NewRange(keys=(("3",),)), mode="keys"
     )
     first = world.read(made)
-    chunks.reject(world.book, "shop", Rejection("b1", first.chunk, first.attempt, "the table was altered"))
+    chunks.reject(world.book, Rejection("b1", first.chunk, first.attempt, "the table was altered"))
     assert "s.a: 1 of 3 ranges is read, 0 rows so far, 1 chunk was read before" in pending(world)
 
 
@@ -504,7 +504,7 @@ def test_the_report_says_that_the_table_needs_another_backfill(world: World) -> 
     world.mark()
     made = open_backfill(world.book, "s.a")
     world.claim(world.read(made), sweeps=(SWEEP,))
-    tables.mark_needs_backfill(world.book, "shop", "s.a", tables.GAP, "the slot lost changes")
+    tables.mark_needs_backfill(world.book, "s.a", tables.GAP, "the slot lost changes")
     world.merge()
     said = report(world.config, ledger=world.ledger, run_id="backfill1")
     assert "It needs another backfill: the slot lost changes." in str(said)
@@ -515,8 +515,8 @@ def test_a_table_that_leaves_takes_its_open_backfill_along(world: World) -> None
     world.mark()
     made = open_backfill(world.book, "s.a", "b1", *HALVES)
     world.claim(world.read(made, upper=("10",)))
-    joins.leave(world.book, "shop", "s.a")
-    joins.join(world.book, "shop", "s.a", 800, WalPoint(1, Lsn(50)), backfill=(joins.REJOINED, "it was away"))
+    joins.leave(world.book, "s.a")
+    joins.join(world.book, "s.a", 800, WalPoint(1, Lsn(50)), backfill=(joins.REJOINED, "it was away"))
     assert not record(world.ledger, chunk_of(made, "2-1", lower=("10",)), done=True)
     ended = world.backfill()
     assert (ended.state, ended.state_reason) == ("closed", "its table left the pipeline file or the publication")
@@ -540,7 +540,7 @@ def test_how_far_a_run_is_names_what_is_read_and_filled_without_any_value(world:
 
 def test_a_run_whose_backfills_were_adopted_has_nothing_to_report(world: World) -> None:
     open_backfill(world.book, "s.a")
-    backfills.adopt(world.book, "shop", "b1", "backfill2")
+    backfills.adopt(world.book, "b1", "backfill2")
     assert "another run goes on with it" in str(report(world.config, ledger=world.ledger, run_id="backfill1"))
 
 
@@ -549,7 +549,7 @@ def test_the_status_shows_open_backfills_without_any_value(world: World) -> None
     part = chunk_of(made, "1-1", upper=("secret",))
     assert record(world.ledger, part, done=False)
     world.claim(part)
-    found = overview.read(world.book, "shop")
+    found = overview.read(world.book)
     assert found is not None
     (open_one,) = found.backfills
     assert (open_one.progress.rows, open_one.progress.claimed, open_one.read_by) == (5, 1, None)
@@ -562,6 +562,6 @@ def test_the_status_shows_open_backfills_without_any_value(world: World) -> None
     assert "secret" not in shown
     world.read(made, "2-1", lower=("10",))
     with leases.hold(world.ledger, "shop", leases.of_range("b1", 2), "read/7"):
-        held = overview.read(world.book, "shop")
+        held = overview.read(world.book)
     assert held is not None
     assert held.backfills[0].read_by == "read/7"

@@ -4,7 +4,6 @@ import threading
 from dataclasses import replace
 from typing import Any
 
-import psycopg
 import pytest
 
 from sandbox.services.postgres import wait_for
@@ -16,12 +15,12 @@ from tidemark.formats.error_record import ErrorRecord
 from tidemark.formats.manifest import BatchManifest, Sweep, TableMark
 from tidemark.ledger import backfills, batches, chunks, generations, leases, positions, schema_versions, tables
 from tidemark.ledger.chunks import ReadChunk, Rejection
-from tidemark.ledger.connection import connect
+from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import SLOT, Lease
 from tidemark.lsn import Lsn
 
-Book = psycopg.Connection[Any]
+Book = Ledger
 
 
 def register(book: Book, lease: Lease, manifest: BatchManifest) -> bool:
@@ -33,9 +32,9 @@ def test_batches_form_a_chain_that_starts_where_the_generation_does(
 ) -> None:
     assert register(book, lease, manifest_of(100, 200, "s.a"))
     assert register(book, lease, manifest_of(200, 300, "s.b", run_id="run2"))
-    assert batches.staged(book, "shop") == Lsn(300)
-    assert [(b.start_lsn, b.end_lsn) for b in batches.after(book, "shop", 1, Lsn(200))] == [(Lsn(200), Lsn(300))]
-    assert [b.manifest for b in batches.of_run(book, "shop", "run1")] == [path_of(manifest_of(100, 200))]
+    assert batches.staged(book) == Lsn(300)
+    assert [(b.start_lsn, b.end_lsn) for b in batches.after(book, 1, Lsn(200))] == [(Lsn(200), Lsn(300))]
+    assert [b.manifest for b in batches.of_run(book, "run1")] == [path_of(manifest_of(100, 200))]
 
 
 @pytest.mark.parametrize(("start", "end"), [(150, 300), (50, 200), (300, 400)])
@@ -45,7 +44,7 @@ def test_a_hole_or_an_overlap_is_refused(
     register(book, lease, manifest_of(100, 200, "s.a"))
     with pytest.raises(StagedMoved, match="0/C8"):
         register(book, lease, manifest_of(start, end, "s.a", attempt="a2"))
-    assert len(batches.after(book, "shop", 1, Lsn(0))) == 1
+    assert len(batches.after(book, 1, Lsn(0))) == 1
 
 
 def test_the_same_manifest_twice_is_one_batch(book: Book, lease: Lease, generation: Generation) -> None:
@@ -54,7 +53,7 @@ def test_the_same_manifest_twice_is_one_batch(book: Book, lease: Lease, generati
     assert not register(book, lease, manifest)
     register(book, lease, manifest_of(200, 300))
     assert not register(book, lease, manifest)
-    assert batches.staged(book, "shop") == Lsn(300)
+    assert batches.staged(book) == Lsn(300)
 
 
 def test_another_attempts_batch_of_the_same_range_is_refused(book: Book, lease: Lease, generation: Generation) -> None:
@@ -69,7 +68,7 @@ def test_of_two_drains_at_once_exactly_one_wins(ledger: str, book: Book, lease: 
     together = threading.Barrier(4)
 
     def drain(attempt: str) -> None:
-        with connect(ledger) as mine:
+        with open_ledger(ledger, "shop") as mine:
             together.wait()
             try:
                 register(mine, lease, manifest_of(100, 200, "s.a", attempt=attempt))
@@ -83,7 +82,7 @@ def test_of_two_drains_at_once_exactly_one_wins(ledger: str, book: Book, lease: 
     for thread in drains:
         thread.join()
     assert sorted(outcomes) == ["lost", "lost", "lost", "won"]
-    assert len(batches.after(book, "shop", 1, Lsn(0))) == 1
+    assert len(batches.after(book, 1, Lsn(0))) == 1
 
 
 def test_a_drain_that_lost_its_lease_registers_nothing(
@@ -91,8 +90,8 @@ def test_a_drain_that_lost_its_lease_registers_nothing(
 ) -> None:
     with leases.hold(ledger, "shop", SLOT, "drain/1"), pytest.raises(LeaseLost):
         register(book, lease, manifest_of(100, 200, "s.a"))
-    assert batches.staged(book, "shop") == Lsn(100)
-    assert tables.all_of(book, "shop") == []
+    assert batches.staged(book) == Lsn(100)
+    assert tables.all_of(book) == []
 
 
 def test_a_batch_of_an_older_generation_is_refused(book: Book, lease: Lease, generation: Generation) -> None:
@@ -106,25 +105,25 @@ def test_registering_is_all_or_nothing(book: Book, lease: Lease, generation: Gen
     clash = manifest_of(200, 300, "s.a", "s.b", schemas=(schema_of("s.b"), schema_of("s.a", columns=("id", "other"))))
     with pytest.raises(SchemaVersionClash, match=r"s\.a"):
         register(book, lease, clash)
-    assert batches.staged(book, "shop") == Lsn(200)
-    assert tables.one(book, "shop", "s.b") is None
+    assert batches.staged(book) == Lsn(200)
+    assert tables.one(book, "s.b") is None
 
 
 def test_a_batch_without_changes_moves_staged_and_touches_no_table(
     book: Book, lease: Lease, generation: Generation
 ) -> None:
     assert register(book, lease, manifest_of(100, 200, heartbeat=True))
-    opened = generations.required(book, "shop")
+    opened = generations.required(book)
     assert (opened.staged_lsn, opened.heartbeat_lsn) == (Lsn(200), Lsn(200))
     assert opened.heartbeat_at is not None
     assert opened.heartbeat_at.isoformat() == "2026-01-02T03:04:05+00:00"
-    assert batches.unapplied(book, "shop") == []
+    assert batches.unapplied(book) == []
 
 
 def test_a_heartbeat_is_remembered_over_batches_without_one(book: Book, lease: Lease, generation: Generation) -> None:
     register(book, lease, manifest_of(100, 200, heartbeat=True))
     register(book, lease, manifest_of(200, 300))
-    assert generations.required(book, "shop").heartbeat_lsn == Lsn(200)
+    assert generations.required(book).heartbeat_lsn == Lsn(200)
 
 
 def test_schema_versions_and_fingerprints_are_kept_with_the_batch(
@@ -137,8 +136,8 @@ def test_schema_versions_and_fingerprints_are_kept_with_the_batch(
         lease,
         manifest_of(200, 300, "s.a", schemas=(schema_of("s.a"), second), fingerprints={"s.a": {"relfilenode": 2}}),
     )
-    assert tables.versions(book, "shop", "s.a") == [schema_of("s.a"), second]
-    row = tables.one(book, "shop", "s.a")
+    assert tables.versions(book, "s.a") == [schema_of("s.a"), second]
+    row = tables.one(book, "s.a")
     assert row is not None
     assert row.fingerprint == {"relfilenode": 2}
 
@@ -148,7 +147,7 @@ def test_a_recreated_table_of_the_same_shape_goes_on_under_its_version(
 ) -> None:
     register(book, lease, manifest_of(100, 200, "s.a"))
     register(book, lease, manifest_of(200, 300, "s.a", schemas=(replace(schema_of("s.a"), relation_oid=99),)))
-    assert len(tables.versions(book, "shop", "s.a")) == 1
+    assert len(tables.versions(book, "s.a")) == 1
 
 
 def test_the_marks_of_a_manifest_are_given_in_the_same_transaction(
@@ -159,7 +158,7 @@ def test_the_marks_of_a_manifest_are_given_in_the_same_transaction(
         TableMark("s.b", "needs_backfill", "rewritten", "BACKFILL", "column c was rewritten"),
     )
     register(book, lease, manifest_of(100, 200, "s.a", marks=marks))
-    parked, marked = tables.all_of(book, "shop")
+    parked, marked = tables.all_of(book)
     assert (parked.state, parked.error) == (
         "parked",
         ErrorRecord("SchemaNotFollowed", "BACKFILL", "column c was dropped"),
@@ -174,14 +173,14 @@ def test_unapplied_lists_older_generations_first_and_ends_where_the_position_is(
         register(book, lease, manifest)
     open_at(book, lease, 2, Lsn(90))
     register(book, lease, manifest_of(90, 95, "s.a", generation=2))
-    positions.rise(book, "shop", 1, "s.a", history_lsn=Lsn(300), current_lsn=Lsn(200))
-    found = [(t.generation, t.table, t.start_lsn, t.end_lsn) for t in batches.unapplied(book, "shop")]
+    positions.rise(book, 1, "s.a", history_lsn=Lsn(300), current_lsn=Lsn(200))
+    found = [(t.generation, t.table, t.start_lsn, t.end_lsn) for t in batches.unapplied(book)]
     assert found == [
         (1, "s.a", Lsn(200), Lsn(300)),
         (1, "s.b", Lsn(200), Lsn(300)),
         (2, "s.a", Lsn(90), Lsn(95)),
     ]
-    assert batches.unapplied(book, "shop", 2)[0].files == manifest_of(90, 95, "s.a", generation=2).tables[0].files
+    assert batches.unapplied(book, 2)[0].files == manifest_of(90, 95, "s.a", generation=2).tables[0].files
 
 
 def test_the_batch_before_a_plan_is_the_last_that_touches_the_table(
@@ -189,8 +188,8 @@ def test_the_batch_before_a_plan_is_the_last_that_touches_the_table(
 ) -> None:
     for manifest in (manifest_of(100, 200, "s.a"), manifest_of(200, 300, "s.b"), manifest_of(300, 400, "s.a")):
         register(book, lease, manifest)
-    assert batches.previous_end(book, "shop", 1, "s.a", Lsn(300)) == Lsn(200)
-    assert batches.previous_end(book, "shop", 1, "s.b", Lsn(200)) is None
+    assert batches.previous_end(book, 1, "s.a", Lsn(300)) == Lsn(200)
+    assert batches.previous_end(book, 1, "s.b", Lsn(200)) is None
 
 
 # --- claims -----------------------------------------------------------------------------------------------------------
@@ -217,23 +216,23 @@ def test_a_batch_that_only_claims_chunks_touches_their_table(
     chunk = read_whole(ledger, book)
     register(book, lease, claiming(200, 300, chunk, sweep=True))
     register(book, lease, manifest_of(300, 400, "s.a"))
-    first, second = (t for t in batches.unapplied(book, "shop") if t.table == "s.a")
+    first, second = (t for t in batches.unapplied(book) if t.table == "s.a")
     assert (first.end_lsn, first.files, first.max_xid) == (Lsn(300), (), None)
     assert (first.claims, first.sweeps) == ((claim_of(chunk, 299),), (Sweep("b1", "700:700:", 1),))
-    assert (second.claims, batches.previous_end(book, "shop", 1, "s.a", second.start_lsn)) == ((), Lsn(300))
-    assert positions.applied(book, "shop")["s.a"] == Lsn(200)
-    positions.rise(book, "shop", 1, "s.a", history_lsn=Lsn(300), current_lsn=Lsn(300))
-    assert positions.applied(book, "shop")["s.a"] == Lsn(300)
-    (claimed,) = chunks.of_backfill(book, "shop", "b1")
+    assert (second.claims, batches.previous_end(book, 1, "s.a", second.start_lsn)) == ((), Lsn(300))
+    assert positions.applied(book)["s.a"] == Lsn(200)
+    positions.rise(book, 1, "s.a", history_lsn=Lsn(300), current_lsn=Lsn(300))
+    assert positions.applied(book)["s.a"] == Lsn(300)
+    (claimed,) = chunks.of_backfill(book, "b1")
     assert (claimed.claimed_lsn, claimed.watermark_lsn) == (Lsn(300), Lsn(299))
-    assert chunks.unclaimed(book, "shop") == []
+    assert chunks.unclaimed(book) == []
 
 
 def refused(book: Book, lease: Lease, manifest: BatchManifest) -> None:
-    staged = batches.staged(book, "shop")
+    staged = batches.staged(book)
     with pytest.raises(ClaimRefused, match="b1"):
         register(book, lease, manifest)
-    assert batches.staged(book, "shop") == staged
+    assert batches.staged(book) == staged
 
 
 def test_a_claim_that_does_not_hold_registers_nothing(
@@ -243,14 +242,14 @@ def test_a_claim_that_does_not_hold_registers_nothing(
     refused(book, lease, claiming(100, 200, replace(chunk, attempt="00000000-0000-0000-0000-000000000001")))
     register(book, lease, claiming(100, 200, chunk))
     refused(book, lease, claiming(200, 300, chunk))
-    assert tables.one(book, "shop", "s.b") is None
+    assert tables.one(book, "s.b") is None
 
 
 def test_a_chunk_of_a_closed_backfill_is_not_claimed(
     ledger: str, book: Book, lease: Lease, generation: Generation
 ) -> None:
     chunk = read_whole(ledger, book)
-    backfills.close(book, "shop", "b1", "another one takes its place")
+    backfills.close(book, "b1", "another one takes its place")
     refused(book, lease, claiming(100, 200, chunk))
 
 
@@ -261,9 +260,9 @@ def test_a_rejected_chunk_is_not_claimed_and_opens_its_part_again_with_the_batch
     rejection = Rejection("b1", "1-1", chunk.attempt, "the table was rewritten")
     with pytest.raises(StagedMoved):
         batches.register(book, lease, manifest_of(150, 200), "m", rejected=[rejection])
-    assert len(chunks.ranges_of(book, "shop", "b1")) == 1
+    assert len(chunks.ranges_of(book, "b1")) == 1
     batches.register(book, lease, manifest_of(100, 200), "m", rejected=[rejection])
-    assert [r.done for r in chunks.ranges_of(book, "shop", "b1")] == [True, False]
+    assert [r.done for r in chunks.ranges_of(book, "b1")] == [True, False]
     refused(book, lease, claiming(200, 300, chunk))
 
 
@@ -297,14 +296,14 @@ def test_a_manifest_registered_again_claims_what_it_says_known_or_not(
 ) -> None:
     known = read_whole(ledger, book)
     unknown = chunk_of(backfill_of("s.b", "b2"))
-    backfills.close(book, "shop", "b1", "the ledger is an older copy")
+    backfills.close(book, "b1", "the ledger is an older copy")
     manifest = claiming(100, 200, known, unknown, sweep=True)
     assert batches.register(book, lease, manifest, "m", again=True)
-    assert [(t.table, len(t.claims), len(t.sweeps)) for t in batches.unapplied(book, "shop")] == [
+    assert [(t.table, len(t.claims), len(t.sweeps)) for t in batches.unapplied(book)] == [
         ("s.a", 1, 1),
         ("s.b", 1, 1),
     ]
-    assert chunks.of_backfill(book, "shop", "b1")[0].claimed_lsn == Lsn(200)
+    assert chunks.of_backfill(book, "b1")[0].claimed_lsn == Lsn(200)
 
 
 def test_a_chunk_recorded_while_the_batch_is_registered_waits_and_then_finds_the_backfill_as_it_is(
@@ -316,7 +315,7 @@ def test_a_chunk_recorded_while_the_batch_is_registered_waits_and_then_finds_the
     assert record(ledger, first, done=True)
     recorded: list[bool] = []
     reader = threading.Thread(target=lambda: recorded.append(record(ledger, second, done=True)))
-    with book.transaction(), connect(ledger) as witness:
+    with book.transaction(), open_ledger(ledger, "shop") as witness:
         register(book, lease, claiming(100, 200, first))
         reader.start()
         wait_for(
@@ -328,7 +327,7 @@ def test_a_chunk_recorded_while_the_batch_is_registered_waits_and_then_finds_the
         assert recorded == []
     reader.join()
     assert recorded == [True]
-    assert [c.chunk for c in chunks.unclaimed(book, "shop")] == ["2-1"]
+    assert [c.chunk for c in chunks.unclaimed(book)] == ["2-1"]
 
 
 # --- versions that a reader knew first --------------------------------------------------------------------------------
@@ -338,34 +337,34 @@ def test_a_version_that_a_reader_knew_first_is_streamed_once_a_batch_has_changes
     ledger: str, book: Book, lease: Lease, generation: Generation
 ) -> None:
     register(book, lease, manifest_of(100, 200, "s.a"))
-    wider = schema_versions.adopt(book, "shop", schema_of("s.a", 0, ("id", "added")))
-    assert [v.version for v in schema_versions.streamed(book, "shop", "s.a")] == [1]
-    assert schema_versions.ahead(book, "shop", "s.a") == [wider]
+    wider = schema_versions.adopt(book, schema_of("s.a", 0, ("id", "added")))
+    assert [v.version for v in schema_versions.streamed(book, "s.a")] == [1]
+    assert schema_versions.ahead(book, "s.a") == [wider]
     chunk = read_whole(ledger, book)
     register(book, lease, claiming(200, 300, chunk, schemas=(wider,)))
-    assert schema_versions.ahead(book, "shop", "s.a") == [wider]
+    assert schema_versions.ahead(book, "s.a") == [wider]
     manifest = manifest_of(300, 400, "s.a", schemas=(wider,))
     (table,) = manifest.tables
     files = (replace(table.files[0], schema_version=2),)
     register(book, lease, replace(manifest, tables=(replace(table, files=files),)))
-    assert [v.version for v in schema_versions.streamed(book, "shop", "s.a")] == [1, 2]
-    assert schema_versions.ahead(book, "shop", "s.a") == []
+    assert [v.version for v in schema_versions.streamed(book, "s.a")] == [1, 2]
+    assert schema_versions.ahead(book, "s.a") == []
 
 
 def test_a_number_that_a_reader_gave_to_another_shape_makes_the_drain_try_again(
     book: Book, lease: Lease, generation: Generation
 ) -> None:
-    schema_versions.adopt(book, "shop", schema_of("s.a", 0, ("id", "added")))
+    schema_versions.adopt(book, schema_of("s.a", 0, ("id", "added")))
     with pytest.raises(SchemaVersionTaken, match=r"s\.a"):
         register(book, lease, manifest_of(100, 200, "s.a"))
-    assert batches.staged(book, "shop") == Lsn(100)
+    assert batches.staged(book) == Lsn(100)
 
 
 def test_the_shape_that_the_target_has_is_that_of_the_last_changes_applied(
     book: Book, lease: Lease, generation: Generation
 ) -> None:
     register(book, lease, manifest_of(100, 200, "s.a"))
-    assert schema_versions.merged(book, "shop", "s.a") is None
+    assert schema_versions.merged(book, "s.a") is None
     wider = schema_of("s.a", 2, ("id", "added"))
     manifest = manifest_of(200, 300, "s.a", schemas=(wider,))
     (table,) = manifest.tables
@@ -375,7 +374,7 @@ def test_the_shape_that_the_target_has_is_that_of_the_last_changes_applied(
         replace(manifest, tables=(replace(table, files=(replace(table.files[0], schema_version=2),)),)),
     )
     for end, version in ((200, 1), (300, 2)):
-        positions.rise(book, "shop", 1, "s.a", history_lsn=Lsn(end), current_lsn=Lsn(end))
-        found = schema_versions.merged(book, "shop", "s.a")
+        positions.rise(book, 1, "s.a", history_lsn=Lsn(end), current_lsn=Lsn(end))
+        found = schema_versions.merged(book, "s.a")
         assert found is not None
         assert found.version == version

@@ -1,33 +1,31 @@
 from __future__ import annotations
 
-from typing import Any
-
-import psycopg
 import pytest
 
 from tests.ledger.conftest import open_at
 from tidemark.errors import ChangesGone, GenerationMissing, LeaseLost
 from tidemark.ledger import generations, joins, leases, tables
+from tidemark.ledger.connection import Ledger
 from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import SLOT, Lease
 from tidemark.lsn import Lsn, WalPoint
 
-Book = psycopg.Connection[Any]
+Book = Ledger
 GONE = ChangesGone(slot="shop", confirmed_lsn=Lsn(500), staged_lsn=Lsn(100), generation=1)
 
 
 def test_before_the_first_run_there_is_none(book: Book) -> None:
-    assert generations.current(book, "shop") is None
+    assert generations.current(book) is None
     with pytest.raises(GenerationMissing, match="shop"):
-        generations.required(book, "shop")
+        generations.required(book)
 
 
 def test_a_gap_marks_every_table_and_its_error_is_handed_out_once(
     book: Book, lease: Lease, generation: Generation
 ) -> None:
-    joins.join(book, "shop", "s.a", 7, WalPoint(1, Lsn(50)), backfill=None)
+    joins.join(book, "s.a", 7, WalPoint(1, Lsn(50)), backfill=None)
     open_at(book, lease, 2, Lsn(500), backfill_kind=tables.GAP, error=GONE)
-    (marked,) = tables.all_of(book, "shop")
+    (marked,) = tables.all_of(book)
     assert (marked.needs_backfill, marked.backfill_kind) == (True, tables.GAP)
     assert marked.join_horizon is None
     raised = generations.take_error(book, lease)
@@ -44,4 +42,4 @@ def test_a_generation_is_never_opened_below_another(book: Book, lease: Lease, ge
 def test_opening_one_needs_the_lease(ledger: str, book: Book, lease: Lease) -> None:
     with leases.hold(ledger, "shop", SLOT, "drain/1"), pytest.raises(LeaseLost):
         open_at(book, lease, 1, Lsn(100))
-    assert generations.current(book, "shop") is None
+    assert generations.current(book) is None

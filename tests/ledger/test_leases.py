@@ -9,13 +9,12 @@ import threading
 from contextlib import ExitStack
 from typing import Any
 
-import psycopg
 import pytest
 
 from sandbox.services.postgres import PostgresServer, wait_for
 from tidemark.errors import LeaseLost, LeaseTaken
 from tidemark.ledger import leases
-from tidemark.ledger.connection import connect
+from tidemark.ledger.connection import Ledger, connect, open_ledger
 from tidemark.ledger.leases import SLOT, hold
 
 
@@ -46,9 +45,7 @@ def test_a_lease_is_free_again_when_its_block_ends(ledger: str) -> None:
         assert second.attempt != first.attempt
 
 
-def test_a_later_try_of_the_same_task_takes_over_at_once_and_the_first_one_loses(
-    ledger: str, book: psycopg.Connection[Any]
-) -> None:
+def test_a_later_try_of_the_same_task_takes_over_at_once_and_the_first_one_loses(ledger: str, book: Ledger) -> None:
     with hold(ledger, "shop", SLOT, "drain/1") as first:
         first.check(book)
         with hold(ledger, "shop", SLOT, "drain/1") as second:
@@ -61,9 +58,7 @@ def test_a_later_try_of_the_same_task_takes_over_at_once_and_the_first_one_loses
             first.check(book)
 
 
-def test_the_end_of_a_replaced_attempt_leaves_the_lease_of_its_successor(
-    ledger: str, book: psycopg.Connection[Any]
-) -> None:
+def test_the_end_of_a_replaced_attempt_leaves_the_lease_of_its_successor(ledger: str, book: Ledger) -> None:
     first = hold(ledger, "shop", SLOT, "drain/1")
     first.__enter__()
     with hold(ledger, "shop", SLOT, "drain/1") as second:
@@ -71,7 +66,7 @@ def test_the_end_of_a_replaced_attempt_leaves_the_lease_of_its_successor(
         second.check(book)
 
 
-def test_a_lease_outlives_its_length_while_its_task_runs(ledger: str, book: psycopg.Connection[Any]) -> None:
+def test_a_lease_outlives_its_length_while_its_task_runs(ledger: str, book: Ledger) -> None:
     with hold(ledger, "shop", SLOT, "drain/1", lease_s=0.6) as held:
         (first,) = book.execute("SELECT expires_at FROM tidemark.leases").fetchone() or (None,)
         wait_for(
@@ -85,7 +80,7 @@ def test_a_lease_outlives_its_length_while_its_task_runs(ledger: str, book: psyc
             pass
 
 
-def test_the_lease_of_a_killed_process_ends_by_itself(ledger: str, book: psycopg.Connection[Any]) -> None:
+def test_the_lease_of_a_killed_process_ends_by_itself(ledger: str, book: Ledger) -> None:
     code = (
         "import sys, signal; from tidemark.ledger.leases import hold\n"
         "with hold(sys.argv[1], 'shop', 'slot', 'drain/1', lease_s=1):\n"
@@ -97,16 +92,14 @@ def test_the_lease_of_a_killed_process_ends_by_itself(ledger: str, book: psycopg
         assert process.stdout.readline() == b"held\n"
         row = book.execute("SELECT attempt::text FROM tidemark.leases").fetchone()
         assert row is not None
-        assert not leases.ended(book, "shop", row[0])
+        assert not leases.ended(book, row[0])
         process.send_signal(signal.SIGKILL)
     with hold(ledger, "shop", SLOT, "confirm/2", wait_s=20) as held:
         held.check(book)
-    assert leases.ended(book, "shop", row[0])
+    assert leases.ended(book, row[0])
 
 
-def test_ranges_of_the_processes_of_a_task_are_given_back_and_no_other_lease(
-    ledger: str, book: psycopg.Connection[Any]
-) -> None:
+def test_ranges_of_the_processes_of_a_task_are_given_back_and_no_other_lease(ledger: str, book: Ledger) -> None:
     held = [
         ("shop", "range:b:1", "read/1/1"),
         ("shop", "range:b:2", "read/1/2"),
@@ -118,12 +111,12 @@ def test_ranges_of_the_processes_of_a_task_are_given_back_and_no_other_lease(
     with ExitStack() as stack:
         for pipeline, name, holder in held:
             stack.enter_context(hold(ledger, pipeline, name, holder))
-        leases.give_back_of_dead_processes(book, "shop", "read/1")
+        leases.give_back_of_dead_processes(book, "read/1")
         left = book.execute("SELECT pipeline, name, holder FROM tidemark.leases").fetchall()
     assert sorted(left) == sorted(held[2:])
 
 
-def test_several_leases_are_taken_all_or_none(ledger: str, book: psycopg.Connection[Any]) -> None:
+def test_several_leases_are_taken_all_or_none(ledger: str, book: Ledger) -> None:
     with hold(ledger, "shop", "table:b", "merge/1"):
         with (
             pytest.raises(LeaseTaken, match="table:b"),
@@ -133,12 +126,12 @@ def test_several_leases_are_taken_all_or_none(ledger: str, book: psycopg.Connect
         assert book.execute("SELECT name FROM tidemark.leases").fetchall() == [("table:b",)]
 
 
-def test_a_lease_says_nothing_about_names_it_does_not_hold(ledger: str, book: psycopg.Connection[Any]) -> None:
+def test_a_lease_says_nothing_about_names_it_does_not_hold(ledger: str, book: Ledger) -> None:
     with hold(ledger, "shop", "table:a", "merge/1") as held, pytest.raises(LeaseLost, match="table:b"):
         held.check(book, "table:a", "table:b")
 
 
-def test_a_takeover_waits_for_the_transaction_that_checked(ledger: str, book: psycopg.Connection[Any]) -> None:
+def test_a_takeover_waits_for_the_transaction_that_checked(ledger: str, book: Ledger) -> None:
     taken = threading.Event()
 
     def take_over() -> None:
@@ -147,7 +140,7 @@ def test_a_takeover_waits_for_the_transaction_that_checked(ledger: str, book: ps
 
     with hold(ledger, "shop", SLOT, "drain/1") as first:
         second = threading.Thread(target=take_over)
-        with book.transaction(), connect(ledger) as witness:
+        with book.transaction(), open_ledger(ledger, "shop") as witness:
             first.check(book)
             second.start()
             wait_for(
@@ -175,6 +168,6 @@ def test_a_lease_survives_a_restart_of_the_ledgers_server(tmp_path: Any) -> None
                     "the lease is renewed over a new connection",
                     lambda: book.execute("SELECT 1 FROM tidemark.leases WHERE expires_at > %s", (seen,)).fetchone(),
                 )
-                held.check(book)
+                held.check(Ledger(book, "shop"))
     finally:
         server.remove()

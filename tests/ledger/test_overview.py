@@ -1,33 +1,30 @@
 from __future__ import annotations
 
-from typing import Any
-
-import psycopg
-
 from tests.ledger.conftest import open_at
 from tests.support.manifests import manifest_of, path_of
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.ledger import batches, overview, positions, tables
+from tidemark.ledger.connection import Ledger
 from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import Lease
 from tidemark.lsn import Lsn
 
-Book = psycopg.Connection[Any]
+Book = Ledger
 
 
 def test_before_the_first_generation_there_is_no_status(book: Book) -> None:
-    assert overview.read(book, "shop") is None
+    assert overview.read(book) is None
 
 
 def test_the_status_says_per_table_what_waits_and_why(book: Book, lease: Lease, generation: Generation) -> None:
     for manifest in (manifest_of(100, 200, "s.a", "s.b"), manifest_of(200, 300, "s.b"), manifest_of(300, 400)):
         batches.register(book, lease, manifest, path_of(manifest))
-    positions.rise(book, "shop", 1, "s.a", history_lsn=Lsn(200), current_lsn=Lsn(200))
-    positions.rise(book, "shop", 1, "s.b", history_lsn=Lsn(200), current_lsn=None)
+    positions.rise(book, 1, "s.a", history_lsn=Lsn(200), current_lsn=Lsn(200))
+    positions.rise(book, 1, "s.b", history_lsn=Lsn(200), current_lsn=None)
     error = ErrorRecord("TableBroken", "FIX_TARGET", "it is broken")
-    tables.park(book, "shop", "s.b", error)
+    tables.park(book, "s.b", error)
 
-    status = overview.read(book, "shop")
+    status = overview.read(book)
     assert status is not None
     assert (status.generation.staged_lsn, status.confirmable_lsn, status.batches) == (Lsn(400), Lsn(400), 3)
     level, parked = status.tables
@@ -43,7 +40,7 @@ def test_what_an_older_generation_left_waits_too(book: Book, lease: Lease, gener
     manifest = manifest_of(100, 200, "s.a")
     batches.register(book, lease, manifest, path_of(manifest))
     open_at(book, lease, 2, Lsn(1000))
-    status = overview.read(book, "shop")
+    status = overview.read(book)
     assert status is not None
     (table,) = status.tables
     assert (table.waiting_batches, table.in_sync, table.applied_lsn) == (1, False, Lsn(1000))

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import psycopg
 import pytest
 
 from tests.ledger.conftest import open_at
@@ -19,12 +17,13 @@ from tidemark.formats.error_record import ErrorRecord
 from tidemark.formats.plan import MergePlan
 from tidemark.formats.result import Holes, PlanResult, TableResult
 from tidemark.ledger import batches, plans, positions, tables
+from tidemark.ledger.connection import Ledger
 from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import Lease, hold, of_table
 from tidemark.lsn import Lsn
 from tidemark.staging.store import Store
 
-Book = psycopg.Connection[Any]
+Book = Ledger
 BROKEN = ErrorRecord("PositionBelowPlan", "FIX_TARGET", "it is broken")
 TRY_AGAIN = ErrorRecord("MergeFailed", "RETRY", "try again")
 LAKE_AWAY = ErrorRecord("LakeFailed", "RETRY", "the lake is away")
@@ -95,7 +94,7 @@ def test_a_plan_lists_every_unapplied_batch_per_table(config: PipelineConfig, le
 
 
 def test_a_plan_begins_behind_what_is_applied(config: PipelineConfig, ledger: str, book: Book) -> None:
-    positions.rise(book, "shop", 1, "s.a", history_lsn=Lsn(200), current_lsn=Lsn(200))
+    positions.rise(book, 1, "s.a", history_lsn=Lsn(200), current_lsn=Lsn(200))
     plan = plan_for(config, ledger)
     assert plan is not None
     assert plan.tables[0].after == Lsn(200)
@@ -124,7 +123,7 @@ def test_a_result_that_nobody_took_is_taken_by_the_next_run(config: PipelineConf
     leave_result(config, lost, {}, {})
     assert ingest(config, ledger=ledger).plans == (lost.plan,)
     assert ingest(config, ledger=ledger).plans == ()
-    assert positions.confirmable(book, "shop") == Lsn(400)
+    assert positions.confirmable(book) == Lsn(400)
 
 
 def test_a_plan_whose_driver_died_is_given_up_once_its_tables_are_past_it(
@@ -133,10 +132,10 @@ def test_a_plan_whose_driver_died_is_given_up_once_its_tables_are_past_it(
     dead, second = plan_for(config, ledger), plan_for(config, ledger)
     assert dead is not None
     assert ingest(config, ledger=ledger) == Ingested()
-    assert {p.plan for p in plans.not_ingested(book, "shop")} == {dead.plan, getattr(second, "plan", None)}
+    assert {p.plan for p in plans.not_ingested(book)} == {dead.plan, getattr(second, "plan", None)}
     applied(config, ledger, second)
     ingest(config, ledger=ledger)
-    assert plans.not_ingested(book, "shop") == []
+    assert plans.not_ingested(book) == []
 
 
 def test_half_a_result_is_none(config: PipelineConfig, ledger: str) -> None:
@@ -153,8 +152,8 @@ def test_an_error_that_is_no_retry_parks_its_table_and_no_other(
     ingested = applied(config, ledger, plan_for(config, ledger), {"s.a": BROKEN})
     assert [(t.table, t.parked, t.moved) for t in ingested.tables] == [("s.a", True, False), ("s.b", False, True)]
     assert plan_for(config, ledger) is None
-    assert positions.confirmable(book, "shop") == Lsn(400)
-    tables.unpark(book, "shop", "s.a")
+    assert positions.confirmable(book) == Lsn(400)
+    tables.unpark(book, "s.a")
     plan = plan_for(config, ledger)
     assert plan is not None
     assert [len(t.batches) for t in plan.tables] == [2]
@@ -175,12 +174,12 @@ def test_a_retry_error_parks_after_park_after_runs_and_is_tried_again_when_due(
 def test_an_error_of_the_lake_moves_no_tables_counter(config: PipelineConfig, ledger: str, book: Book) -> None:
     for _ in range(3):
         applied(config, ledger, plan_for(config, ledger), {"s.a": LAKE_AWAY, "s.b": LAKE_AWAY})
-    assert {(t.state, t.failed_runs) for t in tables.all_of(book, "shop")} == {("merging", 0)}
+    assert {(t.state, t.failed_runs) for t in tables.all_of(book)} == {("merging", 0)}
 
 
 def test_holes_mark_the_table(config: PipelineConfig, ledger: str, book: Book) -> None:
     applied(config, ledger, plan_for(config, ledger), holes={"body": 2})
-    row = tables.one(book, "shop", "s.a")
+    row = tables.one(book, "s.a")
     assert row is not None
     assert (row.holes, row.needs_backfill) == ({"body": 2}, True)
 

@@ -1,36 +1,34 @@
 from __future__ import annotations
 
-from typing import Any
-
-import psycopg
 import pytest
 
 from tests.support.manifests import manifest_of, plan_of
 from tidemark.errors import LeaseLost
 from tidemark.formats.result import PlanResult
 from tidemark.ledger import leases, plans
+from tidemark.ledger.connection import Ledger
 from tidemark.ledger.generations import Generation
 from tidemark.lsn import Lsn
 
-Book = psycopg.Connection[Any]
+Book = Ledger
 PLAN = plan_of("p1", manifest_of(100, 200, "s.a", "s.b"), manifest_of(200, 300, "s.b"))
 
 
 def test_a_plan_waits_for_its_result_and_is_ingested_once(ledger: str, book: Book, generation: Generation) -> None:
     with leases.hold(ledger, "shop", ["table:s.a", "table:s.b"], "merge/1") as lease:
         plans.record(book, lease, PLAN, run_id="run1", path="shop/plans/p1/plan.json")
-    (waiting,) = plans.not_ingested(book, "shop")
+    (waiting,) = plans.not_ingested(book)
     assert (waiting.plan, waiting.tables) == ("p1", {"s.a": Lsn(200), "s.b": Lsn(300)})
     result = PlanResult(plan="p1", pipeline="shop", generation=1, tables=())
-    assert plans.ingest(book, "shop", result)
-    assert not plans.ingest(book, "shop", result)
-    assert plans.not_ingested(book, "shop") == []
+    assert plans.ingest(book, result)
+    assert not plans.ingest(book, result)
+    assert plans.not_ingested(book) == []
 
 
 def test_a_plan_needs_the_lease_of_every_table_in_it(ledger: str, book: Book, generation: Generation) -> None:
     with leases.hold(ledger, "shop", "table:s.a", "merge/1") as lease, pytest.raises(LeaseLost, match=r"s\.b"):
         plans.record(book, lease, PLAN, run_id="run1", path="shop/plans/p1/plan.json")
-    assert plans.not_ingested(book, "shop") == []
+    assert plans.not_ingested(book) == []
 
 
 def test_an_abandoned_plan_is_not_looked_for_but_its_result_still_counts(
@@ -38,6 +36,6 @@ def test_an_abandoned_plan_is_not_looked_for_but_its_result_still_counts(
 ) -> None:
     with leases.hold(ledger, "shop", ["table:s.a", "table:s.b"], "merge/1") as lease:
         plans.record(book, lease, PLAN, run_id="run1", path="shop/plans/p1/plan.json")
-    plans.abandon(book, "shop", "p1")
-    assert plans.not_ingested(book, "shop") == []
-    assert plans.ingest(book, "shop", PlanResult(plan="p1", pipeline="shop", generation=1, tables=()))
+    plans.abandon(book, "p1")
+    assert plans.not_ingested(book) == []
+    assert plans.ingest(book, PlanResult(plan="p1", pipeline="shop", generation=1, tables=()))

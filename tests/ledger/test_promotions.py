@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from typing import Any
 
-import psycopg
 import pytest
 
 from sandbox.services.postgres import wait_for
@@ -14,12 +12,12 @@ from tests.support.backfills import HALVES, backfill_of, chunk_of, claim_of, ope
 from tests.support.manifests import manifest_of, path_of
 from tidemark.errors import LeaseLost
 from tidemark.ledger import backfills, batches, chunks, generations, joins, leases, tables
-from tidemark.ledger.connection import connect
+from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.generations import Followed, Generation
 from tidemark.ledger.leases import Lease
 from tidemark.lsn import Lsn, WalPoint
 
-Book = psycopg.Connection[Any]
+Book = Ledger
 LEFT = Lsn(1000)
 BELOW, ABOVE = Lsn(999), Lsn(1001)
 PROMOTED = WalPoint(2, Lsn(1500))
@@ -32,7 +30,7 @@ def follow(book: Book, lease: Lease) -> Followed:
 
 def states(book: Book, backfill: str = "b1") -> dict[str, tuple[bool, bool]]:
     """Per chunk: whether it is rejected, and whether it is claimed."""
-    found = chunks.of_backfill(book, "shop", backfill)
+    found = chunks.of_backfill(book, backfill)
     return {c.chunk: (c.rejected is not None, c.claimed_lsn is not None) for c in found}
 
 
@@ -44,9 +42,9 @@ def test_an_unclaimed_chunk_counts_up_to_where_the_timeline_was_left(
     assert record(ledger, chunk_of(made, "1-1", upper=("10",), read_lsn=read_lsn), done=True)
     assert follow(book, lease).chunks == lost
     assert states(book) == {"1-1": (lost, False)}
-    again = [(r.lower, r.upper) for r in chunks.ranges_of(book, "shop", "b1") if not r.done and r.range > 2]
+    again = [(r.lower, r.upper) for r in chunks.ranges_of(book, "b1") if not r.done and r.range > 2]
     assert again == ([(None, ("10",))] if lost else [])
-    assert generations.required(book, "shop").timeline == 2
+    assert generations.required(book).timeline == 2
 
 
 def test_a_claimed_chunk_stays_what_it_is(ledger: str, book: Book, lease: Lease, generation: Generation) -> None:
@@ -77,7 +75,7 @@ def test_a_backfill_whose_snapshot_was_lost_begins_anew_with_one_of_now(
     open_backfill(book, "s.b", "kept", snapshot_lsn=LEFT)
     open_backfill(book, "s.c", "old", snapshot_lsn=None)
     assert follow(book, lease).backfills == ("s.a", "s.c")
-    found = {b.backfill: (b.state, b.snapshot, b.snapshot_lsn) for b in backfills.all_open(book, "shop")}
+    found = {b.backfill: (b.state, b.snapshot, b.snapshot_lsn) for b in backfills.all_open(book)}
     assert found == {
         "lost": ("open", NOW, PROMOTED.lsn),
         "kept": ("open", "700:700:", LEFT),
@@ -107,7 +105,7 @@ def test_a_chunk_that_is_recorded_while_the_promotion_is_followed_is_not_missed(
     with book.transaction():
         follow(book, lease)
         late.start()
-        with connect(ledger) as witness:
+        with open_ledger(ledger, "shop") as witness:
             wait_for("the reader waits", lambda: witness.execute(waits).fetchone())
     late.join()
     assert recorded == [False]
@@ -131,21 +129,21 @@ def test_a_join_that_was_judged_by_what_is_lost_is_judged_anew(
     book: Book, lease: Lease, generation: Generation, judged: WalPoint, lost: bool
 ) -> None:
     """The table is not in the new primary's publication, or was not empty there, whatever was seen."""
-    joins.join(book, "shop", "s.a", 700, judged, backfill=None)
+    joins.join(book, "s.a", 700, judged, backfill=None)
     open_backfill(book, "s.a")
     assert follow(book, lease).tables == (("s.a",) if lost else ())
-    row = tables.one(book, "shop", "s.a")
+    row = tables.one(book, "s.a")
     assert row is not None
     assert (row.join_horizon is None) == lost
-    assert (backfills.open_of(book, "shop", "s.a") is None) == lost
+    assert (backfills.open_of(book, "s.a") is None) == lost
 
 
 def test_a_look_that_saw_a_table_empty_is_lost_with_what_it_saw(
     book: Book, lease: Lease, generation: Generation
 ) -> None:
     """Its older rows were deleted in the part that is lost: on the new primary they are back, and in no stream."""
-    joins.join(book, "shop", "s.a", 700, WalPoint(1, BELOW), backfill=(joins.EXISTING_ROWS, "it had rows"))
-    assert joins.seen_empty(book, "shop", "s.a", WalPoint(1, ABOVE))
+    joins.join(book, "s.a", 700, WalPoint(1, BELOW), backfill=(joins.EXISTING_ROWS, "it had rows"))
+    assert joins.seen_empty(book, "s.a", WalPoint(1, ABOVE))
     assert follow(book, lease).tables == ("s.a",)
 
 
@@ -153,7 +151,7 @@ def test_following_needs_the_lease(ledger: str, book: Book, lease: Lease, genera
 
     with leases.hold(ledger, "shop", leases.SLOT, "drain/1"), pytest.raises(LeaseLost):
         follow(book, lease)
-    assert generations.required(book, "shop").timeline == 1
+    assert generations.required(book).timeline == 1
 
 
 def test_a_join_and_its_mark_are_there_both_or_not_at_all(
@@ -166,5 +164,5 @@ def test_a_join_and_its_mark_are_there_both_or_not_at_all(
 
     monkeypatch.setattr(joins.tables, "mark_needs_backfill", die)
     with pytest.raises(KeyboardInterrupt):
-        joins.join(book, "shop", "s.new", 700, WalPoint(1, BELOW), backfill=(joins.EXISTING_ROWS, "it had rows"))
-    assert tables.one(book, "shop", "s.new") is None
+        joins.join(book, "s.new", 700, WalPoint(1, BELOW), backfill=(joins.EXISTING_ROWS, "it had rows"))
+    assert tables.one(book, "s.new") is None

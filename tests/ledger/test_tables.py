@@ -2,137 +2,135 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import psycopg
 import pytest
 
 from tests.support.backfills import open_backfill
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.formats.result import Holes
 from tidemark.ledger import backfills, tables
+from tidemark.ledger.connection import Ledger
 from tidemark.ledger.generations import Generation
 from tidemark.ledger.tables import TableRow
 
-Book = psycopg.Connection[Any]
+Book = Ledger
 RETRY = ErrorRecord("Conflict", "RETRY", "a conflict")
 BROKEN = ErrorRecord("TableBroken", "FIX_TARGET", "it is broken")
 
 
 @pytest.fixture(autouse=True)
 def known(book: Book, generation: Generation) -> None:
-    tables.add(book, "shop", "s.a")
+    tables.add(book, "s.a")
 
 
 def row(book: Book) -> TableRow:
-    found = tables.one(book, "shop", "s.a")
+    found = tables.one(book, "s.a")
     assert found is not None
     return found
 
 
 def test_an_error_that_is_not_retry_parks_at_once(book: Book) -> None:
-    assert tables.failed(book, "shop", "s.a", BROKEN, park_after=3)
+    assert tables.failed(book, "s.a", BROKEN, park_after=3)
     assert (row(book).state, row(book).error) == ("parked", BROKEN)
-    assert tables.due(book, "shop", 0) == set()
+    assert tables.due(book, 0) == set()
 
 
 def test_retry_errors_park_after_that_many_runs_in_a_row(book: Book) -> None:
-    assert not tables.failed(book, "shop", "s.a", RETRY, park_after=3)
-    assert not tables.failed(book, "shop", "s.a", RETRY, park_after=3)
+    assert not tables.failed(book, "s.a", RETRY, park_after=3)
+    assert not tables.failed(book, "s.a", RETRY, park_after=3)
     assert row(book).state == "merging"
-    assert tables.failed(book, "shop", "s.a", RETRY, park_after=3)
+    assert tables.failed(book, "s.a", RETRY, park_after=3)
     assert row(book).state == "parked"
-    assert not tables.failed(book, "shop", "s.a", RETRY, park_after=3)
+    assert not tables.failed(book, "s.a", RETRY, park_after=3)
 
 
 def test_a_success_between_starts_the_count_again(book: Book) -> None:
-    tables.failed(book, "shop", "s.a", RETRY, park_after=2)
-    tables.succeeded(book, "shop", "s.a", None)
-    assert not tables.failed(book, "shop", "s.a", RETRY, park_after=2)
+    tables.failed(book, "s.a", RETRY, park_after=2)
+    tables.succeeded(book, "s.a", None)
+    assert not tables.failed(book, "s.a", RETRY, park_after=2)
 
 
 def test_a_table_parked_after_retry_errors_is_tried_again_in_time(book: Book) -> None:
-    tables.failed(book, "shop", "s.a", RETRY, park_after=1)
-    assert tables.due(book, "shop", 3600) == set()
+    tables.failed(book, "s.a", RETRY, park_after=1)
+    assert tables.due(book, 3600) == set()
     book.execute("UPDATE tidemark.tables SET tried_at = tried_at - interval '3601 s'")
-    assert tables.due(book, "shop", 3600) == {"s.a"}
-    tables.failed(book, "shop", "s.a", RETRY, park_after=1)
-    assert tables.due(book, "shop", 3600) == set()
+    assert tables.due(book, 3600) == {"s.a"}
+    tables.failed(book, "s.a", RETRY, park_after=1)
+    assert tables.due(book, 3600) == set()
     book.execute("UPDATE tidemark.tables SET tried_at = tried_at - interval '3601 s'")
-    tables.succeeded(book, "shop", "s.a", None)
+    tables.succeeded(book, "s.a", None)
     assert (row(book).state, row(book).error) == ("merging", None)
 
 
 def test_a_late_success_does_not_end_a_park_that_somebody_must_mend(book: Book) -> None:
-    tables.park(book, "shop", "s.a", BROKEN)
-    tables.succeeded(book, "shop", "s.a", None)
+    tables.park(book, "s.a", BROKEN)
+    tables.succeeded(book, "s.a", None)
     assert (row(book).state, row(book).error) == ("parked", BROKEN)
 
 
 def test_a_late_retry_error_does_not_hide_why_a_table_is_parked(book: Book) -> None:
-    tables.park(book, "shop", "s.a", BROKEN)
-    assert not tables.failed(book, "shop", "s.a", RETRY, park_after=1)
+    tables.park(book, "s.a", BROKEN)
+    assert not tables.failed(book, "s.a", RETRY, park_after=1)
     assert row(book).error == BROKEN
-    assert tables.due(book, "shop", 0) == set()
+    assert tables.due(book, 0) == set()
 
 
 def test_a_park_is_notified_once(book: Book) -> None:
-    tables.park(book, "shop", "s.a", BROKEN)
-    assert tables.notified(book, "shop", "s.a")
-    assert not tables.notified(book, "shop", "s.a")
-    tables.unpark(book, "shop", "s.a")
-    assert not tables.notified(book, "shop", "s.a")
-    tables.park(book, "shop", "s.a", BROKEN)
-    assert tables.notified(book, "shop", "s.a")
+    tables.park(book, "s.a", BROKEN)
+    assert tables.notified(book, "s.a")
+    assert not tables.notified(book, "s.a")
+    tables.unpark(book, "s.a")
+    assert not tables.notified(book, "s.a")
+    tables.park(book, "s.a", BROKEN)
+    assert tables.notified(book, "s.a")
 
 
 def test_unpark_says_whether_there_was_something_to_unpark(book: Book) -> None:
-    assert not tables.unpark(book, "shop", "s.a")
-    tables.park(book, "shop", "s.a", BROKEN)
-    assert tables.unpark(book, "shop", "s.a")
+    assert not tables.unpark(book, "s.a")
+    tables.park(book, "s.a", BROKEN)
+    assert tables.unpark(book, "s.a")
     assert (row(book).state, row(book).error, row(book).failed_runs) == ("merging", None, 0)
-    assert not tables.unpark(book, "shop", "s.unknown")
+    assert not tables.unpark(book, "s.unknown")
 
 
 def test_a_mark_that_a_table_has_stays(book: Book) -> None:
-    tables.mark_needs_backfill(book, "shop", "s.a", "existing_rows", "rows from before")
-    tables.mark_needs_backfill(book, "shop", "s.a", tables.GAP, "a gap")
-    tables.mark_needs_backfill(book, "shop", "s.a", "rewritten", "a column was rewritten")
+    tables.mark_needs_backfill(book, "s.a", "existing_rows", "rows from before")
+    tables.mark_needs_backfill(book, "s.a", tables.GAP, "a gap")
+    tables.mark_needs_backfill(book, "s.a", "rewritten", "a column was rewritten")
     assert (row(book).backfill_kind, row(book).backfill_reason) == (tables.GAP, "a gap")
-    tables.mark_needs_backfill(book, "shop", "s.a", "existing_rows", "rows from before")
+    tables.mark_needs_backfill(book, "s.a", "existing_rows", "rows from before")
     assert row(book).backfill_kind == tables.GAP
-    tables.clear_needs_backfill(book, "shop", "s.a")
+    tables.clear_needs_backfill(book, "s.a")
     assert (row(book).needs_backfill, row(book).backfill_reason) == (False, None)
 
 
 def test_a_mark_that_stays_is_asked_for_again_all_the_same(book: Book) -> None:
-    tables.mark_needs_backfill(book, "shop", "s.a", tables.GAP, "a gap")
+    tables.mark_needs_backfill(book, "s.a", tables.GAP, "a gap")
     first = row(book).marked_at
     assert first is not None
-    tables.mark_needs_backfill(book, "shop", "s.a", "rewritten", "a column was rewritten")
+    tables.mark_needs_backfill(book, "s.a", "rewritten", "a column was rewritten")
     again = row(book)
     assert (again.backfill_reason, again.marked_at is not None and again.marked_at > first) == ("a gap", True)
 
 
 def test_the_mark_of_holes_gives_way_to_every_other_and_takes_the_place_of_none(book: Book) -> None:
     """Else filling the holes would take away what asked for the whole table."""
-    tables.succeeded(book, "shop", "s.a", Holes({"body": 2}, (("1",), ("2",))))
-    tables.mark_needs_backfill(book, "shop", "s.a", tables.EXISTING_ROWS, "rows from before")
+    tables.succeeded(book, "s.a", Holes({"body": 2}, (("1",), ("2",))))
+    tables.mark_needs_backfill(book, "s.a", tables.EXISTING_ROWS, "rows from before")
     assert row(book).backfill_kind == tables.EXISTING_ROWS
-    tables.succeeded(book, "shop", "s.a", Holes({"body": 3}, (("1",),)))
+    tables.succeeded(book, "s.a", Holes({"body": 3}, (("1",),)))
     assert row(book).backfill_kind == tables.EXISTING_ROWS
-    tables.succeeded(book, "shop", "s.a", Holes({}, ()))
+    tables.succeeded(book, "s.a", Holes({}, ()))
     assert row(book).backfill_kind == tables.EXISTING_ROWS
 
 
 def test_holes_are_those_of_the_last_merge_that_says_something_of_them(book: Book) -> None:
-    tables.succeeded(book, "shop", "s.a", Holes({"body": 2, "title": 0}, (("1",), ("2",))))
-    tables.succeeded(book, "shop", "s.a", Holes({"body": 1, "title": 4}, (("2",),)))
-    tables.succeeded(book, "shop", "s.a", None)
+    tables.succeeded(book, "s.a", Holes({"body": 2, "title": 0}, (("1",), ("2",))))
+    tables.succeeded(book, "s.a", Holes({"body": 1, "title": 4}, (("2",),)))
+    tables.succeeded(book, "s.a", None)
     assert (row(book).holes, row(book).hole_keys) == ({"body": 1, "title": 4}, [["2"]])
     assert row(book).backfill_kind == tables.HOLES
     assert "1 in body, 4 in title" in str(row(book).backfill_reason)
-    tables.succeeded(book, "shop", "s.a", Holes({}, ()))
+    tables.succeeded(book, "s.a", Holes({}, ()))
     assert (row(book).holes, row(book).hole_keys, row(book).needs_backfill) == ({}, [], False)
 
 
@@ -140,7 +138,7 @@ def test_holes_do_not_mark_a_table_while_a_backfill_of_it_is_open_and_what_is_le
     book: Book, generation: Generation
 ) -> None:
     open_backfill(book, "s.a")
-    tables.succeeded(book, "shop", "s.a", Holes({"body": 2}, (("1",), ("2",))))
+    tables.succeeded(book, "s.a", Holes({"body": 2}, (("1",), ("2",))))
     assert (row(book).holes, row(book).needs_backfill) == ({"body": 2}, False)
-    backfills.close(book, "shop", "b1", "enough")
+    backfills.close(book, "b1", "enough")
     assert row(book).backfill_kind == tables.HOLES

@@ -257,8 +257,8 @@ class Model:
 
     def _manifests(self, table: str, upto: Lsn | None) -> Iterator[tuple[BatchManifest, TableChanges]]:
         with self.environment.ledger_connection() as connection:
-            number = generations.required(connection, self.environment.config.pipeline).number
-            registered = batches.after(connection, self.environment.config.pipeline, number, Lsn(0))
+            number = generations.required(connection).number
+            registered = batches.after(connection, number, Lsn(0))
         for batch in registered:
             if upto is None or batch.end_lsn <= upto:
                 manifest = self._manifest(batch.manifest)

@@ -6,18 +6,16 @@ from __future__ import annotations
 from typing import Any
 from uuid import NAMESPACE_OID, uuid5
 
-import psycopg
-
 from tidemark.formats import layout
 from tidemark.formats.manifest import Claim, StagedFile
 from tidemark.ledger import backfills, chunks, leases
 from tidemark.ledger.backfills import Backfill, Key, NewRange
 from tidemark.ledger.chunks import ReadChunk
-from tidemark.ledger.connection import connect
+from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
 
-Book = psycopg.Connection[Any]
+Book = Ledger
 
 # The first half of the key's order and the second.
 HALVES = (NewRange(None, ("10",)), NewRange(("10",), None))
@@ -86,7 +84,7 @@ def record(
 ) -> bool:
     """What a reader does once a chunk's files are durable."""
     name = leases.of_range(chunk.backfill, chunk.range)
-    with leases.hold(ledger, chunk.pipeline, name, holder) as lease, connect(ledger) as book:
+    with leases.hold(ledger, chunk.pipeline, name, holder) as lease, open_ledger(ledger, chunk.pipeline) as book:
         return chunks.record(book, lease, chunk, cursor_before=cursor_before, done=done)
 
 

@@ -28,8 +28,8 @@ from tests.support import local_spark, stages
 from tidemark import failpoints
 from tidemark.backfill.planning import BackfillRequest
 from tidemark.config import Bounds, PipelineConfig, TableRule
-from tidemark.ledger import connection as ledger_connection
 from tidemark.ledger import generations, leases
+from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.lsn import Lsn
 from tidemark.source import slot as slots
 
@@ -218,9 +218,9 @@ class Environment:
     # --- positions -----------------------------------------------------------------------------------------------
 
     @contextmanager
-    def ledger_connection(self) -> Iterator[psycopg.Connection[Any]]:
-        with ledger_connection.connect(self.ledger) as connection:
-            yield connection
+    def ledger_connection(self) -> Iterator[Ledger]:
+        with open_ledger(self.ledger, self.config.pipeline) as book:
+            yield book
 
     def confirmed_lsn(self) -> Lsn | None:
         with psycopg.connect(self.source, autocommit=True) as connection:
@@ -229,7 +229,7 @@ class Environment:
 
     def staged_lsn(self) -> Lsn:
         with self.ledger_connection() as connection:
-            return generations.required(connection, self.config.pipeline).staged_lsn
+            return generations.required(connection).staged_lsn
 
     def with_bounds(self, **bounds: int) -> None:
         self.config = dataclasses.replace(self.config, bounds=dataclasses.replace(self.config.bounds, **bounds))

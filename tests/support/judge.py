@@ -35,13 +35,13 @@ ADDITIONS = ("read", "sweep")
 def captured(environment: Environment) -> dict[str, TableRow]:
     """The tables that the pipeline captures now, by id."""
     with environment.ledger_connection() as connection:
-        return {row.table: row for row in ledger_tables.all_of(connection, environment.config.pipeline) if row.captured}
+        return {row.table: row for row in ledger_tables.all_of(connection) if row.captured}
 
 
 def schema_of(environment: Environment, table: str) -> TableSchema | None:
     """The newest version of the table's definition; None before its first change was staged."""
     with environment.ledger_connection() as connection:
-        versions = ledger_tables.versions(connection, environment.config.pipeline, table)
+        versions = ledger_tables.versions(connection, table)
         return versions[-1] if versions else None
 
 

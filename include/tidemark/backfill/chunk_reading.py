@@ -35,6 +35,7 @@ from tidemark.formats.snapshot import Snapshot
 from tidemark.ledger import schema_versions, tables
 from tidemark.ledger.backfills import Backfill, Key
 from tidemark.ledger.chunks import Range
+from tidemark.ledger.connection import Ledger
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
 from tidemark.pgoutput.messages import RelationColumn, RelationMessage
@@ -81,7 +82,7 @@ class ChunkReader:
         *,
         source: str,
         conn: psycopg.Connection[Any],
-        ledger: psycopg.Connection[Any],
+        ledger: Ledger,
         store: Store,
         salt: bytes | None,
         imported: ImportedSnapshot | None = None,
@@ -188,7 +189,7 @@ class ChunkReader:
         if in_recovery:
             # A standby's snapshot has no list of what is in progress: open transactions would count as visible.
             raise SourceInRecovery()
-        known = tables.one(self._ledger, self._config.pipeline, str(table))
+        known = tables.one(self._ledger, str(table))
         if known is None or not known.captured or known.join_horizon is None:
             raise TableLost("it is not captured any more")
         xmin = Snapshot.parse(snapshot).xmin
@@ -211,12 +212,12 @@ class ChunkReader:
         known, schema = self._schemas.get(captured.table, (None, None))
         if schema is not None and known == captured:
             return schema
-        schema = schema_versions.adopt(self._ledger, self._config.pipeline, shape(self._conn, captured, self._latest))
+        schema = schema_versions.adopt(self._ledger, shape(self._conn, captured, self._latest))
         self._schemas[captured.table] = (captured, schema)
         return schema
 
     def _latest(self, table: TableName) -> TableSchema | None:
-        known = tables.versions(self._ledger, self._config.pipeline, str(table))
+        known = tables.versions(self._ledger, str(table))
         return known[-1] if known else None
 
     def _walk(self, rows: ChunkRows, wanted: TableToRead, part: Range, limit: int) -> bool:

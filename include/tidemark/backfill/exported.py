@@ -41,7 +41,7 @@ from tidemark.backfill.sessions import ImportedSnapshot
 from tidemark.config import PipelineConfig
 from tidemark.errors import SnapshotExportBlocked, SnapshotExportFailed, TidemarkError, UnexpectedError
 from tidemark.ledger import backfills, chunks, leases, migrations
-from tidemark.ledger import connection as ledger_sessions
+from tidemark.ledger.connection import open_ledger
 from tidemark.lsn import Lsn
 from tidemark.postgres_errors import SPOKEN_BY_A_WALSENDER, from_result
 from tidemark.postgres_session import connect_walsender
@@ -84,13 +84,11 @@ def read_exported(
 
     What no process could finish is left for `read_chunks`. Raises what a reader raised, or SnapshotExportFailed.
     """
-    with ledger_sessions.connect(ledger, config.application_name) as conn:
-        migrations.require(conn)
-        leases.give_back_of_dead_processes(conn, config.pipeline, holder)  # of a try that was killed
-        exported = {
-            b.backfill for b in backfills.of_run(conn, config.pipeline, run_id) if b.mode == "exported_snapshot"
-        }
-        free = [r for r in chunks.free_ranges(conn, config.pipeline, run_id, holder) if r.backfill in exported]
+    with open_ledger(ledger, config.pipeline, config.application_name) as book:
+        migrations.require(book.connection)
+        leases.give_back_of_dead_processes(book, holder)  # of a try that was killed
+        exported = {b.backfill for b in backfills.of_run(book, run_id) if b.mode == "exported_snapshot"}
+        free = [r for r in chunks.free_ranges(book, run_id, holder) if r.backfill in exported]
     if not free:
         return ReadResult()
     with exported_snapshot(config, source) as imported:
@@ -103,9 +101,9 @@ def read_exported(
         try:
             return _run(works)
         finally:
-            with suppress(psycopg.Error, TidemarkError), ledger_sessions.connect(ledger) as conn:
+            with suppress(psycopg.Error, TidemarkError), open_ledger(ledger, config.pipeline) as book:
                 # Where the ledger is away they expire by themselves; that must not hide how the reading ended.
-                leases.give_back_of_dead_processes(conn, config.pipeline, holder)
+                leases.give_back_of_dead_processes(book, holder)
 
 
 @contextmanager

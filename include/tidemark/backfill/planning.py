@@ -46,8 +46,8 @@ from tidemark.errors import (
 from tidemark.failpoints import reach
 from tidemark.findings import listed
 from tidemark.ledger import backfills, chunks, generations, joins, migrations, pipeline_files, tables
-from tidemark.ledger import connection as ledger_sessions
 from tidemark.ledger.backfills import Backfill, Key, KeyOrder, Mode, NewRange
+from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.tables import TableRow
 from tidemark.lsn import WalPoint
 from tidemark.names import TableName
@@ -135,16 +135,16 @@ def plan(
     JoinHorizonBlocked; then nothing was opened but what an earlier try of this run had.
     """
     with (
-        ledger_sessions.connect(ledger, config.application_name) as ledger_conn,
+        open_ledger(ledger, config.pipeline, config.application_name) as book,
         sessions.connect(source, config) as source_conn,
     ):
-        migrations.require(ledger_conn)
-        pipeline_files.require(ledger_conn, config.pipeline, config.digest)
+        migrations.require(book.connection)
+        pipeline_files.require(book, config.digest)
         try:
-            planner = _Planner(config, source_conn, ledger_conn, ledger, run_id, holder, request, reader_wait_s)
+            planner = _Planner(config, source_conn, book, ledger, run_id, holder, request, reader_wait_s)
             return planner.plan(now, token)
         except psycopg.OperationalError as lost:
-            raise postgres_session.unreachable(lost, "ledger" if ledger_conn.broken else "source") from lost
+            raise postgres_session.unreachable(lost, "ledger" if book.connection.broken else "source") from lost
 
 
 class _Planner:
@@ -152,7 +152,7 @@ class _Planner:
         self,
         config: PipelineConfig,
         source: psycopg.Connection[Any],
-        ledger: psycopg.Connection[Any],
+        ledger: Ledger,
         ledger_conninfo: str,
         run_id: str,
         holder: str,
@@ -172,10 +172,10 @@ class _Planner:
     def plan(self, now: Callable[[], datetime], token: Callable[[], str]) -> list[Backfill]:
         config, request = self._config, self._request
         opened = self._settled()
-        for closed in backfills.close_idle(self._ledger, config.pipeline, config.bounds.backfill_idle_s):
+        for closed in backfills.close_idle(self._ledger, config.bounds.backfill_idle_s):
             log.warning("Closed the backfill %s of %s: %s", closed.backfill, closed.table, closed.state_reason)
         wishes = self._wishes()
-        own = {b.table: b for b in backfills.of_run(self._ledger, config.pipeline, self._run_id) if b.state != "closed"}
+        own = {b.table: b for b in backfills.of_run(self._ledger, self._run_id) if b.state != "closed"}
         to_open: list[_Wish] = []
         for wish in wishes:
             if wish.table not in own and not self._goes_on(wish):
@@ -218,14 +218,14 @@ class _Planner:
                 counted(ready.estimated_rows, "row"),
                 counted(len(ready.ranges), "range"),
             )
-        return [b for b in backfills.of_run(self._ledger, config.pipeline, self._run_id) if b.state == "open"]
+        return [b for b in backfills.of_run(self._ledger, self._run_id) if b.state == "open"]
 
     # --- settle -------------------------------------------------------------------------------------------------------
 
     def _settled(self) -> int:
         """The open generation's number, where the slot continues it."""
         named = listed(self._request.tables) if self._request.tables else "its tables"
-        opened = generations.current(self._ledger, self._config.pipeline)
+        opened = generations.current(self._ledger)
         if opened is None:
             raise CaptureNotBegun(
                 tables=named, pipeline=self._config.pipeline, reason="its slot was never read, no generation is open"
@@ -242,7 +242,7 @@ class _Planner:
         request = self._request
         with lock_bounded(self._source, self._config.bounds.lock_timeout_s, "the published tables"):
             at_source = {str(t.table): t for t in catalog.captured_tables(self._source, self._config)}
-        rows = {row.table: row for row in tables.all_of(self._ledger, self._config.pipeline)}
+        rows = {row.table: row for row in tables.all_of(self._ledger)}
         if not request.tables:
             return self._wanted(at_source, rows)
         if request.mode == "keys" and not request.keys:
@@ -264,13 +264,13 @@ class _Planner:
         request = self._request
         if request.row_filter is not None or request.keys or request.mode == "keys":
             raise BackfillRefused(table="no table", reason="a filter and keys are those of tables that the form names")
-        was_open = backfills.all_open(self._ledger, self._config.pipeline)
+        was_open = backfills.all_open(self._ledger)
         asked = {
             one.table: (one.mode, tuple(one.keys or ())) for one in wanted(self._config, ledger=self._ledger_conninfo)
         }
         for known in was_open:
             # What seems to be read may have been read by the dead: `_goes_on` waits for their leases to end.
-            if not chunks.all_read(self._ledger, self._config.pipeline, known.backfill):
+            if not chunks.all_read(self._ledger, known.backfill):
                 asked.setdefault(known.table, (known.mode, ()))
         wishes = []
         for table, (mode, keys) in sorted(asked.items()):
@@ -344,7 +344,7 @@ class _Planner:
     def _goes_on(self, wish: _Wish) -> bool:
         """Whether nothing is to be opened: the table's open backfill is, from now on, this run's. False where there is
         none, or it is to be replaced. Raises BackfillIsOpen or BackfillIsRead, unless nobody named the table."""
-        known = backfills.open_of(self._ledger, self._config.pipeline, wish.table)
+        known = backfills.open_of(self._ledger, wish.table)
         if known is None:
             # One that ended since it was looked for: what the table still needs, the next run sees.
             return wish.was_open and wish.table not in self._reordered
@@ -372,7 +372,7 @@ class _Planner:
             self._close(known, KEY_REORDERED)
             return True
         log.info("Going on with the backfill %s of %s", known.backfill, wish.table)
-        return backfills.adopt(self._ledger, self._config.pipeline, known.backfill, self._run_id) or not wish.explicit
+        return backfills.adopt(self._ledger, known.backfill, self._run_id) or not wish.explicit
 
     def _difference(self, known: Backfill, wish: _Wish) -> str | None:
         if known.mode != wish.mode:
@@ -380,14 +380,14 @@ class _Planner:
         if known.row_filter != wish.row_filter:
             return "its row filter is another one"
         if known.mode == "keys":
-            parts = chunks.ranges_of(self._ledger, self._config.pipeline, known.backfill)
+            parts = chunks.ranges_of(self._ledger, known.backfill)
             if {key for part in parts for key in part.keys or ()} != set(self._keys(wish)):
                 return "it reads other keys"
         return None
 
     def _has_another_order(self, known: Backfill, wish: _Wish) -> bool:
         """Whether what is left to read of it lies in an order that the key does not have any more."""
-        if chunks.all_read(self._ledger, self._config.pipeline, known.backfill):
+        if chunks.all_read(self._ledger, known.backfill):
             return False
         try:
             with self._source.transaction():
@@ -399,7 +399,7 @@ class _Planner:
     def _await_readers(self, known: Backfill) -> None:
         """Until no lease of a reader is alive; that of one that was killed ends by itself."""
         wait = Wait(max(0.0, self._wait_ends - time.monotonic()))
-        while (lease := chunks.being_read(self._ledger, self._config.pipeline, known.backfill)) is not None:
+        while (lease := chunks.being_read(self._ledger, known.backfill)) is not None:
             reader, until = lease
             said = f"the backfill {known.backfill} of {known.table}: its reader {reader} may have died; "
             said += f"if so, its lease ends at {moment(until)}"
@@ -408,7 +408,7 @@ class _Planner:
         wait.is_over()
 
     def _close_replaced(self, wish: _Wish) -> None:
-        known = backfills.open_of(self._ledger, self._config.pipeline, wish.table)
+        known = backfills.open_of(self._ledger, wish.table)
         if known is None or known.run_id == self._run_id:
             return
         if self._request.replace and wish.explicit:
@@ -418,7 +418,7 @@ class _Planner:
 
     def _close(self, known: Backfill, reason: str) -> None:
         log.warning("Closed the backfill %s of %s: %s", known.backfill, known.table, reason)
-        backfills.close(self._ledger, self._config.pipeline, known.backfill, reason)
+        backfills.close(self._ledger, known.backfill, reason)
 
     # --- wait ---------------------------------------------------------------------------------------------------------
 
@@ -491,9 +491,7 @@ class _Planner:
         elif wish.row_filter is not None:
             reason = "it has no key, so it is read as a whole, without a row filter"
         elif (
-            captured.identity != "full"
-            and not self._request.replace
-            and chunks.has_read_rows(self._ledger, self._config.pipeline, wish.table)
+            captured.identity != "full" and not self._request.replace and chunks.has_read_rows(self._ledger, wish.table)
         ):
             reason = (
                 "it has no replica identity, and its history has the rows of a backfill already: a column that was "

@@ -43,9 +43,9 @@ from tidemark.errors import (
 from tidemark.failpoints import reach
 from tidemark.formats.watermark import Watermark
 from tidemark.ledger import backfills, chunks, leases, migrations, pipeline_files, tables
-from tidemark.ledger import connection as ledger_sessions
 from tidemark.ledger.backfills import Backfill, Key
 from tidemark.ledger.chunks import Range, ReadChunk
+from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.leases import Lease
 from tidemark.source import wal_messages
 from tidemark.source.slot import read_server
@@ -83,9 +83,9 @@ def read_chunks(
     `exported_snapshot` are read, under that snapshot, as long as it lives. What keeps one table from being read is
     raised at the end, when the others are read (R6).
     """
-    with ledger_sessions.connect(ledger, config.application_name) as ledger_conn:
-        migrations.require(ledger_conn)
-        reader = _RangeReader(config, source, ledger, ledger_conn, run_id, holder, salt, imported)
+    with open_ledger(ledger, config.pipeline, config.application_name) as book:
+        migrations.require(book.connection)
+        reader = _RangeReader(config, source, ledger, book, run_id, holder, salt, imported)
         while reader.next_range():
             pass
         if reader.failed:
@@ -101,7 +101,7 @@ class _RangeReader:
         config: PipelineConfig,
         source: str,
         ledger: str,
-        ledger_conn: psycopg.Connection[Any],
+        ledger_conn: Ledger,
         run_id: str,
         holder: str,
         salt: bytes | None,
@@ -123,7 +123,7 @@ class _RangeReader:
 
     def next_range(self) -> bool:
         """Read the next free range to its end, or as far as it goes; False where no range is free."""
-        for part in chunks.free_ranges(self._ledger, self._config.pipeline, self._run_id, self._holder):
+        for part in chunks.free_ranges(self._ledger, self._run_id, self._holder):
             if part.backfill in self.failed:
                 continue
             with ExitStack() as stack:
@@ -134,8 +134,8 @@ class _RangeReader:
                 except LeaseTaken:
                     continue
                 # It may have gone on, or ended, between the look and the lease.
-                backfill = backfills.one(self._ledger, self._config.pipeline, part.backfill)
-                ranges = chunks.ranges_of(self._ledger, self._config.pipeline, part.backfill)
+                backfill = backfills.one(self._ledger, part.backfill)
+                ranges = chunks.ranges_of(self._ledger, part.backfill)
                 now = next((r for r in ranges if r.range == part.range), None)
                 if backfill is None or now is None or now.done or backfill.state != "open":
                     continue
@@ -175,7 +175,7 @@ class _RangeReader:
                 log.error("%s", refused)
                 self.failed[backfill.backfill] = refused
             except (KeyValueUnfit, SchemaNotFollowed) as wrong:
-                tables.park(self._ledger, self._config.pipeline, backfill.table, wrong.record())
+                tables.park(self._ledger, backfill.table, wrong.record())
                 self._close(backfill, f"{backfill.table} was parked: {wrong}")
 
     def _walk(
@@ -241,7 +241,7 @@ class _RangeReader:
         """False where the chunk is not wanted any more. Raises PipelineFileDiffers where it was read by another file
         than the one that holds when it is recorded."""
         with self._ledger.transaction():
-            pipeline_files.require(self._ledger, self._config.pipeline, self._config.digest)
+            pipeline_files.require(self._ledger, self._config.digest)
             return chunks.record(self._ledger, lease, chunk, cursor_before=cursor_before, done=done)
 
     def _note(self, backfill: Backfill, part: Range, read: ChunkRead, limit: int) -> None:
@@ -252,13 +252,13 @@ class _RangeReader:
             )
         size = f"{counted(read.rows, 'row')} in {duration(read.seconds)}"
         log.info("Chunk %s of %s: %s", part.chunk, backfill.table, size)
-        for progress in chunks.progress(self._ledger, self._config.pipeline, self._run_id):
+        for progress in chunks.progress(self._ledger, self._run_id):
             if progress.backfill == backfill.backfill:
                 log.info("%s", progress)
 
     def _close(self, backfill: Backfill, reason: str) -> None:
         log.error("The backfill %s ends: %s", backfill.backfill, reason)
-        backfills.close(self._ledger, self._config.pipeline, backfill.backfill, reason)
+        backfills.close(self._ledger, backfill.backfill, reason)
 
     @contextmanager
     def _outages(self, conn: psycopg.Connection[Any]) -> Iterator[None]:
@@ -266,4 +266,4 @@ class _RangeReader:
         try:
             yield
         except psycopg.OperationalError as lost:
-            raise postgres_session.unreachable(lost, "ledger" if self._ledger.broken else "source") from lost
+            raise postgres_session.unreachable(lost, "ledger" if self._ledger.connection.broken else "source") from lost

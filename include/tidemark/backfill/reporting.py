@@ -10,13 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-import psycopg
-
 from tidemark.config import PipelineConfig
 from tidemark.errors import BackfillClosed, BackfillNotApplied
 from tidemark.ledger import backfills, chunks, migrations, tables
 from tidemark.ledger.backfills import Backfill
-from tidemark.ledger.connection import connect
+from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.lsn import Lsn
 from tidemark.wording import counted, plural
 
@@ -93,39 +91,39 @@ def _plain(value: Any) -> Any:
 def report(config: PipelineConfig, *, ledger: str, run_id: str) -> BackfillReport:
     """What the run's backfills did. Raises `BackfillNotApplied` (RETRY) while one is open, and else `BackfillClosed`
     where one was closed before it was applied."""
-    with connect(ledger) as connection:
-        migrations.require(connection)
-        with connection.transaction():
-            connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            ours = backfills.of_run(connection, config.pipeline, run_id)
-            pending = [_pending(connection, config.pipeline, b) for b in ours if b.state == "open"]
+    with open_ledger(ledger, config.pipeline) as book:
+        migrations.require(book.connection)
+        with book.transaction():
+            book.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            ours = backfills.of_run(book, run_id)
+            pending = [_pending(book, b) for b in ours if b.state == "open"]
             if pending:
                 raise BackfillNotApplied(run_id=run_id, pending="; ".join(pending))
-            closed = [_closed(connection, config.pipeline, b) for b in ours if b.state == "closed"]
+            closed = [_closed(book, b) for b in ours if b.state == "closed"]
             if closed:
                 raise BackfillClosed(run_id=run_id, closed="; ".join(closed))
-            return BackfillReport(run_id, tuple(_table(connection, config.pipeline, b) for b in ours))
+            return BackfillReport(run_id, tuple(_table(book, b) for b in ours))
 
 
 def how_far(config: PipelineConfig, *, ledger: str, run_id: str) -> list[str]:
     """Per open backfill of the run a line on what is read and which ranges are filled."""
-    with connect(ledger) as connection:
-        migrations.require(connection)
+    with open_ledger(ledger, config.pipeline) as book:
+        migrations.require(book.connection)
         return [
-            f"{now}; {filled_ranges(connection, config.pipeline, now.backfill)}"
-            for now in chunks.progress(connection, config.pipeline, run_id)
+            f"{now}; {filled_ranges(book, now.backfill)}"
+            for now in chunks.progress(book, run_id)
             if now.state == "open"
         ]
 
 
-def _pending(connection: psycopg.Connection[Any], pipeline: str, backfill: Backfill) -> str:
-    (now,) = (p for p in chunks.progress(connection, pipeline) if p.backfill == backfill.backfill)
-    row = tables.one(connection, pipeline, backfill.table)
+def _pending(ledger: Ledger, backfill: Backfill) -> str:
+    (now,) = (p for p in chunks.progress(ledger) if p.backfill == backfill.backfill)
+    row = tables.one(ledger, backfill.table)
     parked = ""
     if row is not None and row.state == "parked" and row.error is not None:
         parked = f" (the table is parked: {row.error.kind})"
     if now.ranges_done < now.ranges:
-        again = chunks.rejected_unread(connection, pipeline, backfill.backfill)
+        again = chunks.rejected_unread(ledger, backfill.backfill)
         read_again = f"{counted(again, 'chunk')} {plural(again, 'was')} read before the table changed"
         rejected = f", {read_again} and {plural(again, 'is')} read again: clear read_chunks"
         done = f"{now.ranges_done} of {counted(now.ranges, 'range')} {plural(now.ranges_done, 'is')} read"
@@ -140,15 +138,15 @@ def _pending(connection: psycopg.Connection[Any], pipeline: str, backfill: Backf
     return f"{backfill.table}: {claimed} for a merge{parked}"
 
 
-def _closed(connection: psycopg.Connection[Any], pipeline: str, backfill: Backfill) -> str:
-    return f"{backfill.table} ({backfill.state_reason}; {filled_ranges(connection, pipeline, backfill.backfill)})"
+def _closed(ledger: Ledger, backfill: Backfill) -> str:
+    return f"{backfill.table} ({backfill.state_reason}; {filled_ranges(ledger, backfill.backfill)})"
 
 
-def filled_ranges(connection: psycopg.Connection[Any], pipeline: str, backfill: str) -> str:
+def filled_ranges(ledger: Ledger, backfill: str) -> str:
     """Half a sentence on the parts of the key's order that are read and claimed; the ledger's tables `ranges` and
     `chunks` have their bounds."""
-    parts = chunks.ranges_of(connection, pipeline, backfill)
-    read = chunks.of_backfill(connection, pipeline, backfill)
+    parts = chunks.ranges_of(ledger, backfill)
+    read = chunks.of_backfill(ledger, backfill)
     whole, begun = [], []
     for part in parts:
         own = [c for c in read if c.range == part.range]
@@ -161,11 +159,11 @@ def filled_ranges(connection: psycopg.Connection[Any], pipeline: str, backfill: 
     return f"filled of {counted(len(parts), 'range')}: {', '.join(said) or 'none'}"
 
 
-def _table(connection: psycopg.Connection[Any], pipeline: str, backfill: Backfill) -> TableReport:
-    read = [c for c in chunks.of_backfill(connection, pipeline, backfill.backfill) if c.claimed_lsn is not None]
+def _table(ledger: Ledger, backfill: Backfill) -> TableReport:
+    read = [c for c in chunks.of_backfill(ledger, backfill.backfill) if c.claimed_lsn is not None]
     known = [c.result for c in read if c.result is not None]
     lost = [result.get("lost_by_window", 0) for result in known]
-    row = tables.one(connection, pipeline, backfill.table)
+    row = tables.one(ledger, backfill.table)
     return TableReport(
         table=backfill.table,
         backfill=backfill.backfill,

@@ -13,15 +13,12 @@ were read: the merge holds a chunk against them, and an altered column would mak
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
-
-import psycopg
 
 from tidemark.config import PipelineConfig
 from tidemark.formats.result import MAX_HOLE_KEYS
 from tidemark.ledger import backfills, chunks, migrations, tables
 from tidemark.ledger.backfills import Backfill, Key, Mode
-from tidemark.ledger.connection import connect
+from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.tables import TableRow
 
 
@@ -39,22 +36,22 @@ def wanted(config: PipelineConfig, *, ledger: str, quiet_s: float = 0.0) -> list
     """What a backfill run should take, by table. A table whose join no capture run has judged yet, as after it was
     begun anew, is not among them. Tables of which a backfill was begun, adopted or read on within the
     last `quiet_s` seconds are left out: a run that fails at once is not repeated at once."""
-    with connect(ledger) as connection:
-        migrations.require(connection)
-        quiet = backfills.tables_tried_within(connection, config.pipeline, quiet_s)
+    with open_ledger(ledger, config.pipeline) as book:
+        migrations.require(book.connection)
+        quiet = backfills.tables_tried_within(book, quiet_s)
         found = [
-            _of(connection, config.pipeline, row)
-            for row in tables.all_of(connection, config.pipeline)
+            _of(book, row)
+            for row in tables.all_of(book)
             if row.captured and row.state != "parked" and row.join_horizon is not None and row.table not in quiet
         ]
     return [one for one in found if one is not None]
 
 
-def _of(connection: psycopg.Connection[Any], pipeline: str, row: TableRow) -> Wanted | None:
-    known = backfills.open_of(connection, pipeline, row.table)
+def _of(ledger: Ledger, row: TableRow) -> Wanted | None:
+    known = backfills.open_of(ledger, row.table)
     if known is not None:
-        return _to_go_on(connection, pipeline, known)
-    if not row.needs_backfill or _has_been_read(connection, pipeline, row):
+        return _to_go_on(ledger, known)
+    if not row.needs_backfill or _has_been_read(ledger, row):
         return None
     reason = row.backfill_reason or ""
     keys = tuple(tuple(key) for key in row.hole_keys)
@@ -63,20 +60,15 @@ def _of(connection: psycopg.Connection[Any], pipeline: str, row: TableRow) -> Wa
     return Wanted(row.table, "chunks", (), reason)
 
 
-def _to_go_on(connection: psycopg.Connection[Any], pipeline: str, known: Backfill) -> Wanted | None:
-    if chunks.all_read(connection, pipeline, known.backfill) or chunks.being_read(connection, pipeline, known.backfill):
+def _to_go_on(ledger: Ledger, known: Backfill) -> Wanted | None:
+    if chunks.all_read(ledger, known.backfill) or chunks.being_read(ledger, known.backfill):
         return None
-    keys = tuple(
-        key
-        for part in chunks.ranges_of(connection, pipeline, known.backfill)
-        if not part.done
-        for key in part.keys or ()
-    )
+    keys = tuple(key for part in chunks.ranges_of(ledger, known.backfill) if not part.done for key in part.keys or ())
     return Wanted(known.table, known.mode, keys, f"its backfill {known.backfill} is not finished, and nobody reads it")
 
 
-def _has_been_read(connection: psycopg.Connection[Any], pipeline: str, row: TableRow) -> bool:
+def _has_been_read(ledger: Ledger, row: TableRow) -> bool:
     """Whether the table is history only, and was read before."""
     if row.fingerprint is None or row.fingerprint["key"] or row.fingerprint["identity"] == "full":
         return False
-    return chunks.has_read_rows(connection, pipeline, row.table)
+    return chunks.has_read_rows(ledger, row.table)

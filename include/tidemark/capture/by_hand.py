@@ -5,15 +5,11 @@ A table is given as its id or as `schema.table`. Each function returns what to s
 
 from __future__ import annotations
 
-from typing import Any
-
-import psycopg
-
 from tidemark.capture.status import readable
 from tidemark.config import PipelineConfig
 from tidemark.formats import layout
-from tidemark.ledger import connection as ledger_sessions
 from tidemark.ledger import joins, migrations, overview, tables
+from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.tables import TableRow
 from tidemark.names import TableName
 from tidemark.staging.store import Store
@@ -22,20 +18,20 @@ from tidemark.staging.store import Store
 def unpark(config: PipelineConfig, table: str, *, ledger: str, anew: bool = False) -> tuple[str, bool]:
     """Un-park a table given as its id or as `schema.table`; what to say, and whether something was done. With `anew`
     it begins with empty Delta tables, which must be gone, and passes over what is staged of it."""
-    with ledger_sessions.connect(ledger) as connection:
-        migrations.require(connection)
-        row = _named(connection, config, table)
+    with open_ledger(ledger, config.pipeline) as book:
+        migrations.require(book.connection)
+        row = _named(book, config, table)
         if isinstance(row, str):
             return row, False
         if row.state != "parked":
             return f"{table} is not parked (it is {row.state}).", False
         if anew:
-            return _begin_anew(config, connection, row.table)
-        tables.unpark(connection, config.pipeline, row.table)
+            return _begin_anew(config, book, row.table)
+        tables.unpark(book, row.table)
         return f"{table} is no longer parked; the next run applies all of its staged batches in order.", True
 
 
-def _begin_anew(config: PipelineConfig, connection: psycopg.Connection[Any], table: str) -> tuple[str, bool]:
+def _begin_anew(config: PipelineConfig, ledger: Ledger, table: str) -> tuple[str, bool]:
     """The lake is looked at: beside tables that are still there, nothing can begin anew."""
     name = TableName.parse(table)
     folders = (layout.history_table(config.pipeline, name), layout.current_table(config.pipeline, name))
@@ -43,7 +39,7 @@ def _begin_anew(config: PipelineConfig, connection: psycopg.Connection[Any], tab
     there = [folder for folder in folders if store.list(f"{folder}/_delta_log")]
     if there:
         return f"Nothing was done. First remove {' and '.join(there)} from {config.lake}.", False
-    if not joins.begin_anew(connection, config.pipeline, table):
+    if not joins.begin_anew(ledger, table):
         return f"{readable(table)} is not parked.", False
     return (
         f"{readable(table)} begins anew. Once a run of {config.pipeline}_capture is through, trigger "
@@ -55,9 +51,9 @@ def _begin_anew(config: PipelineConfig, connection: psycopg.Connection[Any], tab
 def forget(config: PipelineConfig, table: str, *, ledger: str) -> tuple[str, bool]:
     """Let a table that is captured no more be shown no more. Its Delta tables and what the ledger knows of it stay, so
     that it can come back: it then joins as a table that was away, and needs a backfill."""
-    with ledger_sessions.connect(ledger) as connection:
-        migrations.require(connection)
-        row = _named(connection, config, table)
+    with open_ledger(ledger, config.pipeline) as book:
+        migrations.require(book.connection)
+        row = _named(book, config, table)
         if isinstance(row, str):
             return row, False
         name = TableName.parse(row.table)
@@ -70,22 +66,22 @@ def forget(config: PipelineConfig, table: str, *, ledger: str) -> tuple[str, boo
                 f"{config.pipeline}_capture is through it can be forgotten.",
                 False,
             )
-        status = overview.read(connection, config.pipeline)
+        status = overview.read(book)
         waiting = 0 if status is None else sum(t.waiting_batches for t in status.tables if t.table == row.table)
         if waiting and row.state != "parked":
             return (
                 f"{readable(row.table)} has staged changes that are not merged yet: let the next run merge them.",
                 False,
             )
-        joins.forget(connection, config.pipeline, row.table)
+        joins.forget(book, row.table)
         folders = f"{layout.current_table(config.pipeline, name)} and {layout.history_table(config.pipeline, name)}"
         left = " Its staged changes will not be merged unless it comes back." if waiting else ""
         return f"{readable(row.table)} is forgotten. Its Delta tables {folders} stay in {config.lake}.{left}", True
 
 
-def _named(connection: psycopg.Connection[Any], config: PipelineConfig, table: str) -> TableRow | str:
+def _named(ledger: Ledger, config: PipelineConfig, table: str) -> TableRow | str:
     """The table's row, or what to say where there is none."""
-    rows = [row for row in tables.all_of(connection, config.pipeline) if row.forgotten_at is None]
+    rows = [row for row in tables.all_of(ledger) if row.forgotten_at is None]
     for row in rows:
         if table in (row.table, readable(row.table)):
             return row

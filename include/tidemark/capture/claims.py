@@ -29,6 +29,7 @@ from tidemark.formats.manifest import Claim, Sweep, TableChanges
 from tidemark.formats.watermark import Watermark
 from tidemark.ledger import backfills, chunks
 from tidemark.ledger.chunks import Awaited, ChunkId, ReadChunk, Rejection
+from tidemark.ledger.connection import Ledger
 from tidemark.lsn import Lsn
 from tidemark.pgoutput.decoder import DecodedBlock
 from tidemark.pgoutput.messages import LogicalMessage
@@ -71,12 +72,12 @@ class Claims:
         return tuple(tables[table] for table in sorted(tables))
 
 
-def emit_again(source: psycopg.Connection[Any], ledger: psycopg.Connection[Any], pipeline: str, generation: int) -> int:
+def emit_again(source: psycopg.Connection[Any], ledger: Ledger, generation: int) -> int:
     """Write a high watermark for every unclaimed chunk that the ledger has, in one transaction; how many."""
-    waiting = chunks.unclaimed(ledger, pipeline)
+    waiting = chunks.unclaimed(ledger)
     wal_messages.emit_all(
         source,
-        [Watermark("high", pipeline, generation, c.backfill, c.table, c.chunk, c.attempt) for c in waiting],
+        [Watermark("high", ledger.pipeline, generation, c.backfill, c.table, c.chunk, c.attempt) for c in waiting],
     )
     return len(waiting)
 
@@ -140,8 +141,7 @@ class Watermarks:
 
 
 def claims_of(
-    ledger: psycopg.Connection[Any],
-    pipeline: str,
+    ledger: Ledger,
     seen: Iterable[Seen],
     fingerprints: Mapping[str, Fingerprint],
     look_again: Callable[[str], Fingerprint | None],
@@ -152,7 +152,7 @@ def claims_of(
     if not by_id:
         return Claims()
     ignored = 0
-    waiting = {(c.backfill, c.chunk, c.attempt): c for c in chunks.unclaimed(ledger, pipeline)}
+    waiting = {(c.backfill, c.chunk, c.attempt): c for c in chunks.unclaimed(ledger)}
     claims: dict[str, list[Claim]] = {}
     rejected: list[Rejection] = []
     for identity, one in by_id.items():
@@ -167,7 +167,7 @@ def claims_of(
             claims.setdefault(chunk.table, []).append(_claim(chunk, one))
     return Claims(
         claims={table: tuple(found) for table, found in claims.items()},
-        sweeps=_sweeps(ledger, pipeline, claims),
+        sweeps=_sweeps(ledger, claims),
         rejected=tuple(rejected),
         ignored=ignored,
     )
@@ -204,19 +204,17 @@ def _claim(chunk: ReadChunk, seen: Seen) -> Claim:
     )
 
 
-def _sweeps(
-    ledger: psycopg.Connection[Any], pipeline: str, claims: Mapping[str, list[Claim]]
-) -> dict[str, tuple[Sweep, ...]]:
+def _sweeps(ledger: Ledger, claims: Mapping[str, list[Claim]]) -> dict[str, tuple[Sweep, ...]]:
     """The backfills of which these are the last claims. Whether all is read is asked first: then nothing is recorded
     any more, and the chunks that are asked for next are all of them. A chunk rejected now is one that is left."""
     found: dict[str, tuple[Sweep, ...]] = {}
     for table, taken in claims.items():
         ours = {(claim.backfill, claim.chunk, claim.attempt) for claim in taken}
         for backfill in sorted({claim.backfill for claim in taken}):
-            known = backfills.one(ledger, pipeline, backfill)
-            if known is None or not known.sweeps or not chunks.all_read(ledger, pipeline, backfill):
+            known = backfills.one(ledger, backfill)
+            if known is None or not known.sweeps or not chunks.all_read(ledger, backfill):
                 continue
-            read = chunks.of_backfill(ledger, pipeline, backfill)
+            read = chunks.of_backfill(ledger, backfill)
             left = {(c.backfill, c.chunk, c.attempt) for c in read if c.claimed_lsn is None and c.rejected is None}
             valid = sum(chunk.rejected is None for chunk in read)
             if left <= ours:

@@ -21,7 +21,7 @@ from tidemark.capture.generation import still_continues
 from tidemark.config import PipelineConfig
 from tidemark.errors import ConfirmFailed, GenerationStale, SlotBusy
 from tidemark.ledger import generations, leases, migrations, positions
-from tidemark.ledger.connection import connect
+from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import SLOT, Lease
 from tidemark.lsn import Lsn
@@ -61,13 +61,16 @@ def confirm(
 
     Raises `GenerationMissing`, `GenerationStale`, `ConfirmFailed`, `SlotBusy`, `LeaseTaken` or a slot's error.
     """
-    with leases.hold(ledger, config.pipeline, SLOT, holder, wait_s=wait_s) as lease, connect(ledger) as book:
-        migrations.require(book)
+    with (
+        leases.hold(ledger, config.pipeline, SLOT, holder, wait_s=wait_s) as lease,
+        open_ledger(ledger, config.pipeline) as book,
+    ):
+        migrations.require(book.connection)
         with book.transaction():
             book.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            generation = generations.required(book, config.pipeline)
-            position = positions.confirmable(book, config.pipeline)
-            held_back_by = tuple(positions.held_back_by(book, config.pipeline))
+            generation = generations.required(book)
+            position = positions.confirmable(book)
+            held_back_by = tuple(positions.held_back_by(book))
         failpoints.reach("confirm.before_confirm")
         result = _move(config, source, book, lease, generation, position, held_back_by, busy_wait_s)
         failpoints.reach("confirm.after_confirm")
@@ -78,15 +81,15 @@ def confirm_up_to_staged(
     config: PipelineConfig, *, source: str, ledger: str, lease: Lease, busy_wait_s: float = BUSY_WAIT_S
 ) -> ConfirmResult:
     """The valve (R3): confirm what is staged, applied or not; the drain calls it under its own lease `slot`."""
-    with connect(ledger) as book:
-        generation = generations.required(book, config.pipeline)
+    with open_ledger(ledger, config.pipeline) as book:
+        generation = generations.required(book)
         return _move(config, source, book, lease, generation, generation.staged_lsn, (), busy_wait_s)
 
 
 def _move(
     config: PipelineConfig,
     source: str,
-    book: psycopg.Connection[Any],
+    book: Ledger,
     lease: Lease,
     generation: Generation,
     position: Lsn,

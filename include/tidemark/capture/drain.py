@@ -38,8 +38,8 @@ from tidemark.failpoints import reach
 from tidemark.formats import layout
 from tidemark.formats.manifest import BatchManifest, SourceIdentity, TableMark
 from tidemark.ledger import batches, chunks, leases, migrations, pipeline_files, schema_versions, table_errors, tables
-from tidemark.ledger import connection as ledger_sessions
 from tidemark.ledger import generations as ledger_generations
+from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.leases import Lease
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
@@ -100,11 +100,11 @@ def drain(
     batches are returned and nothing else happens, unless a chunk is unclaimed: then it goes on to a heartbeat of this
     try.
     """
-    with ledger_sessions.connect(ledger, config.application_name) as ledger_conn:
-        migrations.require(ledger_conn)
-        done = _of_run(ledger_conn, config, run_id)
-        if _is_done(ledger_conn, config, done):
-            leases.give_back_of_dead_try(ledger_conn, config.pipeline, leases.SLOT, holder)
+    with open_ledger(ledger, config.pipeline, config.application_name) as book:
+        migrations.require(book.connection)
+        done = _of_run(book, config, run_id)
+        if _is_done(book, config, done):
+            leases.give_back_of_dead_try(book, leases.SLOT, holder)
             return done
         with (
             leases.hold(ledger, config.pipeline, leases.SLOT, holder, wait_s=wait_s) as lease,
@@ -114,21 +114,21 @@ def drain(
             _outages(source_conn),
         ):
             # The lease keeps every preflight from noting another file while this drain works.
-            pipeline_files.require(ledger_conn, config.pipeline, config.digest)
+            pipeline_files.require(book, config.digest)
             store = Store(config.lake)
-            open_generation = generation.settle(config, source_conn, ledger_conn, store, lease)
-            done = _of_run(ledger_conn, config, run_id)
-            if _is_done(ledger_conn, config, done):
+            open_generation = generation.settle(config, source_conn, book, store, lease)
+            done = _of_run(book, config, run_id)
+            if _is_done(book, config, done):
                 return done  # staged by an earlier try that died before it could register
             if _valve(config, source_conn, open_generation.staged_lsn):
                 confirm.confirm_up_to_staged(config, source=source, ledger=ledger, lease=lease)
-            _remove_abandoned(config, source_conn, ledger_conn, store, open_generation.number)
-            with _open_stream(config, source, source_conn, ledger_conn, lease, open_generation) as stream:
+            _remove_abandoned(config, source_conn, book, store, open_generation.number)
+            with _open_stream(config, source, source_conn, book, lease, open_generation) as stream:
                 generation.still_continues(source_conn, open_generation)
                 run = _Run(
                     config,
                     source_conn,
-                    ledger_conn,
+                    book,
                     store,
                     lease,
                     open_generation,
@@ -138,7 +138,7 @@ def drain(
                     now=now,
                 )
                 run.until_heartbeat(stream, config.bounds.run_s if run_s is None else run_s)
-        return _of_run(ledger_conn, config, run_id)
+        return _of_run(book, config, run_id)
 
 
 @contextmanager
@@ -150,10 +150,10 @@ def _outages(source_conn: psycopg.Connection[Any]) -> Iterator[None]:
         raise postgres_session.unreachable(lost, "source" if source_conn.broken else "ledger") from lost
 
 
-def _of_run(conn: psycopg.Connection[Any], config: PipelineConfig, run_id: str) -> DrainResult:
+def _of_run(ledger: Ledger, config: PipelineConfig, run_id: str) -> DrainResult:
     """What the run has registered so far."""
-    own = batches.of_run(conn, config.pipeline, run_id)
-    known = ledger_generations.current(conn, config.pipeline)
+    own = batches.of_run(ledger, run_id)
+    known = ledger_generations.current(ledger)
     return DrainResult(
         batches=[(b.start_lsn, b.end_lsn) for b in own],
         rows=sum(b.changes for b in own),
@@ -163,8 +163,8 @@ def _of_run(conn: psycopg.Connection[Any], config: PipelineConfig, run_id: str) 
     )
 
 
-def _is_done(conn: psycopg.Connection[Any], config: PipelineConfig, done: DrainResult) -> bool:
-    return done.reached_target and not chunks.unclaimed(conn, config.pipeline)
+def _is_done(ledger: Ledger, config: PipelineConfig, done: DrainResult) -> bool:
+    return done.reached_target and not chunks.unclaimed(ledger)
 
 
 # --- before the stream ------------------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ def _valve(config: PipelineConfig, source_conn: psycopg.Connection[Any], staged:
 def _remove_abandoned(
     config: PipelineConfig,
     source_conn: psycopg.Connection[Any],
-    ledger_conn: psycopg.Connection[Any],
+    ledger_conn: Ledger,
     store: Store,
     number: int,
 ) -> None:
@@ -202,10 +202,8 @@ def _remove_abandoned(
     _, confirmed = slot.usable(source_conn, config.slot)
     garbage = abandoned(
         folders,
-        registered=[
-            (b.start_lsn, b.end_lsn, b.attempt) for b in batches.after(ledger_conn, config.pipeline, number, Lsn(0))
-        ],
-        has_ended=lambda attempt: leases.ended(ledger_conn, config.pipeline, attempt),
+        registered=[(b.start_lsn, b.end_lsn, b.attempt) for b in batches.after(ledger_conn, number, Lsn(0))],
+        has_ended=lambda attempt: leases.ended(ledger_conn, attempt),
         confirmed=confirmed,
     )
     for folder in garbage:
@@ -217,7 +215,7 @@ def _open_stream(
     config: PipelineConfig,
     source: str,
     source_conn: psycopg.Connection[Any],
-    ledger_conn: psycopg.Connection[Any],
+    ledger_conn: Ledger,
     lease: Lease,
     start: ledger_generations.Generation,
 ) -> ReplicationStream:
@@ -249,12 +247,10 @@ def _open_stream(
             return stream
 
 
-def _reply_lsn(
-    config: PipelineConfig, source_conn: psycopg.Connection[Any], ledger_conn: psycopg.Connection[Any]
-) -> Lsn | None:
+def _reply_lsn(config: PipelineConfig, source_conn: psycopg.Connection[Any], ledger_conn: Ledger) -> Lsn | None:
     """What status replies carry: the confirmed LSN of the ledger. None where the slot is further already, since some
     versions take an older position at its word and move back."""
-    known = ledger_generations.required(ledger_conn, config.pipeline).confirmed_lsn
+    known = ledger_generations.required(ledger_conn).confirmed_lsn
     _, confirmed = slot.usable(source_conn, config.slot)
     return known if known is not None and known >= confirmed else None
 
@@ -269,7 +265,7 @@ class _Run:
         self,
         config: PipelineConfig,
         source_conn: psycopg.Connection[Any],
-        ledger_conn: psycopg.Connection[Any],
+        ledger_conn: Ledger,
         store: Store,
         lease: Lease,
         open_generation: ledger_generations.Generation,
@@ -290,15 +286,15 @@ class _Run:
         self._now = now
         self._server = slot.read_server(source_conn)
         # Read under the lease `slot`: until this run ends, no table joins and none leaves.
-        self._passed_over = table_errors.passed_over(ledger_conn, config.pipeline)
+        self._passed_over = table_errors.passed_over(ledger_conn)
         named = {table.relation_oid: table.table for table in catalog.captured_tables(source_conn, config)}
         self._guarding = Guarding(GuardBook(config, ledger_conn, self._server), source_conn, named)
         self._schemas = Schemas(
             self._rule,
             self._look,
-            lambda t: schema_versions.streamed(ledger_conn, config.pipeline, t),
-            lambda t: schema_versions.ahead(ledger_conn, config.pipeline, t),
-            lambda t: schema_versions.merged(ledger_conn, config.pipeline, t),
+            lambda t: schema_versions.streamed(ledger_conn, t),
+            lambda t: schema_versions.ahead(ledger_conn, t),
+            lambda t: schema_versions.merged(ledger_conn, t),
             self._guarding.place,
         )
         self._fingerprints, self._changed, self._marks = self._read_fingerprints()
@@ -306,10 +302,8 @@ class _Run:
         self._decoder = Decoder(
             self._schemas.schema_for, open_generation.number, salt, self._next_xid, self._guarding.is_guarded
         )
-        self._watermarks = Watermarks(
-            config.pipeline, open_generation.number, lambda: chunks.awaited(ledger_conn, config.pipeline)
-        )
-        emit_again(source_conn, ledger_conn, config.pipeline, open_generation.number)
+        self._watermarks = Watermarks(config.pipeline, open_generation.number, lambda: chunks.awaited(ledger_conn))
+        emit_again(source_conn, ledger_conn, open_generation.number)
         self._heartbeat = emit_heartbeat(source_conn, config, open_generation.number, lease.attempt)
         self._heartbeat_commit: Lsn | None = None
         self._silence: Wait | None = None
@@ -409,9 +403,7 @@ class _Run:
         self._batch = self._new_batch(staged.end_lsn)
 
     def _claims(self) -> Claims:
-        found = claims_of(
-            self._ledger, self._config.pipeline, self._watermarks.take(), self._fingerprints, self._look_again
-        )
+        found = claims_of(self._ledger, self._watermarks.take(), self._fingerprints, self._look_again)
         for table, claims in found.claims.items():
             log.info(
                 "Claimed %s of %s%s", counted(len(claims), "chunk"), table, ", and its sweep" * (table in found.sweeps)
@@ -460,7 +452,7 @@ class _Run:
         found = {(schema.table, schema.version): schema for schema in staged}
         for table in claims.claims:
             followed = claims.versions(table)
-            for schema in tables.versions(self._ledger, self._config.pipeline, table):
+            for schema in tables.versions(self._ledger, table):
                 if schema.version in followed:
                     found.setdefault((schema.table, schema.version), schema)
         return tuple(found[at] for at in sorted(found))
@@ -483,7 +475,7 @@ class _Run:
 
     def _read_fingerprints(self) -> tuple[dict[str, Fingerprint], frozenset[str], tuple[TableMark, ...]]:
         """This run's fingerprints, which of them the ledger does not have yet, and what they mean (R11)."""
-        known = {row.table: row for row in tables.all_of(self._ledger, self._config.pipeline)}
+        known = {row.table: row for row in tables.all_of(self._ledger)}
         before = {
             table: Fingerprint.from_json(row.fingerprint) for table, row in known.items() if row.fingerprint is not None
         }

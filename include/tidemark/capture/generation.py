@@ -37,6 +37,7 @@ from tidemark.findings import listed
 from tidemark.formats import layout
 from tidemark.formats.generation_file import GenerationFile
 from tidemark.ledger import generations, tables
+from tidemark.ledger.connection import Ledger
 from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import SLOT, Lease
 from tidemark.lsn import Lsn
@@ -52,7 +53,7 @@ log = logging.getLogger(__name__)
 def settle(
     config: PipelineConfig,
     source: psycopg.Connection[Any],
-    ledger: psycopg.Connection[Any],
+    ledger: Ledger,
     store: Store,
     lease: Lease,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -67,7 +68,7 @@ def settle(
     again = register_again(ledger, store, lease, lambda *asked: _still_sends(config, source, *asked))
     if again:
         log.info("Registered %s again from staging, up to %s", counted(len(again), "batch"), again[-1].end_lsn)
-    generation = generations.current(ledger, config.pipeline)
+    generation = generations.current(ledger)
     if generation is None:
         reason = f'the slot "{slot.name}" is read from {confirmed_lsn} on'
         return _open(ledger, store, lease, server, slot, confirmed_lsn, reason, None, now())
@@ -80,7 +81,7 @@ def settle(
             _follow(source, ledger, lease, server, generation)
         if slot.name != generation.slot:
             generations.note_source(ledger, lease, generation.number, slot=slot.name)
-        generation = generations.required(ledger, config.pipeline)
+        generation = generations.required(ledger)
     raised = generations.take_error(ledger, lease)
     if raised is not None:
         raise raised
@@ -89,7 +90,7 @@ def settle(
 
 def _follow(
     source: psycopg.Connection[Any],
-    ledger: psycopg.Connection[Any],
+    ledger: Ledger,
     lease: Lease,
     server: Server,
     generation: Generation,
@@ -186,7 +187,7 @@ def _lost_by_promotion(
 
 
 def _open(
-    ledger: psycopg.Connection[Any],
+    ledger: Ledger,
     store: Store,
     lease: Lease,
     server: Server,
@@ -203,7 +204,7 @@ def _open(
     """
     with ledger.transaction():
         lease.check(ledger, SLOT)
-        known = generations.current(ledger, lease.pipeline)
+        known = generations.current(ledger)
         number = 1 + max([0 if known is None else known.number, *staged_generations(store, lease.pipeline)])
         opening = GenerationFile(
             pipeline=lease.pipeline,

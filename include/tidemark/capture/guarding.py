@@ -23,6 +23,7 @@ from tidemark.config import PipelineConfig, TableRule
 from tidemark.errors import Move, ShapeUnsettled
 from tidemark.findings import Finding, listed
 from tidemark.ledger import guards as ledger_guards
+from tidemark.ledger.connection import Ledger
 from tidemark.ledger.guards import Guarded
 from tidemark.names import TableName
 from tidemark.pgoutput.messages import RelationMessage
@@ -47,11 +48,11 @@ class GuardBook:
     """The guards of one pipeline in the ledger, for the server that the source is now."""
 
     config: PipelineConfig
-    ledger: psycopg.Connection[Any]
+    ledger: Ledger
     server: Server
 
     def stored(self) -> dict[int, Guarded]:
-        return ledger_guards.all_of(self.ledger, self.config.pipeline, self.server.system_identifier)
+        return ledger_guards.all_of(self.ledger, self.server.system_identifier)
 
     def bind(self, oid: int, table: TableName, rows: Rows, known: Guards) -> dict[int, Guard]:
         """Bind what the file says to the columns of a look, and keep it. A table that the file does not name keeps what
@@ -68,12 +69,11 @@ class GuardBook:
         _, rows = look.tables[oid]
         guarded = Guarded(str(table), self.server.timeline, look.snapshot, rows, dict(known))
         self._change(oid, table, dict)
-        ledger_guards.keep_look(self.ledger, self.config.pipeline, self.server.system_identifier, oid, guarded)
+        ledger_guards.keep_look(self.ledger, self.server.system_identifier, oid, guarded)
 
     def _change(self, oid: int, table: TableName, how: Callable[[Guards], dict[int, Guard]]) -> dict[int, Guard]:
         return ledger_guards.change(
             self.ledger,
-            self.config.pipeline,
             self.server.system_identifier,
             oid,
             str(table),

@@ -35,7 +35,7 @@ LOOKS_S: Final = 60
 def leaving(survey: Survey, found: Matching, published: Publication | None) -> list[str]:
     """Tables that the ledger takes for captured, and that are no longer in both file and publication."""
     captured = {str(table.table) for table in captured_tables(found, published)}
-    rows = ledger_tables.all_of(survey.ledger, survey.config.pipeline)
+    rows = ledger_tables.all_of(survey.ledger)
     return [row.table for row in rows if row.captured and row.table not in captured]
 
 
@@ -43,7 +43,7 @@ def joining(
     survey: Survey, found: Matching, published: Publication | None
 ) -> list[tuple[SourceTable, TableRow | None]]:
     """Captured tables whose join was not judged yet, with what the ledger knows of them."""
-    rows = {row.table: row for row in ledger_tables.all_of(survey.ledger, survey.config.pipeline)}
+    rows = {row.table: row for row in ledger_tables.all_of(survey.ledger)}
     pairs = [(table, rows.get(str(table.table))) for table in captured_tables(found, published)]
     return [(table, row) for table, row in pairs if row is None or not row.captured or row.join_horizon is None]
 
@@ -67,7 +67,7 @@ def join(
     emptied = {str(table.table) for table, _ in newcomers if not blockers and looks.seen_empty(table, horizon) is True}
     # Horizon, publication and looks: what they are judged by must not be lost in a crash behind the judgement.
     seen = make_durable(survey.source)
-    opened = generations.current(survey.ledger, survey.config.pipeline)
+    opened = generations.current(survey.ledger)
     if opened is not None and seen.timeline < opened.timeline:
         raise TimelineNotFollowed(what="No table joined", found=seen.timeline, followed=opened.timeline)
     for table, row in newcomers:
@@ -84,8 +84,8 @@ def join(
             backfill = (joins.EXISTING_ROWS, "it had rows before it was captured")
         table_id = str(table.table)
         if (row is None or row.fingerprint is None) and table_id in prints:
-            ledger_tables.keep_fingerprint(survey.ledger, survey.config.pipeline, table_id, prints[table_id].to_json())
-        joins.join(survey.ledger, survey.config.pipeline, table_id, horizon, seen, backfill=backfill)
+            ledger_tables.keep_fingerprint(survey.ledger, table_id, prints[table_id].to_json())
+        joins.join(survey.ledger, table_id, horizon, seen, backfill=backfill)
     survey.note("tables", f"Capturing {listed(table.table for table, _ in newcomers)}")
 
 
@@ -93,12 +93,12 @@ def look_again_at_marked(survey: Survey, found: Matching) -> None:
     """A table marked for its older rows and seen empty now has none that matter: the stream brought the rest."""
     tables = {str(table.table): table for table in found.tables}
     looks = _Looks(survey.source, survey.config.bounds.lock_timeout_s)
-    for row in ledger_tables.all_of(survey.ledger, survey.config.pipeline):
+    for row in ledger_tables.all_of(survey.ledger):
         table = tables.get(row.table)
         if table is None or not row.captured or row.backfill_kind != joins.EXISTING_ROWS or row.join_horizon is None:
             continue
         if looks.seen_empty(table, row.join_horizon) is True and joins.seen_empty(
-            survey.ledger, survey.config.pipeline, row.table, make_durable(survey.source)
+            survey.ledger, row.table, make_durable(survey.source)
         ):
             survey.note("tables", f"{table.table} was seen empty: it needs no backfill")
 

@@ -86,7 +86,7 @@ def create_slot(source: psycopg.Connection[Any], config: PipelineConfig, conninf
 def bring_about_publication(survey: Survey, lease: Lease, found: Matching) -> None:
     """Create or change it where it is not what the file says, noted as our own before."""
     named = ownership.thing(survey.source, "publication", survey.config.publication)
-    own = belongings.is_own(survey.ledger, survey.config.pipeline, named)
+    own = belongings.is_own(survey.ledger, named)
     published = publication.read(survey.source, survey.config.publication)
     work = publication_work(survey.config, found, published, survey.facts)
     if published is not None and not own:

@@ -19,9 +19,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import groupby
-from typing import Any
-
-import psycopg
 
 from tidemark import failpoints
 from tidemark.config import PipelineConfig
@@ -33,7 +30,7 @@ from tidemark.formats.result import PlanResult, TableResult
 from tidemark.formats.snapshot import Snapshot
 from tidemark.ledger import backfills, batches, chunks, plans, positions, tables
 from tidemark.ledger.batches import TouchedTable
-from tidemark.ledger.connection import connect
+from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.leases import hold, of_table
 from tidemark.ledger.plans import RecordedPlan
 from tidemark.lsn import Lsn
@@ -93,34 +90,34 @@ def leased_plan(
     The leases save work; what keeps two drivers apart is Delta's own conflict check. Parked tables are left out until
     their retry is due. Of several generations the oldest one with anything unapplied is planned; the next plan goes on.
     """
-    with connect(ledger) as connection:
-        wanted = sorted(_to_plan(connection, config))
+    with open_ledger(ledger, config.pipeline) as book:
+        wanted = sorted(_to_plan(book, config))
     if not wanted:
         yield None
         return
     with (
         hold(ledger, config.pipeline, [of_table(table) for table in wanted], holder, wait_s=wait_s) as lease,
-        connect(ledger) as connection,
+        open_ledger(ledger, config.pipeline) as book,
     ):
         # Read again: until the leases were had, another task may have merged some of it.
-        todo = {table: parts for table, parts in _to_plan(connection, config).items() if table in wanted}
+        todo = {table: parts for table, parts in _to_plan(book, config).items() if table in wanted}
         if not todo:
             yield None
             return
-        plan = _plan(connection, config, todo, lease.attempt)
+        plan = _plan(book, config, todo, lease.attempt)
         path = layout.plan_file(config.pipeline, plan.plan)
         Store(config.lake).write_atomic(path, plan.to_json().encode())
-        plans.record(connection, lease, plan, run_id=run_id, path=path)
+        plans.record(book, lease, plan, run_id=run_id, path=path)
         size = f"{counted(len(plan.tables), 'table')}, {counted(sum(table.rows for table in plan.tables), 'change')}"
         log.info("plan %s: %s", plan.plan, size)
         failpoints.reach("merge.after_plan")
         yield plan
 
 
-def _to_plan(connection: psycopg.Connection[Any], config: PipelineConfig) -> dict[str, list[TouchedTable]]:
+def _to_plan(ledger: Ledger, config: PipelineConfig) -> dict[str, list[TouchedTable]]:
     """Per table that may be merged its unapplied batches in order, all of one generation."""
-    due = tables.due(connection, config.pipeline, config.bounds.unpark_retry_s)
-    open_parts = [part for part in batches.unapplied(connection, config.pipeline) if part.table in due]
+    due = tables.due(ledger, config.bounds.unpark_retry_s)
+    open_parts = [part for part in batches.unapplied(ledger) if part.table in due]
     oldest: dict[str, int] = {}
     for part in open_parts:
         oldest[part.table] = min(part.generation, oldest.get(part.table, part.generation))
@@ -134,30 +131,26 @@ def _to_plan(connection: psycopg.Connection[Any], config: PipelineConfig) -> dic
     }
 
 
-def _plan(
-    connection: psycopg.Connection[Any], config: PipelineConfig, todo: dict[str, list[TouchedTable]], attempt: str
-) -> MergePlan:
+def _plan(ledger: Ledger, config: PipelineConfig, todo: dict[str, list[TouchedTable]], attempt: str) -> MergePlan:
     return MergePlan(
         plan=f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{attempt}",
         pipeline=config.pipeline,
         generation=next(iter(todo.values()))[0].generation,
         lake=config.lake,
         threads=config.bounds.merge_threads,
-        tables=tuple(_planned_table(connection, config, table, parts) for table, parts in todo.items()),
+        tables=tuple(_planned_table(ledger, config, table, parts) for table, parts in todo.items()),
     )
 
 
-def _planned_table(
-    connection: psycopg.Connection[Any], config: PipelineConfig, table: str, parts: list[TouchedTable]
-) -> PlannedTable:
+def _planned_table(ledger: Ledger, config: PipelineConfig, table: str, parts: list[TouchedTable]) -> PlannedTable:
     first = parts[0]
-    after = batches.previous_end(connection, config.pipeline, first.generation, table, first.start_lsn)
-    evidence = _evidence(connection, config.pipeline, parts)
-    row = tables.one(connection, config.pipeline, table)
+    after = batches.previous_end(ledger, first.generation, table, first.start_lsn)
+    evidence = _evidence(ledger, parts)
+    row = tables.one(ledger, table)
     return PlannedTable(
         table=table,
         after=after,
-        schemas=_followed(tables.versions(connection, config.pipeline, table), [*evidence, *parts]),
+        schemas=_followed(tables.versions(ledger, table), [*evidence, *parts]),
         batches=tuple(_planned_batch(part) for part in parts),
         evidence=tuple(_planned_batch(part) for part in evidence),
         had_holes=row is not None and bool(row.holes),
@@ -177,7 +170,7 @@ def _planned_batch(part: TouchedTable) -> PlannedBatch:
     )
 
 
-def _evidence(connection: psycopg.Connection[Any], pipeline: str, parts: Sequence[TouchedTable]) -> list[TouchedTable]:
+def _evidence(ledger: Ledger, parts: Sequence[TouchedTable]) -> list[TouchedTable]:
     """What lies below the plan and matters to its chunks: the changes that one of them, or a sweep, may not have seen,
     and the other chunks of a backfill that is swept. A batch brings only what it is there for."""
     claims = [claim for part in parts for claim in part.claims]
@@ -190,8 +183,7 @@ def _evidence(connection: psycopg.Connection[Any], pipeline: str, parts: Sequenc
     point = min((claim.consistent_point for claim in claims if claim.consistent_point is not None), default=None)
     swept = {sweep.backfill for sweep in sweeps}
     found = batches.evidence(
-        connection,
-        pipeline,
+        ledger,
         parts[0].generation,
         parts[0].table,
         parts[0].start_lsn,
@@ -242,18 +234,18 @@ def ingest(config: PipelineConfig, *, ledger: str) -> Ingested:
     store = Store(config.lake)
     found: list[str] = []
     changed: list[IngestedTable] = []
-    with connect(ledger) as connection:
-        for recorded in plans.not_ingested(connection, config.pipeline):
+    with open_ledger(ledger, config.pipeline) as book:
+        for recorded in plans.not_ingested(book):
             result = _result(store, config.pipeline, recorded)
             if result is None:
-                if _is_overtaken(connection, config.pipeline, recorded):
-                    plans.abandon(connection, config.pipeline, recorded.plan)
+                if _is_overtaken(book, recorded):
+                    plans.abandon(book, recorded.plan)
                 continue
-            with connection.transaction():
-                if not plans.ingest(connection, config.pipeline, result):
+            with book.transaction():
+                if not plans.ingest(book, result):
                     continue
-                tables.lock(connection, config.pipeline, [table.table for table in result.tables])
-                changed += [_ingest_table(connection, config, result.generation, table) for table in result.tables]
+                tables.lock(book, [table.table for table in result.tables])
+                changed += [_ingest_table(book, config, result.generation, table) for table in result.tables]
             found.append(result.plan)
     if found:
         failpoints.reach("merge.after_ingest")
@@ -275,36 +267,31 @@ def _result(store: Store, pipeline: str, recorded: RecordedPlan) -> PlanResult |
     return result
 
 
-def _is_overtaken(connection: psycopg.Connection[Any], pipeline: str, recorded: RecordedPlan) -> bool:
+def _is_overtaken(ledger: Ledger, recorded: RecordedPlan) -> bool:
     """Whether every table of the plan is applied to the plan's end or beyond: its result could say nothing new."""
-    known = positions.all_of(connection, pipeline, recorded.generation)
+    known = positions.all_of(ledger, recorded.generation)
     applied = {table: position.applied_lsn for table, position in known.items()}
     return all((at := applied.get(table)) is not None and at >= end for table, end in recorded.tables.items())
 
 
-def _ingest_table(
-    connection: psycopg.Connection[Any], config: PipelineConfig, generation: int, result: TableResult
-) -> IngestedTable:
-    before = positions.all_of(connection, config.pipeline, generation).get(result.table)
+def _ingest_table(ledger: Ledger, config: PipelineConfig, generation: int, result: TableResult) -> IngestedTable:
+    before = positions.all_of(ledger, generation).get(result.table)
     positions.rise(
-        connection,
-        config.pipeline,
+        ledger,
         generation,
         result.table,
         history_lsn=result.history_lsn,
         current_lsn=result.current_lsn,
     )
-    after = positions.all_of(connection, config.pipeline, generation)[result.table]
+    after = positions.all_of(ledger, generation)[result.table]
     parked = False
     if result.error is None:
-        tables.succeeded(connection, config.pipeline, result.table, result.holes)
+        tables.succeeded(ledger, result.table, result.holes)
     elif not is_of_no_table(result.error):
-        parked = tables.failed(
-            connection, config.pipeline, result.table, result.error, park_after=config.bounds.park_after
-        )
-    chunks.keep_results(connection, config.pipeline, result.chunks)
-    backfills.keep_swept(connection, config.pipeline, result.swept)
-    ended = backfills.complete(connection, config.pipeline, generation, result.table, after.applied_lsn)
+        parked = tables.failed(ledger, result.table, result.error, park_after=config.bounds.park_after)
+    chunks.keep_results(ledger, result.chunks)
+    backfills.keep_swept(ledger, result.swept)
+    ended = backfills.complete(ledger, generation, result.table, after.applied_lsn)
     if ended is not None:
         log.info("Backfill %s of %s is applied, as of %s", ended.backfill, ended.table, ended.complete_lsn)
     return IngestedTable(

@@ -14,7 +14,7 @@ from itertools import groupby
 from tidemark.capture.merging import Ingested, IngestedTable
 from tidemark.config import PipelineConfig
 from tidemark.ledger import batches
-from tidemark.ledger.connection import connect
+from tidemark.ledger.connection import open_ledger
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
 
@@ -42,10 +42,10 @@ def moved(config: PipelineConfig, ingested: Iterable[Ingested], *, ledger: str, 
         key=lambda table: (table.table, table.generation),
     )
     found = []
-    with connect(ledger) as connection:
+    with open_ledger(ledger, config.pipeline) as book:
         for (table, generation), group in groupby(risen, key=lambda table: (table.table, table.generation)):
             steps = sorted(group, key=_end)
-            committed_at = batches.last_committed_at(connection, config.pipeline, generation, _end(steps[-1]))
+            committed_at = batches.last_committed_at(book, generation, _end(steps[-1]))
             found.append(
                 MovedTable(
                     table=TableName.parse(table),

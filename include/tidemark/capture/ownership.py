@@ -24,6 +24,7 @@ from tidemark.formats import layout
 from tidemark.formats.generation_file import GenerationFile
 from tidemark.ledger import belongings, generations
 from tidemark.ledger.belongings import Belonging, Kind
+from tidemark.ledger.connection import Ledger
 from tidemark.ledger.leases import Lease
 from tidemark.lsn import Lsn
 from tidemark.source import publication
@@ -40,15 +41,13 @@ def thing(source: psycopg.Connection[Any], kind: Kind, name: str) -> Belonging:
     return Belonging(kind, row[0], row[1], name)
 
 
-def is_own_slot(
-    config: PipelineConfig, source: psycopg.Connection[Any], ledger: psycopg.Connection[Any], store: Store
-) -> bool:
+def is_own_slot(config: PipelineConfig, source: psycopg.Connection[Any], ledger: Ledger, store: Store) -> bool:
     """Whether the slot that the file names is the pipeline's own."""
     named = thing(source, "slot", config.slot)
-    if belongings.is_own(ledger, config.pipeline, named):
+    if belongings.is_own(ledger, named):
         return True
     # A ledger that was lost comes back from staging with the first drain; what it will know counts already.
-    return generations.current(ledger, config.pipeline) is None and any(
+    return generations.current(ledger) is None and any(
         (opening.system_identifier, opening.slot) == (named.system_identifier, named.name)
         for number in staged_generations(store, config.pipeline)
         if (opening := _opening(store, config.pipeline, number)) is not None
@@ -80,7 +79,7 @@ def unknown(config: PipelineConfig, source: psycopg.Connection[Any], slot: SlotS
 
 
 def usable(
-    config: PipelineConfig, source: psycopg.Connection[Any], ledger: psycopg.Connection[Any], store: Store
+    config: PipelineConfig, source: psycopg.Connection[Any], ledger: Ledger, store: Store
 ) -> tuple[SlotState, Lsn]:
     """The pipeline's own slot and its confirmed LSN. Raises SlotUnknown where it is somebody else's, or what
     `source.slot.usable` raises."""
@@ -110,7 +109,7 @@ def require_own_publication(survey: Survey, work: PublicationWork) -> None:
     if not survey.config.manage_publication or not (work.add or work.drop) or survey.adopt_slot:
         return
     named = thing(survey.source, "publication", survey.config.publication)
-    if belongings.is_own(survey.ledger, survey.config.pipeline, named):
+    if belongings.is_own(survey.ledger, named):
         return
     changes = [f"{verb} {listed(names)}" for verb, names in (("add", work.add), ("take out", work.drop)) if names]
     raise PublicationUnknown(
@@ -125,13 +124,13 @@ def adopt(survey: Survey, lease: Lease) -> None:
     """Take slot and publication of the file, where they are there, for this pipeline's own from now on."""
     if slots.read_slot(survey.source, survey.config.slot) is not None:
         named = thing(survey.source, "slot", survey.config.slot)
-        if not belongings.is_own(survey.ledger, survey.config.pipeline, named):
+        if not belongings.is_own(survey.ledger, named):
             # Whoever reads it may have come since the look.
             refuse_other_reader(survey.config, survey.source, own=False)
             belongings.note(survey.ledger, lease, named, "adopted")
             survey.note("slot", f'Slot "{named.name}" is this pipeline\'s from now on')
     if publication.read(survey.source, survey.config.publication) is not None:
         named = thing(survey.source, "publication", survey.config.publication)
-        if not belongings.is_own(survey.ledger, survey.config.pipeline, named):
+        if not belongings.is_own(survey.ledger, named):
             belongings.note(survey.ledger, lease, named, "adopted")
             survey.note("publication", f'Publication "{named.name}" is this pipeline\'s from now on')

@@ -16,7 +16,7 @@ from tidemark.errors import BEGIN_ANEW, Move, leaf_of
 from tidemark.formats import layout
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.ledger import table_errors, tables
-from tidemark.ledger.connection import connect
+from tidemark.ledger.connection import open_ledger
 from tidemark.ledger.table_errors import TableErrors
 from tidemark.names import TableName
 from tidemark.wording import duration
@@ -26,17 +26,17 @@ def announce_parked(config: PipelineConfig, *, ledger: str, tell: Callable[[str]
     """Call `tell` with a message per table that was newly parked or has errors since the last time, and return the
     messages. Raises what `tell` raises."""
     messages = []
-    with connect(ledger) as connection:
-        for row in tables.all_of(connection, config.pipeline):
+    with open_ledger(ledger, config.pipeline) as book:
+        for row in tables.all_of(book):
             if row.state != "parked" or row.error is None or row.forgotten_at is not None:
                 continue
-            with connection.transaction():
-                if tables.notified(connection, config.pipeline, row.table):
+            with book.transaction():
+                if tables.notified(book, row.table):
                     messages.append(_message(config, row.table, row.error))
                     tell(messages[-1])
-        for found in table_errors.all_of(connection, config.pipeline):
-            with connection.transaction():
-                if table_errors.notified(connection, config.pipeline, found.table):
+        for found in table_errors.all_of(book):
+            with book.transaction():
+                if table_errors.notified(book, found.table):
                     messages.append(_of_preflight(config, found))
                     tell(messages[-1])
     return messages

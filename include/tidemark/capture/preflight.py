@@ -35,10 +35,10 @@ from tidemark.capture.survey import STATEMENT_TIMEOUT_S, Survey
 from tidemark.config import PipelineConfig
 from tidemark.errors import Move, SlotInvalidated, SlotNotReady, TidemarkError
 from tidemark.findings import Finding, Report, listed
-from tidemark.ledger import connection as ledger_sessions
 from tidemark.ledger import generations, joins, migrations, pipeline_files
 from tidemark.ledger import notes as ledger_notes
 from tidemark.ledger import tables as ledger_tables
+from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.leases import SLOT, hold
 from tidemark.names import TableName
 from tidemark.source import column_look, inspection, publication
@@ -116,8 +116,8 @@ class _Look:
 
     def leave_out_said_notes(self) -> None:
         notes = {str(finding) for finding in self.findings if finding.severity == "note"}
-        with ledger_sessions.connect(self.ledger_conninfo) as ledger:
-            new = ledger_notes.not_said_yet(ledger, self.config.pipeline, notes)
+        with open_ledger(self.ledger_conninfo, self.config.pipeline) as ledger:
+            new = ledger_notes.not_said_yet(ledger, notes)
         self.findings = [found for found in self.findings if found.severity != "note" or str(found) in new]
 
     @property
@@ -155,8 +155,8 @@ class _Look:
                     source, self.config, facts, self.findings, slot=None, captured=frozenset(), followed=()
                 )
                 return
-            with ledger_sessions.connect(self.ledger_conninfo) as ledger:
-                self.transport("ledger", self.config.ledger_connection, ledger)
+            with open_ledger(self.ledger_conninfo, self.config.pipeline) as ledger:
+                self.transport("ledger", self.config.ledger_connection, ledger.connection)
                 self.same_database(source, ledger)
                 survey = Survey(self.config, source, ledger, facts, self.adopt_slot, self.findings)
                 self.compare(survey, slot if own else None, slot)
@@ -165,8 +165,8 @@ class _Look:
         """What the file wants beside what source and ledger have; then what is missing is brought about, or said."""
         source, ledger = survey.source, survey.ledger
         if self.act:
-            pipeline_files.refuse_superseded(ledger, self.config.pipeline, self.config.digest, self.settle_s)
-        rows = ledger_tables.all_of(ledger, self.config.pipeline)
+            pipeline_files.refuse_superseded(ledger, self.config.digest, self.settle_s)
+        rows = ledger_tables.all_of(ledger)
         captured = frozenset(TableName.parse(row.table) for row in rows if row.captured)
         followed = () if survey.facts.standby else self.guarded(source, ledger)
         selected, published = table_findings.select(
@@ -186,9 +186,7 @@ class _Look:
                 table_findings.keep(survey, captured)
         self.findings += table_findings.backfill_findings(ledger, self.config)
 
-    def guarded(
-        self, source: psycopg.Connection[Any], ledger: psycopg.Connection[Any]
-    ) -> Collection[tuple[TableName, str]]:
+    def guarded(self, source: psycopg.Connection[Any], ledger: Ledger) -> Collection[tuple[TableName, str]]:
         """The masked and left-out columns that are followed under another name, each said."""
         stored = GuardBook(self.config, ledger, read_server(source)).stored()
         followed, findings = guard_findings(self.config, stored, column_look.look(source, stored))
@@ -199,7 +197,7 @@ class _Look:
         """Whether the slot is this pipeline's; None where it does not exist, or the ledger cannot be asked."""
         if slot is None or not self.ledger_ready:
             return None
-        with ledger_sessions.connect(self.ledger_conninfo) as ledger:
+        with open_ledger(self.ledger_conninfo, self.config.pipeline) as ledger:
             return ownership.is_own_slot(self.config, source, ledger, Store(self.config.lake))
 
     def slot_state(self, source: psycopg.Connection[Any], slot: SlotState, own: bool | None) -> None:
@@ -229,7 +227,7 @@ class _Look:
                 )
             )
 
-    def same_database(self, source: psycopg.Connection[Any], ledger: psycopg.Connection[Any]) -> None:
+    def same_database(self, source: psycopg.Connection[Any], ledger: Ledger) -> None:
         identity = "SELECT system_identifier::text, current_database()::text FROM pg_control_system()"
         if source.execute(identity).fetchone() == ledger.execute(identity).fetchone():
             self.findings.append(
@@ -250,17 +248,17 @@ class _Look:
         """Publication, slot, generation, tables: whatever is missing, under the lease `slot`, as a drain has it."""
         source, ledger, pipeline = survey.source, survey.ledger, self.config.pipeline
         look_again_at_marked(survey, selected)
-        same_file = pipeline_files.holds(ledger, pipeline, self.config.digest)
+        same_file = pipeline_files.holds(ledger, self.config.digest)
         if slot is not None and same_file and not (self.adopt_slot or _pending(survey, selected, published)):
             return
         with hold(self.ledger_conninfo, pipeline, SLOT, self.holder, wait_s=LEASE_WAIT_S) as lease:
-            pipeline_files.refuse_superseded(ledger, pipeline, self.config.digest, self.settle_s)
+            pipeline_files.refuse_superseded(ledger, self.config.digest, self.settle_s)
             # Another preflight may have done all of it meanwhile.
             published = publication.read(source, self.config.publication)
             # A table that left is recorded before it can come back, so that coming back is seen as a join; and before
             # its file holds, since a drain by that file passes it over.
             for left in leaving(survey, selected, published):
-                joins.leave(ledger, pipeline, left)
+                joins.leave(ledger, left)
             # Before anything else is done by it: a drain with another file waits from here on.
             pipeline_files.note(ledger, lease, self.config)
             if self.adopt_slot:
@@ -268,7 +266,7 @@ class _Look:
             look_first(GuardBook(self.config, ledger, read_server(source)), source, selected)
             if self.config.manage_publication:
                 bring_about_publication(survey, lease, selected)
-            opened = generations.current(ledger, pipeline)
+            opened = generations.current(ledger)
             slot = read_slot(source, self.config.slot)
             if slot is None and make_slot(survey, lease, self.source_conninfo):
                 survey.note("slot", f'Created slot "{self.config.slot}"')
@@ -283,7 +281,7 @@ def _pending(survey: Survey, selected: Matching, published: Publication | None) 
     work = publication_work(survey.config, selected, published, survey.facts)
     return bool(
         (survey.config.manage_publication and (work.create or work.add or work.drop))
-        or generations.current(survey.ledger, survey.config.pipeline) is None
+        or generations.current(survey.ledger) is None
         or leaving(survey, selected, published)
         or joining(survey, selected, published)
     )

@@ -18,9 +18,6 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from posixpath import dirname
-from typing import Any
-
-import psycopg
 
 from tidemark.errors import SchemaVersionTaken
 from tidemark.formats import layout
@@ -28,6 +25,7 @@ from tidemark.formats.generation_file import GenerationFile
 from tidemark.formats.manifest import BatchManifest
 from tidemark.formats.plan import MergePlan
 from tidemark.ledger import batches, generations, plans
+from tidemark.ledger.connection import Ledger
 from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import Lease
 from tidemark.lsn import Lsn
@@ -46,15 +44,13 @@ def staged_generations(store: Store, pipeline: str) -> list[int]:
     return sorted(int(name[1:]) for name in names if name.startswith("g") and name[1:].isdigit())
 
 
-def register_again(
-    ledger: psycopg.Connection[Any], store: Store, lease: Lease, still_sends: StillSends
-) -> list[BatchManifest]:
+def register_again(ledger: Ledger, store: Store, lease: Lease, still_sends: StillSends) -> list[BatchManifest]:
     """Bring the ledger level with staging and return what was registered. Needs the lease `slot`.
 
     Raises `SchemaVersionTaken` where a manifest cannot be registered, and cannot be done without either.
     """
     registered: list[BatchManifest] = []
-    generation = generations.current(ledger, lease.pipeline)
+    generation = generations.current(ledger)
     numbers = staged_generations(store, lease.pipeline)
     for number in numbers:
         if generation is not None and number < generation.number:
@@ -74,7 +70,7 @@ def register_again(
 
 
 def _register_chain(
-    ledger: psycopg.Connection[Any],
+    ledger: Ledger,
     store: Store,
     lease: Lease,
     generation: Generation,
@@ -85,7 +81,7 @@ def _register_chain(
     ours = {path: m for path, m in found.items() if _is_of(generation, m)}
     if not any(m.start_lsn == generation.staged_lsn for m in ours.values()):
         return []
-    unknown = _unknown_plans(ledger, store, lease.pipeline, generation.number)
+    unknown = _unknown_plans(ledger, store, generation.number)
     applied = [b for plan in unknown for t in plan.tables for b in t.batches]
     folders = {dirname(dirname(f.path)) for b in applied for f in b.files}
     claimed = {(b.start_lsn, b.end_lsn, claim) for b in applied if not b.files for claim in b.claims}
@@ -132,7 +128,7 @@ def _is_of(generation: Generation, manifest: BatchManifest) -> bool:
 
 
 def _open_again(
-    ledger: psycopg.Connection[Any], store: Store, lease: Lease, number: int, found: dict[str, BatchManifest]
+    ledger: Ledger, store: Store, lease: Lease, number: int, found: dict[str, BatchManifest]
 ) -> Generation | None:
     """Open a generation that only staging knows, where its oldest remaining batches begin: what lay below was applied
     before the retention took it. None where nothing says how it began."""
@@ -176,15 +172,15 @@ def _has_all_files(store: Store, manifest: BatchManifest) -> bool:
         return False
 
 
-def _unknown_plans(ledger: psycopg.Connection[Any], store: Store, pipeline: str, generation: int) -> list[MergePlan]:
+def _unknown_plans(ledger: Ledger, store: Store, generation: int) -> list[MergePlan]:
     """The plans in the lake that the ledger has no row of; a ledger that was not restored knows all but the newest."""
-    known = plans.recorded(ledger, pipeline)
+    known = plans.recorded(ledger)
     found = []
-    for name in store.list(layout.plans_root(pipeline)):
+    for name in store.list(layout.plans_root(ledger.pipeline)):
         if name in known:
             continue
         try:
-            plan = MergePlan.from_json(store.read(layout.plan_file(pipeline, name)).decode())
+            plan = MergePlan.from_json(store.read(layout.plan_file(ledger.pipeline, name)).decode())
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             continue
         if plan.generation == generation:

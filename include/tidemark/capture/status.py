@@ -21,8 +21,8 @@ from tidemark.capture.parked import ways_on
 from tidemark.config import PipelineConfig
 from tidemark.errors import TidemarkError
 from tidemark.formats import layout
-from tidemark.ledger import connection as ledger_sessions
 from tidemark.ledger import migrations, overview
+from tidemark.ledger.connection import open_ledger
 from tidemark.ledger.overview import PipelineStatus, TableStatus
 from tidemark.names import TableName
 from tidemark.schedule import longest_gap_s
@@ -193,9 +193,9 @@ def _slot(config: PipelineConfig, source: str | TidemarkError) -> tuple[SlotStat
 
 
 def _ledger(config: PipelineConfig, ledger: str | TidemarkError) -> PipelineStatus | None:
-    with ledger_sessions.connect(_conninfo(ledger)) as connection:
-        migrations.require(connection)
-        return overview.read(connection, config.pipeline)
+    with open_ledger(_conninfo(ledger), config.pipeline) as book:
+        migrations.require(book.connection)
+        return overview.read(book)
 
 
 def _lake(config: PipelineConfig, is_begun: bool) -> None:

@@ -9,6 +9,7 @@ import psycopg
 
 from tidemark.config import PipelineConfig
 from tidemark.findings import Finding
+from tidemark.ledger.connection import Ledger
 from tidemark.source.inspection import ServerFacts
 
 STATEMENT_TIMEOUT_S: Final = 30
@@ -23,7 +24,7 @@ class Survey:
 
     config: PipelineConfig
     source: psycopg.Connection[Any]
-    ledger: psycopg.Connection[Any]
+    ledger: Ledger
     facts: ServerFacts
     adopt_slot: bool
     findings: list[Finding]

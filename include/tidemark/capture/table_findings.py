@@ -21,6 +21,7 @@ from tidemark.errors import Move
 from tidemark.findings import Finding, listed
 from tidemark.ledger import table_errors
 from tidemark.ledger import tables as ledger_tables
+from tidemark.ledger.connection import Ledger
 from tidemark.ledger.table_errors import TableError
 from tidemark.names import TableName
 from tidemark.source import filter_role, inspection, publication
@@ -74,7 +75,7 @@ def keep(survey: Survey, captured: frozenset[TableName]) -> None:
                 TableError(finding.check, finding.message, finding.remedy, finding.bars)
             )
     barred = {str(table) for table in barred_by(survey.findings, captured)}
-    table_errors.keep(survey.ledger, survey.config.pipeline, errors, barred)
+    table_errors.keep(survey.ledger, errors, barred)
 
 
 def barred_by(findings: Iterable[Finding], captured: frozenset[TableName]) -> frozenset[TableName]:
@@ -93,9 +94,9 @@ def captured_tables(found: Matching, published: Publication | None) -> list[Sour
     return [] if published is None else [table for table in found.tables if table.table in published.covered]
 
 
-def backfill_findings(ledger: psycopg.Connection[Any], config: PipelineConfig) -> Iterator[Finding]:
+def backfill_findings(ledger: Ledger, config: PipelineConfig) -> Iterator[Finding]:
     reasons: dict[str, list[str]] = {}
-    for row in ledger_tables.all_of(ledger, config.pipeline):
+    for row in ledger_tables.all_of(ledger):
         if row.captured and row.needs_backfill:
             reasons.setdefault(row.backfill_reason or "", []).append(row.table)
     for reason, names in reasons.items():

@@ -24,7 +24,7 @@ from tidemark.config import PipelineConfig
 from tidemark.errors import GenerationStale, TidemarkError
 from tidemark.findings import listed
 from tidemark.ledger import batches, chunks, generations, migrations, positions, tables
-from tidemark.ledger.connection import connect
+from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.generations import Generation
 from tidemark.lsn import Lsn
 from tidemark.source import slot as slots
@@ -51,13 +51,13 @@ def changes_waiting(
 ) -> Waiting:
     """Look once; never waits. Whatever is wrong with slot or generation is work for the drain, which says it. `now` is
     the clock of those who drain, by which a heartbeat was written."""
-    with connect(ledger) as book:
-        migrations.require(book)
-        generation = generations.current(book, config.pipeline)
+    with open_ledger(ledger, config.pipeline) as book:
+        migrations.require(book.connection)
+        generation = generations.current(book)
         if generation is None:
             return Waiting(True, "no generation is open yet")
         found = _in_ledger(book, config, generation, now())
-        confirmable = positions.confirmable(book, config.pipeline)
+        confirmable = positions.confirmable(book)
     if found is not None:
         return Waiting(True, found)
     if config.slot != generation.slot:
@@ -77,16 +77,14 @@ def changes_waiting(
     return Waiting(False, f"nothing above {generation.staged_lsn}") if found is None else Waiting(True, found)
 
 
-def _in_ledger(
-    book: psycopg.Connection[Any], config: PipelineConfig, generation: Generation, now: datetime
-) -> str | None:
+def _in_ledger(book: Ledger, config: PipelineConfig, generation: Generation, now: datetime) -> str | None:
     """What the ledger alone knows to be left over; None where that is nothing."""
-    due = tables.due(book, config.pipeline, config.bounds.unpark_retry_s)
-    counts = batches.unapplied_counts(book, config.pipeline, due)
+    due = tables.due(book, config.bounds.unpark_retry_s)
+    counts = batches.unapplied_counts(book, due)
     if counts:
         number = sum(counts.values())
         return f"{counted(number, 'batch')} {plural(number, 'is')} not applied to {listed(counts)}"
-    unclaimed = chunks.unclaimed(book, config.pipeline)
+    unclaimed = chunks.unclaimed(book)
     if unclaimed:
         number = len(unclaimed)
         of = listed(sorted({chunk.table for chunk in unclaimed}))

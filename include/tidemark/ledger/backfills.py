@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
-import psycopg
 from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
 from tidemark.ledger import tables
+from tidemark.ledger.connection import Ledger
 from tidemark.lsn import Lsn, WalPoint
 
 Mode = Literal["chunks", "exported_snapshot", "keys"]
@@ -82,53 +82,53 @@ class NewRange:
     keys: tuple[Key, ...] | None = None
 
 
-def open_of(connection: psycopg.Connection[Any], pipeline: str, table: str) -> Backfill | None:
+def open_of(ledger: Ledger, table: str) -> Backfill | None:
     """The table's open backfill, None without one."""
-    found = _select(connection, """pipeline = %s AND "table" = %s AND state = 'open'""", (pipeline, table))
+    found = _select(ledger, """pipeline = %s AND "table" = %s AND state = 'open'""", (ledger.pipeline, table))
     return found[0] if found else None
 
 
-def one(connection: psycopg.Connection[Any], pipeline: str, backfill: str) -> Backfill | None:
+def one(ledger: Ledger, backfill: str) -> Backfill | None:
     """The backfill of this id, whatever its state."""
-    found = _select(connection, "pipeline = %s AND backfill = %s", (pipeline, backfill))
+    found = _select(ledger, "pipeline = %s AND backfill = %s", (ledger.pipeline, backfill))
     return found[0] if found else None
 
 
-def of_run(connection: psycopg.Connection[Any], pipeline: str, run_id: str) -> list[Backfill]:
+def of_run(ledger: Ledger, run_id: str) -> list[Backfill]:
     """The backfills that this DAG run reads or read, whatever their state, by table."""
-    return _select(connection, "pipeline = %s AND run_id = %s", (pipeline, run_id))
+    return _select(ledger, "pipeline = %s AND run_id = %s", (ledger.pipeline, run_id))
 
 
-def all_open(connection: psycopg.Connection[Any], pipeline: str) -> list[Backfill]:
+def all_open(ledger: Ledger) -> list[Backfill]:
     """Every open backfill of the pipeline, by table."""
-    return _select(connection, "pipeline = %s AND state = 'open'", (pipeline,))
+    return _select(ledger, "pipeline = %s AND state = 'open'", (ledger.pipeline,))
 
 
-def tables_tried_within(connection: psycopg.Connection[Any], pipeline: str, seconds: float) -> set[str]:
+def tables_tried_within(ledger: Ledger, seconds: float) -> set[str]:
     """The tables of which a backfill was begun, adopted or read on within the last `seconds`."""
-    rows = connection.execute(
+    rows = ledger.execute(
         'SELECT DISTINCT "table" FROM tidemark.backfills '
         "WHERE pipeline = %s AND active_at > clock_timestamp() - make_interval(secs => %s)",
-        (pipeline, seconds),
+        (ledger.pipeline, seconds),
     )
     return {table for (table,) in rows}
 
 
-def _select(connection: psycopg.Connection[Any], condition: str, values: tuple[Any, ...]) -> list[Backfill]:
-    with connection.cursor(row_factory=class_row(Backfill)) as cursor:
+def _select(ledger: Ledger, condition: str, values: tuple[Any, ...]) -> list[Backfill]:
+    with ledger.connection.cursor(row_factory=class_row(Backfill)) as cursor:
         query = f'SELECT {_COLUMNS} FROM tidemark.backfills b WHERE {condition} ORDER BY "table", opened_at, backfill'
         return cursor.execute(query.encode(), values).fetchall()
 
 
-def create(connection: psycopg.Connection[Any], backfill: Backfill, ranges: Sequence[NewRange]) -> bool:
+def create(ledger: Ledger, backfill: Backfill, ranges: Sequence[NewRange]) -> bool:
     """Open the backfill with its ranges, numbered from 1; at least one. False, and nothing is written, where the table
     has an open one meanwhile, or the backfill's generation, on its timeline, is not the open one."""
     if not ranges:
         raise ValueError(f"backfill {backfill.backfill} of {backfill.table} has no range to read")
-    with connection.transaction():
+    with ledger.transaction():
         # Opening a generation locks this row and closes the open backfills: this one is seen by it, or sees it.
-        connection.execute("SELECT 1 FROM tidemark.pipelines WHERE pipeline = %s FOR KEY SHARE", (backfill.pipeline,))
-        opened = connection.execute(
+        ledger.execute("SELECT 1 FROM tidemark.pipelines WHERE pipeline = %s FOR KEY SHARE", (backfill.pipeline,))
+        opened = ledger.execute(
             """
             INSERT INTO tidemark.backfills
                    (pipeline, backfill, "table", generation, mode, row_filter, chunk_rows, run_id, snapshot,
@@ -161,21 +161,21 @@ def create(connection: psycopg.Connection[Any], backfill: Backfill, ranges: Sequ
         ).rowcount
         if opened != 1:
             return False
-        add_ranges(connection, backfill.pipeline, backfill.backfill, ranges)
+        add_ranges(ledger, backfill.backfill, ranges)
     return True
 
 
-def add_ranges(connection: psycopg.Connection[Any], pipeline: str, backfill: str, ranges: Iterable[NewRange]) -> None:
+def add_ranges(ledger: Ledger, backfill: str, ranges: Iterable[NewRange]) -> None:
     """Give the backfill more to read. The caller has its row locked, or has just made it."""
     for part in ranges:
-        connection.execute(
+        ledger.execute(
             """
             INSERT INTO tidemark.ranges (pipeline, backfill, range, lower, upper, keys)
             SELECT %(pipeline)s, %(backfill)s, 1 + coalesce(max(range), 0), %(lower)s, %(upper)s, %(keys)s
               FROM tidemark.ranges WHERE pipeline = %(pipeline)s AND backfill = %(backfill)s
             """,
             {
-                "pipeline": pipeline,
+                "pipeline": ledger.pipeline,
                 "backfill": backfill,
                 "lower": None if part.lower is None else list(part.lower),
                 "upper": None if part.upper is None else list(part.upper),
@@ -184,40 +184,39 @@ def add_ranges(connection: psycopg.Connection[Any], pipeline: str, backfill: str
         )
 
 
-def adopt(connection: psycopg.Connection[Any], pipeline: str, backfill: str, run_id: str) -> bool:
+def adopt(ledger: Ledger, backfill: str, run_id: str) -> bool:
     """Let another DAG run read on. False where the backfill is not open any more."""
     return (
-        connection.execute(
+        ledger.execute(
             "UPDATE tidemark.backfills SET run_id = %s, active_at = clock_timestamp() "
             "WHERE pipeline = %s AND backfill = %s AND state = 'open'",
-            (run_id, pipeline, backfill),
+            (run_id, ledger.pipeline, backfill),
         ).rowcount
         == 1
     )
 
 
-def touch(connection: psycopg.Connection[Any], pipeline: str, backfill: str) -> bool:
+def touch(ledger: Ledger, backfill: str) -> bool:
     """Note that somebody works on the backfill now. False where it is not open any more."""
     return (
-        connection.execute(
+        ledger.execute(
             "UPDATE tidemark.backfills SET active_at = clock_timestamp() "
             "WHERE pipeline = %s AND backfill = %s AND state = 'open'",
-            (pipeline, backfill),
+            (ledger.pipeline, backfill),
         ).rowcount
         == 1
     )
 
 
-def close(connection: psycopg.Connection[Any], pipeline: str, backfill: str, reason: str) -> bool:
+def close(ledger: Ledger, backfill: str, reason: str) -> bool:
     """End the backfill before it was applied: no batch staged from now on claims anything of it; what was claimed is
     merged. `reason` is a sentence for people. False where it is not open any more."""
-    with connection.transaction():
-        return _end(connection, pipeline, backfill, state="closed", reason=reason, complete_lsn=None)
+    with ledger.transaction():
+        return _end(ledger, backfill, state="closed", reason=reason, complete_lsn=None)
 
 
 def _end(
-    connection: psycopg.Connection[Any],
-    pipeline: str,
+    ledger: Ledger,
     backfill: str,
     *,
     state: State,
@@ -225,28 +224,28 @@ def _end(
     complete_lsn: Lsn | None,
 ) -> bool:
     """The table's row first, as everywhere: its holes, which the open backfill might have filled, mark it now."""
-    known = one(connection, pipeline, backfill)
+    known = one(ledger, backfill)
     if known is None:
         return False
-    tables.lock(connection, pipeline, [known.table])
-    ended = connection.execute(
+    tables.lock(ledger, [known.table])
+    ended = ledger.execute(
         """
         UPDATE tidemark.backfills
            SET state = %s, state_reason = %s, complete_lsn = %s, ended_at = clock_timestamp()
          WHERE pipeline = %s AND backfill = %s AND state = 'open'
         """,
-        (state, reason, complete_lsn, pipeline, backfill),
+        (state, reason, complete_lsn, ledger.pipeline, backfill),
     ).rowcount
     if ended == 1:
-        tables.mark_holes(connection, pipeline, known.table)
+        tables.mark_holes(ledger, known.table)
     return ended == 1
 
 
-def close_idle(connection: psycopg.Connection[Any], pipeline: str, idle_s: float) -> list[Backfill]:
+def close_idle(ledger: Ledger, idle_s: float) -> list[Backfill]:
     """Close the open backfills that have something left to read and that nobody worked on for `idle_s`; those with
     everything read only wait for a drain or a merge."""
     idle = _select(
-        connection,
+        ledger,
         """
         pipeline = %s AND state = 'open' AND active_at < clock_timestamp() - make_interval(secs => %s)
         AND EXISTS (SELECT 1 FROM tidemark.ranges r
@@ -255,11 +254,11 @@ def close_idle(connection: psycopg.Connection[Any], pipeline: str, idle_s: float
                          WHERE l.pipeline = b.pipeline AND starts_with(l.name, 'range:' || b.backfill || ':')
                            AND l.expires_at >= clock_timestamp())
         """,
-        (pipeline, idle_s),
+        (ledger.pipeline, idle_s),
     )
     reason = "nobody read on since {:%Y-%m-%d %H:%M:%S} UTC"
-    closed = [b.backfill for b in idle if close(connection, pipeline, b.backfill, reason.format(_utc(b.active_at)))]
-    return _select(connection, "pipeline = %s AND backfill = ANY(%s)", (pipeline, closed))
+    closed = [b.backfill for b in idle if close(ledger, b.backfill, reason.format(_utc(b.active_at)))]
+    return _select(ledger, "pipeline = %s AND backfill = ANY(%s)", (ledger.pipeline, closed))
 
 
 def _utc(moment: datetime | None) -> datetime:
@@ -267,27 +266,25 @@ def _utc(moment: datetime | None) -> datetime:
     return moment.astimezone(UTC)
 
 
-def close_older(connection: psycopg.Connection[Any], pipeline: str, generation: int) -> None:
+def close_older(ledger: Ledger, generation: int) -> None:
     """Close what was opened in a generation below: its snapshots are compared with transaction ids of that one alone.
     Called where the generation opens, in that transaction."""
-    connection.execute(
+    ledger.execute(
         """
         UPDATE tidemark.backfills
            SET state = 'closed', ended_at = clock_timestamp(), state_reason = %s
          WHERE pipeline = %s AND generation < %s AND state = 'open'
         """,
-        (f"generation {generation} was opened", pipeline, generation),
+        (f"generation {generation} was opened", ledger.pipeline, generation),
     )
 
 
-def follow(
-    connection: psycopg.Connection[Any], pipeline: str, left_lsn: Lsn, snapshot: str, seen: WalPoint
-) -> list[str]:
+def follow(ledger: Ledger, left_lsn: Lsn, snapshot: str, seen: WalPoint) -> list[str]:
     """Let the open backfills be read on the timeline of `seen`; those whose snapshot lies above the point where the
     earlier one was left take `snapshot`. Their tables are returned. Nothing of those is claimed: a claimed chunk was
     read after its backfill's snapshot, and lies below that point. Each row is written, so that a reader that records
     a chunk of the earlier timeline meets the new one."""
-    rows = connection.execute(
+    rows = ledger.execute(
         """
         UPDATE tidemark.backfills b
            SET timeline = %(timeline)s,
@@ -303,53 +300,52 @@ def follow(
             "snapshot": snapshot,
             "lsn": seen.lsn,
             "left": left_lsn,
-            "pipeline": pipeline,
+            "pipeline": ledger.pipeline,
         },
     ).fetchall()
     return sorted(table for table, is_lost in rows if is_lost)
 
 
-def keep_swept(connection: psycopg.Connection[Any], pipeline: str, swept: Mapping[str, int]) -> None:
+def keep_swept(ledger: Ledger, swept: Mapping[str, int]) -> None:
     """What a plan's result says that it swept; written over, since a plan may be repeated."""
     for backfill, count in sorted(swept.items()):
-        connection.execute(
+        ledger.execute(
             "UPDATE tidemark.backfills SET swept = %s WHERE pipeline = %s AND backfill = %s",
-            (count, pipeline, backfill),
+            (count, ledger.pipeline, backfill),
         )
 
 
-def complete(
-    connection: psycopg.Connection[Any], pipeline: str, generation: int, table: str, applied_lsn: Lsn | None
-) -> Backfill | None:
+def complete(ledger: Ledger, generation: int, table: str, applied_lsn: Lsn | None) -> Backfill | None:
     """End the table's open backfill if all of it is read, claimed and, as `applied_lsn` says, merged; it is returned
     the one time that this is done. With the whole table it takes the table's mark away, unless something asked for a
     backfill again since it was opened. The caller has the table's row locked."""
-    known = open_of(connection, pipeline, table)
+    known = open_of(ledger, table)
     if known is None or known.generation != generation or applied_lsn is None:
         return None
-    connection.execute(
-        "SELECT 1 FROM tidemark.backfills WHERE pipeline = %s AND backfill = %s FOR UPDATE", (pipeline, known.backfill)
+    ledger.execute(
+        "SELECT 1 FROM tidemark.backfills WHERE pipeline = %s AND backfill = %s FOR UPDATE",
+        (ledger.pipeline, known.backfill),
     )
-    last = _last_claim(connection, pipeline, known.backfill)
+    last = _last_claim(ledger, known.backfill)
     if last is None or applied_lsn < last:
         return None
     if known.whole_table:
-        connection.execute(
+        ledger.execute(
             """
             UPDATE tidemark.tables
                SET needs_backfill = false, backfill_kind = NULL, backfill_reason = NULL, backfill_since = NULL
              WHERE pipeline = %s AND "table" = %s AND (marked_at IS NULL OR marked_at <= %s)
             """,
-            (pipeline, table, known.opened_at),
+            (ledger.pipeline, table, known.opened_at),
         )
-    if not _end(connection, pipeline, known.backfill, state="applied", reason=None, complete_lsn=last):
+    if not _end(ledger, known.backfill, state="applied", reason=None, complete_lsn=last):
         return None
-    return one(connection, pipeline, known.backfill)
+    return one(ledger, known.backfill)
 
 
-def _last_claim(connection: psycopg.Connection[Any], pipeline: str, backfill: str) -> Lsn | None:
+def _last_claim(ledger: Ledger, backfill: str) -> Lsn | None:
     """End of the batch that claimed the backfill's last chunk; None while something is unread or unclaimed."""
-    row = connection.execute(
+    row = ledger.execute(
         """
         SELECT max(c.claimed_lsn) FROM tidemark.chunks c
          WHERE c.pipeline = %(pipeline)s AND c.backfill = %(backfill)s AND c.rejected IS NULL
@@ -357,6 +353,6 @@ def _last_claim(connection: psycopg.Connection[Any], pipeline: str, backfill: st
                             WHERE r.pipeline = %(pipeline)s AND r.backfill = %(backfill)s AND NOT r.done)
         HAVING bool_and(c.claimed_lsn IS NOT NULL)
         """,
-        {"pipeline": pipeline, "backfill": backfill},
+        {"pipeline": ledger.pipeline, "backfill": backfill},
     ).fetchone()
     return None if row is None else row[0]

@@ -17,7 +17,6 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
-import psycopg
 from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
@@ -25,6 +24,7 @@ from tidemark.errors import SchemaVersionClash, SchemaVersionTaken, StagedMoved
 from tidemark.formats.manifest import BatchManifest, Claim, StagedFile, Sweep, TableChanges
 from tidemark.ledger import chunks, generations, tables
 from tidemark.ledger.chunks import Rejection
+from tidemark.ledger.connection import Ledger
 from tidemark.ledger.leases import SLOT, Lease
 from tidemark.lsn import Lsn
 from tidemark.schema.table import TableSchema
@@ -74,7 +74,7 @@ class TouchedTable:
 
 
 def register(
-    connection: psycopg.Connection[Any],
+    ledger: Ledger,
     lease: Lease,
     manifest: BatchManifest,
     manifest_path: str,
@@ -94,57 +94,55 @@ def register(
         raise ValueError(
             f"no batch of pipeline {lease.pipeline}: {manifest.pipeline} [{manifest.start_lsn}, {manifest.end_lsn})"
         )
-    with connection.transaction():
-        lease.check(connection, SLOT)
-        if _is_registered(connection, manifest):
+    with ledger.transaction():
+        lease.check(ledger, SLOT)
+        if _is_registered(ledger, manifest):
             return False
-        _extend_chain(connection, manifest)
+        _extend_chain(ledger, manifest)
         touched = [t for t in manifest.tables if t.files or t.claims]
-        _insert_batch(connection, manifest, manifest_path, touched)
-        _lock_tables(connection, manifest, touched)
+        _insert_batch(ledger, manifest, manifest_path, touched)
+        _lock_tables(ledger, manifest, touched)
         for table in touched:
-            _insert_table(connection, manifest, table)
+            _insert_table(ledger, manifest, table)
         streamed = {(table.table, file.schema_version) for table in touched for file in table.files}
         for schema in manifest.schemas:
-            _keep_version(connection, manifest, schema, streamed=(str(schema.table), schema.version) in streamed)
+            _keep_version(ledger, manifest, schema, streamed=(str(schema.table), schema.version) in streamed)
         for table_id, fingerprint in manifest.fingerprints.items():
-            tables.keep_fingerprint(connection, manifest.pipeline, table_id, fingerprint)
+            tables.keep_fingerprint(ledger, table_id, fingerprint)
         for mark in manifest.marks:
-            tables.mark(connection, manifest.pipeline, mark)
-        _claim(connection, manifest, rejected, again)
+            tables.mark(ledger, mark)
+        _claim(ledger, manifest, rejected, again)
     return True
 
 
-def _lock_tables(connection: psycopg.Connection[Any], manifest: BatchManifest, touched: list[TableChanges]) -> None:
+def _lock_tables(ledger: Ledger, manifest: BatchManifest, touched: list[TableChanges]) -> None:
     """The rows of all tables that the manifest says something of, which are made where they are missing. A reader that
     adopts a version of one of them waits, or was waited for."""
     named = {t.table for t in touched} | {str(s.table) for s in manifest.schemas} | set(manifest.fingerprints)
     named |= {mark.table for mark in manifest.marks}
     for table in sorted(named):
-        tables.add(connection, manifest.pipeline, table)
-    tables.lock(connection, manifest.pipeline, named)
+        tables.add(ledger, table)
+    tables.lock(ledger, named)
 
 
-def _claim(
-    connection: psycopg.Connection[Any], manifest: BatchManifest, rejected: Sequence[Rejection], again: bool
-) -> None:
+def _claim(ledger: Ledger, manifest: BatchManifest, rejected: Sequence[Rejection], again: bool) -> None:
     taking = [table for table in manifest.tables if table.claims]
     ids = {claim.backfill for table in taking for claim in table.claims} | {r.backfill for r in rejected}
     if not ids:
         return
-    chunks.lock_backfills(connection, manifest.pipeline, ids)
+    chunks.lock_backfills(ledger, ids)
     take = chunks.claim_again if again else chunks.claim
     for table in taking:
-        take(connection, manifest.pipeline, manifest.generation, manifest.end_lsn, table.claims)
+        take(ledger, manifest.generation, manifest.end_lsn, table.claims)
     for rejection in rejected:
-        chunks.reject(connection, manifest.pipeline, rejection)
+        chunks.reject(ledger, rejection)
     if not again:
         for table in taking:
-            chunks.require_sweeps(connection, manifest.pipeline, table.sweeps)
+            chunks.require_sweeps(ledger, table.sweeps)
 
 
-def _is_registered(connection: psycopg.Connection[Any], manifest: BatchManifest) -> bool:
-    row = connection.execute(
+def _is_registered(ledger: Ledger, manifest: BatchManifest) -> bool:
+    row = ledger.execute(
         "SELECT 1 FROM tidemark.batches "
         "WHERE pipeline = %s AND generation = %s AND start_lsn = %s AND end_lsn = %s AND attempt = %s",
         (manifest.pipeline, manifest.generation, manifest.start_lsn, manifest.end_lsn, manifest.attempt),
@@ -152,10 +150,10 @@ def _is_registered(connection: psycopg.Connection[Any], manifest: BatchManifest)
     return row is not None
 
 
-def _extend_chain(connection: psycopg.Connection[Any], manifest: BatchManifest) -> None:
+def _extend_chain(ledger: Ledger, manifest: BatchManifest) -> None:
     """The compare-and-set of R4: the open generation's staged LSN must be the batch's start, and becomes its end."""
     heartbeat_at = None if manifest.heartbeat_lsn is None else manifest.created_at
-    moved = connection.execute(
+    moved = ledger.execute(
         """
         UPDATE tidemark.generations
            SET staged_lsn = %(end)s, heartbeat_lsn = coalesce(%(heartbeat)s, heartbeat_lsn),
@@ -173,14 +171,12 @@ def _extend_chain(connection: psycopg.Connection[Any], manifest: BatchManifest) 
         },
     ).rowcount
     if moved != 1:
-        staged_lsn = staged(connection, manifest.pipeline)
+        staged_lsn = staged(ledger)
         raise StagedMoved(pipeline=manifest.pipeline, start_lsn=manifest.start_lsn, staged_lsn=staged_lsn)
 
 
-def _insert_batch(
-    connection: psycopg.Connection[Any], manifest: BatchManifest, manifest_path: str, touched: list[TableChanges]
-) -> None:
-    connection.execute(
+def _insert_batch(ledger: Ledger, manifest: BatchManifest, manifest_path: str, touched: list[TableChanges]) -> None:
+    ledger.execute(
         """
         INSERT INTO tidemark.batches
                (pipeline, generation, start_lsn, end_lsn, attempt, run_id, manifest, created_at, changes, bytes,
@@ -206,8 +202,8 @@ def _insert_batch(
     )
 
 
-def _insert_table(connection: psycopg.Connection[Any], manifest: BatchManifest, table: TableChanges) -> None:
-    connection.execute(
+def _insert_table(ledger: Ledger, manifest: BatchManifest, table: TableChanges) -> None:
+    ledger.execute(
         """
         INSERT INTO tidemark.batch_tables
                (pipeline, generation, "table", start_lsn, end_lsn, files, counts, converted, unchanged, moved,
@@ -234,17 +230,15 @@ def _insert_table(connection: psycopg.Connection[Any], manifest: BatchManifest, 
     )
 
 
-def _keep_version(
-    connection: psycopg.Connection[Any], manifest: BatchManifest, schema: TableSchema, *, streamed: bool
-) -> None:
+def _keep_version(ledger: Ledger, manifest: BatchManifest, schema: TableSchema, *, streamed: bool) -> None:
     """`streamed`: the batch holds changes that follow it, not rows of chunks alone."""
-    known = connection.execute(
+    known = ledger.execute(
         "SELECT definition, streamed FROM tidemark.schema_versions "
         'WHERE pipeline = %s AND "table" = %s AND version = %s',
         (manifest.pipeline, str(schema.table), schema.version),
     ).fetchone()
     if known is None:
-        connection.execute(
+        ledger.execute(
             'INSERT INTO tidemark.schema_versions (pipeline, "table", version, definition, generation, start_lsn, '
             "streamed) VALUES (%s, %s, %s, %s, %s, %s, %s)",
             (
@@ -262,71 +256,68 @@ def _keep_version(
         clash = SchemaVersionClash if known[1] else SchemaVersionTaken
         raise clash(version=schema.version, table=schema.table, pipeline=manifest.pipeline)
     if streamed and not known[1]:
-        connection.execute(
+        ledger.execute(
             "UPDATE tidemark.schema_versions SET streamed = true, generation = %s, start_lsn = %s "
             'WHERE pipeline = %s AND "table" = %s AND version = %s',
             (manifest.generation, manifest.start_lsn, manifest.pipeline, str(schema.table), schema.version),
         )
 
 
-def of_run(connection: psycopg.Connection[Any], pipeline: str, run_id: str) -> list[Batch]:
+def of_run(ledger: Ledger, run_id: str) -> list[Batch]:
     """The batches that this run registered, in order."""
-    return _batches(connection, "pipeline = %s AND run_id = %s", (pipeline, run_id))
+    return _batches(ledger, "pipeline = %s AND run_id = %s", (ledger.pipeline, run_id))
 
 
-def after(connection: psycopg.Connection[Any], pipeline: str, generation: int, lsn: Lsn) -> list[Batch]:
+def after(ledger: Ledger, generation: int, lsn: Lsn) -> list[Batch]:
     """The generation's batches that end above `lsn`, in order."""
-    return _batches(connection, "pipeline = %s AND generation = %s AND end_lsn > %s", (pipeline, generation, lsn))
+    return _batches(ledger, "pipeline = %s AND generation = %s AND end_lsn > %s", (ledger.pipeline, generation, lsn))
 
 
-def _batches(connection: psycopg.Connection[Any], condition: str, values: tuple[Any, ...]) -> list[Batch]:
-    with connection.cursor(row_factory=class_row(Batch)) as cursor:
+def _batches(ledger: Ledger, condition: str, values: tuple[Any, ...]) -> list[Batch]:
+    with ledger.connection.cursor(row_factory=class_row(Batch)) as cursor:
         query = f"SELECT {_COLUMNS} FROM tidemark.batches WHERE {condition} ORDER BY generation, end_lsn"
         return cursor.execute(query.encode(), values).fetchall()
 
 
-def staged(connection: psycopg.Connection[Any], pipeline: str) -> Lsn:
+def staged(ledger: Ledger) -> Lsn:
     """The end of the chain of the open generation. Raises `GenerationMissing` before the pipeline's first run."""
-    return generations.required(connection, pipeline).staged_lsn
+    return generations.required(ledger).staged_lsn
 
 
-def unapplied(connection: psycopg.Connection[Any], pipeline: str, generation: int | None = None) -> list[TouchedTable]:
+def unapplied(ledger: Ledger, generation: int | None = None) -> list[TouchedTable]:
     """Every table's registered and unapplied batches, of all tables whatever their state, ordered by generation,
     table and LSN.
 
     Batches of an older generation come first: they must be merged before those of a newer one (R1).
     """
     return _touched(
-        connection,
+        ledger,
         "tidemark.unapplied b WHERE b.pipeline = %s AND (%s::int IS NULL OR b.generation = %s)",
-        (pipeline, generation, generation),
+        (ledger.pipeline, generation, generation),
     )
 
 
-def unapplied_counts(connection: psycopg.Connection[Any], pipeline: str, names: Iterable[str]) -> dict[str, int]:
+def unapplied_counts(ledger: Ledger, names: Iterable[str]) -> dict[str, int]:
     """How many batches wait to be applied to each of the tables, by name; tables for which none waits are left out."""
-    rows = connection.execute(
+    rows = ledger.execute(
         'SELECT "table", count(*) FROM tidemark.unapplied '
         'WHERE pipeline = %s AND "table" = ANY(%s) GROUP BY 1 ORDER BY 1',
-        (pipeline, sorted(names)),
+        (ledger.pipeline, sorted(names)),
     )
     return dict(rows.fetchall())
 
 
-def last_committed_at(
-    connection: psycopg.Connection[Any], pipeline: str, generation: int, end_lsn: Lsn
-) -> datetime | None:
+def last_committed_at(ledger: Ledger, generation: int, end_lsn: Lsn) -> datetime | None:
     """When the newest change of the batch that ends there was committed; None without such a batch or change."""
-    row = connection.execute(
+    row = ledger.execute(
         "SELECT last_committed_at FROM tidemark.batches WHERE pipeline = %s AND generation = %s AND end_lsn = %s",
-        (pipeline, generation, end_lsn),
+        (ledger.pipeline, generation, end_lsn),
     ).fetchone()
     return None if row is None else row[0]
 
 
 def evidence(
-    connection: psycopg.Connection[Any],
-    pipeline: str,
+    ledger: Ledger,
     generation: int,
     table: str,
     before: Lsn,
@@ -339,18 +330,18 @@ def evidence(
     or above `xmin`, those that end above `point` (both None: none), and those that claimed chunks of the backfills
     `swept`. In order."""
     return _touched(
-        connection,
+        ledger,
         """
         tidemark.batch_tables b
          WHERE b.pipeline = %s AND b.generation = %s AND b."table" = %s AND b.end_lsn <= %s
            AND (b.max_xid >= %s OR b.max_xid IS NOT NULL AND b.end_lsn > %s
                 OR EXISTS (SELECT 1 FROM jsonb_array_elements(b.claims) c WHERE c ->> 'backfill' = ANY(%s)))
         """,
-        (pipeline, generation, table, before, xmin, point, list(swept)),
+        (ledger.pipeline, generation, table, before, xmin, point, list(swept)),
     )
 
 
-def _touched(connection: psycopg.Connection[Any], rest: str, values: tuple[Any, ...]) -> list[TouchedTable]:
+def _touched(ledger: Ledger, rest: str, values: tuple[Any, ...]) -> list[TouchedTable]:
     query = f"""
         SELECT b.generation, b."table", b.start_lsn, b.end_lsn, b.files, b.counts, b.converted, b.unchanged, b.moved,
                b.max_xid, b.claims, b.sweeps
@@ -372,17 +363,15 @@ def _touched(connection: psycopg.Connection[Any], rest: str, values: tuple[Any, 
             tuple(Sweep.from_json(s) for s in sweeps),
         )
         for number, table, start, end, files, counts, converted, unchanged, moved, max_xid, claims, sweeps in (
-            connection.execute(query.encode(), values)
+            ledger.execute(query.encode(), values)
         )
     ]
 
 
-def previous_end(
-    connection: psycopg.Connection[Any], pipeline: str, generation: int, table: str, start_lsn: Lsn
-) -> Lsn | None:
+def previous_end(ledger: Ledger, generation: int, table: str, start_lsn: Lsn) -> Lsn | None:
     """End of the last batch of the generation that touches the table and ends at or below `start_lsn`; None if none
     does, or the table was begun anew behind it. It is the `after` of a plan whose first batch starts there."""
-    row = connection.execute(
+    row = ledger.execute(
         """
         SELECT max(b.end_lsn)
           FROM tidemark.batch_tables b
@@ -390,6 +379,6 @@ def previous_end(
          WHERE b.pipeline = %s AND b.generation = %s AND b."table" = %s AND b.end_lsn <= %s
            AND (p.begun_lsn IS NULL OR b.end_lsn > p.begun_lsn)
         """,
-        (pipeline, generation, table, start_lsn),
+        (ledger.pipeline, generation, table, start_lsn),
     ).fetchone()
     return None if row is None else row[0]

@@ -15,8 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import psycopg
-
+from tidemark.ledger.connection import Ledger
 from tidemark.ledger.leases import SLOT, Lease
 
 Kind = Literal["slot", "publication"]
@@ -33,9 +32,9 @@ class Belonging:
     name: str
 
 
-def is_own(connection: psycopg.Connection[Any], pipeline: str, thing: Belonging) -> bool:
+def is_own(ledger: Ledger, thing: Belonging) -> bool:
     """Whether the pipeline made it or was given it; a slot also where a generation was staged from it."""
-    row = connection.execute(
+    row = ledger.execute(
         """
         SELECT EXISTS (SELECT 1 FROM tidemark.belongings
                         WHERE pipeline = %(pipeline)s AND kind = %(kind)s AND system_identifier = %(system)s
@@ -44,24 +43,24 @@ def is_own(connection: psycopg.Connection[Any], pipeline: str, thing: Belonging)
                         WHERE pipeline = %(pipeline)s AND system_identifier = %(system)s
                           AND %(kind)s = 'slot' AND slot = %(name)s)
         """,
-        _values(pipeline, thing),
+        _values(ledger.pipeline, thing),
     ).fetchone()
     return row is not None and bool(row[0])
 
 
-def note(connection: psycopg.Connection[Any], lease: Lease, thing: Belonging, origin: Origin) -> bool:
+def note(ledger: Ledger, lease: Lease, thing: Belonging, origin: Origin) -> bool:
     """Write it down, before it is made or taken. False where it was there already. Needs the lease `slot`."""
-    with connection.transaction():
-        lease.check(connection, SLOT)
-        connection.execute(
+    with ledger.transaction():
+        lease.check(ledger, SLOT)
+        ledger.execute(
             "INSERT INTO tidemark.pipelines (pipeline) VALUES (%s) ON CONFLICT DO NOTHING", (lease.pipeline,)
         )
         # The publication of a pipeline that is older than the notes has its name from here on.
-        connection.execute(
+        ledger.execute(
             "DELETE FROM tidemark.belongings WHERE pipeline = %s AND kind = %s AND name = ''",
             (lease.pipeline, thing.kind),
         )
-        noted = connection.execute(
+        noted = ledger.execute(
             """
             INSERT INTO tidemark.belongings (pipeline, kind, system_identifier, database, name, origin)
             VALUES (%(pipeline)s, %(kind)s, %(system)s, %(database)s, %(name)s, %(origin)s) ON CONFLICT DO NOTHING
@@ -71,11 +70,11 @@ def note(connection: psycopg.Connection[Any], lease: Lease, thing: Belonging, or
     return noted.rowcount == 1
 
 
-def forget(connection: psycopg.Connection[Any], lease: Lease, thing: Belonging) -> None:
+def forget(ledger: Ledger, lease: Lease, thing: Belonging) -> None:
     """It was not made after all. Needs the lease `slot`."""
-    with connection.transaction():
-        lease.check(connection, SLOT)
-        connection.execute(
+    with ledger.transaction():
+        lease.check(ledger, SLOT)
+        ledger.execute(
             """
             DELETE FROM tidemark.belongings
              WHERE pipeline = %(pipeline)s AND kind = %(kind)s AND system_identifier = %(system)s

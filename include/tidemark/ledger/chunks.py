@@ -18,7 +18,6 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Final
 
-import psycopg
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
@@ -27,6 +26,7 @@ from tidemark.formats.manifest import Claim, StagedFile, Sweep
 from tidemark.formats.result import ChunkResult
 from tidemark.ledger import backfills
 from tidemark.ledger.backfills import Key, Mode, NewRange
+from tidemark.ledger.connection import Ledger
 from tidemark.ledger.leases import Lease, of_range
 from tidemark.lsn import Lsn
 from tidemark.wording import counted, duration
@@ -113,11 +113,11 @@ class Rejection:
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def free_ranges(connection: psycopg.Connection[Any], pipeline: str, run_id: str, holder: str = "") -> list[Range]:
+def free_ranges(ledger: Ledger, run_id: str, holder: str = "") -> list[Range]:
     """What is left to read of the run's open backfills, without what another holder has a live lease of: those begun
     earlier first. What `holder` itself has a lease of is listed: a dead try's, taken over by this one."""
     return _ranges(
-        connection,
+        ledger,
         """
           JOIN tidemark.backfills b USING (pipeline, backfill)
          WHERE b.pipeline = %(pipeline)s AND b.run_id = %(run)s AND b.state = 'open' AND NOT r.done
@@ -127,22 +127,22 @@ def free_ranges(connection: psycopg.Connection[Any], pipeline: str, run_id: str,
                               AND l.expires_at >= clock_timestamp() AND l.holder <> %(holder)s)
          ORDER BY b.opened_at, b.backfill, r.range
         """,
-        {"pipeline": pipeline, "run": run_id, "holder": holder},
+        {"pipeline": ledger.pipeline, "run": run_id, "holder": holder},
     )
 
 
-def ranges_of(connection: psycopg.Connection[Any], pipeline: str, backfill: str) -> list[Range]:
+def ranges_of(ledger: Ledger, backfill: str) -> list[Range]:
     """Every range of a backfill, by number."""
     return _ranges(
-        connection,
+        ledger,
         " WHERE r.pipeline = %(pipeline)s AND r.backfill = %(backfill)s ORDER BY r.range",
-        {"pipeline": pipeline, "backfill": backfill},
+        {"pipeline": ledger.pipeline, "backfill": backfill},
     )
 
 
-def _ranges(connection: psycopg.Connection[Any], rest: str, values: dict[str, Any]) -> list[Range]:
+def _ranges(ledger: Ledger, rest: str, values: dict[str, Any]) -> list[Range]:
     columns = "r.pipeline, r.backfill, r.range, r.lower, r.upper, r.keys, r.cursor, r.next_chunk, r.done"
-    rows = connection.execute(f"SELECT {columns} FROM tidemark.ranges r {rest}".encode(), values).fetchall()
+    rows = ledger.execute(f"SELECT {columns} FROM tidemark.ranges r {rest}".encode(), values).fetchall()
     return [
         Range(
             name,
@@ -159,29 +159,27 @@ def _ranges(connection: psycopg.Connection[Any], rest: str, values: dict[str, An
     ]
 
 
-def being_read(connection: psycopg.Connection[Any], pipeline: str, backfill: str) -> tuple[str, datetime] | None:
+def being_read(ledger: Ledger, backfill: str) -> tuple[str, datetime] | None:
     """Who has a live lease of one of the backfill's ranges, and until when, the last of them; None where nobody has."""
-    row = connection.execute(
+    row = ledger.execute(
         "SELECT holder, expires_at FROM tidemark.leases WHERE pipeline = %s AND starts_with(name, %s) "
         "AND expires_at >= clock_timestamp() ORDER BY expires_at DESC LIMIT 1",
-        (pipeline, f"range:{backfill}:"),
+        (ledger.pipeline, f"range:{backfill}:"),
     ).fetchone()
     return None if row is None else (str(row[0]), row[1])
 
 
-def has_read_rows(connection: psycopg.Connection[Any], pipeline: str, table: str) -> bool:
+def has_read_rows(ledger: Ledger, table: str) -> bool:
     """Whether a batch took rows that any backfill read of the table: then its history has `read` rows, or will."""
-    row = connection.execute(
+    row = ledger.execute(
         """SELECT 1 FROM tidemark.chunks WHERE pipeline = %s AND "table" = %s AND rows > 0 AND claimed_lsn IS NOT NULL
            LIMIT 1""",
-        (pipeline, table),
+        (ledger.pipeline, table),
     ).fetchone()
     return row is not None
 
 
-def record(
-    connection: psycopg.Connection[Any], lease: Lease, chunk: ReadChunk, *, cursor_before: Key | None, done: bool
-) -> bool:
+def record(ledger: Ledger, lease: Lease, chunk: ReadChunk, *, cursor_before: Key | None, done: bool) -> bool:
     """Write down a chunk whose files are durable, and move its range's cursor to `chunk.upper`, or end the range.
 
     False, and the files are garbage, where the range went on without this reader, or the backfill is not open any more,
@@ -190,11 +188,11 @@ def record(
     """
     if chunk.upper is None and not done:
         raise ValueError(f"chunk {chunk.chunk} of {chunk.backfill} has no last key, and its range is not done")
-    with connection.transaction():
-        lease.check(connection, of_range(chunk.backfill, chunk.range))
-        if not _is_open(connection, chunk) or not _move_cursor(connection, chunk, cursor_before, done):
+    with ledger.transaction():
+        lease.check(ledger, of_range(chunk.backfill, chunk.range))
+        if not _is_open(ledger, chunk) or not _move_cursor(ledger, chunk, cursor_before, done):
             return False
-        connection.execute(
+        ledger.execute(
             """
             INSERT INTO tidemark.chunks
                    (pipeline, backfill, chunk, attempt, "table", generation, range, lower, upper, snapshot,
@@ -227,9 +225,9 @@ def record(
     return True
 
 
-def _is_open(connection: psycopg.Connection[Any], chunk: ReadChunk) -> bool:
+def _is_open(ledger: Ledger, chunk: ReadChunk) -> bool:
     return (
-        connection.execute(
+        ledger.execute(
             """
             UPDATE tidemark.backfills SET active_at = clock_timestamp()
              WHERE pipeline = %(pipeline)s AND backfill = %(backfill)s AND "table" = %(table)s AND state = 'open'
@@ -248,10 +246,10 @@ def _is_open(connection: psycopg.Connection[Any], chunk: ReadChunk) -> bool:
     )
 
 
-def _move_cursor(connection: psycopg.Connection[Any], chunk: ReadChunk, cursor_before: Key | None, done: bool) -> bool:
+def _move_cursor(ledger: Ledger, chunk: ReadChunk, cursor_before: Key | None, done: bool) -> bool:
     """The compare-and-set."""
     return (
-        connection.execute(
+        ledger.execute(
             """
             UPDATE tidemark.ranges
                SET cursor = coalesce(%(upper)s::text[], cursor), next_chunk = next_chunk + 1, done = %(done)s
@@ -275,16 +273,16 @@ def _move_cursor(connection: psycopg.Connection[Any], chunk: ReadChunk, cursor_b
 # --- claiming ---------------------------------------------------------------------------------------------------------
 
 
-def unclaimed(connection: psycopg.Connection[Any], pipeline: str) -> list[ReadChunk]:
+def unclaimed(ledger: Ledger) -> list[ReadChunk]:
     """The chunks that no batch has claimed, of the backfills that are open in the open generation."""
     return _chunks(
-        connection,
+        ledger,
         """
           JOIN tidemark.backfills b USING (pipeline, backfill)
          WHERE c.pipeline = %(pipeline)s AND c.claimed_lsn IS NULL AND c.rejected IS NULL AND b.state = 'open'
            AND c.generation = (SELECT max(number) FROM tidemark.generations WHERE pipeline = %(pipeline)s)
         """,
-        {"pipeline": pipeline},
+        {"pipeline": ledger.pipeline},
     )
 
 
@@ -296,35 +294,35 @@ class Awaited:
     read_lsn: Lsn
 
 
-def awaited(connection: psycopg.Connection[Any], pipeline: str) -> dict[ChunkId, Awaited]:
+def awaited(ledger: Ledger) -> dict[ChunkId, Awaited]:
     """The chunks that no batch has claimed, in every generation."""
-    rows = connection.execute(
+    rows = ledger.execute(
         """
         SELECT backfill, chunk, attempt::text, "table", read_lsn FROM tidemark.chunks
          WHERE pipeline = %s AND claimed_lsn IS NULL AND rejected IS NULL
         """,
-        (pipeline,),
+        (ledger.pipeline,),
     ).fetchall()
     return {(backfill, chunk, attempt): Awaited(table, lsn) for backfill, chunk, attempt, table, lsn in rows}
 
 
-def of_backfill(connection: psycopg.Connection[Any], pipeline: str, backfill: str) -> list[ReadChunk]:
+def of_backfill(ledger: Ledger, backfill: str) -> list[ReadChunk]:
     """Every chunk that was read of a backfill, rejected ones included."""
     return _chunks(
-        connection,
+        ledger,
         " WHERE c.pipeline = %(pipeline)s AND c.backfill = %(backfill)s",
-        {"pipeline": pipeline, "backfill": backfill},
+        {"pipeline": ledger.pipeline, "backfill": backfill},
     )
 
 
-def _chunks(connection: psycopg.Connection[Any], rest: str, values: dict[str, Any]) -> list[ReadChunk]:
+def _chunks(ledger: Ledger, rest: str, values: dict[str, Any]) -> list[ReadChunk]:
     query = f"""
         SELECT c.pipeline, c.backfill, c.chunk, c.attempt::text, c."table", c.generation, c.range, c.lower, c.upper,
                c.snapshot, c.timeline, c.consistent_point, c.fingerprint, c.low_lsn, c.read_lsn, c.files, c.converted,
                c.rows, c.bytes, c.seconds, c.read_at, c.rejected, c.claimed_lsn, c.watermark_lsn, c.result
           FROM tidemark.chunks c {rest} ORDER BY c.read_at, c.backfill, c.chunk
         """
-    with connection.cursor(row_factory=dict_row) as cursor:
+    with ledger.connection.cursor(row_factory=dict_row) as cursor:
         rows = cursor.execute(query.encode(), values).fetchall()
     return [
         ReadChunk(
@@ -339,21 +337,19 @@ def _chunks(connection: psycopg.Connection[Any], rest: str, values: dict[str, An
     ]
 
 
-def lock_backfills(connection: psycopg.Connection[Any], pipeline: str, ids: Iterable[str]) -> None:
+def lock_backfills(ledger: Ledger, ids: Iterable[str]) -> None:
     """Lock the rows of these backfills, in one order for all, until the caller's transaction ends."""
-    connection.execute(
+    ledger.execute(
         "SELECT 1 FROM tidemark.backfills WHERE pipeline = %s AND backfill = ANY(%s) ORDER BY backfill FOR UPDATE",
-        (pipeline, sorted(set(ids))),
+        (ledger.pipeline, sorted(set(ids))),
     )
 
 
-def claim(
-    connection: psycopg.Connection[Any], pipeline: str, generation: int, end_lsn: Lsn, claims: Sequence[Claim]
-) -> None:
+def claim(ledger: Ledger, generation: int, end_lsn: Lsn, claims: Sequence[Claim]) -> None:
     """Give the chunks to the batch that ends at `end_lsn`. Raises `ClaimRefused` where one is unknown, claimed or
     rejected, or its backfill is not open in this generation. The caller has the backfills locked (`lock_backfills`)."""
     for chunk in claims:
-        taken = connection.execute(
+        taken = ledger.execute(
             """
             UPDATE tidemark.chunks c SET claimed_lsn = %s, watermark_lsn = %s
               FROM tidemark.backfills b
@@ -361,34 +357,32 @@ def claim(
                AND c.claimed_lsn IS NULL AND c.rejected IS NULL
                AND b.pipeline = c.pipeline AND b.backfill = c.backfill AND b.state = 'open'
             """,
-            (end_lsn, chunk.watermark_lsn, pipeline, chunk.backfill, chunk.chunk, chunk.attempt, generation),
+            (end_lsn, chunk.watermark_lsn, ledger.pipeline, chunk.backfill, chunk.chunk, chunk.attempt, generation),
         ).rowcount
         if taken != 1:
             raise ClaimRefused(
-                chunk=chunk.chunk, backfill=chunk.backfill, pipeline=pipeline, reason="it is not free any more"
+                chunk=chunk.chunk, backfill=chunk.backfill, pipeline=ledger.pipeline, reason="it is not free any more"
             )
 
 
-def claim_again(
-    connection: psycopg.Connection[Any], pipeline: str, generation: int, end_lsn: Lsn, claims: Sequence[Claim]
-) -> None:
+def claim_again(ledger: Ledger, generation: int, end_lsn: Lsn, claims: Sequence[Claim]) -> None:
     """The same for a manifest that is registered again: what it says was decided when it was written. A chunk that the
     ledger does not know, restored from an older copy, is in the batch all the same."""
     for chunk in claims:
-        connection.execute(
+        ledger.execute(
             """
             UPDATE tidemark.chunks SET claimed_lsn = %s, watermark_lsn = %s
              WHERE pipeline = %s AND backfill = %s AND chunk = %s AND attempt = %s::uuid AND generation = %s
                AND rejected IS NULL
             """,
-            (end_lsn, chunk.watermark_lsn, pipeline, chunk.backfill, chunk.chunk, chunk.attempt, generation),
+            (end_lsn, chunk.watermark_lsn, ledger.pipeline, chunk.backfill, chunk.chunk, chunk.attempt, generation),
         )
 
 
-def reject(connection: psycopg.Connection[Any], pipeline: str, rejection: Rejection) -> None:
+def reject(ledger: Ledger, rejection: Rejection) -> None:
     """Have the chunk's part read again, as a range of its own. Nothing happens where it is not unclaimed any more. The
     caller has the backfill locked."""
-    row = connection.execute(
+    row = ledger.execute(
         """
         UPDATE tidemark.chunks c SET rejected = %s
           FROM tidemark.ranges r
@@ -397,52 +391,52 @@ def reject(connection: psycopg.Connection[Any], pipeline: str, rejection: Reject
            AND (r.pipeline, r.backfill, r.range) = (c.pipeline, c.backfill, c.range)
         RETURNING c.lower, c.upper, r.keys
         """,
-        (rejection.reason, pipeline, rejection.backfill, rejection.chunk, rejection.attempt),
+        (rejection.reason, ledger.pipeline, rejection.backfill, rejection.chunk, rejection.attempt),
     ).fetchone()
     if row is None:
         return
     lower, upper, keys = row
     part = NewRange(_key(lower), _key(upper)) if keys is None else NewRange(keys=tuple(tuple(key) for key in keys))
-    backfills.add_ranges(connection, pipeline, rejection.backfill, [part])
+    backfills.add_ranges(ledger, rejection.backfill, [part])
 
 
-def reject_lost(connection: psycopg.Connection[Any], pipeline: str, timeline: int, left_lsn: Lsn) -> int:
+def reject_lost(ledger: Ledger, timeline: int, left_lsn: Lsn) -> int:
     """Have every unclaimed chunk read again that was read on an earlier timeline than this one, above the point where
     that one was left; how many."""
     lost = [
         chunk
-        for chunk in unclaimed(connection, pipeline)
+        for chunk in unclaimed(ledger)
         if chunk.timeline is None or (chunk.timeline != timeline and chunk.read_lsn > left_lsn)
     ]
-    lock_backfills(connection, pipeline, {chunk.backfill for chunk in lost})
+    lock_backfills(ledger, {chunk.backfill for chunk in lost})
     reason = "a standby was promoted that lacks some of what it saw"
     for chunk in lost:
-        reject(connection, pipeline, Rejection(chunk.backfill, chunk.chunk, chunk.attempt, reason))
+        reject(ledger, Rejection(chunk.backfill, chunk.chunk, chunk.attempt, reason))
     return len(lost)
 
 
-def keep_results(connection: psycopg.Connection[Any], pipeline: str, results: Iterable[ChunkResult]) -> None:
+def keep_results(ledger: Ledger, results: Iterable[ChunkResult]) -> None:
     """What became of the rows of claimed chunks; written over, never added, since a plan may be repeated."""
     for found in results:
         counts = {name: count for name, count in asdict(found).items() if isinstance(count, int)}
-        connection.execute(
+        ledger.execute(
             "UPDATE tidemark.chunks SET result = %s "
             "WHERE pipeline = %s AND backfill = %s AND chunk = %s AND attempt = %s::uuid",
-            (Jsonb(counts), pipeline, found.backfill, found.chunk, found.attempt),
+            (Jsonb(counts), ledger.pipeline, found.backfill, found.chunk, found.attempt),
         )
 
 
-def all_read(connection: psycopg.Connection[Any], pipeline: str, backfill: str) -> bool:
+def all_read(ledger: Ledger, backfill: str) -> bool:
     """Whether every range of the backfill is done."""
-    row = connection.execute(
-        "SELECT bool_and(done) FROM tidemark.ranges WHERE pipeline = %s AND backfill = %s", (pipeline, backfill)
+    row = ledger.execute(
+        "SELECT bool_and(done) FROM tidemark.ranges WHERE pipeline = %s AND backfill = %s", (ledger.pipeline, backfill)
     ).fetchone()
     return row is not None and bool(row[0])
 
 
-def rejected_unread(connection: psycopg.Connection[Any], pipeline: str, backfill: str) -> int:
+def rejected_unread(ledger: Ledger, backfill: str) -> int:
     """How many rejected chunks have not been read again: their ranges, which `reject` added, are not done."""
-    row = connection.execute(
+    row = ledger.execute(
         """
         SELECT count(*) FROM tidemark.ranges r
          WHERE r.pipeline = %s AND r.backfill = %s AND NOT r.done
@@ -451,24 +445,24 @@ def rejected_unread(connection: psycopg.Connection[Any], pipeline: str, backfill
                           AND c.range < r.range AND (was.keys IS NOT DISTINCT FROM r.keys)
                           AND (c.lower, c.upper) IS NOT DISTINCT FROM (r.lower, r.upper))
         """,
-        (pipeline, backfill),
+        (ledger.pipeline, backfill),
     ).fetchone()
     assert row is not None
     return int(row[0])
 
 
-def require_sweeps(connection: psycopg.Connection[Any], pipeline: str, sweeps: Sequence[Sweep]) -> None:
+def require_sweeps(ledger: Ledger, sweeps: Sequence[Sweep]) -> None:
     """Verify, after the batch's claims and rejections, that nothing of the backfills to be swept is unread or
     unclaimed. Raises `ClaimRefused`. The caller has the backfills locked."""
     for sweep in sweeps:
-        row = connection.execute(
+        row = ledger.execute(
             "SELECT 1 FROM tidemark.chunks "
             "WHERE pipeline = %s AND backfill = %s AND claimed_lsn IS NULL AND rejected IS NULL LIMIT 1",
-            (pipeline, sweep.backfill),
+            (ledger.pipeline, sweep.backfill),
         ).fetchone()
-        if row is not None or not all_read(connection, pipeline, sweep.backfill):
+        if row is not None or not all_read(ledger, sweep.backfill):
             raise ClaimRefused(
-                chunk="(the sweep)", backfill=sweep.backfill, pipeline=pipeline, reason="not all of it is read"
+                chunk="(the sweep)", backfill=sweep.backfill, pipeline=ledger.pipeline, reason="not all of it is read"
             )
 
 
@@ -530,9 +524,9 @@ class Progress:
         return line
 
 
-def progress(connection: psycopg.Connection[Any], pipeline: str, run_id: str | None = None) -> list[Progress]:
+def progress(ledger: Ledger, run_id: str | None = None) -> list[Progress]:
     """The backfills of a run, whatever their state; without a run, every open one. By table."""
-    rows = connection.execute(
+    rows = ledger.execute(
         """
         SELECT b.backfill, b."table", b.mode, b.state, b.run_id, r.ranges, r.done, c.chunks, c.rejected, c.claimed,
                c.rows, b.estimated_rows, c.seconds, p.rate
@@ -565,22 +559,22 @@ def progress(connection: psycopg.Connection[Any], pipeline: str, run_id: str | N
            AND CASE WHEN %(run)s::text IS NULL THEN b.state = 'open' ELSE b.run_id = %(run)s END
          ORDER BY b."table", b.opened_at
         """,
-        {"pipeline": pipeline, "run": run_id, "window": RATE_WINDOW_S, "pause": PAUSE_S},
+        {"pipeline": ledger.pipeline, "run": run_id, "window": RATE_WINDOW_S, "pause": PAUSE_S},
     ).fetchall()
     return [Progress(*row) for row in rows]
 
 
-def filled(connection: psycopg.Connection[Any], pipeline: str, backfill: str) -> list[Filled]:
+def filled(ledger: Ledger, backfill: str) -> list[Filled]:
     """The stretches whose chunks were claimed, in order: they are in the target, or will be with the next merge. What
     lies between them is as the stream left it."""
-    rows = connection.execute(
+    rows = ledger.execute(
         """
         SELECT c.range, c.lower, c.upper, c.rows, r.keys IS NOT NULL, c.claimed_lsn IS NOT NULL
           FROM tidemark.chunks c JOIN tidemark.ranges r USING (pipeline, backfill, range)
          WHERE c.pipeline = %s AND c.backfill = %s
          ORDER BY c.range, split_part(c.chunk, '-', 2)::int
         """,
-        (pipeline, backfill),
+        (ledger.pipeline, backfill),
     ).fetchall()
     found: list[Filled] = []
     goes_on = False

@@ -1,15 +1,19 @@
-"""Connections to the ledger: libpq conninfo -> autocommit connection that speaks `Lsn`.
+"""Connections to the ledger: libpq conninfo -> autocommit connection that speaks `Lsn`, and one pipeline's `Ledger`.
 
-Every function of this package takes such a connection. Writes open their own transaction (`with
-connection.transaction()`) and nest, so a caller that wants several of them to be one thing
-opens a transaction around them.
+Every function of this package takes a `Ledger` first and reads and writes the rows of its pipeline alone; migrations,
+which are of no pipeline, take the connection. Writes open their own transaction (`with ledger.transaction()`) and nest,
+so a caller that wants several of them to be one thing opens a transaction around them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 
 import psycopg
+from psycopg.abc import Params, QueryNoTemplate
 from psycopg.adapt import Buffer, Dumper, Loader
 from psycopg.pq import Format
 
@@ -19,6 +23,23 @@ from tidemark.lsn import Lsn
 PG_LSN_OID: Final = 3220
 LOCK_TIMEOUT_S: Final = 30
 STATEMENT_TIMEOUT_S: Final = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """One pipeline's part of the ledger over one session. Whoever holds it shares its transaction: a `Ledger` belongs
+    to one thread, like its connection."""
+
+    connection: psycopg.Connection[Any]
+    pipeline: str
+
+    def execute(self, query: QueryNoTemplate, values: Params | None = None) -> psycopg.Cursor[Any]:
+        """The session's `execute`; statements on the ledger's tables stand in this package alone."""
+        return self.connection.execute(query, values)
+
+    def transaction(self) -> AbstractContextManager[psycopg.Transaction]:
+        """The session's `transaction`: what is done in the block is one thing, or nothing of it is done."""
+        return self.connection.transaction()
 
 
 class _LsnDumper(Dumper):
@@ -52,3 +73,10 @@ def connect(conninfo: str, application_name: str = "tidemark_ledger") -> psycopg
     )
     speak_lsn(connection)
     return connection
+
+
+@contextmanager
+def open_ledger(conninfo: str, pipeline: str, application_name: str = "tidemark_ledger") -> Iterator[Ledger]:
+    """The pipeline's `Ledger` over a session of its own, which ends with the block. Raises what `connect` does."""
+    with connect(conninfo, application_name) as connection:
+        yield Ledger(connection, pipeline)

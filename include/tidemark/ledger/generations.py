@@ -10,15 +10,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
-import psycopg
 from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
 from tidemark.errors import GenerationMissing, TidemarkError
 from tidemark.formats.generation_file import GenerationFile
 from tidemark.ledger import backfills, chunks, joins
+from tidemark.ledger.connection import Ledger
 from tidemark.ledger.leases import SLOT, Lease
 from tidemark.lsn import Lsn, WalPoint
 
@@ -46,39 +45,39 @@ class Generation:
     reason: str
 
 
-def current(connection: psycopg.Connection[Any], pipeline: str) -> Generation | None:
+def current(ledger: Ledger) -> Generation | None:
     """The open generation; None before the pipeline's first run."""
-    with connection.cursor(row_factory=class_row(Generation)) as cursor:
+    with ledger.connection.cursor(row_factory=class_row(Generation)) as cursor:
         query = f"SELECT {_COLUMNS} FROM tidemark.generations WHERE pipeline = %s ORDER BY number DESC LIMIT 1"
-        return cursor.execute(query.encode(), (pipeline,)).fetchone()
+        return cursor.execute(query.encode(), (ledger.pipeline,)).fetchone()
 
 
-def required(connection: psycopg.Connection[Any], pipeline: str) -> Generation:
+def required(ledger: Ledger) -> Generation:
     """The open generation. Raises `GenerationMissing` before the pipeline's first run."""
-    found = current(connection, pipeline)
+    found = current(ledger)
     if found is None:
-        raise GenerationMissing(pipeline=pipeline)
+        raise GenerationMissing(pipeline=ledger.pipeline)
     return found
 
 
-def open_generation(connection: psycopg.Connection[Any], lease: Lease, opening: GenerationFile) -> Generation:
+def open_generation(ledger: Ledger, lease: Lease, opening: GenerationFile) -> Generation:
     """Open the generation that a written generation.json describes; its number must be above every other's.
 
     With a `backfill_kind` every table of the pipeline is marked as needing a backfill for the same reason, and its join
     is judged anew: what was in flight when the new slot was made is in no stream. The error is kept until
     `take_error` hands it out, once. Needs the lease `slot`.
     """
-    with connection.transaction():
-        lease.check(connection, SLOT)
-        connection.execute(
+    with ledger.transaction():
+        lease.check(ledger, SLOT)
+        ledger.execute(
             "INSERT INTO tidemark.pipelines (pipeline) VALUES (%s) ON CONFLICT DO NOTHING", (lease.pipeline,)
         )
         # Opening a backfill shares this row: it ends before the backfills are closed below, or sees this generation.
-        connection.execute("SELECT 1 FROM tidemark.pipelines WHERE pipeline = %s FOR UPDATE", (lease.pipeline,))
-        newest = current(connection, lease.pipeline)
+        ledger.execute("SELECT 1 FROM tidemark.pipelines WHERE pipeline = %s FOR UPDATE", (lease.pipeline,))
+        newest = current(ledger)
         if newest is not None and newest.number >= opening.number:
             raise ValueError(f"generation {opening.number} is not above the open one, {newest.number}")
-        connection.execute(
+        ledger.execute(
             """
             INSERT INTO tidemark.generations
                    (pipeline, number, system_identifier, timeline, slot, start_lsn, staged_lsn, opened_by, reason,
@@ -98,9 +97,9 @@ def open_generation(connection: psycopg.Connection[Any], lease: Lease, opening: 
                 None if opening.error is None else Jsonb(opening.error),
             ),
         )
-        backfills.close_older(connection, lease.pipeline, opening.number)
+        backfills.close_older(ledger, opening.number)
         if opening.backfill_kind is not None:
-            connection.execute(
+            ledger.execute(
                 """
                 UPDATE tidemark.tables
                    SET needs_backfill = true, backfill_kind = %s, backfill_reason = %s,
@@ -109,7 +108,7 @@ def open_generation(connection: psycopg.Connection[Any], lease: Lease, opening: 
                 """,
                 (opening.backfill_kind, opening.reason, lease.pipeline),
             )
-        return required(connection, lease.pipeline)
+        return required(ledger)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +121,7 @@ class Followed:
     chunks: int
 
 
-def follow(
-    connection: psycopg.Connection[Any], lease: Lease, generation: int, *, left_lsn: Lsn, snapshot: str, seen: WalPoint
-) -> Followed:
+def follow(ledger: Ledger, lease: Lease, generation: int, *, left_lsn: Lsn, snapshot: str, seen: WalPoint) -> Followed:
     """Go on, on the timeline of `seen`, which left the generation's own at `left_lsn`. Needs the lease `slot`.
 
     What was kept of the part that was lost is evidence of nothing (R7): its transactions are in no history, and their
@@ -133,27 +130,27 @@ def follow(
     begins anew; a join that was judged there is judged anew, and the table's open backfill is closed. All that lies
     below is in both histories and stays. What was claimed does: its watermark is staged, so it lies below.
     """
-    with connection.transaction():
-        lease.check(connection, SLOT)
-        connection.execute("SELECT 1 FROM tidemark.pipelines WHERE pipeline = %s FOR UPDATE", (lease.pipeline,))
-        connection.execute(
+    with ledger.transaction():
+        lease.check(ledger, SLOT)
+        ledger.execute("SELECT 1 FROM tidemark.pipelines WHERE pipeline = %s FOR UPDATE", (lease.pipeline,))
+        ledger.execute(
             "UPDATE tidemark.generations SET timeline = %s WHERE pipeline = %s AND number = %s",
             (seen.timeline, lease.pipeline, generation),
         )
-        rejoining = joins.lost(connection, lease.pipeline, seen.timeline, left_lsn)
+        rejoining = joins.lost(ledger, seen.timeline, left_lsn)
         for table in rejoining:
-            joins.judge_anew(connection, lease.pipeline, table, "the promotion of a standby lost when it was captured")
-        rejected = chunks.reject_lost(connection, lease.pipeline, seen.timeline, left_lsn)
-        begun = backfills.follow(connection, lease.pipeline, left_lsn, snapshot, seen)
+            joins.judge_anew(ledger, table, "the promotion of a standby lost when it was captured")
+        rejected = chunks.reject_lost(ledger, seen.timeline, left_lsn)
+        begun = backfills.follow(ledger, left_lsn, snapshot, seen)
     return Followed(tuple(rejoining), tuple(begun), rejected)
 
 
-def take_error(connection: psycopg.Connection[Any], lease: Lease) -> TidemarkError | None:
+def take_error(ledger: Ledger, lease: Lease) -> TidemarkError | None:
     """The error with which the open generation was opened, if nobody was given it yet. Recorded as given before it
     returns, so it is raised by one run and the next goes on. Needs the lease `slot`."""
-    with connection.transaction():
-        lease.check(connection, SLOT)
-        row = connection.execute(
+    with ledger.transaction():
+        lease.check(ledger, SLOT)
+        row = ledger.execute(
             """
             UPDATE tidemark.generations SET error_raised_at = clock_timestamp()
              WHERE pipeline = %s AND error IS NOT NULL AND error_raised_at IS NULL
@@ -166,7 +163,7 @@ def take_error(connection: psycopg.Connection[Any], lease: Lease) -> TidemarkErr
 
 
 def note_source(
-    connection: psycopg.Connection[Any],
+    ledger: Ledger,
     lease: Lease,
     generation: int,
     *,
@@ -175,9 +172,9 @@ def note_source(
 ) -> None:
     """Record what was seen at the source: the slot's confirmed LSN as read back, or another slot's name. Needs the
     lease `slot`."""
-    with connection.transaction():
-        lease.check(connection, SLOT)
-        connection.execute(
+    with ledger.transaction():
+        lease.check(ledger, SLOT)
+        ledger.execute(
             """
             UPDATE tidemark.generations
                SET confirmed_lsn = coalesce(%s::pg_lsn, confirmed_lsn), slot = coalesce(%s, slot)

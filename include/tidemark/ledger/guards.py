@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import psycopg
 from psycopg.types.json import Jsonb
 
 from tidemark.formats.snapshot import Snapshot
+from tidemark.ledger.connection import Ledger
 from tidemark.schema.guards import Guard, Guards, Rows
 
 
@@ -29,19 +29,18 @@ class Guarded:
     guards: dict[int, Guard]
 
 
-def all_of(connection: psycopg.Connection[Any], pipeline: str, system_identifier: str) -> dict[int, Guarded]:
+def all_of(ledger: Ledger, system_identifier: str) -> dict[int, Guarded]:
     """Relation OID -> its guards, of every relation that ever had any."""
-    rows = connection.execute(
+    rows = ledger.execute(
         'SELECT relation_oid, "table", timeline, snapshot, rows, guards FROM tidemark.guards '
         "WHERE pipeline = %s AND system_identifier = %s",
-        (pipeline, system_identifier),
+        (ledger.pipeline, system_identifier),
     ).fetchall()
     return {oid: _guarded(*facts) for oid, *facts in rows}
 
 
 def change(
-    connection: psycopg.Connection[Any],
-    pipeline: str,
+    ledger: Ledger,
     system_identifier: str,
     relation_oid: int,
     table: str,
@@ -49,39 +48,38 @@ def change(
     how: Callable[[Guards], dict[int, Guard]],
 ) -> dict[int, Guard]:
     """Let `how` make other guards of those that the ledger has now; what it then has."""
-    with connection.transaction():
-        connection.execute(
+    with ledger.transaction():
+        ledger.execute(
             'INSERT INTO tidemark.guards (pipeline, system_identifier, relation_oid, "table", timeline, guards) '
             "VALUES (%s, %s, %s, %s, %s, '{}') ON CONFLICT DO NOTHING",
-            (pipeline, system_identifier, relation_oid, table, timeline),
+            (ledger.pipeline, system_identifier, relation_oid, table, timeline),
         )
-        row = connection.execute(
+        row = ledger.execute(
             "SELECT guards FROM tidemark.guards "
             "WHERE pipeline = %s AND system_identifier = %s AND relation_oid = %s FOR UPDATE",
-            (pipeline, system_identifier, relation_oid),
+            (ledger.pipeline, system_identifier, relation_oid),
         ).fetchone()
         assert row is not None
         known = _guards(row[0])
         changed = how(known)
         if changed != known:
-            connection.execute(
+            ledger.execute(
                 "UPDATE tidemark.guards SET guards = %s "
                 "WHERE pipeline = %s AND system_identifier = %s AND relation_oid = %s",
-                (_json(changed), pipeline, system_identifier, relation_oid),
+                (_json(changed), ledger.pipeline, system_identifier, relation_oid),
             )
     return changed
 
 
 def keep_look(
-    connection: psycopg.Connection[Any],
-    pipeline: str,
+    ledger: Ledger,
     system_identifier: str,
     relation_oid: int,
     look: Guarded,
 ) -> None:
     """From now on `look` is the one from before. Of its guards those whose column it no longer has are let go."""
     gone = [str(attnum) for attnum in look.guards if attnum not in look.rows]
-    connection.execute(
+    ledger.execute(
         """
         UPDATE tidemark.guards SET "table" = %s, timeline = %s, snapshot = %s, rows = %s, guards = guards - %s::text[]
          WHERE pipeline = %s AND system_identifier = %s AND relation_oid = %s
@@ -92,7 +90,7 @@ def keep_look(
             None if look.snapshot is None else str(look.snapshot),
             Jsonb({str(attnum): list(row) for attnum, row in look.rows.items()}),
             gone,
-            pipeline,
+            ledger.pipeline,
             system_identifier,
             relation_oid,
         ),

@@ -13,11 +13,10 @@ read of it before is no base for a stream that has a gap behind it.
 
 from __future__ import annotations
 
-from typing import Any, Final
-
-import psycopg
+from typing import Final
 
 from tidemark.ledger import backfills, positions, tables
+from tidemark.ledger.connection import Ledger
 from tidemark.lsn import Lsn, WalPoint
 
 EXISTING_ROWS: Final = tables.EXISTING_ROWS
@@ -27,8 +26,7 @@ LEFT: Final = "its table left the pipeline file or the publication"
 
 
 def join(
-    connection: psycopg.Connection[Any],
-    pipeline: str,
+    ledger: Ledger,
     table: str,
     horizon: int,
     seen: WalPoint,
@@ -41,8 +39,8 @@ def join(
     A mark that it already has stays, as `tables.mark_needs_backfill` says. Join and mark are one transaction: a table
     that is captured with a horizon is never judged again.
     """
-    with connection.transaction():
-        connection.execute(
+    with ledger.transaction():
+        ledger.execute(
             """
             INSERT INTO tidemark.tables AS known
                    (pipeline, "table", join_horizon, joined_timeline, joined_lsn) VALUES (%s, %s, %s, %s, %s)
@@ -50,98 +48,98 @@ def join(
                SET captured = true, join_horizon = excluded.join_horizon, forgotten_at = NULL,
                    joined_timeline = excluded.joined_timeline, joined_lsn = excluded.joined_lsn
             """,
-            (pipeline, table, horizon, seen.timeline, seen.lsn),
+            (ledger.pipeline, table, horizon, seen.timeline, seen.lsn),
         )
         if backfill is not None:
-            tables.mark_needs_backfill(connection, pipeline, table, *backfill)
+            tables.mark_needs_backfill(ledger, table, *backfill)
 
 
-def leave(connection: psycopg.Connection[Any], pipeline: str, table: str) -> None:
+def leave(ledger: Ledger, table: str) -> None:
     """The table is no longer in the file or the publication. What is staged of it is still
     merged; coming back is a join. Its open backfill is closed."""
-    with connection.transaction():
-        tables.lock(connection, pipeline, [table])
-        connection.execute(
+    with ledger.transaction():
+        tables.lock(ledger, [table])
+        ledger.execute(
             'UPDATE tidemark.tables SET captured = false, join_horizon = NULL WHERE pipeline = %s AND "table" = %s',
-            (pipeline, table),
+            (ledger.pipeline, table),
         )
-        known = backfills.open_of(connection, pipeline, table)
+        known = backfills.open_of(ledger, table)
         if known is not None:
-            backfills.close(connection, pipeline, known.backfill, LEFT)
+            backfills.close(ledger, known.backfill, LEFT)
 
 
-def forget(connection: psycopg.Connection[Any], pipeline: str, table: str) -> bool:
+def forget(ledger: Ledger, table: str) -> bool:
     """Let a table that is captured no more be shown no more, until it joins again. False where it is captured. If it is
     parked it stays so, untried, and is told anew when it is back."""
-    done = connection.execute(
+    done = ledger.execute(
         "UPDATE tidemark.tables SET forgotten_at = clock_timestamp(), notified_at = NULL "
         'WHERE pipeline = %s AND "table" = %s AND NOT captured',
-        (pipeline, table),
+        (ledger.pipeline, table),
     )
     return done.rowcount == 1
 
 
-def begin_anew(connection: psycopg.Connection[Any], pipeline: str, table: str) -> bool:
+def begin_anew(ledger: Ledger, table: str) -> bool:
     """Un-park a table whose Delta tables are gone: what is staged of it by now is never merged, and a backfill brings
     the rows. False where it is not parked.
 
     Its join is judged anew by the next preflight, so that the backfill's snapshots see whatever is passed over here.
     """
-    with connection.transaction():
-        tables.lock(connection, pipeline, [table])
-        if not tables.unpark(connection, pipeline, table):
+    with ledger.transaction():
+        tables.lock(ledger, [table])
+        if not tables.unpark(ledger, table):
             return False
-        connection.execute(
+        ledger.execute(
             "UPDATE tidemark.tables SET join_horizon = NULL, holes = '{}', hole_keys = '[]' "
             'WHERE pipeline = %s AND "table" = %s',
-            (pipeline, table),
+            (ledger.pipeline, table),
         )
-        known = backfills.open_of(connection, pipeline, table)
+        known = backfills.open_of(ledger, table)
         if known is not None:
-            backfills.close(connection, pipeline, known.backfill, "its table was begun anew")
-        positions.begin_anew(connection, pipeline, table)
+            backfills.close(ledger, known.backfill, "its table was begun anew")
+        positions.begin_anew(ledger, table)
         reason = "its Delta tables were removed and are begun anew, without the rows and changes from before"
-        tables.mark_needs_backfill(connection, pipeline, table, BEGUN_ANEW, reason)
+        tables.mark_needs_backfill(ledger, table, BEGUN_ANEW, reason)
     return True
 
 
-def lost(connection: psycopg.Connection[Any], pipeline: str, timeline: int, left_lsn: Lsn) -> list[str]:
+def lost(ledger: Ledger, timeline: int, left_lsn: Lsn) -> list[str]:
     """The tables whose join was judged on an earlier timeline than this one, by what lies above the point where that
     one was left; their rows are locked."""
-    rows = connection.execute(
+    rows = ledger.execute(
         """
         SELECT "table" FROM tidemark.tables
          WHERE pipeline = %s AND join_horizon IS NOT NULL AND joined_timeline IS DISTINCT FROM %s
            AND (joined_lsn IS NULL OR joined_lsn > %s)
          ORDER BY "table" FOR UPDATE
         """,
-        (pipeline, timeline, left_lsn),
+        (ledger.pipeline, timeline, left_lsn),
     )
     return [table for (table,) in rows]
 
 
-def judge_anew(connection: psycopg.Connection[Any], pipeline: str, table: str, reason: str) -> None:
+def judge_anew(ledger: Ledger, table: str, reason: str) -> None:
     """Let the next preflight judge the table's join, as if it joined then. Its open backfill is closed."""
-    connection.execute(
+    ledger.execute(
         "UPDATE tidemark.tables SET join_horizon = NULL, joined_timeline = NULL, joined_lsn = NULL "
         'WHERE pipeline = %s AND "table" = %s',
-        (pipeline, table),
+        (ledger.pipeline, table),
     )
-    known = backfills.open_of(connection, pipeline, table)
+    known = backfills.open_of(ledger, table)
     if known is not None:
-        backfills.close(connection, pipeline, known.backfill, reason)
+        backfills.close(ledger, known.backfill, reason)
 
 
-def seen_empty(connection: psycopg.Connection[Any], pipeline: str, table: str, seen: WalPoint) -> bool:
+def seen_empty(ledger: Ledger, table: str, seen: WalPoint) -> bool:
     """Take the mark EXISTING_ROWS away, and no other. True if it was there. Where WAL from before `seen` is lost, the
     rows that were gone may be back: the join then stands on this look."""
-    done = connection.execute(
+    done = ledger.execute(
         """
         UPDATE tidemark.tables
            SET needs_backfill = false, backfill_kind = NULL, backfill_reason = NULL, backfill_since = NULL,
                joined_timeline = %s, joined_lsn = %s
          WHERE pipeline = %s AND "table" = %s AND backfill_kind = %s
         """,
-        (seen.timeline, seen.lsn, pipeline, table, EXISTING_ROWS),
+        (seen.timeline, seen.lsn, ledger.pipeline, table, EXISTING_ROWS),
     )
     return done.rowcount == 1

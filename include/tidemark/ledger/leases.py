@@ -23,7 +23,7 @@ from uuid import uuid4
 import psycopg
 
 from tidemark.errors import LeaseLost, LeaseTaken, TidemarkError
-from tidemark.ledger.connection import connect
+from tidemark.ledger.connection import Ledger, connect, open_ledger
 from tidemark.waits import Wait
 from tidemark.wording import moment
 
@@ -59,13 +59,13 @@ class Lease:
     def mark_lost(self) -> None:
         self._lost.set()
 
-    def check(self, connection: psycopg.Connection[Any], *names: str) -> None:
+    def check(self, ledger: Ledger, *names: str) -> None:
         """Raise `LeaseLost` unless this attempt still owns `names` (default: all of its leases).
 
         Call it inside the transaction that writes: the rows stay locked until that transaction ends.
         """
         wanted = sorted(names or self.names)
-        rows = connection.execute(
+        rows = ledger.execute(
             "SELECT name, holder, attempt::text FROM tidemark.leases WHERE pipeline = %s AND name = ANY(%s) "
             "ORDER BY name FOR UPDATE",
             (self.pipeline, wanted),
@@ -90,8 +90,8 @@ def hold(
     names = tuple(sorted({name} if isinstance(name, str) else set(name)))
     lease = Lease(pipeline, names, holder, str(uuid4()))
     stop = threading.Event()
-    with connect(conninfo) as connection:
-        _take(connection, lease, lease_s, wait_s)
+    with open_ledger(conninfo, pipeline) as ledger:
+        _take(ledger, lease, lease_s, wait_s)
     renewer = threading.Thread(
         target=_renew, args=(conninfo, lease, lease_s, stop), name=f"lease of {holder}", daemon=True
     )
@@ -113,37 +113,37 @@ def _give_back(conninfo: str, lease: Lease) -> None:
         )
 
 
-def give_back_of_dead_try(connection: psycopg.Connection[Any], pipeline: str, name: str, holder: str) -> None:
+def give_back_of_dead_try(ledger: Ledger, name: str, holder: str) -> None:
     """End the lease that an earlier try of this task instance left when it was killed, where this try has no need of
     it: the run's next task would wait for it to expire."""
-    connection.execute(
-        "DELETE FROM tidemark.leases WHERE pipeline = %s AND name = %s AND holder = %s", (pipeline, name, holder)
+    ledger.execute(
+        "DELETE FROM tidemark.leases WHERE pipeline = %s AND name = %s AND holder = %s", (ledger.pipeline, name, holder)
     )
 
 
-def give_back_of_dead_processes(connection: psycopg.Connection[Any], pipeline: str, holder: str) -> None:
+def give_back_of_dead_processes(ledger: Ledger, holder: str) -> None:
     """End the leases of ranges that the processes of this task instance, `<holder>/<number>`, left when they were
     killed: nobody else of the task has their names, so it would wait for them to expire. One that lives has lost."""
-    connection.execute(
+    ledger.execute(
         "DELETE FROM tidemark.leases "
         "WHERE pipeline = %s AND starts_with(name, 'range:') AND starts_with(holder, %s || '/')",
-        (pipeline, holder),
+        (ledger.pipeline, holder),
     )
 
 
-def ended(connection: psycopg.Connection[Any], pipeline: str, attempt: str) -> bool:
+def ended(ledger: Ledger, attempt: str) -> bool:
     """Whether no unexpired lease belongs to this attempt: a condition for what it left
     unregistered to be garbage (R4)."""
-    row = connection.execute(
+    row = ledger.execute(
         "SELECT 1 FROM tidemark.leases WHERE pipeline = %s AND attempt::text = %s AND expires_at >= clock_timestamp()",
-        (pipeline, attempt),
+        (ledger.pipeline, attempt),
     ).fetchone()
     return row is None
 
 
-def _take(connection: psycopg.Connection[Any], lease: Lease, lease_s: float, wait_s: float) -> None:
+def _take(ledger: Ledger, lease: Lease, lease_s: float, wait_s: float) -> None:
     wait = Wait(wait_s)
-    while (taken := _try_to_take(connection, lease, lease_s)) is not None:
+    while (taken := _try_to_take(ledger, lease, lease_s)) is not None:
         if not wait.goes_on(partial(_in_words, taken)):
             raise taken
     wait.is_over()
@@ -154,12 +154,12 @@ def _in_words(taken: LeaseTaken) -> str:
     return f"the lease {lease}, held by {holder} until {until} unless renewed"
 
 
-def _try_to_take(connection: psycopg.Connection[Any], lease: Lease, lease_s: float) -> LeaseTaken | None:
+def _try_to_take(ledger: Ledger, lease: Lease, lease_s: float) -> LeaseTaken | None:
     """Take all names or none: the error says who holds the first one that could not be had."""
     try:
-        with connection.transaction():
+        with ledger.transaction():
             for name in lease.names:
-                row = connection.execute(
+                row = ledger.execute(
                     """
                     INSERT INTO tidemark.leases AS held (pipeline, name, holder, attempt, taken_at, expires_at)
                     VALUES (%(pipeline)s, %(name)s, %(holder)s, %(attempt)s, clock_timestamp(), clock_timestamp() +
@@ -178,19 +178,19 @@ def _try_to_take(connection: psycopg.Connection[Any], lease: Lease, lease_s: flo
                     },
                 ).fetchone()
                 if row is None:
-                    raise _taken(connection, lease.pipeline, name)
+                    raise _taken(ledger, name)
     except LeaseTaken as taken:
         return taken
     return None
 
 
-def _taken(connection: psycopg.Connection[Any], pipeline: str, name: str) -> LeaseTaken:
-    row = connection.execute(
-        "SELECT holder, expires_at FROM tidemark.leases WHERE pipeline = %s AND name = %s", (pipeline, name)
+def _taken(ledger: Ledger, name: str) -> LeaseTaken:
+    row = ledger.execute(
+        "SELECT holder, expires_at FROM tidemark.leases WHERE pipeline = %s AND name = %s", (ledger.pipeline, name)
     ).fetchone()
     if row is None:
-        return LeaseTaken(lease=name, pipeline=pipeline, holder="a task that ended just now", until="now")
-    return LeaseTaken(lease=name, pipeline=pipeline, holder=row[0], until=moment(row[1]))
+        return LeaseTaken(lease=name, pipeline=ledger.pipeline, holder="a task that ended just now", until="now")
+    return LeaseTaken(lease=name, pipeline=ledger.pipeline, holder=row[0], until=moment(row[1]))
 
 
 def _renew(conninfo: str, lease: Lease, lease_s: float, stop: threading.Event) -> None:

@@ -6,26 +6,25 @@ Errors and warnings are told in every run, since somebody must act; a note is wh
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
-import psycopg
+from tidemark.ledger.connection import Ledger
 
 
-def not_said_yet(connection: psycopg.Connection[Any], pipeline: str, notes: Iterable[str]) -> set[str]:
+def not_said_yet(ledger: Ledger, notes: Iterable[str]) -> set[str]:
     """Those of `notes` that the last call did not have; the next call is held against these. What is gone meanwhile is
     forgotten, and said when it comes again. Writes nothing where nothing changed: an idle run leaves no WAL."""
     now = set(notes)
-    with connection.transaction():
-        rows = connection.execute("SELECT note FROM tidemark.said_notes WHERE pipeline = %s", (pipeline,)).fetchall()
+    with ledger.transaction():
+        rows = ledger.execute("SELECT note FROM tidemark.said_notes WHERE pipeline = %s", (ledger.pipeline,)).fetchall()
         before = {note for (note,) in rows}
         if before - now:
-            connection.execute(
+            ledger.execute(
                 "DELETE FROM tidemark.said_notes WHERE pipeline = %s AND note = ANY(%s)",
-                (pipeline, sorted(before - now)),
+                (ledger.pipeline, sorted(before - now)),
             )
         for note in sorted(now - before):
-            connection.execute(
+            ledger.execute(
                 "INSERT INTO tidemark.said_notes (pipeline, note) VALUES (%s, %s) ON CONFLICT DO NOTHING",
-                (pipeline, note),
+                (ledger.pipeline, note),
             )
     return now - before

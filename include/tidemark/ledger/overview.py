@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-import psycopg
 from psycopg.rows import class_row
 
 from tidemark.ledger import backfills, chunks, generations, positions, table_errors, tables
 from tidemark.ledger.chunks import Filled, Progress
+from tidemark.ledger.connection import Ledger
 from tidemark.ledger.generations import Generation
 from tidemark.ledger.table_errors import TableErrors
 from tidemark.ledger.tables import TableRow
@@ -89,14 +89,14 @@ class PipelineStatus:
     table_errors: tuple[TableErrors, ...]
 
 
-def read(connection: psycopg.Connection[Any], pipeline: str) -> PipelineStatus | None:
+def read(ledger: Ledger) -> PipelineStatus | None:
     """The pipeline's status; None before its first generation was opened."""
-    with connection.transaction():
-        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        generation = generations.current(connection, pipeline)
+    with ledger.transaction():
+        ledger.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        generation = generations.current(ledger)
         if generation is None:
             return None
-        row = connection.execute(
+        row = ledger.execute(
             """
             SELECT (SELECT count(*) FROM tidemark.batches b WHERE b.pipeline = g.pipeline),
                    (SELECT max(registered_at) FROM tidemark.batches b WHERE b.pipeline = g.pipeline),
@@ -107,43 +107,43 @@ def read(connection: psycopg.Connection[Any], pipeline: str) -> PipelineStatus |
                    g.error
               FROM tidemark.generations g WHERE g.pipeline = %s AND g.number = %s
             """,
-            (pipeline, generation.number),
+            (ledger.pipeline, generation.number),
         ).fetchone()
         assert row is not None
         batches, last_staged_at, last_committed_at, open_plans, error = row
         return PipelineStatus(
-            pipeline=pipeline,
+            pipeline=ledger.pipeline,
             generation=generation,
-            confirmable_lsn=positions.confirmable(connection, pipeline),
-            held_back_by=positions.held_back_by(connection, pipeline),
+            confirmable_lsn=positions.confirmable(ledger),
+            held_back_by=positions.held_back_by(ledger),
             batches=batches,
             last_staged_at=last_staged_at,
             last_committed_at=last_committed_at,
             open_plans=open_plans,
             error=error,
-            tables=_tables(connection, pipeline, generation),
-            leases=_leases(connection, pipeline),
-            backfills=_backfills(connection, pipeline),
-            table_errors=tuple(table_errors.all_of(connection, pipeline)),
+            tables=_tables(ledger, generation),
+            leases=_leases(ledger),
+            backfills=_backfills(ledger),
+            table_errors=tuple(table_errors.all_of(ledger)),
         )
 
 
-def _tables(connection: psycopg.Connection[Any], pipeline: str, generation: Generation) -> tuple[TableStatus, ...]:
-    applied = positions.applied(connection, pipeline)
-    known = positions.all_of(connection, pipeline, generation.number)
+def _tables(ledger: Ledger, generation: Generation) -> tuple[TableStatus, ...]:
+    applied = positions.applied(ledger)
+    known = positions.all_of(ledger, generation.number)
     waiting = {
         table: rest
-        for table, *rest in connection.execute(
+        for table, *rest in ledger.execute(
             """
             SELECT u."table", count(*), sum(u.changes)::bigint, sum(u.bytes)::bigint, min(b.registered_at)
               FROM tidemark.unapplied u JOIN tidemark.batches b USING (pipeline, generation, end_lsn)
              WHERE u.pipeline = %s GROUP BY u."table"
             """,
-            (pipeline,),
+            (ledger.pipeline,),
         )
     }
     found = []
-    for row in tables.all_of(connection, pipeline):
+    for row in tables.all_of(ledger):
         if row.forgotten_at is not None:
             continue
         position = known.get(row.table)
@@ -164,20 +164,20 @@ def _tables(connection: psycopg.Connection[Any], pipeline: str, generation: Gene
     return tuple(found)
 
 
-def _leases(connection: psycopg.Connection[Any], pipeline: str) -> tuple[HeldLease, ...]:
-    with connection.cursor(row_factory=class_row(HeldLease)) as cursor:
+def _leases(ledger: Ledger) -> tuple[HeldLease, ...]:
+    with ledger.connection.cursor(row_factory=class_row(HeldLease)) as cursor:
         rows = cursor.execute(
             "SELECT name, holder, taken_at, expires_at FROM tidemark.leases "
             "WHERE pipeline = %s AND expires_at >= clock_timestamp() ORDER BY name",
-            (pipeline,),
+            (ledger.pipeline,),
         )
         return tuple(rows.fetchall())
 
 
-def _backfills(connection: psycopg.Connection[Any], pipeline: str) -> tuple[OpenBackfill, ...]:
-    known = {b.backfill: b for b in backfills.all_open(connection, pipeline)}
+def _backfills(ledger: Ledger) -> tuple[OpenBackfill, ...]:
+    known = {b.backfill: b for b in backfills.all_open(ledger)}
     found = []
-    for progress in chunks.progress(connection, pipeline):
+    for progress in chunks.progress(ledger):
         backfill = known[progress.backfill]
         assert backfill.opened_at is not None
         assert backfill.active_at is not None
@@ -186,13 +186,13 @@ def _backfills(connection: psycopg.Connection[Any], pipeline: str) -> tuple[Open
                 progress=progress,
                 opened_at=backfill.opened_at,
                 active_at=backfill.active_at,
-                read_by=_reader(connection, pipeline, progress.backfill),
-                filled=tuple(chunks.filled(connection, pipeline, progress.backfill)),
+                read_by=_reader(ledger, progress.backfill),
+                filled=tuple(chunks.filled(ledger, progress.backfill)),
             )
         )
     return tuple(found)
 
 
-def _reader(connection: psycopg.Connection[Any], pipeline: str, backfill: str) -> str | None:
-    lease = chunks.being_read(connection, pipeline, backfill)
+def _reader(ledger: Ledger, backfill: str) -> str | None:
+    lease = chunks.being_read(ledger, backfill)
     return None if lease is None else lease[0]

@@ -14,84 +14,81 @@ else of columns, open backfills are closed as it is noted: no chunk of theirs is
 
 from __future__ import annotations
 
-from typing import Any
-
-import psycopg
-
 from tidemark.config import PipelineConfig
 from tidemark.errors import PipelineFileDiffers, PipelineFileSuperseded
 from tidemark.ledger import backfills
+from tidemark.ledger.connection import Ledger
 from tidemark.ledger.leases import SLOT, Lease
 
 _CLOSED = "the pipeline file says something else of columns since; what is needed is read anew"
 
 
-def holds(connection: psycopg.Connection[Any], pipeline: str, digest: str) -> bool:
+def holds(ledger: Ledger, digest: str) -> bool:
     """Whether preflight noted this digest last."""
-    return _held(connection, pipeline) == digest
+    return _held(ledger) == digest
 
 
-def require(connection: psycopg.Connection[Any], pipeline: str, digest: str) -> None:
+def require(ledger: Ledger, digest: str) -> None:
     """Raises PipelineFileDiffers where another digest holds. Within a transaction it holds until that ends. A ledger in
     which no preflight noted any yet, as behind an upgrade, lets pass."""
     # A row that every note locks, and that stays: the digest's own is another one behind a note that was waited for.
-    connection.execute("SELECT 1 FROM tidemark.pipelines WHERE pipeline = %s FOR SHARE", (pipeline,))
-    held = _held(connection, pipeline)
+    ledger.execute("SELECT 1 FROM tidemark.pipelines WHERE pipeline = %s FOR SHARE", (ledger.pipeline,))
+    held = _held(ledger)
     if held is not None and held != digest:
-        raise PipelineFileDiffers(pipeline=pipeline)
+        raise PipelineFileDiffers(pipeline=ledger.pipeline)
 
 
-def refuse_superseded(connection: psycopg.Connection[Any], pipeline: str, digest: str, settle_s: float) -> None:
+def refuse_superseded(ledger: Ledger, digest: str, settle_s: float) -> None:
     """Raises PipelineFileSuperseded where another digest took this one's place less than `settle_s` seconds ago."""
-    row = connection.execute(
+    row = ledger.execute(
         """
         SELECT superseded_at, superseded_at + make_interval(secs => %(settle_s)s) FROM tidemark.pipeline_files
          WHERE pipeline = %(pipeline)s AND digest = %(digest)s
            AND superseded_at > clock_timestamp() - make_interval(secs => %(settle_s)s)
         """,
-        {"pipeline": pipeline, "digest": digest, "settle_s": settle_s},
+        {"pipeline": ledger.pipeline, "digest": digest, "settle_s": settle_s},
     ).fetchone()
     if row is not None:
         superseded_at, until = (f"{moment:%Y-%m-%d %H:%M:%S %Z}" for moment in row)
-        raise PipelineFileSuperseded(pipeline=pipeline, superseded_at=superseded_at, until=until)
+        raise PipelineFileSuperseded(pipeline=ledger.pipeline, superseded_at=superseded_at, until=until)
 
 
-def note(connection: psycopg.Connection[Any], lease: Lease, config: PipelineConfig) -> None:
+def note(ledger: Ledger, lease: Lease, config: PipelineConfig) -> None:
     """From here on this file holds. Needs the lease `slot`, so that no drain works meanwhile. Raises what
     `refuse_superseded` raises."""
     digest = config.digest
-    with connection.transaction():
-        lease.check(connection, SLOT)
-        connection.execute(
+    with ledger.transaction():
+        lease.check(ledger, SLOT)
+        ledger.execute(
             "INSERT INTO tidemark.pipelines (pipeline) VALUES (%s) ON CONFLICT DO NOTHING", (lease.pipeline,)
         )
         # Not FOR UPDATE, which would wait for whoever writes a row that refers to the pipeline.
-        connection.execute("SELECT 1 FROM tidemark.pipelines WHERE pipeline = %s FOR NO KEY UPDATE", (lease.pipeline,))
-        held = connection.execute(
+        ledger.execute("SELECT 1 FROM tidemark.pipelines WHERE pipeline = %s FOR NO KEY UPDATE", (lease.pipeline,))
+        held = ledger.execute(
             "SELECT digest, columns FROM tidemark.pipeline_files WHERE pipeline = %s AND superseded_at IS NULL",
             (lease.pipeline,),
         ).fetchone()
         if held is not None and held[0] == digest:
             return
-        refuse_superseded(connection, lease.pipeline, digest, config.bounds.file_settle_s)
+        refuse_superseded(ledger, digest, config.bounds.file_settle_s)
         if held is not None and held[1] != config.columns_digest:
-            for known in backfills.all_open(connection, lease.pipeline):
-                backfills.close(connection, lease.pipeline, known.backfill, _CLOSED)
-        connection.execute(
+            for known in backfills.all_open(ledger):
+                backfills.close(ledger, known.backfill, _CLOSED)
+        ledger.execute(
             "UPDATE tidemark.pipeline_files SET superseded_at = clock_timestamp() "
             "WHERE pipeline = %s AND superseded_at IS NULL",
             (lease.pipeline,),
         )
-        connection.execute(
+        ledger.execute(
             "INSERT INTO tidemark.pipeline_files (pipeline, digest, columns) VALUES (%s, %s, %s) "
             "ON CONFLICT (pipeline, digest) DO UPDATE SET noted_at = clock_timestamp(), superseded_at = NULL",
             (lease.pipeline, digest, config.columns_digest),
         )
 
 
-def _held(connection: psycopg.Connection[Any], pipeline: str) -> str | None:
-    row = connection.execute(
+def _held(ledger: Ledger) -> str | None:
+    row = ledger.execute(
         "SELECT digest FROM tidemark.pipeline_files WHERE pipeline = %s AND superseded_at IS NULL",
-        (pipeline,),
+        (ledger.pipeline,),
     ).fetchone()
     return None if row is None else str(row[0])

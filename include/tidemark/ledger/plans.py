@@ -10,13 +10,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
-import psycopg
 from psycopg.types.json import Jsonb
 
 from tidemark.formats.plan import MergePlan
 from tidemark.formats.result import PlanResult
+from tidemark.ledger.connection import Ledger
 from tidemark.ledger.leases import SLOT, Lease, of_table
 from tidemark.lsn import Lsn
 
@@ -34,23 +33,23 @@ class RecordedPlan:
     created_at: datetime
 
 
-def record(connection: psycopg.Connection[Any], lease: Lease, plan: MergePlan, *, run_id: str, path: str) -> None:
+def record(ledger: Ledger, lease: Lease, plan: MergePlan, *, run_id: str, path: str) -> None:
     """Write the plan's row. Needs the leases `table:<id>` of all its tables."""
-    with connection.transaction():
-        lease.check(connection, *(of_table(t.table) for t in plan.tables))
-        _insert(connection, plan, run_id=run_id, holder=lease.holder, path=path)
+    with ledger.transaction():
+        lease.check(ledger, *(of_table(t.table) for t in plan.tables))
+        _insert(ledger, plan, run_id=run_id, holder=lease.holder, path=path)
 
 
-def record_found(connection: psycopg.Connection[Any], lease: Lease, plan: MergePlan, *, path: str) -> None:
+def record_found(ledger: Ledger, lease: Lease, plan: MergePlan, *, path: str) -> None:
     """Write the row of a plan that lies in the lake but not in the ledger, which was restored from an older copy: its
     result is then ingested like any other. Needs the lease `slot`, as registering a batch again does."""
-    with connection.transaction():
-        lease.check(connection, SLOT)
-        _insert(connection, plan, run_id="", holder=lease.holder, path=path)
+    with ledger.transaction():
+        lease.check(ledger, SLOT)
+        _insert(ledger, plan, run_id="", holder=lease.holder, path=path)
 
 
-def _insert(connection: psycopg.Connection[Any], plan: MergePlan, *, run_id: str, holder: str, path: str) -> None:
-    connection.execute(
+def _insert(ledger: Ledger, plan: MergePlan, *, run_id: str, holder: str, path: str) -> None:
+    ledger.execute(
         """
         INSERT INTO tidemark.plans (pipeline, plan, generation, run_id, holder, path, tables)
         VALUES (%s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING
@@ -67,20 +66,20 @@ def _insert(connection: psycopg.Connection[Any], plan: MergePlan, *, run_id: str
     )
 
 
-def recorded(connection: psycopg.Connection[Any], pipeline: str) -> set[str]:
+def recorded(ledger: Ledger) -> set[str]:
     """The names of all plans, ingested and abandoned ones among them."""
-    rows = connection.execute("SELECT plan FROM tidemark.plans WHERE pipeline = %s", (pipeline,))
+    rows = ledger.execute("SELECT plan FROM tidemark.plans WHERE pipeline = %s", (ledger.pipeline,))
     return {plan for (plan,) in rows}
 
 
-def not_ingested(connection: psycopg.Connection[Any], pipeline: str) -> list[RecordedPlan]:
+def not_ingested(ledger: Ledger) -> list[RecordedPlan]:
     """The plans whose result was neither ingested nor given up, oldest first."""
-    rows = connection.execute(
+    rows = ledger.execute(
         """
         SELECT plan, generation, run_id, holder, path, tables, created_at FROM tidemark.plans
          WHERE pipeline = %s AND ingested_at IS NULL AND abandoned_at IS NULL ORDER BY created_at, plan
         """,
-        (pipeline,),
+        (ledger.pipeline,),
     ).fetchall()
     return [
         RecordedPlan(
@@ -90,26 +89,26 @@ def not_ingested(connection: psycopg.Connection[Any], pipeline: str) -> list[Rec
     ]
 
 
-def ingest(connection: psycopg.Connection[Any], pipeline: str, result: PlanResult) -> bool:
+def ingest(ledger: Ledger, result: PlanResult) -> bool:
     """Keep the result with its plan; True exactly once per plan. Call it first in the
     transaction that raises the positions."""
     return (
-        connection.execute(
+        ledger.execute(
             """
             UPDATE tidemark.plans SET result = %s, ingested_at = clock_timestamp()
              WHERE pipeline = %s AND plan = %s AND ingested_at IS NULL
             """,
-            (Jsonb(json.loads(result.to_json())), pipeline, result.plan),
+            (Jsonb(json.loads(result.to_json())), ledger.pipeline, result.plan),
         ).rowcount
         == 1
     )
 
 
-def abandon(connection: psycopg.Connection[Any], pipeline: str, plan: str) -> None:
+def abandon(ledger: Ledger, plan: str) -> None:
     """Stop looking for a result: every table of the plan is applied past it, or another plan covers it and a driver
     that still runs loses by its fence. Its positions, if it commits after all, are found by the next plan's driver."""
-    connection.execute(
+    ledger.execute(
         "UPDATE tidemark.plans SET abandoned_at = clock_timestamp() "
         "WHERE pipeline = %s AND plan = %s AND ingested_at IS NULL AND abandoned_at IS NULL",
-        (pipeline, plan),
+        (ledger.pipeline, plan),
     )

@@ -9,11 +9,9 @@ up to staged where it has none.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
-
-import psycopg
 
 from tidemark.ledger import generations
+from tidemark.ledger.connection import Ledger
 from tidemark.lsn import Lsn
 
 
@@ -29,8 +27,7 @@ class Position:
 
 
 def rise(
-    connection: psycopg.Connection[Any],
-    pipeline: str,
+    ledger: Ledger,
     generation: int,
     table: str,
     *,
@@ -38,13 +35,13 @@ def rise(
     current_lsn: Lsn | None,
 ) -> bool:
     """Raise the table's positions to these where they are higher. True if the applied position moved."""
-    with connection.transaction():
-        connection.execute(
+    with ledger.transaction():
+        ledger.execute(
             'INSERT INTO tidemark.positions (pipeline, generation, "table") VALUES (%s, %s, %s) ON CONFLICT DO NOTHING',
-            (pipeline, generation, table),
+            (ledger.pipeline, generation, table),
         )
-        before = _one(connection, pipeline, generation, table)
-        after = connection.execute(
+        before = _one(ledger, generation, table)
+        after = ledger.execute(
             """
             UPDATE tidemark.positions
                SET history_lsn = greatest(history_lsn, %(history)s::pg_lsn),
@@ -57,7 +54,7 @@ def rise(
             {
                 "history": history_lsn,
                 "current": current_lsn,
-                "pipeline": pipeline,
+                "pipeline": ledger.pipeline,
                 "generation": generation,
                 "table": table,
             },
@@ -65,9 +62,9 @@ def rise(
         return after is not None and after[0] != before
 
 
-def begin_anew(connection: psycopg.Connection[Any], pipeline: str, table: str) -> None:
+def begin_anew(ledger: Ledger, table: str) -> None:
     """Everything of the table that is staged, in every generation, counts as applied, though no Delta table has it."""
-    connection.execute(
+    ledger.execute(
         """
         INSERT INTO tidemark.positions AS known
                (pipeline, generation, "table", history_lsn, current_lsn, begun_lsn)
@@ -76,54 +73,50 @@ def begin_anew(connection: psycopg.Connection[Any], pipeline: str, table: str) -
            SET history_lsn = excluded.history_lsn, current_lsn = excluded.current_lsn,
                begun_lsn = excluded.begun_lsn, risen_at = clock_timestamp()
         """,
-        (table, pipeline),
+        (table, ledger.pipeline),
     )
 
 
-def _one(connection: psycopg.Connection[Any], pipeline: str, generation: int, table: str) -> Lsn | None:
-    row = connection.execute(
+def _one(ledger: Ledger, generation: int, table: str) -> Lsn | None:
+    row = ledger.execute(
         "SELECT applied_lsn FROM tidemark.positions "
         'WHERE pipeline = %s AND generation = %s AND "table" = %s FOR UPDATE',
-        (pipeline, generation, table),
+        (ledger.pipeline, generation, table),
     ).fetchone()
     return None if row is None else row[0]
 
 
-def all_of(connection: psycopg.Connection[Any], pipeline: str, generation: int) -> dict[str, Position]:
+def all_of(ledger: Ledger, generation: int) -> dict[str, Position]:
     """The positions of the tables that have one in this generation."""
-    rows = connection.execute(
+    rows = ledger.execute(
         'SELECT "table", history_lsn, current_lsn, applied_lsn FROM tidemark.positions '
         "WHERE pipeline = %s AND generation = %s",
-        (pipeline, generation),
+        (ledger.pipeline, generation),
     ).fetchall()
     return {row[0]: Position(*row) for row in rows}
 
 
-def applied(connection: psycopg.Connection[Any], pipeline: str) -> dict[str, Lsn]:
+def applied(ledger: Ledger) -> dict[str, Lsn]:
     """Per table, whatever its state, how far it counts as applied in the open generation: the start of its next
     untreated batch, staged where it has none."""
-    return {table: lsn for table, _, lsn, _ in _progress(connection, pipeline)}
+    return {table: lsn for table, _, lsn, _ in _progress(ledger)}
 
 
-def confirmable(connection: psycopg.Connection[Any], pipeline: str) -> Lsn:
+def confirmable(ledger: Ledger) -> Lsn:
     """R3's minimum in the open generation: over the tables, applied, or staged where parked
     or deferred; staged without any."""
-    staged = generations.required(connection, pipeline).staged_lsn
-    return min([staged, *held_back_by(connection, pipeline).values()])
+    staged = generations.required(ledger).staged_lsn
+    return min([staged, *held_back_by(ledger).values()])
 
 
-def held_back_by(connection: psycopg.Connection[Any], pipeline: str) -> dict[str, Lsn]:
+def held_back_by(ledger: Ledger) -> dict[str, Lsn]:
     """The merging tables whose next untreated batch keeps `confirmable` below staged, with that batch's start."""
-    return {
-        table: lsn
-        for table, state, lsn, staged in _progress(connection, pipeline)
-        if state == "merging" and lsn < staged
-    }
+    return {table: lsn for table, state, lsn, staged in _progress(ledger) if state == "merging" and lsn < staged}
 
 
-def _progress(connection: psycopg.Connection[Any], pipeline: str) -> list[tuple[str, str, Lsn, Lsn]]:
+def _progress(ledger: Ledger) -> list[tuple[str, str, Lsn, Lsn]]:
     """Table, state, applied, staged; one statement, so that all four are of one moment."""
-    return connection.execute(
+    return ledger.execute(
         """
         SELECT t."table", t.state, coalesce(min(u.start_lsn), g.staged_lsn), g.staged_lsn
           FROM tidemark.generations g
@@ -134,5 +127,5 @@ def _progress(connection: psycopg.Connection[Any], pipeline: str) -> list[tuple[
          GROUP BY t."table", t.state, g.staged_lsn
          ORDER BY t."table"
         """,
-        (pipeline, pipeline),
+        (ledger.pipeline, ledger.pipeline),
     ).fetchall()

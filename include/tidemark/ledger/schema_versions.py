@@ -8,37 +8,36 @@ last streamed one, never with what a reader saw: a column that only the catalogu
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
-import psycopg
 from psycopg.types.json import Jsonb
 
 from tidemark.ledger import generations, tables
+from tidemark.ledger.connection import Ledger
 from tidemark.schema.table import TableSchema
 
 
-def adopt(connection: psycopg.Connection[Any], pipeline: str, schema: TableSchema) -> TableSchema:
+def adopt(ledger: Ledger, schema: TableSchema) -> TableSchema:
     """The shape under its version number, which is given to it here where the table's latest version is another shape;
     `schema.version` is not read. Two readers at once get one number."""
-    with connection.transaction():
-        tables.add(connection, pipeline, str(schema.table))
-        connection.execute(
+    with ledger.transaction():
+        tables.add(ledger, str(schema.table))
+        ledger.execute(
             'SELECT 1 FROM tidemark.tables WHERE pipeline = %s AND "table" = %s FOR UPDATE',
-            (pipeline, str(schema.table)),
+            (ledger.pipeline, str(schema.table)),
         )
-        known = tables.versions(connection, pipeline, str(schema.table))
+        known = tables.versions(ledger, str(schema.table))
         if known and known[-1].same_shape(schema):
             return replace(known[-1], relation_oid=schema.relation_oid)
         found = replace(schema, version=1 + (known[-1].version if known else 0))
-        generation = generations.required(connection, pipeline)
-        connection.execute(
+        generation = generations.required(ledger)
+        ledger.execute(
             """
             INSERT INTO tidemark.schema_versions
                    (pipeline, "table", version, definition, generation, start_lsn, streamed)
             VALUES (%s, %s, %s, %s, %s, %s, false)
             """,
             (
-                pipeline,
+                ledger.pipeline,
                 str(schema.table),
                 found.version,
                 Jsonb(found.to_json()),
@@ -49,39 +48,39 @@ def adopt(connection: psycopg.Connection[Any], pipeline: str, schema: TableSchem
     return found
 
 
-def streamed(connection: psycopg.Connection[Any], pipeline: str, table: str) -> list[TableSchema]:
+def streamed(ledger: Ledger, table: str) -> list[TableSchema]:
     """The versions that registered batches hold changes of, oldest first."""
-    return _versions(connection, "streamed", pipeline, table)
+    return _versions(ledger, "streamed", ledger.pipeline, table)
 
 
-def ahead(connection: psycopg.Connection[Any], pipeline: str, table: str) -> list[TableSchema]:
+def ahead(ledger: Ledger, table: str) -> list[TableSchema]:
     """The versions above the last streamed one, which so far only readers use, oldest first."""
     newer = """
         NOT streamed AND version > coalesce((
             SELECT max(version) FROM tidemark.schema_versions s
              WHERE s.pipeline = v.pipeline AND s."table" = v."table" AND s.streamed), 0)
         """
-    return _versions(connection, newer, pipeline, table)
+    return _versions(ledger, newer, ledger.pipeline, table)
 
 
-def _versions(connection: psycopg.Connection[Any], condition: str, pipeline: str, table: str) -> list[TableSchema]:
+def _versions(ledger: Ledger, condition: str, pipeline: str, table: str) -> list[TableSchema]:
     query = (
         f'SELECT definition FROM tidemark.schema_versions v WHERE pipeline = %s AND "table" = %s AND {condition} '
         "ORDER BY version"
     )
-    return [TableSchema.from_json(raw) for (raw,) in connection.execute(query.encode(), (pipeline, table))]
+    return [TableSchema.from_json(raw) for (raw,) in ledger.execute(query.encode(), (pipeline, table))]
 
 
-def merged(connection: psycopg.Connection[Any], pipeline: str, table: str) -> TableSchema | None:
+def merged(ledger: Ledger, table: str) -> TableSchema | None:
     """The newest version of which anything was applied: the shape that the target has. None before that."""
     found = _versions(
-        connection,
+        ledger,
         """version = (SELECT max((file ->> 'schema_version')::int)
                         FROM tidemark.batch_tables b
                         JOIN tidemark.positions p USING (pipeline, generation, "table")
                        CROSS JOIN LATERAL jsonb_array_elements(b.files) AS file
                        WHERE b.pipeline = v.pipeline AND b."table" = v."table" AND b.end_lsn <= p.applied_lsn)""",
-        pipeline,
+        ledger.pipeline,
         table,
     )
     return found[-1] if found else None

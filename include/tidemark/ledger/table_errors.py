@@ -13,12 +13,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any
 
-import psycopg
 from psycopg.types.json import Jsonb
 
 from tidemark.findings import Bars
+from tidemark.ledger.connection import Ledger
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,32 +45,32 @@ class TableErrors:
 
 
 def keep(
-    connection: psycopg.Connection[Any],
-    pipeline: str,
+    ledger: Ledger,
     errors: Mapping[str, Sequence[TableError]],
     barred: Collection[str],
 ) -> None:
     """Let these be the pipeline's tables with errors, and no others. What is as it was is not written again."""
-    with connection.transaction():
-        connection.execute(
-            'DELETE FROM tidemark.table_errors WHERE pipeline = %s AND NOT "table" = ANY(%s)', (pipeline, list(errors))
+    with ledger.transaction():
+        ledger.execute(
+            'DELETE FROM tidemark.table_errors WHERE pipeline = %s AND NOT "table" = ANY(%s)',
+            (ledger.pipeline, list(errors)),
         )
         for table, own in sorted(errors.items()):
-            connection.execute(
+            ledger.execute(
                 """
                 INSERT INTO tidemark.table_errors AS known (pipeline, "table", errors, barred) VALUES (%s, %s, %s, %s)
                 ON CONFLICT (pipeline, "table") DO UPDATE SET errors = excluded.errors, barred = excluded.barred
                  WHERE (known.errors, known.barred) IS DISTINCT FROM (excluded.errors, excluded.barred)
                 """,
-                (pipeline, table, Jsonb([asdict(error) for error in own]), table in barred),
+                (ledger.pipeline, table, Jsonb([asdict(error) for error in own]), table in barred),
             )
 
 
-def all_of(connection: psycopg.Connection[Any], pipeline: str) -> list[TableErrors]:
+def all_of(ledger: Ledger) -> list[TableErrors]:
     """Every table with an error, by id."""
-    rows = connection.execute(
+    rows = ledger.execute(
         'SELECT "table", errors, barred, since FROM tidemark.table_errors WHERE pipeline = %s ORDER BY "table"',
-        (pipeline,),
+        (ledger.pipeline,),
     ).fetchall()
     return [
         TableErrors(table, tuple(TableError(**one) for one in errors), barred, since)
@@ -79,28 +78,28 @@ def all_of(connection: psycopg.Connection[Any], pipeline: str) -> list[TableErro
     ]
 
 
-def passed_over(connection: psycopg.Connection[Any], pipeline: str) -> frozenset[str]:
+def passed_over(ledger: Ledger) -> frozenset[str]:
     """The tables that a drain stages nothing of: barred and not captured. Read it under the lease `slot`, under which
     alone a table joins or leaves."""
-    rows = connection.execute(
+    rows = ledger.execute(
         """
         SELECT "table" FROM tidemark.table_errors e
          WHERE pipeline = %s AND barred
            AND NOT EXISTS (SELECT FROM tidemark.tables t
                             WHERE t.pipeline = e.pipeline AND t."table" = e."table" AND t.captured)
         """,
-        (pipeline,),
+        (ledger.pipeline,),
     ).fetchall()
     return frozenset(table for (table,) in rows)
 
 
-def notified(connection: psycopg.Connection[Any], pipeline: str, table: str) -> bool:
+def notified(ledger: Ledger, table: str) -> bool:
     """Claim the one notification of the table's errors: True for the first caller since it has any."""
     return (
-        connection.execute(
+        ledger.execute(
             "UPDATE tidemark.table_errors SET notified_at = clock_timestamp() "
             'WHERE pipeline = %s AND "table" = %s AND notified_at IS NULL',
-            (pipeline, table),
+            (ledger.pipeline, table),
         ).rowcount
         == 1
     )

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal
 
-import psycopg
 from psycopg.rows import kwargs_row
 from psycopg.types.json import Jsonb
 
@@ -23,6 +22,7 @@ from tidemark.errors import Move
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.formats.manifest import TableMark
 from tidemark.formats.result import Holes
+from tidemark.ledger.connection import Ledger
 from tidemark.schema.table import TableSchema
 
 State = Literal["merging", "deferred", "parked"]
@@ -79,103 +79,100 @@ def _row(*, error: dict[str, str] | None, **columns: Any) -> TableRow:
     return TableRow(**columns, error=None if error is None else ErrorRecord.from_json(error))
 
 
-def all_of(connection: psycopg.Connection[Any], pipeline: str) -> list[TableRow]:
+def all_of(ledger: Ledger) -> list[TableRow]:
     """Every table that was ever captured, by id."""
-    with connection.cursor(row_factory=kwargs_row(_row)) as cursor:
+    with ledger.connection.cursor(row_factory=kwargs_row(_row)) as cursor:
         query = f'SELECT {_COLUMNS} FROM tidemark.tables WHERE pipeline = %s ORDER BY "table"'
-        return cursor.execute(query.encode(), (pipeline,)).fetchall()
+        return cursor.execute(query.encode(), (ledger.pipeline,)).fetchall()
 
 
-def one(connection: psycopg.Connection[Any], pipeline: str, table: str) -> TableRow | None:
+def one(ledger: Ledger, table: str) -> TableRow | None:
     """The table's row, None where it was never captured."""
-    with connection.cursor(row_factory=kwargs_row(_row)) as cursor:
+    with ledger.connection.cursor(row_factory=kwargs_row(_row)) as cursor:
         query = f'SELECT {_COLUMNS} FROM tidemark.tables WHERE pipeline = %s AND "table" = %s'
-        return cursor.execute(query.encode(), (pipeline, table)).fetchone()
+        return cursor.execute(query.encode(), (ledger.pipeline, table)).fetchone()
 
 
-def add(connection: psycopg.Connection[Any], pipeline: str, table: str) -> None:
+def add(ledger: Ledger, table: str) -> None:
     """Make sure that the table has a row; an existing one stays as it is."""
-    connection.execute(
-        'INSERT INTO tidemark.tables (pipeline, "table") VALUES (%s, %s) ON CONFLICT DO NOTHING', (pipeline, table)
+    ledger.execute(
+        'INSERT INTO tidemark.tables (pipeline, "table") VALUES (%s, %s) ON CONFLICT DO NOTHING',
+        (ledger.pipeline, table),
     )
 
 
-def lock(connection: psycopg.Connection[Any], pipeline: str, names: Iterable[str]) -> None:
+def lock(ledger: Ledger, names: Iterable[str]) -> None:
     """Lock the rows of these tables, in one order for all, until the caller's transaction ends."""
-    connection.execute(
+    ledger.execute(
         'SELECT 1 FROM tidemark.tables WHERE pipeline = %s AND "table" = ANY(%s) ORDER BY "table" FOR UPDATE',
-        (pipeline, sorted(set(names))),
+        (ledger.pipeline, sorted(set(names))),
     )
 
 
-def keep_fingerprint(
-    connection: psycopg.Connection[Any], pipeline: str, table: str, fingerprint: dict[str, Any]
-) -> None:
+def keep_fingerprint(ledger: Ledger, table: str, fingerprint: dict[str, Any]) -> None:
     """Keep the fingerprint that the newest registered batch was staged under."""
-    add(connection, pipeline, table)
-    connection.execute(
+    add(ledger, table)
+    ledger.execute(
         'UPDATE tidemark.tables SET fingerprint = %s WHERE pipeline = %s AND "table" = %s',
-        (Jsonb(fingerprint), pipeline, table),
+        (Jsonb(fingerprint), ledger.pipeline, table),
     )
 
 
-def mark(connection: psycopg.Connection[Any], pipeline: str, found: TableMark) -> None:
+def mark(ledger: Ledger, found: TableMark) -> None:
     """Give the table what the drain found out about it."""
-    add(connection, pipeline, found.table)
+    add(ledger, found.table)
     if found.state == "parked":
-        park(connection, pipeline, found.table, ErrorRecord(found.kind, found.move, found.message))
+        park(ledger, found.table, ErrorRecord(found.kind, found.move, found.message))
     else:
-        mark_needs_backfill(connection, pipeline, found.table, found.kind, found.message)
+        mark_needs_backfill(ledger, found.table, found.kind, found.message)
 
 
-def park(connection: psycopg.Connection[Any], pipeline: str, table: str, error: ErrorRecord) -> bool:
+def park(ledger: Ledger, table: str, error: ErrorRecord) -> bool:
     """Suspend the table's merge with the error. True if it was not parked before, which is when the pipeline's notifier
     fires (R6). A parked table takes a newer error unless that one is RETRY and its own is not."""
-    with connection.transaction():
-        row = connection.execute(
+    with ledger.transaction():
+        row = ledger.execute(
             'SELECT state, error FROM tidemark.tables WHERE pipeline = %s AND "table" = %s FOR UPDATE',
-            (pipeline, table),
+            (ledger.pipeline, table),
         ).fetchone()
         if row is None:
-            raise LookupError(f"no table {table} in pipeline {pipeline}")
+            raise LookupError(f"no table {table} in pipeline {ledger.pipeline}")
         state, old = row
         if state == "parked" and error.move == Move.RETRY and old["move"] != Move.RETRY:
             return False
-        connection.execute(
+        ledger.execute(
             """
             UPDATE tidemark.tables
                SET state = 'parked', error = %s, error_at = clock_timestamp(),
                    state_since = CASE WHEN state = 'parked' THEN state_since ELSE clock_timestamp() END
              WHERE pipeline = %s AND "table" = %s
             """,
-            (Jsonb(error.to_json()), pipeline, table),
+            (Jsonb(error.to_json()), ledger.pipeline, table),
         )
         return bool(state != "parked")
 
 
-def unpark(connection: psycopg.Connection[Any], pipeline: str, table: str) -> bool:
+def unpark(ledger: Ledger, table: str) -> bool:
     """Let the next run apply all of the table's batches in order. False where the table is not parked or not known."""
     return (
-        connection.execute(
+        ledger.execute(
             """
             UPDATE tidemark.tables
                SET state = 'merging', state_since = clock_timestamp(), error = NULL, error_at = NULL, failed_runs = 0,
                    tried_at = NULL, notified_at = NULL
              WHERE pipeline = %s AND "table" = %s AND state = 'parked'
             """,
-            (pipeline, table),
+            (ledger.pipeline, table),
         ).rowcount
         == 1
     )
 
 
-def failed(
-    connection: psycopg.Connection[Any], pipeline: str, table: str, error: ErrorRecord, *, park_after: int
-) -> bool:
+def failed(ledger: Ledger, table: str, error: ErrorRecord, *, park_after: int) -> bool:
     """Record an error of the table's own result (R6): parked at once where its move is not RETRY, after `park_after`
     failed runs in a row where it is. True if this parked it."""
-    with connection.transaction():
-        row = connection.execute(
+    with ledger.transaction():
+        row = ledger.execute(
             """
             UPDATE tidemark.tables
                SET failed_runs = failed_runs + 1, tried_at = clock_timestamp(), error_at = clock_timestamp(),
@@ -183,20 +180,20 @@ def failed(
              WHERE pipeline = %s AND "table" = %s
             RETURNING failed_runs
             """,
-            (Jsonb(error.to_json()), pipeline, table),
+            (Jsonb(error.to_json()), ledger.pipeline, table),
         ).fetchone()
         if row is None:
-            raise LookupError(f"no table {table} in pipeline {pipeline}")
+            raise LookupError(f"no table {table} in pipeline {ledger.pipeline}")
         if error.move == Move.RETRY and row[0] < park_after:
             return False
-        return park(connection, pipeline, table, error)
+        return park(ledger, table, error)
 
 
-def succeeded(connection: psycopg.Connection[Any], pipeline: str, table: str, holes: Holes | None) -> None:
+def succeeded(ledger: Ledger, table: str, holes: Holes | None) -> None:
     """Record that the table was merged: its counter is 0 again, a park that came from RETRY errors ends. `holes` is
     what its target holds of them now, None where the merge says nothing of it."""
-    with connection.transaction():
-        row = connection.execute(
+    with ledger.transaction():
+        row = ledger.execute(
             """
             UPDATE tidemark.tables
                SET failed_runs = 0, tried_at = clock_timestamp(),
@@ -209,71 +206,71 @@ def succeeded(connection: psycopg.Connection[Any], pipeline: str, table: str, ho
              WHERE pipeline = %s AND "table" = %s
             RETURNING 1
             """,
-            (pipeline, table),
+            (ledger.pipeline, table),
         ).fetchone()
         if row is None:
-            raise LookupError(f"no table {table} in pipeline {pipeline}")
+            raise LookupError(f"no table {table} in pipeline {ledger.pipeline}")
         if holes is not None:
-            _keep_holes(connection, pipeline, table, holes)
+            _keep_holes(ledger, table, holes)
 
 
-def _keep_holes(connection: psycopg.Connection[Any], pipeline: str, table: str, holes: Holes) -> None:
+def _keep_holes(ledger: Ledger, table: str, holes: Holes) -> None:
     counts = {column: count for column, count in holes.columns.items() if count}
     keys = [list(key) for key in holes.keys] if counts else []
-    connection.execute(
+    ledger.execute(
         'UPDATE tidemark.tables SET holes = %s, hole_keys = %s WHERE pipeline = %s AND "table" = %s',
-        (Jsonb(counts), Jsonb(keys), pipeline, table),
+        (Jsonb(counts), Jsonb(keys), ledger.pipeline, table),
     )
     if counts:
-        mark_holes(connection, pipeline, table)
+        mark_holes(ledger, table)
     else:
-        connection.execute(
+        ledger.execute(
             """
             UPDATE tidemark.tables
                SET needs_backfill = false, backfill_kind = NULL, backfill_reason = NULL, backfill_since = NULL
              WHERE pipeline = %s AND "table" = %s AND backfill_kind = %s
             """,
-            (pipeline, table, HOLES),
+            (ledger.pipeline, table, HOLES),
         )
 
 
-def mark_holes(connection: psycopg.Connection[Any], pipeline: str, table: str) -> None:
+def mark_holes(ledger: Ledger, table: str) -> None:
     """Mark the table where it has holes and no open backfill, which may fill them: what is left when that ends is
     marked then."""
-    row = connection.execute(
+    row = ledger.execute(
         """
         SELECT holes FROM tidemark.tables t
          WHERE pipeline = %s AND "table" = %s AND holes <> '{}'
            AND NOT EXISTS (SELECT 1 FROM tidemark.backfills b
                             WHERE b.pipeline = t.pipeline AND b."table" = t."table" AND b.state = 'open')
         """,
-        (pipeline, table),
+        (ledger.pipeline, table),
     ).fetchone()
     if row is not None:
         listed = ", ".join(f"{count} in {column}" for column, count in sorted(row[0].items()))
         reason = f"unchanged values whose base is known nowhere: {listed}"
-        mark_needs_backfill(connection, pipeline, table, HOLES, reason)
+        mark_needs_backfill(ledger, table, HOLES, reason)
 
 
-def notified(connection: psycopg.Connection[Any], pipeline: str, table: str) -> bool:
+def notified(ledger: Ledger, table: str) -> bool:
     """Claim the one notification of the table's park: True for the first caller since
     it was parked, else False (R6)."""
     return (
-        connection.execute(
+        ledger.execute(
             "UPDATE tidemark.tables SET notified_at = clock_timestamp() "
             """WHERE pipeline = %s AND "table" = %s AND state = 'parked' AND notified_at IS NULL""",
-            (pipeline, table),
+            (ledger.pipeline, table),
         ).rowcount
         == 1
     )
 
 
-def mark_needs_backfill(connection: psycopg.Connection[Any], pipeline: str, table: str, kind: str, reason: str) -> None:
+def mark_needs_backfill(ledger: Ledger, table: str, kind: str, reason: str) -> None:
     """Mark the table. A mark it already has stays, unless it is of the same kind or a weaker one: HOLES gives way to
     any other, EXISTING_ROWS to all but HOLES. `marked_at` moves in any case, so that no backfill that was opened before
     takes the mark away."""
     weaker = [] if kind == HOLES else [HOLES, EXISTING_ROWS]
-    connection.execute(
+    ledger.execute(
         """
         UPDATE tidemark.tables
            SET needs_backfill = true, marked_at = clock_timestamp(),
@@ -285,26 +282,26 @@ def mark_needs_backfill(connection: psycopg.Connection[Any], pipeline: str, tabl
                   FROM tidemark.tables WHERE pipeline = %(pipeline)s AND "table" = %(table)s FOR UPDATE) known
          WHERE pipeline = %(pipeline)s AND "table" = %(table)s
         """,
-        {"pipeline": pipeline, "table": table, "kind": kind, "reason": reason, "weaker": weaker},
+        {"pipeline": ledger.pipeline, "table": table, "kind": kind, "reason": reason, "weaker": weaker},
     )
 
 
-def clear_needs_backfill(connection: psycopg.Connection[Any], pipeline: str, table: str) -> None:
+def clear_needs_backfill(ledger: Ledger, table: str) -> None:
     """Take the mark away."""
-    connection.execute(
+    ledger.execute(
         """
         UPDATE tidemark.tables
            SET needs_backfill = false, backfill_kind = NULL, backfill_reason = NULL, backfill_since = NULL
          WHERE pipeline = %s AND "table" = %s
         """,
-        (pipeline, table),
+        (ledger.pipeline, table),
     )
 
 
-def due(connection: psycopg.Connection[Any], pipeline: str, unpark_retry_s: float) -> set[str]:
+def due(ledger: Ledger, unpark_retry_s: float) -> set[str]:
     """The tables that a plan may hold: those not parked, and those parked after RETRY errors and
     not tried for `unpark_retry_s`."""
-    rows = connection.execute(
+    rows = ledger.execute(
         """
         SELECT "table" FROM tidemark.tables
          WHERE pipeline = %s
@@ -312,15 +309,15 @@ def due(connection: psycopg.Connection[Any], pipeline: str, unpark_retry_s: floa
                                       AND coalesce(tried_at, state_since)
                                           < clock_timestamp() - make_interval(secs => %s)))
         """,
-        (pipeline, unpark_retry_s),
+        (ledger.pipeline, unpark_retry_s),
     ).fetchall()
     return {table for (table,) in rows}
 
 
-def versions(connection: psycopg.Connection[Any], pipeline: str, table: str) -> list[TableSchema]:
+def versions(ledger: Ledger, table: str) -> list[TableSchema]:
     """The table's schema versions, oldest first."""
-    rows = connection.execute(
+    rows = ledger.execute(
         'SELECT definition FROM tidemark.schema_versions WHERE pipeline = %s AND "table" = %s ORDER BY version',
-        (pipeline, table),
+        (ledger.pipeline, table),
     ).fetchall()
     return [TableSchema.from_json(definition) for (definition,) in rows]

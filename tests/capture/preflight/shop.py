@@ -14,9 +14,9 @@ from tidemark.capture import generation as generation_module
 from tidemark.capture.preflight import preflight
 from tidemark.config import PipelineConfig, TableRule
 from tidemark.findings import Report
-from tidemark.ledger import connection as ledger_sessions
 from tidemark.ledger import generations, leases
 from tidemark.ledger import tables as ledger_tables
+from tidemark.ledger.connection import open_ledger
 from tidemark.ledger.tables import TableRow
 from tidemark.staging.store import Store
 
@@ -64,19 +64,19 @@ class Shop:
         return {name for (name,) in rows}
 
     def rows(self) -> dict[str, TableRow]:
-        with ledger_sessions.connect(self.ledger) as ledger:
-            return {row.table: row for row in ledger_tables.all_of(ledger, self.config.pipeline)}
+        with open_ledger(self.ledger, self.config.pipeline) as ledger:
+            return {row.table: row for row in ledger_tables.all_of(ledger)}
 
     def generation(self) -> generations.Generation | None:
-        with ledger_sessions.connect(self.ledger) as ledger:
-            return generations.current(ledger, self.config.pipeline)
+        with open_ledger(self.ledger, self.config.pipeline) as ledger:
+            return generations.current(ledger)
 
     def settled(self) -> generations.Generation:
         """What the first task that judges the slot goes on with."""
         with (
             leases.hold(self.ledger, self.config.pipeline, leases.SLOT, "drain", wait_s=10) as lease,
             postgres_session.connect(self.source, application_name="drain") as source,
-            ledger_sessions.connect(self.ledger) as ledger,
+            open_ledger(self.ledger, self.config.pipeline) as ledger,
         ):
             return generation_module.settle(self.config, source, ledger, Store(self.config.lake), lease)
 

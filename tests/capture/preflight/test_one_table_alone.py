@@ -16,7 +16,7 @@ from tidemark.capture.parked import announce_parked
 from tidemark.config import TableRule
 from tidemark.formats.manifest import BatchManifest
 from tidemark.ledger import batches, table_errors, tables
-from tidemark.ledger import connection as ledger_sessions
+from tidemark.ledger.connection import open_ledger
 from tidemark.ledger.table_errors import TableErrors
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
@@ -61,16 +61,16 @@ LOST = {
 
 
 def errors(shop: Shop) -> dict[str, TableErrors]:
-    with ledger_sessions.connect(shop.ledger) as ledger:
-        return {found.table: found for found in table_errors.all_of(ledger, shop.config.pipeline)}
+    with open_ledger(shop.ledger, shop.config.pipeline) as ledger:
+        return {found.table: found for found in table_errors.all_of(ledger)}
 
 
 def staged(shop: Shop, run_id: str) -> dict[str, int]:
     """Drain once; the changes that were staged, by table."""
     drained = drain(shop.config, source=shop.source, ledger=shop.ledger, run_id=run_id, holder=run_id)
     assert drained.reached_target
-    with ledger_sessions.connect(shop.ledger) as ledger:
-        found = [b for b in batches.after(ledger, shop.config.pipeline, 1, Lsn(0)) if b.run_id == run_id]
+    with open_ledger(shop.ledger, shop.config.pipeline) as ledger:
+        found = [b for b in batches.after(ledger, 1, Lsn(0)) if b.run_id == run_id]
     store = Store(shop.config.lake)
     manifests = [BatchManifest.from_json(store.read(b.manifest).decode()) for b in found]
     return {table.table: table.rows for manifest in manifests for table in manifest.tables}
@@ -212,9 +212,9 @@ class TestACapturedTable:
         captures_orders(shop, 2)
         shop.sql("ALTER TABLE shop.bad_low REPLICA IDENTITY FULL")
         captures_orders(shop, 3)
-        with ledger_sessions.connect(shop.ledger) as ledger:
-            assert "shop.bad" in tables.due(ledger, shop.config.pipeline, 3600)
-            assert [b.table for b in batches.unapplied(ledger, shop.config.pipeline) if b.table == "shop.bad"]
+        with open_ledger(shop.ledger, shop.config.pipeline) as ledger:
+            assert "shop.bad" in tables.due(ledger, 3600)
+            assert [b.table for b in batches.unapplied(ledger) if b.table == "shop.bad"]
 
 
 class TestRights:

@@ -18,7 +18,7 @@ from tidemark.capture.generation import settle
 from tidemark.config import Bounds, PipelineConfig, TableRule
 from tidemark.formats.manifest import BatchManifest, SourceIdentity
 from tidemark.ledger import batches, generations, leases, positions
-from tidemark.ledger import connection as ledger_connection
+from tidemark.ledger.connection import open_ledger
 from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import SLOT
 from tidemark.ledger.migrations import migrate
@@ -47,7 +47,7 @@ class Capture:
             return cursor.fetchall() if cursor.description else []
 
     def in_ledger(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
-        with ledger_connection.connect(self.ledger) as connection:
+        with open_ledger(self.ledger, self.config.pipeline) as connection:
             cursor = connection.execute(statement.encode(), values)
             return cursor.fetchall() if cursor.description else []
 
@@ -80,13 +80,13 @@ class Capture:
         with (
             leases.hold(self.ledger, self.config.pipeline, SLOT, "drain/1") as lease,
             source_connection.connect(self.source, application_name=self.config.application_name) as source,
-            ledger_connection.connect(self.ledger) as book,
+            open_ledger(self.ledger, self.config.pipeline) as book,
         ):
             return settle(self.config, source, book, self.store, lease)
 
     def generation(self) -> Generation:
-        with ledger_connection.connect(self.ledger) as book:
-            return generations.required(book, self.config.pipeline)
+        with open_ledger(self.ledger, self.config.pipeline) as book:
+            return generations.required(book)
 
     def stage(
         self,
@@ -123,14 +123,14 @@ class Capture:
     def register(self, manifest: BatchManifest) -> None:
         with (
             leases.hold(self.ledger, self.config.pipeline, SLOT, "drain/1") as lease,
-            ledger_connection.connect(self.ledger) as book,
+            open_ledger(self.ledger, self.config.pipeline) as book,
         ):
             batches.register(book, lease, manifest, path_of(manifest))
 
     def apply(self, table: str, to: Lsn) -> None:
         generation = self.generation().number
-        with ledger_connection.connect(self.ledger) as book:
-            positions.rise(book, self.config.pipeline, generation, table, history_lsn=to, current_lsn=to)
+        with open_ledger(self.ledger, self.config.pipeline) as book:
+            positions.rise(book, generation, table, history_lsn=to, current_lsn=to)
 
 
 @pytest.fixture

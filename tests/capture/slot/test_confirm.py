@@ -15,8 +15,8 @@ from tests.capture.slot.conftest import TABLE, Capture
 from tidemark.capture.confirm import ConfirmResult, confirm, confirm_up_to_staged
 from tidemark.errors import ConfirmFailed, GenerationMissing, GenerationStale, LeaseTaken, SlotBusy
 from tidemark.formats.error_record import ErrorRecord
-from tidemark.ledger import connection as ledger_connection
 from tidemark.ledger import leases, tables
+from tidemark.ledger.connection import open_ledger
 from tidemark.ledger.leases import SLOT
 from tidemark.postgres_session import with_settings
 
@@ -71,8 +71,8 @@ def test_a_table_holds_the_slot_just_before_its_next_batch(capture: Capture) -> 
 def test_a_parked_table_does_not_hold_the_slot(capture: Capture) -> None:
     capture.settle()
     batch = capture.stage(TABLE)
-    with ledger_connection.connect(capture.ledger) as book:
-        tables.park(book, "shop", TABLE, ErrorRecord("TableBroken", "FIX_TARGET", "it is broken"))
+    with open_ledger(capture.ledger, capture.config.pipeline) as book:
+        tables.park(book, TABLE, ErrorRecord("TableBroken", "FIX_TARGET", "it is broken"))
     assert run(capture).after == batch.end_lsn
 
 

@@ -33,14 +33,14 @@ from tidemark.errors import (
 )
 from tidemark.formats import layout
 from tidemark.formats.generation_file import GenerationFile
-from tidemark.ledger import connection as ledger_connection
 from tidemark.ledger import tables
+from tidemark.ledger.connection import open_ledger
 from tidemark.source import slot as slots
 
 
 def needs_backfill(capture: Capture) -> list[tuple[str, str | None]]:
-    with ledger_connection.connect(capture.ledger) as book:
-        return [(t.table, t.backfill_kind) for t in tables.all_of(book, "shop") if t.needs_backfill]
+    with open_ledger(capture.ledger, capture.config.pipeline) as book:
+        return [(t.table, t.backfill_kind) for t in tables.all_of(book) if t.needs_backfill]
 
 
 # --- adoption and going on -------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from tidemark.formats import layout
 from tidemark.formats.manifest import BatchManifest, TableMark
 from tidemark.formats.result import PlanResult
 from tidemark.ledger import batches, plans, tables
-from tidemark.ledger import connection as ledger_connection
+from tidemark.ledger.connection import open_ledger
 from tidemark.ledger.migrations import migrate
 from tidemark.lsn import Lsn
 
@@ -33,8 +33,8 @@ def lose(capture: Capture) -> None:
 
 
 def attempts(capture: Capture) -> list[str]:
-    with ledger_connection.connect(capture.ledger) as book:
-        return [b.attempt for b in batches.after(book, "shop", capture.generation().number, Lsn(0))]
+    with open_ledger(capture.ledger, capture.config.pipeline) as book:
+        return [b.attempt for b in batches.after(book, capture.generation().number, Lsn(0))]
 
 
 def test_batches_that_a_restored_ledger_does_not_know_are_registered_again(capture: Capture) -> None:
@@ -56,8 +56,8 @@ def test_a_manifest_without_all_its_files_is_not_registered_and_what_it_held_is_
     capture.store.delete(broken.tables[0].files[0].path)
     with pytest.raises(ChangesGone, match=str(complete.end_lsn)):
         capture.settle()
-    with ledger_connection.connect(capture.ledger) as book:
-        row = tables.one(book, "shop", TABLE)
+    with open_ledger(capture.ledger, capture.config.pipeline) as book:
+        row = tables.one(book, TABLE)
     assert row is not None
     assert row.backfill_kind == tables.GAP
     assert capture.settle().number == 2
@@ -109,8 +109,8 @@ def test_a_plan_that_the_ledger_forgot_is_ingested_if_it_has_a_result(capture: C
     result = PlanResult(plan="p1", pipeline="shop", generation=1, tables=())
     capture.store.write_atomic(layout.result_file("shop", "p1"), result.to_json().encode())
     capture.settle()
-    with ledger_connection.connect(capture.ledger) as book:
-        assert [p.plan for p in plans.not_ingested(book, "shop")] == ["p1"]
+    with open_ledger(capture.ledger, capture.config.pipeline) as book:
+        assert [p.plan for p in plans.not_ingested(book)] == ["p1"]
 
 
 def test_a_lost_ledger_is_rebuilt_from_staging(capture: Capture) -> None:
@@ -168,8 +168,8 @@ def test_a_restored_ledger_opens_the_generations_it_does_not_know(capture: Captu
     with pytest.raises(ChangesGone):
         capture.settle()
     assert (capture.generation().number, capture.generation().staged_lsn) == (2, newer.end_lsn)
-    with ledger_connection.connect(capture.ledger) as book:
-        row = tables.one(book, "shop", TABLE)
+    with open_ledger(capture.ledger, capture.config.pipeline) as book:
+        row = tables.one(book, TABLE)
     assert row is not None
     assert row.needs_backfill
     assert capture.settle().number == 2
@@ -181,8 +181,8 @@ def test_the_marks_of_a_table_come_back_with_its_batch(capture: Capture) -> None
     mark = TableMark(TABLE, "parked", "SchemaNotFollowed", "BACKFILL", "a column was dropped")
     capture.store.write_atomic(path_of(plain), replace(plain, marks=(mark,)).to_json().encode())
     capture.settle()
-    with ledger_connection.connect(capture.ledger) as book:
-        row = tables.one(book, "shop", TABLE)
+    with open_ledger(capture.ledger, capture.config.pipeline) as book:
+        row = tables.one(book, TABLE)
     assert row is not None
     assert row.state == "parked"
 

@@ -13,8 +13,8 @@ from tidemark.capture import waiting
 from tidemark.capture.confirm import confirm
 from tidemark.capture.waiting import Waiting, changes_waiting
 from tidemark.formats.error_record import ErrorRecord
-from tidemark.ledger import connection as ledger_connection
 from tidemark.ledger import tables
+from tidemark.ledger.connection import open_ledger
 
 
 def look(capture: Capture) -> Waiting:
@@ -77,8 +77,8 @@ def test_an_unapplied_batch_is_work_unless_its_table_is_parked(idle: Capture) ->
     batch = idle.stage(TABLE)
     idle.in_ledger("UPDATE tidemark.generations SET heartbeat_at = clock_timestamp()")
     assert TABLE in look(idle).reason
-    with ledger_connection.connect(idle.ledger) as book:
-        tables.park(book, "shop", TABLE, ErrorRecord("TableBroken", "FIX_TARGET", "it is broken"))
+    with open_ledger(idle.ledger, idle.config.pipeline) as book:
+        tables.park(book, TABLE, ErrorRecord("TableBroken", "FIX_TARGET", "it is broken"))
     assert "confirmed up to" in look(idle).reason
     idle.advance(batch.end_lsn)
     assert look(idle).waiting is False
