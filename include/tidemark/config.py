@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
+from fnmatch import fnmatchcase, translate
 from typing import Any, Literal
 
 from tidemark.names import TableName
@@ -103,6 +103,39 @@ def _part(match: re.Match[str]) -> tuple[str, bool]:
     return match[2], False
 
 
+class _Matcher:
+    """Entries -> which of them match a table. A file may name five hundred tables and the source have thousands, so the
+    entry of a name is looked up, and a pattern is compiled once."""
+
+    def __init__(self, rules: tuple[TableRule, ...]) -> None:
+        self._names: dict[tuple[str, str], list[int]] = {}
+        self._patterns: list[tuple[int, re.Pattern[str], re.Pattern[str]]] = []
+        for number, rule in enumerate(rules):
+            schema, name = split_pattern(rule.pattern)
+            if rule.exact:
+                self._names.setdefault((schema[0], name[0]), []).append(number)
+            else:
+                self._patterns.append((number, _compiled(*schema), _compiled(*name)))
+
+    @property
+    def only_names(self) -> tuple[TableName, ...] | None:
+        return None if self._patterns else tuple(TableName(*name) for name in self._names)
+
+    def numbers(self, table: TableName) -> list[int]:
+        """The places of the entries that match, ascending."""
+        matching = list(self._names.get((table.schema, table.name), ()))
+        matching += [
+            number
+            for number, schema, name in self._patterns
+            if schema.match(table.schema) is not None and name.match(table.name) is not None
+        ]
+        return sorted(matching)
+
+
+def _compiled(text: str, quoted: bool) -> re.Pattern[str]:
+    return re.compile(re.escape(text) + r"\Z" if quoted else translate(text))
+
+
 @dataclass(frozen=True, slots=True)
 class PipelineConfig:
     """One pipeline file. `*_connection` are Airflow connection ids; `lake` is a URI or an absolute local path."""
@@ -125,13 +158,27 @@ class PipelineConfig:
     bounds: Bounds = Bounds()
     path: str = ""
 
+    _matcher: _Matcher = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_matcher", _Matcher(self.tables))
+
+    def entries(self, table: TableName) -> list[TableRule]:
+        """The entries that match the table, in the file's order."""
+        return [self.tables[number] for number in self._matcher.numbers(table)]
+
+    @property
+    def only_names(self) -> tuple[TableName, ...] | None:
+        """The tables that the entries name; None where one of them is a pattern."""
+        return self._matcher.only_names
+
     def rule(self, table: TableName) -> TableRule | None:
         """What the file says of one table: all entries that match it, merged; None where none does.
 
         No entry wins over another. Where two of them say different things of one column, `conflicts` has it, and
         preflight refuses the file; the merged rule then has what the later entry says.
         """
-        entries = [rule for rule in self.tables if rule.matches(table)]
+        entries = self.entries(table)
         if not entries:
             return None
         return TableRule(
@@ -146,16 +193,14 @@ class PipelineConfig:
     def guarded_by_name(self, table: TableName) -> tuple[str, ...]:
         """The columns that the table's own entry masks or leaves out: it must have each of them. What a pattern says
         may fit only some of its tables."""
-        entries = [rule for rule in self.tables if rule.exact and rule.matches(table)]
+        entries = [rule for rule in self.entries(table) if rule.exact]
         return tuple(dict.fromkeys(column for rule in entries for column in (*rule.leave_out, *rule.mask)))
 
     def conflicts(self, table: TableName) -> list[str]:
         """Where two entries that match the table say different things of one column, one sentence each."""
         said: dict[tuple[str, str], tuple[str, TableRule]] = {}
         found = []
-        for rule in self.tables:
-            if not rule.matches(table):
-                continue
+        for rule in self.entries(table):
             words = [("use", column, "leave out") for column in rule.leave_out]
             words += [("use", column, f"mask with {mask}") for column, mask in rule.mask.items()]
             words += [("use", column, "capture in clear") for column in rule.clear]

@@ -80,9 +80,10 @@ def read_types(conn: psycopg.Connection[Any]) -> dict[int, PgType]:
 
 def captured_tables(conn: psycopg.Connection[Any], config: PipelineConfig) -> list[CapturedTable]:
     """The existing tables and partition roots that the pipeline file names, in name order, published or not."""
-    named = matching(conn, config).tables
-    columns = _columns(conn, [found.relation.oid for found in named])
-    published = _published(conn, config.publication)
+    named = matching(conn, config, others=False).tables
+    oids = [found.relation.oid for found in named]
+    columns = _columns(conn, oids)
+    published = _published(conn, config.publication, oids)
     captured = []
     for found in named:
         relation = found.relation
@@ -206,9 +207,11 @@ def _spellings(conn: psycopg.Connection[Any], oids: list[int]) -> dict[int, dict
     return spellings
 
 
-def _published(conn: psycopg.Connection[Any], publication: str) -> dict[int, tuple[tuple[str, ...], str | None]]:
-    """Table OID -> its published columns and its row filter. Both apply to a table that was added by itself alone; all
-    other tables have every column but the generated ones, which 18 may publish."""
+def _published(
+    conn: psycopg.Connection[Any], publication: str, oids: list[int]
+) -> dict[int, tuple[tuple[str, ...], str | None]]:
+    """Of these tables those that are published, by OID: columns and row filter. Both apply to a table that was added by
+    itself alone; all other tables have every column but the generated ones, which 18 may publish."""
     generated = "a.attgenerated = 's' AND o.pubgencols = 's'" if conn.info.server_version >= 180000 else "false"
     return {
         oid: (tuple(columns), row_filter)
@@ -222,10 +225,10 @@ def _published(conn: psycopg.Connection[Any], publication: str) -> dict[int, tup
                         ORDER BY a.attnum),
                    CASE WHEN by_itself THEN pg_get_expr(t.prqual, t.relation) END
               FROM (SELECT published.*, NOT puballtables AND by_schema IS NULL AS by_itself
-                      FROM ({PUBLISHED}) published) t
+                      FROM ({PUBLISHED}) published WHERE relation = ANY (%(oids)s::oid[])) t
               JOIN pg_publication o ON o.oid = t.publication
             """.encode(),
-            {"publication": publication},
+            {"publication": publication, "oids": oids},
         )
     }
 

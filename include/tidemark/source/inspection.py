@@ -329,8 +329,10 @@ def _pattern_findings(found: Matching, config: PipelineConfig, followed: Collect
     """What a pattern masks or leaves out may fit some of its tables alone, but not none: then it is misspelt, or was
     renamed before anybody looked. Tables that are captured already go on as they are."""
     for entry in config.tables:
+        if entry.exact or not (entry.leave_out or entry.mask):
+            continue
         tables = [table for table in found.tables if entry.matches(table.table)]
-        if entry.exact or not tables:
+        if not tables:
             continue
         columns = {column.name for table in tables for column in table.columns}
         columns |= {column for table, column in followed if entry.matches(table)}
@@ -357,8 +359,8 @@ def _column_findings(table: SourceTable, config: PipelineConfig, followed: Colle
 
     for conflict in config.conflicts(name):
         yield wrong("tables", f"The file contradicts itself: {conflict}", "Say one of them", "capture")
-    for entry in config.tables:
-        if not (entry.exact and entry.matches(name)):
+    for entry in config.entries(name):
+        if not entry.exact:
             continue
         for column in (*entry.leave_out, *entry.mask, *entry.target):
             if column not in types:

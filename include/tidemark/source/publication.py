@@ -159,22 +159,30 @@ class Publication:
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def matching(connection: psycopg.Connection[Any], config: PipelineConfig) -> Matching:
-    """Look up what the file's entries name. Two statements whatever the number of tables, plus one for partitions."""
+def matching(connection: psycopg.Connection[Any], config: PipelineConfig, *, others: bool = True) -> Matching:
+    """Look up what the file's entries name. Two statements whatever the number of tables, plus one for partitions.
+
+    Without `others` the result's `names` need not hold what the file does not name, and where it has no pattern, no
+    more of the catalogue is read than its tables.
+    """
     candidates: dict[int, tuple[TableName, str]] = {}
     refused: list[tuple[TableName, bool, str]] = []
     names: list[TableName] = []
     matched: set[int] = set()
     rules: dict[int, tuple[TableRule, bool]] = {}
-    for oid, schema, name, kind, partition_of, system in connection.execute(_RELATIONS):
+    only = None if others else config.only_names
+    wanted = None if only is None else [table.name for table in only]
+    query = _RELATIONS if wanted is None else f"{_RELATIONS} AND c.relname = ANY (%(names)s)"
+    for oid, schema, name, kind, partition_of, system in connection.execute(query, {"names": wanted}):
         table = TableName(schema, name)
         if kind in ("r", "p") and not partition_of and not system:
             names.append(table)
-        rule = config.rule(table)
-        exact = any(r.exact and r.matches(table) for r in config.tables)
+        entries = config.entries(table)
+        rule = config.rule(table) if entries else None
+        exact = any(entry.exact for entry in entries)
         if rule is None or (system and not exact):
             continue
-        matched.update(i for i, r in enumerate(config.tables) if r.matches(table))
+        matched.update(map(id, entries))
         if system:
             refused.append((table, exact, "it belongs to PostgreSQL itself"))
         elif partition_of:
@@ -187,7 +195,7 @@ def matching(connection: psycopg.Connection[Any], config: PipelineConfig) -> Mat
     return Matching(
         tables=tuple(sorted(_details(connection, candidates, rules), key=lambda t: t.table)),
         refused=tuple(sorted(refused)),
-        unmatched=tuple(rule for i, rule in enumerate(config.tables) if i not in matched),
+        unmatched=tuple(entry for entry in config.tables if id(entry) not in matched),
         names=tuple(sorted(names)),
     )
 
@@ -242,7 +250,7 @@ def _details(
         )
 
 
-_RELATIONS: Final = """
+_RELATIONS: Final[LiteralString] = """
     SELECT c.oid, n.nspname, c.relname, c.relkind::text,
            CASE WHEN c.relispartition THEN pg_partition_root(c.oid)::regclass::text END,
            n.nspname IN ('pg_catalog', 'information_schema', 'pg_toast') OR c.relpersistence = 't'

@@ -1,0 +1,389 @@
+"""What one run costs a pipeline that is years old: `python -m benchmarks.growth [--batches N] [--tables T ...]`.
+
+For each number of tables: a source with so many tables, a pipeline over it, and one change in `--changed` of them per
+run. Every stage but Spark is the real one; the merge's result is written as its driver would write it. The runs are
+timed three times:
+
+    fresh           the ledger holds nothing but these runs
+    no statistics   the ledger and staging hold N batches, each of 5 tables, with a plan for every two of them, and
+                    nobody has analyzed the ledger's tables
+    grown           the same once ANALYZE ran
+
+Batches are put into the ledger by INSERT … SELECT from generate_series, all of them applied, below the position where
+the real ones begin; in staging each has its folder. Prints medians per stage: the stage's own time, and how much of it
+went to statements in the ledger and to listing folders. `--json` writes the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from sandbox.postgres import PostgresServer, running
+from tidemark.capture import drain as drain_module
+from tidemark.capture.confirm import confirm
+from tidemark.capture.drain import drain
+from tidemark.capture.merging import ingest, planned
+from tidemark.capture.preflight import preflight
+from tidemark.capture.status import read_status
+from tidemark.capture.waiting import changes_waiting
+from tidemark.config import PipelineConfig, TableRule
+from tidemark.formats import layout
+from tidemark.formats.plan import MergePlan
+from tidemark.formats.result import PlanResult, TableResult
+from tidemark.ledger import batches, migrations
+from tidemark.lsn import Lsn
+from tidemark.staging.store import Store
+
+PIPELINE = "growth"
+# A filled batch covers so many bytes of WAL, touches so many tables, and one plan in so many applied it.
+BATCH_BYTES = 64
+TOUCHED = 5
+BATCHES_A_PLAN = 2
+# Parts of the drain, each a name in its module.
+PARTS = {
+    "recovery": (drain_module.generation, "settle"),
+    "abandoned folders": (drain_module, "_remove_abandoned"),
+    "beginning": (drain_module, "_Run"),
+    "register": (batches, "register"),
+}
+
+
+@dataclass
+class Cost:
+    """Seconds of one stage in one run, and what of them the ledger's statements and listings of folders took."""
+
+    seconds: float = 0.0
+    ledger_s: float = 0.0
+    statements: int = 0
+    listing_s: float = 0.0
+
+
+@dataclass
+class Meter:
+    """Times stages by name. Statements are counted where they are sent, by the database's name; those of the thread
+    that renews a lease are not."""
+
+    costs: dict[str, Cost] = field(default_factory=dict)
+    _open: list[Cost] = field(default_factory=list)
+    _thread: threading.Thread = field(default_factory=threading.current_thread)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        cost = self.costs.setdefault(name, Cost())
+        self._open.append(cost)
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            cost.seconds += time.perf_counter() - began
+            self._open.pop()
+
+    def statement(self, seconds: float) -> None:
+        if threading.current_thread() is self._thread:
+            for cost in self._open:
+                cost.ledger_s += seconds
+                cost.statements += 1
+
+    def listing(self, seconds: float) -> None:
+        for cost in self._open:
+            cost.listing_s += seconds
+
+
+@contextmanager
+def watched(meter: Meter) -> Iterator[None]:
+    """Have the meter told of statements, listings and the drain's parts while the block runs."""
+    put_back: list[tuple[Any, str, Any]] = []
+
+    def wrap(owner: Any, name: str, timed: Callable[[Any], Callable[..., Any]]) -> None:
+        known = getattr(owner, name)
+        put_back.append((owner, name, known))
+        setattr(owner, name, timed(known))
+
+    def statements(execute: Any) -> Callable[..., Any]:
+        @wraps(execute)
+        def run(cursor: psycopg.Cursor[Any], *values: Any, **options: Any) -> Any:
+            began = time.perf_counter()
+            try:
+                return execute(cursor, *values, **options)
+            finally:
+                if cursor.connection.info.dbname.startswith("ledger"):
+                    meter.statement(time.perf_counter() - began)
+
+        return run
+
+    def listings(listed: Any) -> Callable[..., Any]:
+        @wraps(listed)
+        def run(*values: Any, **options: Any) -> Any:
+            began = time.perf_counter()
+            try:
+                return listed(*values, **options)
+            finally:
+                meter.listing(time.perf_counter() - began)
+
+        return run
+
+    def part(name: str) -> Callable[[Any], Callable[..., Any]]:
+        def timed(called: Any) -> Callable[..., Any]:
+            @wraps(called, updated=())
+            def run(*values: Any, **options: Any) -> Any:
+                with meter.stage(f"  drain: {name}"):
+                    return called(*values, **options)
+
+            return run
+
+        return timed
+
+    wrap(psycopg.Cursor, "execute", statements)
+    wrap(Store, "list", listings)
+    for name, (owner, attribute) in PARTS.items():
+        wrap(owner, attribute, part(name))
+    try:
+        yield
+    finally:
+        for owner, attribute, known in reversed(put_back):
+            setattr(owner, attribute, known)
+
+
+class Pipeline:
+    """One pipeline with a source and a ledger of its own on the server, and the stages of its runs."""
+
+    def __init__(self, server: PostgresServer, lake: Path, tables: int, changed: int) -> None:
+        self.tables = tables
+        self.changed = min(tables, changed)
+        self.lake = lake / f"lake_{tables}"
+        with psycopg.connect(server.conninfo(), autocommit=True) as connection:
+            for name in ("source", "ledger"):
+                connection.execute(f"CREATE DATABASE {name}_{tables}".encode())
+        self.source, self.ledger = server.conninfo(f"source_{tables}"), server.conninfo(f"ledger_{tables}")
+        with psycopg.connect(self.source, autocommit=True) as connection:
+            for number in range(tables):
+                columns = "id bigint PRIMARY KEY, name text, price numeric(10,2), created timestamptz DEFAULT now()"
+                connection.execute(f"CREATE TABLE t{number:04} ({columns})".encode())
+        migrations.migrate(self.ledger)
+        self.config = PipelineConfig(
+            pipeline=PIPELINE,
+            source_connection="source",
+            slot=f"growth_{tables}",
+            publication="growth",
+            manage_publication=True,
+            tables=(TableRule("public.*"),),
+            lake=str(self.lake),
+            ledger_connection="ledger",
+        )
+        self.runs = 0
+        preflight(self.config, source=self.source, ledger=self.ledger).raise_for_errors()
+
+    def change(self) -> None:
+        with psycopg.connect(self.source) as connection:
+            for number in range(self.changed):
+                name = f"t{number * self.tables // self.changed:04}"
+                connection.execute(f"INSERT INTO {name} VALUES (%s, 'a name', 1.5)".encode(), (self.runs,))
+
+    def run(self, meter: Meter) -> None:
+        """One run of the capture DAG, and a look at its status."""
+        self.runs += 1
+        self.change()
+        name, ends = f"capture/{self.runs}", {"source": self.source, "ledger": self.ledger}
+        with watched(meter):
+            with meter.stage("preflight"):
+                preflight(self.config, **ends).raise_for_errors()
+            with meter.stage("waiting"):
+                waiting = changes_waiting(self.config, **ends)
+            assert waiting.waiting, waiting.reason
+            with meter.stage("drain"):
+                done = drain(self.config, run_id=name, holder=f"{name}/drain", **ends)
+            assert done.reached_target
+            with meter.stage("plan"):
+                ingest(self.config, ledger=self.ledger)
+                with planned(self.config, ledger=self.ledger, holder=f"{name}/merge", run_id=name) as plan:
+                    pass
+            assert plan is not None
+            assert len(plan.tables) == self.changed
+            self.merged(plan)
+            with meter.stage("ingest"):
+                found = ingest(self.config, ledger=self.ledger)
+            assert sum(table.moved for table in found.tables) == self.changed
+            with meter.stage("confirm"):
+                confirmed = confirm(self.config, holder=f"{name}/confirm", **ends)
+            assert confirmed.after == confirmed.staged == done.staged_lsn
+            with meter.stage("waiting, idle"):
+                waiting = changes_waiting(self.config, **ends)
+            assert not waiting.waiting, waiting.reason
+            with meter.stage("status"):
+                status = read_status(self.config, **ends)
+            if len(status.tables) != self.tables:
+                print(f"  status saw {len(status.tables)} tables: {status.unseen}", flush=True)
+
+    def merged(self, plan: MergePlan) -> None:
+        """What the Spark application would have written."""
+        tables = tuple(TableResult(t.table, t.end_lsn, t.end_lsn, rows={"history": 1}) for t in plan.tables)
+        result = PlanResult(plan.plan, plan.pipeline, plan.generation, tables)
+        Store(self.config.lake).write_atomic(layout.result_file(PIPELINE, plan.plan), result.to_json().encode())
+
+    def grow(self, number: int) -> None:
+        """Put `number` batches below the generation's first one, applied to all tables, with their plans and
+        folders."""
+        with psycopg.connect(self.ledger, autocommit=True) as book:
+            row = book.execute("SELECT (start_lsn - '0/0')::bigint FROM tidemark.generations").fetchone()
+            assert row is not None
+            low = row[0] - number * BATCH_BYTES
+            if low < 1:
+                raise SystemExit(f"the WAL began too late for {number} batches")
+            book.execute("SET session_replication_role = replica")  # no look-up of a foreign key for each row
+            values = {
+                "pipeline": PIPELINE,
+                "low": low,
+                "size": BATCH_BYTES,
+                "last": number - 1,
+                "tables": self.tables,
+                "touched": min(TOUCHED, self.tables),
+                "share": BATCHES_A_PLAN,
+            }
+            for statement in _FILL:
+                book.execute(statement.encode(), values)
+            home = self.lake / layout.generation_folder(PIPELINE, 1)
+            for start, attempt in book.execute(
+                "SELECT (start_lsn - '0/0')::bigint, attempt FROM tidemark.batches WHERE attempt LIKE 'grown-%'"
+            ):
+                (home / f"{Lsn(start).hex16}-{attempt}").mkdir()
+
+    def analyze(self) -> None:
+        with psycopg.connect(self.ledger, autocommit=True) as book:
+            book.execute("VACUUM ANALYZE")
+
+
+_BATCH = "('0/0'::pg_lsn + (%(low)s + i::numeric * %(size)s))"
+_END = "('0/0'::pg_lsn + (%(low)s + (i + 1)::numeric * %(size)s))"
+_TABLE = "'public.t' || lpad(((i * %(touched)s + k) %% %(tables)s)::text, 4, '0')"
+_FILL = (
+    f"""
+    INSERT INTO tidemark.batches
+           (pipeline, generation, start_lsn, end_lsn, attempt, run_id, manifest, created_at, changes, bytes,
+            transaction_count, skipped_messages, heartbeat_lsn, last_committed_at)
+    SELECT %(pipeline)s, 1, {_BATCH}, {_END}, 'grown-' || i, 'grown/' || i / %(share)s,
+           %(pipeline)s || '/staging/g1/' || lpad(upper(to_hex(%(low)s + i * %(size)s)), 16, '0') || '-grown-' || i
+           || '/manifest.json', now(), 50, 5000, 3, 0, CASE WHEN i %% %(share)s = 1 THEN {_END} END, now()
+      FROM generate_series(0, %(last)s::bigint) i
+    """,
+    f"""
+    INSERT INTO tidemark.batch_tables
+           (pipeline, generation, "table", start_lsn, end_lsn, files, counts, converted, unchanged, moved, changes,
+            bytes, max_xid)
+    SELECT %(pipeline)s, 1, {_TABLE}, {_BATCH}, {_END},
+           jsonb_build_array(jsonb_build_object('path', %(pipeline)s || '/staging/g1/' || i || '/' || k || '.parquet',
+               'rows', 10, 'bytes', 1000, 'sha256', repeat('0', 64), 'schema_version', 1)),
+           '{{"insert": 10}}', '{{}}', 0, 0, 10, 1000, 700 + i
+      FROM generate_series(0, %(last)s::bigint) i, generate_series(0, %(touched)s - 1) k
+    """,
+    f"""
+    INSERT INTO tidemark.plans
+           (pipeline, plan, generation, run_id, holder, path, tables, created_at, result, ingested_at)
+    SELECT %(pipeline)s, 'grown-' || i, 1, 'grown/' || i, 'merge', 'plan.json',
+           jsonb_build_object('public.t0000', {_END}::text), now() - interval '1 day', '{{"format": 1}}', now()
+      FROM generate_series(0, %(last)s::bigint / %(share)s) i
+    """,
+    "UPDATE tidemark.generations SET start_lsn = '0/0'::pg_lsn + %(low)s::numeric",
+)
+
+
+def repeat(pipeline: Pipeline, times: int) -> dict[str, Cost]:
+    """The medians of so many runs."""
+    runs = []
+    for _ in range(times):
+        meter = Meter()
+        pipeline.run(meter)
+        runs.append(meter.costs)
+    return {
+        stage: Cost(
+            *(
+                statistics.median([getattr(run[stage], part) for run in runs])
+                for part in ("seconds", "ledger_s", "statements", "listing_s")
+            )
+        )
+        for stage in runs[0]
+    }
+
+
+def total(costs: dict[str, Cost], part: str) -> float:
+    """Over the stages of a run; the drain's parts are in it already, and idle waiting and status are no part of it."""
+    return sum(getattr(cost, part) for stage, cost in costs.items() if stage in RUN)
+
+
+RUN = ("preflight", "waiting", "drain", "plan", "ingest", "confirm")
+
+
+def show(tables: int, changed: int, cases: dict[str, dict[str, Cost]]) -> None:
+    print(
+        f"\n{tables} tables, {changed} of them changed in a run: seconds (of them in the ledger, statements; listing)"
+    )
+    print(f"  {'':<26}" + "".join(f"{case:>34}" for case in cases) + "   grown/fresh")
+    stages = next(iter(cases.values()))
+    for stage in [*stages, "a run"]:
+        line = f"  {stage:<26}"
+        shown = []
+        for costs in cases.values():
+            cost = costs.get(stage) or Cost(
+                *(total(costs, p) for p in ("seconds", "ledger_s", "statements", "listing_s"))
+            )
+            shown.append(cost)
+            line += f"{cost.seconds:10.3f} ({cost.ledger_s:6.3f}, {cost.statements:6,.0f}; {cost.listing_s:5.3f})"
+        print(f"{line}   {shown[-1].seconds / shown[0].seconds:5.2f}x", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batches", type=int, default=200_000)
+    parser.add_argument("--tables", type=int, nargs="+", default=[20, 500])
+    parser.add_argument("--changed", type=int, default=10_000, help="tables with a change in a run (default: all)")
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--folder", type=Path, help="where server and lake lie (default: a temporary folder)")
+    parser.add_argument("--json", type=Path, help="write the figures there")
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.ERROR)
+    figures: dict[str, Any] = {"batches": arguments.batches, "cores": os.cpu_count()}
+    with (
+        tempfile.TemporaryDirectory(dir=arguments.folder) as temporary,
+        running(
+            Path(temporary) / "postgres",
+            18,
+            max_wal_size="8GB",
+            shared_buffers="512MB",
+            fsync="off",
+            autovacuum="off",
+        ) as server,
+    ):
+        for tables in arguments.tables:
+            pipeline = Pipeline(server, Path(temporary), tables, arguments.changed)
+            pipeline.run(Meter())
+            cases = {"fresh": repeat(pipeline, arguments.repeat)}
+            began = time.perf_counter()
+            pipeline.grow(arguments.batches)
+            print(f"filled {arguments.batches:,} batches in {time.perf_counter() - began:.0f} s", flush=True)
+            cases["no statistics"] = repeat(pipeline, arguments.repeat)
+            pipeline.analyze()
+            cases["grown"] = repeat(pipeline, arguments.repeat)
+            show(tables, pipeline.changed, cases)
+            figures[f"{tables} tables"] = {
+                case: {stage.strip(): vars(cost) for stage, cost in costs.items()} for case, costs in cases.items()
+            }
+    if arguments.json:
+        arguments.json.write_text(json.dumps(figures, indent=1))
+
+
+if __name__ == "__main__":
+    main()
