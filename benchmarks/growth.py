@@ -33,7 +33,7 @@ from typing import Any
 
 import psycopg
 
-from sandbox.postgres import PostgresServer, running
+from sandbox.services.postgres import PostgresServer, running
 from tidemark.capture import drain as drain_module
 from tidemark.capture.confirm import confirm
 from tidemark.capture.drain import drain
