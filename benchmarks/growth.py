@@ -9,7 +9,7 @@ timed three times:
                     nobody has analyzed the ledger's tables
     grown           the same once ANALYZE ran
 
-Batches are put into the ledger by INSERT … SELECT from generate_series, all of them applied, below the position where
+Batches are put into the ledger by growth.sql, all of them applied, below the position where
 the real ones begin; in staging each has its folder. Prints medians per stage: the stage's own time, and how much of it
 went to statements in the ledger and to listing folders. `--json` writes the same.
 """
@@ -37,7 +37,7 @@ from sandbox.services.postgres import PostgresServer, running
 from tidemark.capture import drain as drain_module
 from tidemark.capture.confirm import confirm
 from tidemark.capture.drain import drain
-from tidemark.capture.merging import ingest, planned
+from tidemark.capture.merging import ingest, leased_plan
 from tidemark.capture.preflight import preflight
 from tidemark.capture.status import read_status
 from tidemark.capture.waiting import changes_waiting
@@ -45,7 +45,8 @@ from tidemark.config import PipelineConfig, TableRule
 from tidemark.formats import layout
 from tidemark.formats.plan import MergePlan
 from tidemark.formats.result import PlanResult, TableResult
-from tidemark.ledger import batches, migrations
+from tidemark.ledger import batches, generations, migrations
+from tidemark.ledger.connection import connect
 from tidemark.lsn import Lsn
 from tidemark.staging.store import Store
 
@@ -210,7 +211,7 @@ class Pipeline:
             assert done.reached_target
             with meter.stage("plan"):
                 ingest(self.config, ledger=self.ledger)
-                with planned(self.config, ledger=self.ledger, holder=f"{name}/merge", run_id=name) as plan:
+                with leased_plan(self.config, ledger=self.ledger, holder=f"{name}/merge", run_id=name) as plan:
                     pass
             assert plan is not None
             assert len(plan.tables) == self.changed
@@ -238,67 +239,35 @@ class Pipeline:
     def grow(self, number: int) -> None:
         """Put `number` batches below the generation's first one, applied to all tables, with their plans and
         folders."""
-        with psycopg.connect(self.ledger, autocommit=True) as book:
-            row = book.execute("SELECT (start_lsn - '0/0')::bigint FROM tidemark.generations").fetchone()
-            assert row is not None
-            low = row[0] - number * BATCH_BYTES
+        with connect(self.ledger) as book:
+            low = generations.required(book, PIPELINE).start_lsn - number * BATCH_BYTES
             if low < 1:
-                raise SystemExit(f"the WAL began too late for {number} batches")
-            book.execute("SET session_replication_role = replica")  # no look-up of a foreign key for each row
-            values = {
-                "pipeline": PIPELINE,
-                "low": low,
-                "size": BATCH_BYTES,
-                "last": number - 1,
-                "tables": self.tables,
-                "touched": min(TOUCHED, self.tables),
-                "share": BATCHES_A_PLAN,
-            }
-            for statement in _FILL:
-                book.execute(statement.encode(), values)
-            home = self.lake / layout.generation_folder(PIPELINE, 1)
-            for start, attempt in book.execute(
-                "SELECT (start_lsn - '0/0')::bigint, attempt FROM tidemark.batches WHERE attempt LIKE 'grown-%'"
-            ):
-                (home / f"{Lsn(start).hex16}-{attempt}").mkdir()
+                raise SystemExit(f"the WAL began too early for {number} batches")
+            fill(book, PIPELINE, low, number, self.tables)
+        home = self.lake / layout.generation_folder(PIPELINE, 1)
+        for place in range(number):
+            (home / f"{Lsn(low + place * BATCH_BYTES).hex16}-grown-{place}").mkdir()
 
     def analyze(self) -> None:
         with psycopg.connect(self.ledger, autocommit=True) as book:
             book.execute("VACUUM ANALYZE")
 
 
-_BATCH = "('0/0'::pg_lsn + (%(low)s + i::numeric * %(size)s))"
-_END = "('0/0'::pg_lsn + (%(low)s + (i + 1)::numeric * %(size)s))"
-_TABLE = "'public.t' || lpad(((i * %(touched)s + k) %% %(tables)s)::text, 4, '0')"
-_FILL = (
-    f"""
-    INSERT INTO tidemark.batches
-           (pipeline, generation, start_lsn, end_lsn, attempt, run_id, manifest, created_at, changes, bytes,
-            transaction_count, skipped_messages, heartbeat_lsn, last_committed_at)
-    SELECT %(pipeline)s, 1, {_BATCH}, {_END}, 'grown-' || i, 'grown/' || i / %(share)s,
-           %(pipeline)s || '/staging/g1/' || lpad(upper(to_hex(%(low)s + i * %(size)s)), 16, '0') || '-grown-' || i
-           || '/manifest.json', now(), 50, 5000, 3, 0, CASE WHEN i %% %(share)s = 1 THEN {_END} END, now()
-      FROM generate_series(0, %(last)s::bigint) i
-    """,
-    f"""
-    INSERT INTO tidemark.batch_tables
-           (pipeline, generation, "table", start_lsn, end_lsn, files, counts, converted, unchanged, moved, changes,
-            bytes, max_xid)
-    SELECT %(pipeline)s, 1, {_TABLE}, {_BATCH}, {_END},
-           jsonb_build_array(jsonb_build_object('path', %(pipeline)s || '/staging/g1/' || i || '/' || k || '.parquet',
-               'rows', 10, 'bytes', 1000, 'sha256', repeat('0', 64), 'schema_version', 1)),
-           '{{"insert": 10}}', '{{}}', 0, 0, 10, 1000, 700 + i
-      FROM generate_series(0, %(last)s::bigint) i, generate_series(0, %(touched)s - 1) k
-    """,
-    f"""
-    INSERT INTO tidemark.plans
-           (pipeline, plan, generation, run_id, holder, path, tables, created_at, result, ingested_at)
-    SELECT %(pipeline)s, 'grown-' || i, 1, 'grown/' || i, 'merge', 'plan.json',
-           jsonb_build_object('public.t0000', {_END}::text), now() - interval '1 day', '{{"format": 1}}', now()
-      FROM generate_series(0, %(last)s::bigint / %(share)s) i
-    """,
-    "UPDATE tidemark.generations SET start_lsn = '0/0'::pg_lsn + %(low)s::numeric",
-)
+def fill(book: psycopg.Connection[Any], pipeline: str, low: int, number: int, tables: int) -> None:
+    """Put so many batches into the ledger, the first of which starts at `low`."""
+    book.execute("SET session_replication_role = replica")  # no look-up of a foreign key for each row
+    values = {
+        "pipeline": pipeline,
+        "low": low,
+        "size": BATCH_BYTES,
+        "last": number - 1,
+        "tables": tables,
+        "touched": min(TOUCHED, tables),
+        "share": BATCHES_A_PLAN,
+    }
+    for statement in Path(__file__).with_suffix(".sql").read_text().split(";\n\n"):
+        book.execute(statement.encode(), values)
+    book.execute("RESET session_replication_role")
 
 
 def repeat(pipeline: Pipeline, times: int) -> dict[str, Cost]:
