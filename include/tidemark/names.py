@@ -23,6 +23,8 @@ CHANGE_COLUMNS = {
     "_committed_at": "timestamp",
     "_op": "string",
 }
+# Its place among the changes of a generation (R1).
+ORDER_COLUMNS = ("_commit_lsn", "_ordinal")
 MARK_COLUMNS = {"_unchanged": "array<string>", "_text": "map<string,string>"}
 
 # What a row of `current` has behind them: of the change that touched it last, and of a table with a key its columns

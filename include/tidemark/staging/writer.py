@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from tidemark.formats import layout
 from tidemark.formats.manifest import StagedFile
-from tidemark.names import TableName
+from tidemark.names import CHANGE_COLUMNS, ORDER_COLUMNS, TableName
 from tidemark.schema.table import TableSchema
 from tidemark.staging.store import Store
 
@@ -208,9 +208,9 @@ def read_table(store: Store, file: StagedFile) -> pa.Table:
 
 def _repeating(schema: pa.Schema) -> list[str]:
     """The metadata columns that hold few values; a dictionary for the source's columns costs more than it saves."""
-    return [name for name in ("_generation", "_commit_lsn", "_xid", "_committed_at", "_op") if name in schema.names]
+    return [name for name in CHANGE_COLUMNS if name != "_ordinal" and name in schema.names]
 
 
 def _comparable(schema: pa.Schema) -> list[str]:
     """Statistics only where a reader prunes by them; large texts would otherwise be copied into the footer."""
-    return [name for name in ("_commit_lsn", "_ordinal", "commit_lsn") if name in schema.names]
+    return [name for name in (*ORDER_COLUMNS, "commit_lsn") if name in schema.names]

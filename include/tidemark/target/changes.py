@@ -19,7 +19,7 @@ from tidemark import failpoints
 from tidemark.errors import StagedFileDiffers
 from tidemark.formats.plan import PlannedBatch, PlannedFile
 from tidemark.lsn import Lsn
-from tidemark.names import ROW_COLUMNS, ROW_HOLES
+from tidemark.names import ORDER_COLUMNS, ROW_COLUMNS, ROW_HOLES
 from tidemark.schema.table import TableSchema
 from tidemark.target import delta_tables, fold
 from tidemark.target.delta_tables import PinnedTable, WrittenFile
@@ -88,7 +88,7 @@ class Changes:
         if not self.truncated:
             return None
         truncates = self.staged.where(F.col("_op") == "truncate")
-        newest = truncates.agg(F.max(F.struct("_commit_lsn", "_ordinal")).alias("newest")).first()
+        newest = truncates.agg(F.max(F.struct(*ORDER_COLUMNS)).alias("newest")).first()
         if newest is None or newest["newest"] is None:
             return None
         return newest["newest"]["_commit_lsn"], newest["newest"]["_ordinal"]

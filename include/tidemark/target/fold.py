@@ -32,7 +32,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, MapType
 
 from tidemark.errors import MovesNotResolved
-from tidemark.names import OLD_PREFIX, ROW_HOLES, spark_identifier
+from tidemark.names import CHANGE_COLUMNS, OLD_PREFIX, ORDER_COLUMNS, ROW_COLUMNS, ROW_HOLES, spark_identifier
 
 # Columns that exist within an application only; no source column is called like that.
 BEFORE = "__tidemark_before"  # the identity's columns as they were before the change
@@ -46,7 +46,7 @@ INHERITS = "__tidemark_inherits"  # on the delete of a change of the key: its un
 SEEN = "__tidemark_seen"  # 0: seen by the snapshot of the key's chunk, or the key has none; 1: its row; 2: not seen
 ORIGIN = "__tidemark_origin"  # the plan's own change, an older one that was applied before, or a chunk's row
 
-ORDER = ("_commit_lsn", "_ordinal", HALF)
+ORDER = (*ORDER_COLUMNS, HALF)
 
 PLAN, OLDER, READ = "plan", "older", "read"
 
@@ -77,7 +77,7 @@ def split_identity(identity: Sequence[str], columns: Sequence[str], *, moved: bo
     """
 
     def transform(changes: DataFrame) -> DataFrame:
-        metadata = ("_generation", "_commit_lsn", "_ordinal", "_xid", "_committed_at")
+        metadata = [name for name in CHANGE_COLUMNS if name != "_op"]
         splits = (F.col("_op") == "update") & F.col(BEFORE).isNotNull() if moved or multiset else F.lit(False)
         if moved or multiset:
             halves = F.explode(F.when(splits, F.array(F.lit(0), F.lit(1))).otherwise(F.array(F.lit(1))))
@@ -246,7 +246,7 @@ def _know(key: Sequence[str], unchanged: Sequence[str]) -> Transform:
             )
             known.append(F.last(says, ignorenulls=True).over(life).alias(_known(name)))
         older = (F.col(ORIGIN) == OLDER) if has_chunks else F.lit(False)
-        born = F.when(is_insert, F.struct("_commit_lsn", "_ordinal", F.col(MOVED).alias("moved"), older.alias("older")))
+        born = F.when(is_insert, F.struct(*ORDER_COLUMNS, F.col(MOVED).alias("moved"), older.alias("older")))
         return changes.select("*", *known, F.last(born, ignorenulls=True).over(life).alias(_BORN))
 
     return transform
@@ -276,8 +276,8 @@ def _inherit(key: Sequence[str], unchanged: Sequence[str], target: DataFrame | N
         moves = (
             frame.where(column(INHERITS).isNotNull())
             .select(
-                F.struct("_commit_lsn", "_ordinal").alias("move"),
-                F.when(born["moved"], F.struct(born["_commit_lsn"], born["_ordinal"])).alias("from"),
+                F.struct(*ORDER_COLUMNS).alias("move"),
+                F.when(born["moved"], F.struct(*[born[name] for name in ORDER_COLUMNS])).alias("from"),
                 _own_root(key, truncated).alias("root"),
                 *[
                     F.when(value["known"], F.struct(value["value"], value["text"])).alias(_handed(name))
@@ -297,7 +297,7 @@ def _inherit(key: Sequence[str], unchanged: Sequence[str], target: DataFrame | N
             F.col("root").alias("__tidemark_old_root"),
             *[column(_handed(name)) for name in unchanged],
         )
-        began_by_move = F.when(born["moved"], F.struct(born["_commit_lsn"], born["_ordinal"]))
+        began_by_move = F.when(born["moved"], F.struct(*[born[name] for name in ORDER_COLUMNS]))
         joined = frame.join(handed, on=began_by_move == F.col("__tidemark_move"), how="left")
         root = F.coalesce(_own_root(key, truncated), F.col("__tidemark_old_root"))
         return joined.withColumn(_ROOT, root).drop("__tidemark_move", "__tidemark_old_root")
@@ -417,8 +417,7 @@ def net_copies(
         )
         return grouped.where((F.col(NET) != 0) | F.col("__tidemark_in")).select(
             *[column(name, "__tidemark_row") for name in columns],
-            F.col("__tidemark_newest._commit_lsn").alias("_commit_lsn"),
-            F.col("__tidemark_newest._committed_at").alias("_committed_at"),
+            *[F.col("__tidemark_newest")[name].alias(name) for name in ROW_COLUMNS],
             *(["_text"] if texts else []),
             NET,
         )

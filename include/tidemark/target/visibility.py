@@ -29,10 +29,13 @@ from pyspark.sql.types import ArrayType, DataType, IntegerType, StringType, Stru
 
 from tidemark.formats.manifest import Claim, KeyPart, Sweep
 from tidemark.formats.snapshot import Snapshot
-from tidemark.names import ROW_HOLES
+from tidemark.names import CHANGE_COLUMNS, MARK_COLUMNS, ORDER_COLUMNS, ROW_COLUMNS, ROW_HOLES
 from tidemark.target import fold
 from tidemark.target.fold import ABOVE, HALF, HOLES, INHERITS, MOVED, ORIGIN, SEEN, Transform, column
 from tidemark.target.staged_changes import FOLDER, folder_of
+
+# When a row counts: the generation, and what a row of `current` keeps of the commit.
+AT_COLUMNS: Final = ("_generation", *ROW_COLUMNS)
 
 # Columns that exist within an application only.
 CLAIM: Final = "__tidemark_claim"  # the number of the chunk that a row or a key belongs to
@@ -110,6 +113,23 @@ def _is_seen() -> Column:
     return F.when(F.col(_POINT).isNotNull(), F.col("_commit_lsn") < F.col(_POINT)).otherwise(by_id)
 
 
+def _brought_by_chunks(values: Sequence[Column], *, op: Column, text: Column, at: Sequence[Column]) -> list[Column]:
+    """The columns of a row that no transaction of the stream has, as a split change has them; `at` are AT_COLUMNS."""
+    facts = {**dict(zip(AT_COLUMNS, at, strict=True)), "_ordinal": F.lit(0), "_xid": F.lit(None), "_op": op}
+    marks = {"_unchanged": F.lit(None), "_text": text}
+    return [
+        *[facts[name].cast(target).alias(name) for name, target in CHANGE_COLUMNS.items()],
+        *values,
+        *[marks[name].cast(target).alias(name) for name, target in MARK_COLUMNS.items()],
+        F.lit(1).alias(HALF),
+    ]
+
+
+def _at(claim: Claim, generation: int) -> list[Column]:
+    """AT_COLUMNS of what a claimed chunk brings: those of its high watermark."""
+    return [F.lit(generation), F.lit(int(claim.watermark_lsn)), F.expr(f"TIMESTAMP '{claim.watermark_at}'")]
+
+
 # --- the chunks' rows among the changes -------------------------------------------------------------------------------
 
 
@@ -118,16 +138,12 @@ def as_changes(claims: DataFrame, columns: Sequence[str], generation: int) -> Tr
 
     def transform(rows: DataFrame) -> DataFrame:
         return rows.join(claims, on=FOLDER, how="inner").select(
-            F.lit(generation).cast("int").alias("_generation"),
-            F.col(_W).alias("_commit_lsn"),
-            F.lit(0).cast("bigint").alias("_ordinal"),
-            F.lit(None).cast("bigint").alias("_xid"),
-            F.col(_W_AT).alias("_committed_at"),
-            F.lit("read").alias("_op"),
-            *[column(name) for name in columns],
-            F.lit(None).cast("array<string>").alias("_unchanged"),
-            F.col("_text"),
-            F.lit(1).alias(HALF),
+            *_brought_by_chunks(
+                [column(name) for name in columns],
+                op=F.lit("read"),
+                text=F.col("_text"),
+                at=(F.lit(generation), F.col(_W), F.col(_W_AT)),
+            ),
             F.lit(False).alias(MOVED),
             F.lit(None).cast("array<string>").alias(INHERITS),
             F.col(_IS_ABOVE).alias(ABOVE),
@@ -193,7 +209,7 @@ def at_watermark(key: Sequence[str], columns: Sequence[str], claims: DataFrame) 
         below = (F.col(ORIGIN) == fold.PLAN) & (F.col("_commit_lsn") < F.col(_W)) & same_side
         lost = (F.col(SEEN) == 2) & (F.col("_commit_lsn") < F.col(_LOW))
         in_chunk = F.col(ORIGIN) == fold.READ
-        facts = ("_generation", "_commit_lsn", "_committed_at", ABOVE)
+        facts = (*AT_COLUMNS, ABOVE)
         per_key = of_claim.groupBy(*[column(k) for k in key]).agg(
             F.max_by(row, F.when(in_chunk, F.lit(1))).alias("__tidemark_read"),
             F.max_by(row, F.when(F.col(ORIGIN) == fold.OLDER, order)).alias("__tidemark_older"),
@@ -226,7 +242,7 @@ def untouched(columns: Sequence[str]) -> Transform:
 
     def transform(rows: DataFrame) -> DataFrame:
         return rows.select(
-            *["_generation", "_commit_lsn", "_committed_at", ABOVE, CLAIM, "_op"],
+            *[*AT_COLUMNS, ABOVE, CLAIM, "_op"],
             *[column(name) for name in columns],
             "_text",
             F.lit(None).cast("array<string>").alias(HOLES),
@@ -326,16 +342,12 @@ def additions(key: Sequence[str], columns: Sequence[str]) -> Transform:
     def transform(judged: DataFrame) -> DataFrame:
         is_row = F.col("_op") == "read"
         return judged.where(F.col(VERDICT).isin(INSERTED, REPAIRED)).select(
-            "_generation",
-            "_commit_lsn",
-            F.lit(0).cast("bigint").alias("_ordinal"),
-            F.lit(None).cast("bigint").alias("_xid"),
-            "_committed_at",
-            "_op",
-            *[column(name) if name in key else F.when(is_row, column(name)).alias(name) for name in columns],
-            F.lit(None).cast("array<string>").alias("_unchanged"),
-            F.when(is_row, F.col("_text")).alias("_text"),
-            F.lit(1).alias(HALF),
+            *_brought_by_chunks(
+                [column(name) if name in key else F.when(is_row, column(name)).alias(name) for name in columns],
+                op=F.col("_op"),
+                text=F.when(is_row, F.col("_text")),
+                at=[F.col(name) for name in AT_COLUMNS],
+            ),
             ABOVE,
             HOLES,
             ALONE,
@@ -349,7 +361,7 @@ def additions(key: Sequence[str], columns: Sequence[str]) -> Transform:
 
 def above_last_truncate(history: DataFrame) -> DataFrame:
     """The rows of history above its last truncate, in the shape that `fold.net_copies` takes."""
-    order = F.struct("_generation", "_commit_lsn", "_ordinal")
+    order = F.struct("_generation", *ORDER_COLUMNS)
     last = history.where(F.col("_op") == "truncate").agg(F.max(order).alias("__tidemark_last"))
     above = F.col("__tidemark_last").isNull() | (order > F.col("__tidemark_last"))
     rows = history.crossJoin(F.broadcast(last)).where(above & (F.col("_op") != "truncate")).drop("__tidemark_last")
@@ -366,16 +378,12 @@ def copies_at(claim: Claim, columns: Sequence[str], generation: int) -> Transfor
             net.where(F.col(fold.NET) != 0)
             .withColumn("__tidemark_copy_number", copies)
             .select(
-                F.lit(generation).cast("int").alias("_generation"),
-                F.lit(int(claim.watermark_lsn)).cast("bigint").alias("_commit_lsn"),
-                F.lit(0).cast("bigint").alias("_ordinal"),
-                F.lit(None).cast("bigint").alias("_xid"),
-                F.expr(f"TIMESTAMP '{claim.watermark_at}'").alias("_committed_at"),
-                F.when(F.col(fold.NET) > 0, "read").otherwise("sweep").alias("_op"),
-                *[column(name) for name in columns],
-                F.lit(None).cast("array<string>").alias("_unchanged"),
-                "_text",
-                F.lit(1).alias(HALF),
+                *_brought_by_chunks(
+                    [column(name) for name in columns],
+                    op=F.when(F.col(fold.NET) > 0, "read").otherwise("sweep"),
+                    text=F.col("_text"),
+                    at=_at(claim, generation),
+                ),
                 F.lit(True).alias(ABOVE),
                 F.lit(None).cast("array<string>").alias(HOLES),
                 F.lit(True).alias(ALONE),
@@ -395,16 +403,12 @@ def swept(
     equality only, since Spark's order of keys is not an index's."""
     types = {field.name: field.dataType for field in target.schema.fields}
     return target.join(known, on=list(key), how="left_anti").select(
-        F.lit(generation).cast("int").alias("_generation"),
-        F.lit(int(watermark.watermark_lsn)).cast("bigint").alias("_commit_lsn"),
-        F.lit(0).cast("bigint").alias("_ordinal"),
-        F.lit(None).cast("bigint").alias("_xid"),
-        F.expr(f"TIMESTAMP '{watermark.watermark_at}'").alias("_committed_at"),
-        F.lit("sweep").alias("_op"),
-        *[column(name) if name in key else F.lit(None).cast(types[name]).alias(name) for name in columns],
-        F.lit(None).cast("array<string>").alias("_unchanged"),
-        F.lit(None).cast("map<string, string>").alias("_text"),
-        F.lit(1).alias(HALF),
+        *_brought_by_chunks(
+            [column(name) if name in key else F.lit(None).cast(types[name]).alias(name) for name in columns],
+            op=F.lit("sweep"),
+            text=F.lit(None),
+            at=_at(watermark, generation),
+        ),
         F.lit(True).alias(ABOVE),
         F.lit(None).cast("array<string>").alias(HOLES),
         F.lit(True).alias(ALONE),
