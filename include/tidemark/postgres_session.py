@@ -10,7 +10,8 @@ documentation, 34.1.2 "Parameter Key Words", 19.11.2 "Locale and Formatting", 5.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from ipaddress import ip_address
 from typing import Any, Final
 
@@ -40,6 +41,10 @@ _KEEPALIVES: Final = {"keepalives": 1, "keepalives_idle": 20, "keepalives_interv
 # SQLSTATE classes and codes of a connection attempt that only a person can change: 28 invalid authorization, 3D invalid
 # catalog name, 42501 insufficient privilege.
 _REFUSALS: Final = ("28", "3D", "42501")
+
+
+# Under this name an error keeps the database that it is of.
+_DATABASE: Final = "tidemark_database"
 
 
 def with_settings(conninfo: str, application_name: str, settings: dict[str, str] | None = None, **keywords: Any) -> str:
@@ -103,9 +108,12 @@ def open_session(
         password = str(conninfo_to_dict(conninfo).get("password") or "")
         if application_name is not None:
             conninfo = with_settings(conninfo, application_name, settings, **keywords)
-        return Session.connect(conninfo, autocommit=autocommit)
+        session = Session.connect(conninfo, autocommit=autocommit)
     except psycopg.Error as failed:
         failure = without_values(failed, password=password)
+    else:
+        session.database = database
+        return session
     if isinstance(failure, psycopg.OperationalError):
         raise unreachable(failure, database)
     raise DatabaseRefused(database=database, detail="the connection's fields make no connection string")
@@ -131,13 +139,24 @@ def unverified(host: str, parameters: Mapping[str, str]) -> str | None:
 
 class Session(psycopg.Connection[tuple[Any, ...]]):
     """A connection whose errors are `postgres_errors`': whatever is awaited of the server is awaited in `wait`, be it a
-    statement, the COMMIT of a block or the end of one."""
+    statement, the COMMIT of a block or the end of one. An error keeps which `database` it is of, for `outages`."""
+
+    database = "source"
+
+    def _check_connection_ok(self) -> None:
+        """Asked before anything is sent; a session that ended earlier says so here."""
+        try:
+            super()._check_connection_ok()
+        except psycopg.Error as failed:
+            vars(failed)[_DATABASE] = self.database
+            raise
 
     def wait(self, *args: Any, **kwargs: Any) -> Any:
         try:
             return super().wait(*args, **kwargs)
         except psycopg.Error as failed:
             failure = without_values(failed)
+        vars(failure)[_DATABASE] = self.database
         raise failure
 
     def _exec_command(self, *args: Any, **kwargs: Any) -> Any:
@@ -146,7 +165,18 @@ class Session(psycopg.Connection[tuple[Any, ...]]):
             return (yield from super()._exec_command(*args, **kwargs))
         except psycopg.Error as failed:
             failure = without_values(failed)
+        vars(failure)[_DATABASE] = self.database
         raise failure
+
+
+@contextmanager
+def outages() -> Iterator[None]:
+    """What a session loses in the middle of the work becomes what it would be where the session could not be opened,
+    an error that names the database which is away: the one that the session is of, however many are open."""
+    try:
+        yield
+    except psycopg.OperationalError as lost:
+        raise unreachable(lost, vars(lost).get(_DATABASE, "source")) from lost
 
 
 def unreachable(failed: psycopg.OperationalError, database: str) -> DatabaseRefused | DatabaseUnreachable:

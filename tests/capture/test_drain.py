@@ -274,7 +274,6 @@ def test_a_slot_that_another_application_reads_is_named_and_left_alone(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(drain_module, "SLOT_WAIT_S", 0.3)
-    monkeypatch.setattr(drain_module, "OWN_SLOT_WAIT_S", 0.1)
     pipeline.execute(ORDERS)
     pipeline.begin()
     with streaming(pipeline, "somebody else") as other:

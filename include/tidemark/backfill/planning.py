@@ -137,14 +137,12 @@ def plan(
     with (
         open_ledger(ledger, config.pipeline, config.application_name) as book,
         sessions.connect(source, config) as source_conn,
+        postgres_session.outages(),
     ):
         migrations.require(book.connection)
         pipeline_files.require(book, config.digest)
-        try:
-            planner = _Planner(config, source_conn, book, ledger, run_id, holder, request, reader_wait_s)
-            return planner.plan(now, token)
-        except psycopg.OperationalError as lost:
-            raise postgres_session.unreachable(lost, "ledger" if book.connection.broken else "source") from lost
+        planner = _Planner(config, source_conn, book, ledger, run_id, holder, request, reader_wait_s)
+        return planner.plan(now, token)
 
 
 class _Planner:

@@ -16,8 +16,7 @@ its backfill, not the others' (R6).
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -146,7 +145,7 @@ class _RangeReader:
         return False
 
     def _range(self, backfill: Backfill, part: Range, lease: Lease) -> None:
-        with sessions.connect(self._source, self._config) as conn, self._outages(conn):
+        with sessions.connect(self._source, self._config) as conn, postgres_session.outages():
             server = read_server(conn)  # refuses a standby, before anything is written
             if server.timeline != backfill.timeline:
                 raise TimelineNotFollowed(
@@ -259,11 +258,3 @@ class _RangeReader:
     def _close(self, backfill: Backfill, reason: str) -> None:
         log.error("The backfill %s ends: %s", backfill.backfill, reason)
         backfills.close(self._ledger, backfill.backfill, reason)
-
-    @contextmanager
-    def _outages(self, conn: psycopg.Connection[Any]) -> Iterator[None]:
-        """A session that breaks in the middle of the work is a retry, like one that cannot be opened."""
-        try:
-            yield
-        except psycopg.OperationalError as lost:
-            raise postgres_session.unreachable(lost, "ledger" if self._ledger.connection.broken else "source") from lost

@@ -10,8 +10,8 @@ holds it. Source: PostgreSQL documentation, 9.28.6 "Replication Management Funct
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
 
 import psycopg
@@ -19,21 +19,20 @@ import psycopg
 from tidemark import failpoints, postgres_session
 from tidemark.capture.generation import still_continues
 from tidemark.config import PipelineConfig
-from tidemark.errors import ConfirmFailed, GenerationStale, SlotBusy
+from tidemark.errors import ConfirmFailed, GenerationStale
 from tidemark.ledger import generations, leases, migrations, positions
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import SLOT, Lease
 from tidemark.lsn import Lsn
 from tidemark.source import slot as slots
-from tidemark.waits import Wait, saying
+from tidemark.source.slot_use import take_when_free
+from tidemark.waits import saying
 
 log = logging.getLogger(__name__)
 
-# How long a slot may stay active after its client closed before it counts as in use; a dead
-# attempt's backend is ended earlier.
+# How long a slot may stay active before it counts as in use.
 BUSY_WAIT_S: Final = 30.0
-OWN_BACKEND_WAIT_S: Final = 5.0
 # Moving a slot reads the WAL up to the new position; this bounds the reading of what the valve lets pile up.
 ADVANCE_TIMEOUT_S: Final = 900
 
@@ -111,7 +110,7 @@ def _move(
         else:
             still_continues(connection, generation)
             lease.check(book)
-            _advance(connection, config, position, busy_wait_s)
+            _advance(connection, config, position, busy_wait_s, lambda: lease.check(book))
             _, after = slots.usable(connection, config.slot)
             if after < position:
                 raise ConfirmFailed(
@@ -121,26 +120,24 @@ def _move(
     return ConfirmResult(before=before, after=after, staged=generation.staged_lsn, held_back_by=held_back_by)
 
 
-def _advance(connection: psycopg.Connection[Any], config: PipelineConfig, position: Lsn, busy_wait_s: float) -> None:
-    """Move the slot; while it is active, wait. A backend under our own name can only be a dead attempt's, as the lease
-    is ours, and is ended; another's is named. Raises SlotBusy."""
-    wait = Wait(2 * busy_wait_s, every_s=0.1)
-    ended = False
-    while True:
-        try:
-            with saying(ADVANCE_TIMEOUT_S, lambda: f'the source, which moves the slot "{config.slot}" to {position}'):
-                connection.execute("SELECT pg_replication_slot_advance(%s, %s::pg_lsn)", (config.slot, str(position)))
-            wait.is_over()
-            return
-        except psycopg.errors.ObjectInUse as in_use:
-            user = slots.read_user(connection, config.slot)
-            if user is not None and user.application_name == config.application_name[:63]:
-                if wait.waited_s >= min(OWN_BACKEND_WAIT_S, busy_wait_s) and not ended:
-                    log.warning('Ending process %d of a dead attempt, which holds the slot "%s"', user.pid, config.slot)
-                    connection.execute("SELECT pg_terminate_backend(%s, 5000)", (user.pid,))
-                    ended = True
-            elif wait.waited_s >= busy_wait_s:
-                pid, application = ("unknown", "unknown") if user is None else (user.pid, user.application_name)
-                raise SlotBusy(slot=config.slot, pid=pid, application=application) from in_use
-            if not wait.goes_on(partial(slots.use_in_words, config.slot, user)):
-                raise SlotBusy(slot=config.slot, pid="unknown", application=config.application_name) from in_use
+def _advance(
+    connection: psycopg.Connection[Any],
+    config: PipelineConfig,
+    position: Lsn,
+    busy_wait_s: float,
+    check_lease: Callable[[], None],
+) -> None:
+    """Move the slot. Raises SlotBusy where it stays in use."""
+
+    def move() -> None:
+        with saying(ADVANCE_TIMEOUT_S, lambda: f'the source, which moves the slot "{config.slot}" to {position}'):
+            connection.execute("SELECT pg_replication_slot_advance(%s, %s::pg_lsn)", (config.slot, str(position)))
+
+    take_when_free(
+        connection,
+        config.slot,
+        config.application_name,
+        move,
+        limit_s=busy_wait_s,
+        check_lease=check_lease,
+    )

@@ -17,8 +17,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -33,7 +32,7 @@ from tidemark.capture.guarding import GuardBook, Guarding
 from tidemark.capture.open_batch import OpenBatch, Staged, end_of_batch
 from tidemark.capture.relations import Catalog, Schemas, catalogue_marks, passed_over_marks, unfit_key
 from tidemark.config import PipelineConfig, TableRule
-from tidemark.errors import DrainStalled, SlotBusy
+from tidemark.errors import DrainStalled
 from tidemark.failpoints import reach
 from tidemark.formats import layout
 from tidemark.formats.manifest import BatchManifest, SourceIdentity, TableMark
@@ -48,7 +47,8 @@ from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import TableSchema
 from tidemark.source import catalog, slot
 from tidemark.source.publication import lock_bounded
-from tidemark.source.replication import XLOG_HEADER_BYTES, ReplicationStream, SlotInUse, sent_by, why_silent
+from tidemark.source.replication import XLOG_HEADER_BYTES, ReplicationStream, sent_by, why_silent
+from tidemark.source.slot_use import take_when_free
 from tidemark.source.wal_messages import emit_heartbeat
 from tidemark.staging.abandoned import abandoned
 from tidemark.staging.store import Store
@@ -60,9 +60,8 @@ log = logging.getLogger(__name__)
 BLOCK_BYTES: Final = 8 * 2**20
 # How long a read waits for the first message before the drain looks at its lease and at the clock.
 READ_S: Final = 1.0
-# How long a slot that another process uses is waited for; our own dead walsender is ended after the shorter time.
+# How long a slot that another process uses is waited for.
 SLOT_WAIT_S: Final = 20.0
-OWN_SLOT_WAIT_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +110,7 @@ def drain(
             postgres_session.connect(
                 source, application_name=config.application_name, lock_timeout_s=config.bounds.lock_timeout_s
             ) as source_conn,
-            _outages(source_conn),
+            postgres_session.outages(),
         ):
             # The lease keeps every preflight from noting another file while this drain works.
             pipeline_files.require(book, config.digest)
@@ -139,15 +138,6 @@ def drain(
                 )
                 run.until_heartbeat(stream, config.bounds.run_s if run_s is None else run_s)
         return _of_run(book, config, run_id)
-
-
-@contextmanager
-def _outages(source_conn: psycopg.Connection[Any]) -> Iterator[None]:
-    """A session that breaks in the middle of the work is a retry, like one that cannot be opened."""
-    try:
-        yield
-    except psycopg.OperationalError as lost:
-        raise postgres_session.unreachable(lost, "source" if source_conn.broken else "ledger") from lost
 
 
 def _of_run(ledger: Ledger, config: PipelineConfig, run_id: str) -> DrainResult:
@@ -219,32 +209,26 @@ def _open_stream(
     lease: Lease,
     start: ledger_generations.Generation,
 ) -> ReplicationStream:
-    """Start streaming at what is staged. A slot in use is waited for; a walsender that carries our own name can only be
-    a dead attempt's, since the lease is ours, and is ended. Raises SlotBusy."""
-    wait = Wait(SLOT_WAIT_S, every_s=0.1)
-    while True:
-        try:
-            stream = ReplicationStream(
-                source,
-                application_name=config.application_name,
-                slot=config.slot,
-                publication=config.publication,
-                start=start.staged_lsn,
-                confirmed=_reply_lsn(config, source_conn, ledger_conn),
-            )
-        except SlotInUse as in_use:
-            user = slot.read_user(source_conn, config.slot)
-            is_own = user is not None and user.application_name == config.application_name[:63]
-            if user is not None and is_own and wait.waited_s >= OWN_SLOT_WAIT_S:
-                lease.check(ledger_conn, leases.SLOT)
-                log.warning('Ending process %d of a dead attempt, which holds the slot "%s"', user.pid, config.slot)
-                source_conn.execute("SELECT pg_terminate_backend(%s, 5000)", (user.pid,))
-            if not wait.goes_on(partial(slot.use_in_words, config.slot, user)):
-                pid, application = ("unknown", "unknown") if user is None else (user.pid, user.application_name)
-                raise SlotBusy(slot=config.slot, pid=pid, application=application) from in_use
-        else:
-            wait.is_over()
-            return stream
+    """Start streaming at what is staged. Raises SlotBusy where the slot stays in use."""
+
+    def start_streaming() -> ReplicationStream:
+        return ReplicationStream(
+            source,
+            application_name=config.application_name,
+            slot=config.slot,
+            publication=config.publication,
+            start=start.staged_lsn,
+            confirmed=_reply_lsn(config, source_conn, ledger_conn),
+        )
+
+    return take_when_free(
+        source_conn,
+        config.slot,
+        config.application_name,
+        start_streaming,
+        limit_s=SLOT_WAIT_S,
+        check_lease=lambda: lease.check(ledger_conn, leases.SLOT),
+    )
 
 
 def _reply_lsn(config: PipelineConfig, source_conn: psycopg.Connection[Any], ledger_conn: Ledger) -> Lsn | None:

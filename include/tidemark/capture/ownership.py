@@ -27,7 +27,7 @@ from tidemark.ledger.belongings import Belonging, Kind
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.leases import Lease
 from tidemark.lsn import Lsn
-from tidemark.source import publication
+from tidemark.source import publication, slot_use
 from tidemark.source import slot as slots
 from tidemark.source.publication_findings import PublicationWork
 from tidemark.source.slot import SlotState
@@ -63,7 +63,7 @@ def _opening(store: Store, pipeline: str, number: int) -> GenerationFile | None:
 
 def unknown(config: PipelineConfig, source: psycopg.Connection[Any], slot: SlotState | None) -> SlotUnknown:
     """The error that a slot is somebody else's, with who reads it now."""
-    user = slots.read_user(source, config.slot)
+    user = slot_use.read_user(source, config.slot)
     if user is None:
         reader = "nobody reads it at the moment"
     else:
@@ -98,7 +98,7 @@ def usable(
 def refuse_other_reader(config: PipelineConfig, source: psycopg.Connection[Any], *, own: bool) -> None:
     """Raise SlotBusy where somebody reads the slot. Under our own name, and of our own slot, that is a drain of the
     pipeline's other DAG, or a dead attempt that the drain ends."""
-    user = slots.read_user(source, config.slot)
+    user = slot_use.read_user(source, config.slot)
     if user is None or (own and user.application_name == config.application_name[:63]):
         return
     raise SlotBusy(slot=config.slot, pid=user.pid, application=user.application_name or "unknown")

@@ -156,31 +156,6 @@ def retained_bytes(connection: psycopg.Connection[Any], name: str) -> int:
     return 0 if slot is None else slot.retained_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class SlotUser:
-    """The backend that reads the slot."""
-
-    pid: int
-    application_name: str
-
-
-def read_user(connection: psycopg.Connection[Any], name: str) -> SlotUser | None:
-    """Who reads the slot now; None where nobody does. A name that this role may not see is empty."""
-    row = connection.execute(
-        "SELECT s.active_pid, coalesce(a.application_name, '') FROM pg_replication_slots s "
-        "LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid "
-        "WHERE s.slot_name = %s AND s.active_pid IS NOT NULL",
-        (name,),
-    ).fetchone()
-    return None if row is None else SlotUser(row[0], row[1])
-
-
-def use_in_words(name: str, user: SlotUser | None) -> str:
-    """The slot, for a line that says what is waited for."""
-    by = "nobody any more" if user is None else f"process {user.pid} ({user.application_name or 'without a name'})"
-    return f'the slot "{name}", which is in use by {by}'
-
-
 def timeline_left(connection: psycopg.Connection[Any], timeline: int, earlier: int) -> Lsn | None:
     """Where the history of `timeline` leaves the earlier one; None where the earlier one is no part of it.
 
