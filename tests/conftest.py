@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.support.capture import Environment
+    from tests.support.s3_proxy import Proxy
+    from tests.support.s3_server import S3Server
 
 _numbers = itertools.count(1)
 
@@ -119,6 +121,24 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = local_spark.start(tmp_path_factory.mktemp("spark"))
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A real S3 server."""
+    from tests.support.s3_server import running as s3_running
+
+    with s3_running(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
+@pytest.fixture
+def s3_proxy(s3_server: S3Server) -> Iterator[Proxy]:
+    """A proxy in front of it that counts requests, and breaks those that a test names."""
+    from tests.support.s3_proxy import in_front_of
+
+    with in_front_of(s3_server.url) as proxy:
+        yield proxy
 
 
 @pytest.fixture(scope="module")

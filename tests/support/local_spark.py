@@ -12,6 +12,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+from sandbox.setup.log_store import JAR
 from tidemark.target import session
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -27,6 +28,12 @@ def jars() -> str:
     return ",".join(str(jar) for jar in found)
 
 
+def s3a_jars() -> str:
+    """What a class path needs for a lake on S3, besides the log store."""
+    folder = Path(jars().partition(",")[0]).parent / "s3a"
+    return os.pathsep.join(str(jar) for jar in sorted(folder.glob("*.jar")))
+
+
 def start(folder: Path) -> SparkSession:
     """Set up for many tiny tables: few partitions, interpreted plans, a JVM that compiles quickly.
 
@@ -37,7 +44,10 @@ def start(folder: Path) -> SparkSession:
         "tidemark tests",
         {
             "spark.master": "local[2]",
-            "spark.jars": jars(),
+            # The log store beside what it extends: it would not be found by another class loader.
+            "spark.jars": f"{jars()},{JAR}",
+            # Not among spark.jars, which the one executor would copy.
+            "spark.driver.extraClassPath": s3a_jars(),
             "spark.local.dir": str(folder),
             "spark.sql.warehouse.dir": str(folder / "warehouse"),
             "spark.driver.host": "127.0.0.1",

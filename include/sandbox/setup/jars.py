@@ -1,8 +1,9 @@
-"""Delta Lake's five jars -> .tidemark/jars, from what the machine already has or through Spark's own Ivy.
+"""Delta Lake's five jars -> .tidemark/jars, and what Hadoop needs for S3 -> .tidemark/jars/s3a: from what the machine
+already has or through Spark's own Ivy.
 
-Delta's other dependencies are part of pyspark, so Ivy is told to leave them out. Ivy's ordinary settings count: those
-of spark-defaults.conf, DEFAULT_ARTIFACT_REPOSITORY, a local Maven repository. Whatever the origin, the hash decides.
-Only `fetch` needs pyspark.
+What pyspark has itself is left out, and for S3 the bundle of the whole AWS SDK (670 MB) with it: S3A needs three of its
+modules (13 MB). Ivy's ordinary settings count: those of spark-defaults.conf, DEFAULT_ARTIFACT_REPOSITORY, a local Maven
+repository. Whatever the origin, the hash decides. Only `fetch` needs pyspark.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ import hashlib
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 VERSION = "4.4.0"
 _GROUP = "io.delta"
@@ -23,10 +25,22 @@ _GROUP = "io.delta"
 class Jar:
     artifact: str
     sha256: str
+    group: str = _GROUP
+    version: str = VERSION
+    folder: str = ""
 
     @property
     def file(self) -> str:
-        return f"{self.artifact}-{VERSION}.jar"
+        """Its name below .tidemark/jars."""
+        return f"{self.folder}{self.name}"
+
+    @property
+    def name(self) -> str:
+        return f"{self.artifact}-{self.version}.jar"
+
+    @property
+    def coordinates(self) -> str:
+        return f"{self.group}:{self.artifact}:{self.version}"
 
 
 JARS = (
@@ -37,6 +51,30 @@ JARS = (
     Jar("delta-kernel-unitycatalog", "cea22dfb4ac562b3cd27bf652697750e8336009d73fb06631363aaaad5345ffa"),
 )
 
+_DELTA_EXCLUDES: Final = ("org.*:*", "com.*:*", "net.*:*", "jakarta.*:*", "commons*:*", "io.unitycatalog:*")
+
+# What Ivy is asked for to have all jars of s3a_jars.txt, and what it leaves out besides.
+_S3A_ROOTS: Final = tuple(f"software.amazon.awssdk:{module}" for module in ("s3", "s3-transfer-manager", "sts"))
+_S3A_EXCLUDES: Final = (
+    "software.amazon.awssdk:bundle",
+    "software.amazon.awssdk:netty-nio-client",
+    "org.apache.hadoop:hadoop-common",
+    "org.apache.hadoop:hadoop-client*",
+    *(f"{group}:*" for group in ("io.netty", "org.slf4j", "commons-codec", "commons-logging")),
+    "org.apache.httpcomponents:*",
+)
+
+
+def s3a_jars() -> tuple[Jar, ...]:
+    """hadoop-aws and the modules of the AWS SDK, as s3a_jars.txt lists them: coordinates and SHA-256."""
+    listed = Path(__file__).with_name("s3a_jars.txt").read_text(encoding="utf-8").splitlines()
+    jars = []
+    for line in listed:
+        coordinates, digest = line.split()
+        group, artifact, version = coordinates.split(":")
+        jars.append(Jar(artifact, digest, group, version, "s3a/"))
+    return tuple(jars)
+
 
 def sha256(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest() if file.exists() else ""
@@ -45,35 +83,45 @@ def sha256(file: Path) -> str:
 def _kept_by_the_machine(jar: Jar, home: Path) -> Iterator[Path]:
     """Where Ivy (of Spark 4 and before) and Maven keep the jar once anything has asked for it."""
     for ivy in sorted(home.glob(".ivy2*")):
-        yield ivy / "jars" / f"{_GROUP}_{jar.file}"
-        yield ivy / "cache" / _GROUP / jar.artifact / "jars" / jar.file
-    yield home / ".m2" / "repository" / Path(*_GROUP.split(".")) / jar.artifact / VERSION / jar.file
+        yield ivy / "jars" / f"{jar.group}_{jar.name}"
+        yield ivy / "cache" / jar.group / jar.artifact / "jars" / jar.name
+    yield home / ".m2" / "repository" / Path(*jar.group.split(".")) / jar.artifact / jar.version / jar.name
 
 
 def fetch(into: Path, ivy: Path, home: Path) -> None:
     """Bring all jars into a folder; Ivy is asked only for what is missing, and works in a folder of its own."""
-    into.mkdir(parents=True, exist_ok=True)
-    for jar in JARS:
+    s3a = s3a_jars()
+    _fetch(JARS, into, ivy, home, [jar.coordinates for jar in JARS], _DELTA_EXCLUDES)
+    hadoop = [jar.coordinates for jar in s3a if jar.artifact == "hadoop-aws"]
+    sdk = [jar.coordinates for jar in s3a if f"{jar.group}:{jar.artifact}" in _S3A_ROOTS]
+    _fetch(s3a, into, ivy, home, hadoop + sdk, _S3A_EXCLUDES)
+
+
+def _fetch(
+    jars: Sequence[Jar], into: Path, ivy: Path, home: Path, roots: Sequence[str], excludes: Sequence[str]
+) -> None:
+    for jar in jars:
+        (into / jar.file).parent.mkdir(parents=True, exist_ok=True)
         for kept in _kept_by_the_machine(jar, home):
             if sha256(kept) == jar.sha256:
                 shutil.copyfile(kept, into / jar.file)
-    missing = [jar for jar in JARS if sha256(into / jar.file) != jar.sha256]
+    missing = [jar for jar in jars if sha256(into / jar.file) != jar.sha256]
     if not missing:
         return
-    _resolve(missing, ivy)
+    _resolve(roots, excludes, ivy)
     for jar in missing:
-        shutil.copyfile(ivy / "jars" / f"{_GROUP}_{jar.file}", into / jar.file)
+        shutil.copyfile(ivy / "jars" / f"{jar.group}_{jar.name}", into / jar.file)
 
 
-def _resolve(jars: list[Jar], ivy: Path) -> None:
+def _resolve(packages: Sequence[str], excludes: Sequence[str], ivy: Path) -> None:
     """spark-submit resolves `spark.jars.packages` before it starts; no Spark session is needed for it."""
     from pyspark import SparkConf
     from pyspark.java_gateway import launch_gateway
 
     conf = SparkConf(loadDefaults=False)
     conf.set("spark.master", "local[1]")
-    conf.set("spark.jars.packages", ",".join(f"{_GROUP}:{jar.artifact}:{VERSION}" for jar in jars))
-    conf.set("spark.jars.excludes", "org.*:*,com.*:*,net.*:*,jakarta.*:*,commons*:*,io.unitycatalog:*")
+    conf.set("spark.jars.packages", ",".join(packages))
+    conf.set("spark.jars.excludes", ",".join(excludes))
     conf.set("spark.jars.ivy", str(ivy))
     launch_gateway(conf).shutdown()  # type: ignore[no-untyped-call]
 

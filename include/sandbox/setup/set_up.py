@@ -21,7 +21,7 @@ from pathlib import Path
 
 from sandbox.checkout import Checkout, this_checkout
 from sandbox.setup import java, system_packages
-from sandbox.setup.jars import JARS, sha256
+from sandbox.setup.jars import JARS, s3a_jars, sha256
 from sandbox.setup.lock import entries_of
 from sandbox.steps import StepFailed, Steps, fail, run
 
@@ -173,16 +173,18 @@ def _java(checkout: Checkout, steps: Steps) -> None:
 
 def _jars(checkout: Checkout, steps: Steps) -> None:
     stamp = checkout.stamps / "jars"
-    made_from = "".join(f"{jar.file} {jar.sha256}\n" for jar in JARS)
-    if _stamped(stamp, made_from) and all((checkout.jars / jar.file).exists() for jar in JARS):
+    s3a = s3a_jars()
+    wanted = (*JARS, *s3a)
+    made_from = "".join(f"{jar.file} {jar.sha256}\n" for jar in wanted)
+    if _stamped(stamp, made_from) and all((checkout.jars / jar.file).exists() for jar in wanted):
         return
-    with steps.step(f"{len(JARS)} jars of Delta Lake"):
+    with steps.step(f"{len(JARS)} jars of Delta Lake, {len(s3a)} of Hadoop and AWS for S3"):
         env = checkout.environment(os.environ)
         # Spark's own settings of the machine count here: spark.jars.ivySettings, spark.jars.repositories.
         env.pop("SPARK_CONF_DIR")
         env.update({k: os.environ[k] for k in ("SPARK_CONF_DIR",) if k in os.environ})
         run([checkout.python, "-m", "sandbox.setup.jars"], checkout.logs / "jars.log", env=env)
-        wrong = [jar.file for jar in JARS if sha256(checkout.jars / jar.file) != jar.sha256]
+        wrong = [jar.file for jar in wanted if sha256(checkout.jars / jar.file) != jar.sha256]
         if wrong:
             raise StepFailed(f"These jars are not the ones expected (SHA-256 differs): {', '.join(wrong)}")
     _stamp(stamp, made_from)

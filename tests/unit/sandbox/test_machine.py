@@ -154,7 +154,8 @@ def test_jars_that_maven_or_ivy_has_need_no_network(tmp_path: Path, monkeypatch:
         file.write_text(jar.artifact)
     asked: list[str] = []
     monkeypatch.setattr(jars, "JARS", wanted)
-    monkeypatch.setattr(jars, "_resolve", lambda missing, ivy: asked.extend(j.artifact for j in missing))
+    monkeypatch.setattr(jars, "s3a_jars", tuple)
+    monkeypatch.setattr(jars, "_resolve", lambda packages, *_: asked.extend(packages))
     jars.fetch(into, tmp_path / "ivy", home)
     assert sorted(f.name for f in into.iterdir()) == sorted(j.file for j in wanted)
     assert asked == []
@@ -168,7 +169,8 @@ def test_a_kept_jar_with_another_hash_is_not_taken(tmp_path: Path, monkeypatch: 
     kept.parent.mkdir(parents=True)
     kept.write_text("wrong")
     monkeypatch.setattr(jars, "JARS", (jar,))
-    monkeypatch.setattr(jars, "_resolve", lambda missing, _: (ivy / f"io.delta_{jar.file}").write_text("right"))
+    monkeypatch.setattr(jars, "s3a_jars", tuple)
+    monkeypatch.setattr(jars, "_resolve", lambda *_: (ivy / f"io.delta_{jar.file}").write_text("right"))
     jars.fetch(tmp_path / "jars", ivy.parent, tmp_path)
     assert (tmp_path / "jars" / jar.file).read_text() == "right"
 

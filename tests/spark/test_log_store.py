@@ -1,0 +1,108 @@
+"""Delta's commits on S3: of two drivers, each in a JVM of its own, exactly one wins a version, also where answers of
+the store are lost (R5). Against a real S3 server.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from sandbox.setup import log_store
+from tests.support import local_spark
+from tests.support.rival_driver import Driver
+from tests.support.s3_proxy import Fault, Proxy, Request
+from tests.support.s3_server import S3Server
+
+LOST = "java.nio.file.FileAlreadyExistsException"
+VERSIONS = 12
+
+
+@pytest.fixture
+def bucket(s3_server: S3Server) -> str:
+    return s3_server.new_bucket("commits")
+
+
+@pytest.fixture
+def driver(spark: SparkSession, s3_proxy: Proxy, bucket: str) -> Driver:
+    return Driver(spark.sparkContext._jvm, s3_proxy.url, f"s3a://{bucket}/t", "this one")
+
+
+@pytest.fixture
+def rival(s3_proxy: Proxy, bucket: str) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "tests.support.rival_driver", s3_proxy.url, f"s3a://{bucket}/t"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=local_spark.REPOSITORY
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        yield process
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+def test_of_two_drivers_that_commit_at_once_exactly_one_wins_each_version(
+    driver: Driver, rival: subprocess.Popen[str], s3_proxy: Proxy, s3_server: S3Server, bucket: str
+) -> None:
+    together = threading.Barrier(2)
+    s3_proxy.gate = lambda request: together.wait(30) if request.method == "PUT" else None  # each waits for the other
+    assert rival.stdin is not None
+    assert rival.stdout is not None
+    winners = {}
+    for version in range(VERSIONS):
+        rival.stdin.write(f"{version}\n")
+        rival.stdin.flush()
+        answers = {"this one": driver.commit(version), "rival": rival.stdout.readline().strip()}
+        assert sorted(answers.values()) == [LOST, "won"]
+        winners[version] = next(who for who, answer in answers.items() if answer == "won")
+    for version, who in winners.items():
+        assert f'"{who}"' in s3_server.read(bucket, f"t/_delta_log/{version:020}.json").decode()
+    assert len(s3_server.keys(bucket, "t/_delta_log/")) == VERSIONS
+
+
+@pytest.mark.parametrize("fault", ["before", "after", "slow down"])
+def test_a_commit_whose_request_fails_is_made_once_and_is_known_for_ones_own(
+    fault: Fault, driver: Driver, s3_proxy: Proxy, s3_server: S3Server, bucket: str
+) -> None:
+    _break_the_first_put(s3_proxy, fault)
+    assert driver.commit(0) == "won"
+    assert [way for way, _ in s3_proxy.broken] == [fault]
+    assert "this one" in s3_server.read(bucket, "t/_delta_log/00000000000000000000.json").decode()
+
+
+def test_the_answer_that_is_lost_may_be_that_another_driver_has_won(
+    driver: Driver, s3_proxy: Proxy, s3_server: S3Server, bucket: str
+) -> None:
+    key = "t/_delta_log/00000000000000000000.json"
+    s3_server.client().put_object(Bucket=bucket, Key=key, Body=b"another's")
+    _break_the_first_put(s3_proxy, "after")
+    assert driver.commit(0) == LOST
+    assert s3_server.read(bucket, key) == b"another's"
+
+
+def test_what_may_be_overwritten_is(driver: Driver, s3_server: S3Server, bucket: str) -> None:
+    key = "t/_delta_log/00000000000000000000.json"
+    s3_server.client().put_object(Bucket=bucket, Key=key, Body=b"another's")
+    assert driver.commit(0, overwrite=True) == "won"
+    assert "this one" in s3_server.read(bucket, key).decode()
+
+
+def test_the_jar_is_what_its_source_says(spark: SparkSession, tmp_path: Path) -> None:
+    built = tmp_path / "built.jar"
+    log_store.build(spark.sparkContext._gateway, Path(local_spark.jars().partition(",")[0]).parent, built)
+    with zipfile.ZipFile(built) as ours, zipfile.ZipFile(log_store.JAR) as shipped:
+        assert ours.namelist() == shipped.namelist()
+        assert [ours.read(name) for name in ours.namelist()] == [shipped.read(name) for name in shipped.namelist()]
+
+
+def _break_the_first_put(proxy: Proxy, fault: Fault) -> None:
+    def break_one(request: Request) -> Fault | None:
+        return fault if request.method == "PUT" and not proxy.broken else None
+
+    proxy.fault = break_one

@@ -1,0 +1,110 @@
+"""A real S3 server for a test session, with a bucket for each test, and what lies in a bucket.
+
+It is ministack (requirements.in), which whoever can `make test` can install. With TIDEMARK_VERSITYGW=PROGRAM it is
+versitygw, an S3 server that people run, whose objects are files. Both take one of two conditional puts and refuse the
+other; both are asked here, as a witness, through botocore, which nothing that is tested uses.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import botocore.session
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
+from sandbox.services.postgres import free_port, wait_for
+
+KEY, SECRET, REGION = "tidemark-tests", "not-a-secret-of-anybody", "us-east-1"
+PROGRAM = "TIDEMARK_VERSITYGW"
+
+
+@dataclass(frozen=True, slots=True)
+class S3Server:
+    url: str
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    def client(self) -> Any:
+        session = botocore.session.Session()
+        return session.create_client(
+            "s3",
+            endpoint_url=self.url,
+            region_name=REGION,
+            aws_access_key_id=KEY,
+            aws_secret_access_key=SECRET,
+            config=Config(s3={"addressing_style": "path"}, retries={"total_max_attempts": 1}),
+        )
+
+    def new_bucket(self, prefix: str = "lake") -> str:
+        name = f"{prefix.lower().replace('_', '-')}-{next(self._numbers)}"
+        self.client().create_bucket(Bucket=name)
+        return name
+
+    def keys(self, bucket: str, prefix: str = "") -> list[str]:
+        """The keys of a bucket below a prefix, sorted."""
+        pages = self.client().get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
+        return [found["Key"] for page in pages for found in page.get("Contents", ())]
+
+    def read(self, bucket: str, key: str) -> bytes:
+        content: bytes = self.client().get_object(Bucket=bucket, Key=key)["Body"].read()
+        return content
+
+    def uploads(self, bucket: str) -> list[str]:
+        """The keys of multipart uploads that were begun and neither completed nor aborted."""
+        return [found["Key"] for found in self.client().list_multipart_uploads(Bucket=bucket).get("Uploads", ())]
+
+    def copy(self, bucket: str, into: Path) -> None:
+        """Everything in the bucket as files of a folder."""
+        client = self.client()
+        for key in self.keys(bucket):
+            if key.endswith("/"):
+                continue
+            file = into / key
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(client.get_object(Bucket=bucket, Key=key)["Body"].read())
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[S3Server]:
+    """Start it, and end it with the block."""
+    folder.mkdir(parents=True, exist_ok=True)
+    port = free_port()
+    command, variables = _command(folder, port)
+    with (folder / "server.log").open("wb") as log:
+        process = subprocess.Popen(
+            command, env={**os.environ, **variables}, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+        )
+    try:
+        server = S3Server(f"http://127.0.0.1:{port}")
+        wait_for(f"the S3 server answers ({folder / 'server.log'})", lambda: _answers(server))
+        yield server
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _command(folder: Path, port: int) -> tuple[list[str], dict[str, str]]:
+    program = os.environ.get(PROGRAM)
+    if program:
+        lake = folder / "buckets"
+        lake.mkdir()
+        command = [program, "--quiet", "--port", f"127.0.0.1:{port}", "posix", str(lake)]
+        return command, {"ROOT_ACCESS_KEY": KEY, "ROOT_SECRET_KEY": SECRET}
+    variables = {"GATEWAY_PORT": str(port), "BIND_HOST": "127.0.0.1", "SERVICES": "s3", "LOG_LEVEL": "WARNING"}
+    return [str(Path(sys.executable).with_name("ministack"))], variables
+
+
+def _answers(server: S3Server) -> bool:
+    try:
+        server.client().list_buckets()
+    except (BotoCoreError, ClientError):
+        return False
+    return True
