@@ -188,8 +188,8 @@ def test_the_batch_before_a_plan_is_the_last_that_touches_the_table(
 ) -> None:
     for manifest in (manifest_of(100, 200, "s.a"), manifest_of(200, 300, "s.b"), manifest_of(300, 400, "s.a")):
         register(book, lease, manifest)
-    assert batches.previous_end(book, 1, "s.a", Lsn(300)) == Lsn(200)
-    assert batches.previous_end(book, 1, "s.b", Lsn(200)) is None
+    assert batches.previous_ends(book, 1, {"s.a": Lsn(300)})["s.a"] == Lsn(200)
+    assert batches.previous_ends(book, 1, {"s.b": Lsn(200)})["s.b"] is None
 
 
 # --- claims -----------------------------------------------------------------------------------------------------------
@@ -219,7 +219,8 @@ def test_a_batch_that_only_claims_chunks_touches_their_table(
     first, second = (t for t in batches.unapplied(book) if t.table == "s.a")
     assert (first.end_lsn, first.files, first.max_xid) == (Lsn(300), (), None)
     assert (first.claims, first.sweeps) == ((claim_of(chunk, 299),), (Sweep("b1", "700:700:", 1),))
-    assert (second.claims, batches.previous_end(book, 1, "s.a", second.start_lsn)) == ((), Lsn(300))
+    after = batches.previous_ends(book, 1, {"s.a": second.start_lsn})
+    assert (second.claims, after) == ((), {"s.a": Lsn(300)})
     assert positions.applied(book)["s.a"] == Lsn(200)
     positions.rise(book, 1, "s.a", history_lsn=Lsn(300), current_lsn=Lsn(300))
     assert positions.applied(book)["s.a"] == Lsn(300)

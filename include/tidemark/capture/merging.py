@@ -117,7 +117,7 @@ def leased_plan(
 def _to_plan(ledger: Ledger, config: PipelineConfig) -> dict[str, list[TouchedTable]]:
     """Per table that may be merged its unapplied batches in order, all of one generation."""
     due = tables.due(ledger, config.bounds.unpark_retry_s)
-    open_parts = [part for part in batches.unapplied(ledger) if part.table in due]
+    open_parts = batches.unapplied(ledger, names=due)
     oldest: dict[str, int] = {}
     for part in open_parts:
         oldest[part.table] = min(part.generation, oldest.get(part.table, part.generation))
@@ -132,28 +132,46 @@ def _to_plan(ledger: Ledger, config: PipelineConfig) -> dict[str, list[TouchedTa
 
 
 def _plan(ledger: Ledger, config: PipelineConfig, todo: dict[str, list[TouchedTable]], attempt: str) -> MergePlan:
+    starts = {table: parts[0].start_lsn for table, parts in todo.items()}
+    before = batches.previous_ends(ledger, next(iter(todo.values()))[0].generation, starts)
+    versions = tables.versions_of(ledger, todo)
+    with_holes = tables.with_holes(ledger)
     return MergePlan(
         plan=f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{attempt}",
         pipeline=config.pipeline,
         generation=next(iter(todo.values()))[0].generation,
         lake=config.lake,
         threads=config.bounds.merge_threads,
-        tables=tuple(_planned_table(ledger, config, table, parts) for table, parts in todo.items()),
+        tables=tuple(
+            _planned_table(
+                table,
+                parts,
+                _evidence(ledger, parts),
+                after=before[table],
+                versions=versions.get(table, []),
+                had_holes=table in with_holes,
+            )
+            for table, parts in todo.items()
+        ),
     )
 
 
-def _planned_table(ledger: Ledger, config: PipelineConfig, table: str, parts: list[TouchedTable]) -> PlannedTable:
-    first = parts[0]
-    after = batches.previous_end(ledger, first.generation, table, first.start_lsn)
-    evidence = _evidence(ledger, parts)
-    row = tables.one(ledger, table)
+def _planned_table(
+    table: str,
+    parts: Sequence[TouchedTable],
+    evidence: Sequence[TouchedTable],
+    *,
+    after: Lsn | None,
+    versions: Sequence[TableSchema],
+    had_holes: bool,
+) -> PlannedTable:
     return PlannedTable(
         table=table,
         after=after,
-        schemas=_followed(tables.versions(ledger, table), [*evidence, *parts]),
+        schemas=_followed(versions, [*evidence, *parts]),
         batches=tuple(_planned_batch(part) for part in parts),
         evidence=tuple(_planned_batch(part) for part in evidence),
-        had_holes=row is not None and bool(row.holes),
+        had_holes=had_holes,
     )
 
 

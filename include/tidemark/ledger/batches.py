@@ -12,11 +12,12 @@ generation, the tables by id, the backfills by id, and below them ranges and chu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
+from psycopg.abc import Params
 from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
@@ -157,7 +158,9 @@ def _extend_chain(ledger: Ledger, manifest: BatchManifest) -> None:
         """
         UPDATE tidemark.generations
            SET staged_lsn = %(end)s, heartbeat_lsn = coalesce(%(heartbeat)s, heartbeat_lsn),
-               heartbeat_at = coalesce(%(heartbeat_at)s::timestamptz, heartbeat_at)
+               heartbeat_at = coalesce(%(heartbeat_at)s::timestamptz, heartbeat_at),
+               batches = batches + 1, registered_at = clock_timestamp(),
+               last_committed_at = greatest(last_committed_at, %(committed_at)s::timestamptz)
          WHERE pipeline = %(pipeline)s AND number = %(generation)s AND staged_lsn = %(start)s
            AND number = (SELECT max(number) FROM tidemark.generations WHERE pipeline = %(pipeline)s)
         """,
@@ -168,6 +171,7 @@ def _extend_chain(ledger: Ledger, manifest: BatchManifest) -> None:
             "end": manifest.end_lsn,
             "heartbeat": manifest.heartbeat_lsn,
             "heartbeat_at": heartbeat_at,
+            "committed_at": manifest.last_committed_at,
         },
     ).rowcount
     if moved != 1:
@@ -284,16 +288,18 @@ def staged(ledger: Ledger) -> Lsn:
     return generations.required(ledger).staged_lsn
 
 
-def unapplied(ledger: Ledger, generation: int | None = None) -> list[TouchedTable]:
-    """Every table's registered and unapplied batches, of all tables whatever their state, ordered by generation,
-    table and LSN.
+def unapplied(ledger: Ledger, generation: int | None = None, names: Iterable[str] | None = None) -> list[TouchedTable]:
+    """The registered and unapplied batches of these tables (default: all, whatever their state), ordered by
+    generation, table and LSN.
 
     Batches of an older generation come first: they must be merged before those of a newer one (R1).
     """
+    wanted = None if names is None else sorted(names)
     return _touched(
         ledger,
-        "tidemark.unapplied b WHERE b.pipeline = %s AND (%s::int IS NULL OR b.generation = %s)",
-        (ledger.pipeline, generation, generation),
+        "tidemark.unapplied b WHERE b.pipeline = %s AND (%s::int IS NULL OR b.generation = %s) "
+        'AND (%s::text[] IS NULL OR b."table" = ANY(%s))',
+        (ledger.pipeline, generation, generation, wanted, wanted),
     )
 
 
@@ -329,19 +335,39 @@ def evidence(
     """The table's batches that end at or below `before` and matter to chunks above it (R7): those with a transaction at
     or above `xmin`, those that end above `point` (both None: none), and those that claimed chunks of the backfills
     `swept`. In order."""
+    # Each question has an index of its own; OR between them would read every batch of the table.
     return _touched(
         ledger,
         """
         tidemark.batch_tables b
-         WHERE b.pipeline = %s AND b.generation = %s AND b."table" = %s AND b.end_lsn <= %s
-           AND (b.max_xid >= %s OR b.max_xid IS NOT NULL AND b.end_lsn > %s
-                OR EXISTS (SELECT 1 FROM jsonb_array_elements(b.claims) c WHERE c ->> 'backfill' = ANY(%s)))
+         WHERE b.pipeline = %(pipeline)s AND b.generation = %(generation)s AND b."table" = %(table)s
+           AND b.end_lsn = ANY(ARRAY(
+               SELECT x.end_lsn FROM tidemark.batch_tables x
+                WHERE x.pipeline = %(pipeline)s AND x.generation = %(generation)s AND x."table" = %(table)s
+                  AND x.end_lsn <= %(before)s AND x.max_xid >= %(xmin)s
+                UNION
+               SELECT x.end_lsn FROM tidemark.batch_tables x
+                WHERE x.pipeline = %(pipeline)s AND x.generation = %(generation)s AND x."table" = %(table)s
+                  AND x.end_lsn <= %(before)s AND x.end_lsn > %(point)s AND x.max_xid IS NOT NULL
+                UNION
+               SELECT x.end_lsn FROM tidemark.batch_tables x
+                WHERE x.pipeline = %(pipeline)s AND x.generation = %(generation)s AND x."table" = %(table)s
+                  AND x.end_lsn <= %(before)s AND x.claims <> '[]'
+                  AND EXISTS (SELECT 1 FROM jsonb_array_elements(x.claims) c WHERE c ->> 'backfill' = ANY(%(swept)s))))
         """,
-        (ledger.pipeline, generation, table, before, xmin, point, list(swept)),
+        {
+            "pipeline": ledger.pipeline,
+            "generation": generation,
+            "table": table,
+            "before": before,
+            "xmin": xmin,
+            "point": point,
+            "swept": list(swept),
+        },
     )
 
 
-def _touched(ledger: Ledger, rest: str, values: tuple[Any, ...]) -> list[TouchedTable]:
+def _touched(ledger: Ledger, rest: str, values: Params) -> list[TouchedTable]:
     query = f"""
         SELECT b.generation, b."table", b.start_lsn, b.end_lsn, b.files, b.counts, b.converted, b.unchanged, b.moved,
                b.max_xid, b.claims, b.sweeps
@@ -368,17 +394,26 @@ def _touched(ledger: Ledger, rest: str, values: tuple[Any, ...]) -> list[Touched
     ]
 
 
-def previous_end(ledger: Ledger, generation: int, table: str, start_lsn: Lsn) -> Lsn | None:
-    """End of the last batch of the generation that touches the table and ends at or below `start_lsn`; None if none
-    does, or the table was begun anew behind it. It is the `after` of a plan whose first batch starts there."""
-    row = ledger.execute(
+def previous_ends(ledger: Ledger, generation: int, starts: Mapping[str, Lsn]) -> dict[str, Lsn | None]:
+    """Per table, of those with their start: end of the last batch of the generation that touches it and ends at or
+    below the start; None if none does, or the table was begun anew behind it. It is the `after` of a plan whose first
+    batch for the table starts there."""
+    rows = ledger.execute(
         """
-        SELECT max(b.end_lsn)
-          FROM tidemark.batch_tables b
-          LEFT JOIN tidemark.positions p USING (pipeline, generation, "table")
-         WHERE b.pipeline = %s AND b.generation = %s AND b."table" = %s AND b.end_lsn <= %s
-           AND (p.begun_lsn IS NULL OR b.end_lsn > p.begun_lsn)
+        SELECT f."table",
+               (SELECT b.end_lsn FROM tidemark.batch_tables b
+                 WHERE b.pipeline = %(pipeline)s AND b.generation = %(generation)s AND b."table" = f."table"
+                   AND b.end_lsn <= f.start_lsn AND b.end_lsn > coalesce(p.begun_lsn, '0/0')
+                 ORDER BY b.end_lsn DESC LIMIT 1)
+          FROM unnest(%(tables)s::text[], %(starts)s::text[]::pg_lsn[]) AS f ("table", start_lsn)
+          LEFT JOIN tidemark.positions p
+                 ON p.pipeline = %(pipeline)s AND p.generation = %(generation)s AND p."table" = f."table"
         """,
-        (ledger.pipeline, generation, table, start_lsn),
-    ).fetchone()
-    return None if row is None else row[0]
+        {
+            "pipeline": ledger.pipeline,
+            "generation": generation,
+            "tables": list(starts),
+            "starts": [str(start) for start in starts.values()],
+        },
+    )
+    return dict(rows.fetchall())

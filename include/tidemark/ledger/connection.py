@@ -64,13 +64,13 @@ def speak_lsn(connection: psycopg.Connection[Any]) -> None:
 
 def connect(conninfo: str, application_name: str = "tidemark_ledger") -> psycopg.Connection[Any]:
     """Open a ledger connection: autocommit, UTC, bounded waits. Use it as a context manager, which closes it."""
-    connection = postgres_session.connect(
-        conninfo,
-        application_name=application_name,
-        database="ledger",
-        lock_timeout_s=LOCK_TIMEOUT_S,
-        statement_timeout_s=STATEMENT_TIMEOUT_S,
-    )
+    settings = {
+        "lock_timeout": f"{LOCK_TIMEOUT_S}s",
+        "statement_timeout": f"{STATEMENT_TIMEOUT_S}s",
+        # Compiling takes longer than any statement here; tables without statistics look large enough for it.
+        "jit": "off",
+    }
+    connection = postgres_session.open_session(conninfo, "ledger", application_name=application_name, settings=settings)
     speak_lsn(connection)
     return connection
 

@@ -98,10 +98,9 @@ def read(ledger: Ledger) -> PipelineStatus | None:
             return None
         row = ledger.execute(
             """
-            SELECT (SELECT count(*) FROM tidemark.batches b WHERE b.pipeline = g.pipeline),
-                   (SELECT max(registered_at) FROM tidemark.batches b WHERE b.pipeline = g.pipeline),
-                   (SELECT max(last_committed_at) FROM tidemark.batches b
-                     WHERE b.pipeline = g.pipeline AND b.generation = g.number),
+            SELECT (SELECT sum(batches)::bigint FROM tidemark.generations o WHERE o.pipeline = g.pipeline),
+                   (SELECT max(registered_at) FROM tidemark.generations o WHERE o.pipeline = g.pipeline),
+                   g.last_committed_at,
                    (SELECT count(*) FROM tidemark.plans p
                      WHERE p.pipeline = g.pipeline AND p.ingested_at IS NULL AND p.abandoned_at IS NULL),
                    g.error
@@ -135,11 +134,15 @@ def _tables(ledger: Ledger, generation: Generation) -> tuple[TableStatus, ...]:
         table: rest
         for table, *rest in ledger.execute(
             """
-            SELECT u."table", count(*), sum(u.changes)::bigint, sum(u.bytes)::bigint, min(b.registered_at)
-              FROM tidemark.unapplied u JOIN tidemark.batches b USING (pipeline, generation, end_lsn)
-             WHERE u.pipeline = %s GROUP BY u."table"
+            SELECT u."table", sum(u.batches)::bigint, sum(u.changes)::bigint, sum(u.bytes)::bigint,
+                   min((SELECT b.registered_at FROM tidemark.batches b
+                         WHERE b.pipeline = %(pipeline)s AND b.generation = u.generation AND b.end_lsn = u.first_end))
+              FROM (SELECT "table", generation, count(*) AS batches, sum(changes) AS changes, sum(bytes) AS bytes,
+                           min(end_lsn) AS first_end
+                      FROM tidemark.unapplied WHERE pipeline = %(pipeline)s GROUP BY "table", generation) u
+             GROUP BY u."table"
             """,
-            (ledger.pipeline,),
+            {"pipeline": ledger.pipeline},
         )
     }
     found = []

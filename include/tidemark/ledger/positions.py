@@ -118,14 +118,18 @@ def _progress(ledger: Ledger) -> list[tuple[str, str, Lsn, Lsn]]:
     """Table, state, applied, staged; one statement, so that all four are of one moment."""
     return ledger.execute(
         """
-        SELECT t."table", t.state, coalesce(min(u.start_lsn), g.staged_lsn), g.staged_lsn
-          FROM tidemark.generations g
-          JOIN tidemark.tables t USING (pipeline)
-          LEFT JOIN tidemark.unapplied u
-                 ON u.pipeline = g.pipeline AND u.generation = g.number AND u."table" = t."table"
-         WHERE g.pipeline = %s AND g.number = (SELECT max(number) FROM tidemark.generations WHERE pipeline = %s)
-         GROUP BY t."table", t.state, g.staged_lsn
+        SELECT t."table", t.state,
+               coalesce((SELECT b.start_lsn FROM tidemark.batch_tables b
+                          WHERE b.pipeline = g.pipeline AND b.generation = g.number AND b."table" = t."table"
+                            AND b.end_lsn > coalesce(p.applied_lsn, '0/0')
+                          ORDER BY b.end_lsn LIMIT 1), g.staged_lsn),
+               g.staged_lsn
+          FROM (SELECT pipeline, number, staged_lsn FROM tidemark.generations
+                 WHERE pipeline = %s ORDER BY number DESC LIMIT 1) g
+          JOIN tidemark.tables t ON t.pipeline = g.pipeline
+          LEFT JOIN tidemark.positions p
+                 ON p.pipeline = g.pipeline AND p.generation = g.number AND p."table" = t."table"
          ORDER BY t."table"
         """,
-        (ledger.pipeline, ledger.pipeline),
+        (ledger.pipeline,),
     ).fetchall()

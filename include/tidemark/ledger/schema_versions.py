@@ -75,11 +75,18 @@ def merged(ledger: Ledger, table: str) -> TableSchema | None:
     """The newest version of which anything was applied: the shape that the target has. None before that."""
     found = _versions(
         ledger,
+        # The stream's numbers only rise, so the last applied batch that has changes has the newest.
         """version = (SELECT max((file ->> 'schema_version')::int)
-                        FROM tidemark.batch_tables b
-                        JOIN tidemark.positions p USING (pipeline, generation, "table")
-                       CROSS JOIN LATERAL jsonb_array_elements(b.files) AS file
-                       WHERE b.pipeline = v.pipeline AND b."table" = v."table" AND b.end_lsn <= p.applied_lsn)""",
+                        FROM (SELECT b.files
+                                FROM tidemark.positions p
+                               CROSS JOIN LATERAL (
+                                     SELECT x.files FROM tidemark.batch_tables x
+                                      WHERE x.pipeline = p.pipeline AND x.generation = p.generation
+                                        AND x."table" = p."table" AND x.end_lsn <= p.applied_lsn AND x.files <> '[]'
+                                      ORDER BY x.end_lsn DESC LIMIT 1) b
+                               WHERE p.pipeline = v.pipeline AND p."table" = v."table"
+                               ORDER BY p.generation DESC LIMIT 1) newest
+                       CROSS JOIN LATERAL jsonb_array_elements(newest.files) AS file)""",
         ledger.pipeline,
         table,
     )

@@ -314,10 +314,25 @@ def due(ledger: Ledger, unpark_retry_s: float) -> set[str]:
     return {table for (table,) in rows}
 
 
+def with_holes(ledger: Ledger) -> set[str]:
+    """The tables whose target was last seen with holes."""
+    query = """SELECT "table" FROM tidemark.tables WHERE pipeline = %s AND holes <> '{}'"""
+    return {table for (table,) in ledger.execute(query, (ledger.pipeline,))}
+
+
+def versions_of(ledger: Ledger, names: Iterable[str]) -> dict[str, list[TableSchema]]:
+    """The schema versions of these tables, oldest first; without those that have none."""
+    rows = ledger.execute(
+        'SELECT "table", definition FROM tidemark.schema_versions '
+        'WHERE pipeline = %s AND "table" = ANY(%s) ORDER BY "table", version',
+        (ledger.pipeline, sorted(names)),
+    )
+    found: dict[str, list[TableSchema]] = {}
+    for table, definition in rows:
+        found.setdefault(table, []).append(TableSchema.from_json(definition))
+    return found
+
+
 def versions(ledger: Ledger, table: str) -> list[TableSchema]:
     """The table's schema versions, oldest first."""
-    rows = ledger.execute(
-        'SELECT definition FROM tidemark.schema_versions WHERE pipeline = %s AND "table" = %s ORDER BY version',
-        (ledger.pipeline, table),
-    ).fetchall()
-    return [TableSchema.from_json(definition) for (definition,) in rows]
+    return versions_of(ledger, [table]).get(table, [])
