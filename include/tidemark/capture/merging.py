@@ -34,6 +34,7 @@ from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.leases import hold, of_table
 from tidemark.ledger.plans import RecordedPlan
 from tidemark.lsn import Lsn
+from tidemark.run import Run
 from tidemark.schema.evolution import Verdict, compare_schemas
 from tidemark.schema.table import TableSchema
 from tidemark.staging.store import Store
@@ -74,30 +75,29 @@ class Ingested:
     tables: tuple[IngestedTable, ...] = field(default=())
 
 
-def make_plan(config: PipelineConfig, *, ledger: str, holder: str, run_id: str) -> MergePlan | None:
+def make_plan(run: Run) -> MergePlan | None:
     """Write a plan for everything staged and not applied; None where there is nothing. See `leased_plan`."""
-    with leased_plan(config, ledger=ledger, holder=holder, run_id=run_id) as plan:
+    with leased_plan(run) as plan:
         return plan
 
 
 @contextmanager
-def leased_plan(
-    config: PipelineConfig, *, ledger: str, holder: str, run_id: str, wait_s: float = 0.0
-) -> Iterator[MergePlan | None]:
+def leased_plan(run: Run, *, wait_s: float = 0.0) -> Iterator[MergePlan | None]:
     """The plan, with the leases of its tables held while the block runs: a second merge waits
     for its turn up to `wait_s`, then raises LeaseTaken.
 
     The leases save work; what keeps two drivers apart is Delta's own conflict check. Parked tables are left out until
     their retry is due. Of several generations the oldest one with anything unapplied is planned; the next plan goes on.
     """
-    with open_ledger(ledger, config.pipeline) as book:
+    config = run.config
+    with open_ledger(run.ledger, config.pipeline) as book:
         wanted = sorted(_to_plan(book, config))
     if not wanted:
         yield None
         return
     with (
-        hold(ledger, config.pipeline, [of_table(table) for table in wanted], holder, wait_s=wait_s) as lease,
-        open_ledger(ledger, config.pipeline) as book,
+        hold(run.ledger, config.pipeline, [of_table(table) for table in wanted], run.holder, wait_s=wait_s) as lease,
+        open_ledger(run.ledger, config.pipeline) as book,
     ):
         # Read again: until the leases were had, another task may have merged some of it.
         todo = {table: parts for table, parts in _to_plan(book, config).items() if table in wanted}
@@ -107,7 +107,7 @@ def leased_plan(
         plan = _plan(book, config, todo, lease.attempt)
         path = layout.plan_file(config.pipeline, plan.plan)
         Store(config.lake).write_atomic(path, plan.to_json().encode())
-        plans.record(book, lease, plan, run_id=run_id, path=path)
+        plans.record(book, lease, plan, run_id=run.run_id, path=path)
         size = f"{counted(len(plan.tables), 'table')}, {counted(sum(table.rows for table in plan.tables), 'change')}"
         log.info("plan %s: %s", plan.plan, size)
         failpoints.reach("merge.after_plan")
@@ -247,12 +247,13 @@ def _only_adds(old: TableSchema, new: TableSchema) -> bool:
 # --- results ----------------------------------------------------------------------------------------------------------
 
 
-def ingest(config: PipelineConfig, *, ledger: str) -> Ingested:
+def ingest(run: Run) -> Ingested:
     """Bring every result that lies beside a plan and is not in the ledger yet into it, oldest plan first."""
+    config = run.config
     store = Store(config.lake)
     found: list[str] = []
     changed: list[IngestedTable] = []
-    with open_ledger(ledger, config.pipeline) as book:
+    with open_ledger(run.ledger, config.pipeline) as book:
         for recorded in plans.not_ingested(book):
             result = _result(store, config.pipeline, recorded)
             if result is None:
