@@ -26,7 +26,7 @@ from tidemark import postgres_session
 from tidemark.capture import confirm, generation
 from tidemark.capture.claims import Claims, Watermarks, claims_of, emit_again
 from tidemark.capture.guarding import GuardBook, Guarding
-from tidemark.capture.open_batch import OpenBatch, Staged, end_of_batch
+from tidemark.capture.open_batch import Held, OpenBatch, Staged, end_of_batch
 from tidemark.capture.relations import Catalog, Schemas, catalogue_marks, passed_over_marks, unfit_key
 from tidemark.config import PipelineConfig, TableRule
 from tidemark.errors import DrainStalled
@@ -293,15 +293,10 @@ class _Draining:
                 self._heartbeat_commit = message.commit_lsn
         while True:
             batch = self._batch
-            end_lsn = end_of_batch(
-                block,
-                size,
-                bounds=self._config.bounds,
-                rows_before=batch.rows,
-                size_before=batch.size,
-                open_s=0.0 if batch.opened_at is None else self._run.clock() - batch.opened_at,
-                heartbeat_commit=self._heartbeat_commit,
-            )
+            open_s = 0.0 if batch.opened_at is None else self._run.clock() - batch.opened_at
+            held = Held(batch.rows, batch.size, open_s)
+            bounds = self._config.bounds
+            end_lsn = end_of_batch(block, size, held, bounds=bounds, heartbeat_commit=self._heartbeat_commit)
             if end_lsn is None:
                 self._add(block, size)
                 return True

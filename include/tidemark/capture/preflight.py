@@ -31,6 +31,7 @@ from tidemark.capture.joining import join, joining, leaving, look_again_at_marke
 from tidemark.capture.lake_and_spark import log_store_findings, probe, spark_findings
 from tidemark.capture.making import bring_about_publication, make_slot
 from tidemark.capture.survey import STATEMENT_TIMEOUT_S, Survey
+from tidemark.capture.table_findings import InLedger
 from tidemark.config import PipelineConfig
 from tidemark.errors import Move, SlotInvalidated, SlotNotReady, TidemarkError
 from tidemark.findings import Finding, Report, listed
@@ -149,9 +150,7 @@ class _Look:
             if slot is not None:
                 self.run("slot", lambda: self.slot_state(source, slot, own))
             if not self.ledger_ready:
-                table_findings.select(
-                    source, self.config, facts, self.findings, slot=None, captured=frozenset(), followed=()
-                )
+                table_findings.select(source, self.config, facts, self.findings, slot=None, known=InLedger())
                 return
             with open_ledger(self.about.ledger, self.config.pipeline) as ledger:
                 self.transport("ledger", self.config.ledger_connection, ledger.connection)
@@ -168,7 +167,7 @@ class _Look:
         captured = frozenset(TableName.parse(row.table) for row in rows if row.captured)
         followed = () if survey.facts.standby else self.guarded(source, ledger)
         selected, published = table_findings.select(
-            source, self.config, survey.facts, self.findings, slot=own_slot, captured=captured, followed=followed
+            source, self.config, survey.facts, self.findings, slot=own_slot, known=InLedger(captured, followed)
         )
         captured &= table_findings.covered(published)
         work = publication_work(self.config, selected, published, survey.facts)
