@@ -396,22 +396,22 @@ def test_holes_are_wanted_by_their_keys_and_as_a_whole_where_there_are_too_many(
     assert (found.mode, found.keys) == ("keys", (("2", "x"),))
     assert "x" not in repr(found).replace("unchanged", "").replace("whose", "")
     many = tuple((str(n),) for n in range(MAX_HOLE_KEYS))
-    tables.succeeded(world.book, "s.a", Holes({"body": 2 * MAX_HOLE_KEYS}, many))
+    tables.succeeded(world.book, {"s.a": Holes({"body": 2 * MAX_HOLE_KEYS}, many)})
     assert [(w.mode, w.keys) for w in world.wanted()] == [("chunks", ())]
-    tables.succeeded(world.book, "s.a", Holes({"body": 1}, ()))
+    tables.succeeded(world.book, {"s.a": Holes({"body": 1}, ())})
     assert [(w.mode, w.keys) for w in world.wanted()] == [("chunks", ())]
 
 
 def test_a_table_with_history_only_is_read_once(world: World) -> None:
     world.mark()
-    tables.keep_fingerprint(world.book, "s.a", {"key": [], "identity": "nothing"})
+    tables.keep_fingerprints(world.book, {"s.a": {"key": [], "identity": "nothing"}})
     made = open_backfill(world.book, "s.a", sweeps=False)
     world.claim(world.read(made))
     world.mark(tables.GAP)
     world.merge()
     assert world.row().needs_backfill
     assert world.wanted() == []
-    tables.keep_fingerprint(world.book, "s.a", {"key": [], "identity": "full"})
+    tables.keep_fingerprints(world.book, {"s.a": {"key": [], "identity": "full"}})
     assert [w.table for w in world.wanted()] == ["s.a"]
 
 

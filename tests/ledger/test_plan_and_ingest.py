@@ -95,7 +95,7 @@ def test_a_plan_lists_every_unapplied_batch_per_table(config: PipelineConfig, le
 
 
 def test_a_plan_begins_behind_what_is_applied(config: PipelineConfig, ledger: str, book: Book) -> None:
-    positions.rise(book, 1, "s.a", history_lsn=Lsn(200), current_lsn=Lsn(200))
+    positions.rise(book, 1, {"s.a": (Lsn(200), Lsn(200))})
     plan = plan_for(config, ledger)
     assert plan is not None
     assert plan.tables[0].after == Lsn(200)

@@ -48,7 +48,7 @@ from tidemark.source.publication import lock_bounded
 from tidemark.source.replication import XLOG_HEADER_BYTES, ReplicationStream, sent_by, why_silent
 from tidemark.source.slot_use import take_when_free
 from tidemark.source.wal_messages import emit_heartbeat
-from tidemark.staging.abandoned import abandoned
+from tidemark.staging.abandoned import abandoned, read_name
 from tidemark.staging.store import Store
 from tidemark.waits import Wait
 from tidemark.wording import counted, duration
@@ -160,15 +160,17 @@ def _remove_abandoned(
     number: int,
 ) -> None:
     """Remove the folders of attempts that ended without registering them (R4). Only the open generation's: what an
-    older one left may be evidence."""
+    older one left may be evidence. Nor what begins below the slot's position: no later drain than the next one leaves
+    any there, but for what an attempt writes after it was replaced, which is covered, and the maintenance's."""
     home = layout.generation_folder(config.pipeline, number)
-    folders = store.list(home)
-    if not folders:
-        return
     _, confirmed = slot.usable(source_conn, config.slot)
+    # The names sort by their start; what is not above has been looked at by the runs before.
+    folders = store.list(home, confirmed.hex16)
+    if not any(map(read_name, folders)):
+        return
     garbage = abandoned(
         folders,
-        registered=[(b.start_lsn, b.end_lsn, b.attempt) for b in batches.after(ledger_conn, number, Lsn(0))],
+        registered=[(b.start_lsn, b.end_lsn, b.attempt) for b in batches.after(ledger_conn, number, confirmed)],
         has_ended=lambda attempt: leases.ended(ledger_conn, attempt),
         confirmed=confirmed,
     )
@@ -361,7 +363,6 @@ class _Draining:
 
     def _manifest(self, staged: Staged, claims: Claims, heartbeat_lsn: Lsn | None) -> BatchManifest:
         staged_tables = claims.added_to(staged.tables)
-        touched = {table.table for table in staged_tables}
         marks = [*self._marks, *self._schemas.take_renamed()]
         for schema in staged.schemas:
             marks += self._schemas.take_marks(schema)
@@ -390,7 +391,7 @@ class _Draining:
             fingerprints={
                 table_id: fingerprint.to_json()
                 for table_id, fingerprint in self._fingerprints.items()
-                if table_id in touched or table_id in self._changed
+                if table_id in self._changed
             },
             marks=tuple(marks),
         )

@@ -14,7 +14,7 @@ Spark's success costs nothing: positions in the ledger only rise, and those in D
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -263,8 +263,7 @@ def ingest(run: Run) -> Ingested:
             with book.transaction():
                 if not plans.ingest(book, result):
                     continue
-                tables.lock(book, [table.table for table in result.tables])
-                changed += [_ingest_table(book, config, result.generation, table) for table in result.tables]
+                changed += _ingest_tables(book, config, result)
             found.append(result.plan)
     if found:
         failpoints.reach("merge.after_ingest")
@@ -293,31 +292,41 @@ def _is_overtaken(ledger: Ledger, recorded: RecordedPlan) -> bool:
     return all((at := applied.get(table)) is not None and at >= end for table, end in recorded.tables.items())
 
 
-def _ingest_table(ledger: Ledger, config: PipelineConfig, generation: int, result: TableResult) -> IngestedTable:
-    before = positions.all_of(ledger, generation).get(result.table)
-    positions.rise(
-        ledger,
-        generation,
-        result.table,
-        history_lsn=result.history_lsn,
-        current_lsn=result.current_lsn,
-    )
-    after = positions.all_of(ledger, generation)[result.table]
+def _ingest_tables(ledger: Ledger, config: PipelineConfig, result: PlanResult) -> list[IngestedTable]:
+    """In few statements whatever the number of tables; but for errors, chunks and backfills, which few tables have."""
+    tables.lock(ledger, [table.table for table in result.tables])
+    reached = {table.table: (table.history_lsn, table.current_lsn) for table in result.tables}
+    risen = positions.rise(ledger, result.generation, reached)
+    tables.succeeded(ledger, {table.table: table.holes for table in result.tables if table.error is None})
+    read = {backfill.table for backfill in backfills.all_open(ledger)}
+    return [
+        _ingest_table(ledger, config, result.generation, table, risen[table.table], read) for table in result.tables
+    ]
+
+
+def _ingest_table(
+    ledger: Ledger,
+    config: PipelineConfig,
+    generation: int,
+    result: TableResult,
+    risen: positions.Rise,
+    being_read: Collection[str],
+) -> IngestedTable:
     parked = False
-    if result.error is None:
-        tables.succeeded(ledger, result.table, result.holes)
-    elif not is_of_no_table(result.error):
+    if result.error is not None and not is_of_no_table(result.error):
         parked = tables.failed(ledger, result.table, result.error, park_after=config.bounds.park_after)
     chunks.keep_results(ledger, result.chunks)
     backfills.keep_swept(ledger, result.swept)
-    ended = backfills.complete(ledger, generation, result.table, after.applied_lsn)
+    ended = None
+    if result.table in being_read:
+        ended = backfills.complete(ledger, generation, result.table, risen.after)
     if ended is not None:
         log.info("Backfill %s of %s is applied, as of %s", ended.backfill, ended.table, ended.complete_lsn)
     return IngestedTable(
         table=result.table,
         generation=generation,
-        before=None if before is None else before.applied_lsn,
-        after=after.applied_lsn,
+        before=risen.before,
+        after=risen.after,
         rows=result.rows,
         holes=result.holes.columns if result.holes else {},
         seconds=result.seconds,
