@@ -38,11 +38,11 @@ class Bounds:
     batch_rows: int = _option(1_000_000, "changes after which a batch ends at the next commit")
     batch_bytes: int = _option(256 * 2**20, "bytes of WAL messages after which a batch ends at the next commit")
     wait_s: int = _option(0, "seconds for which `changes_waiting` defers when it finds nothing; 0 looks once")
-    drain_stall_s: int = _option(120, "seconds without any message before a drain fails with the cause")
     wal_valve_bytes: int = _option(8 * 2**30, "WAL retained by the slot at which the drain confirms up to staged first")
     merge_timeout_s: int = _option(3600, "longest run of the Spark application, from its start; then it is ended")
     merge_threads: int = _option(4, "tables merged at the same time in one Spark application")
 
+    drain_stall_s: int = _fixed(120, "seconds without any message before a drain fails with the cause")
     lock_timeout_s: int = _fixed(5, "longest wait for a lock at the source")
     batch_s: int = _fixed(60, "seconds after which a batch ends at the next commit")
     run_s: int = _fixed(600, "seconds after which a capture run's drain starts no further batch")
@@ -55,7 +55,20 @@ class Bounds:
     join_wait_s: int = _fixed(300, "how long a backfill waits for transactions older than the table's capture")
     filter_s: int = _fixed(3600, "longest statement of a backfill with a row filter")
     file_settle_s: int = _fixed(600, "how long after a change of the file its older text counts as a worker that lags")
+    parked_bytes: int = _fixed(
+        10 * 2**30, "staging older than `staging_days` that parked tables may keep before maintenance says so in red"
+    )
     backfill_idle_s: int = _fixed(86_400, "an open backfill that nobody reads for so long is closed")
+
+
+@dataclass(frozen=True, slots=True)
+class Maintenance:
+    """When the DAG `<pipeline>_maintenance` runs, and how long it keeps what is not needed any more: staging, and older
+    versions of the Delta tables. Its thresholds stand in `maintenance.thresholds`."""
+
+    schedule: str | None = "@daily"
+    staging_days: int = 7
+    versions_days: int = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +168,7 @@ class PipelineConfig:
     mask_salt_connection: str | None = None
     filter_role: str | None = None
     notifier: str | None = None
+    maintenance: Maintenance = Maintenance()
     bounds: Bounds = Bounds()
     path: str = ""
 

@@ -12,6 +12,7 @@
     ledger: {connection: tidemark_ledger}
     spark: {connection: spark_default, conf: {spark.driver.memory: 1g}}
     schedule: "*/5 * * * *"
+    maintenance: {staging_days: 14}
     bounds: {batch_rows: 100000}
 
 The file is read as YAML nodes rather than as values, because nodes know their lines: every problem reads `file:line:
@@ -31,7 +32,7 @@ from typing import Any, Final, Literal, cast
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from tidemark.config import Bounds, PipelineConfig, TableRule, split_pattern
+from tidemark.config import Bounds, Maintenance, PipelineConfig, TableRule, split_pattern
 from tidemark.errors import PipelineFileInvalid
 from tidemark.names import TableName
 from tidemark.wording import closest
@@ -51,6 +52,7 @@ OPTIONS: Final[dict[str, dict[str, str]]] = {
         "auto_backfill": "whether a capture run that finds a table in need of a backfill starts it",
         "mask_salt_connection": "Airflow connection whose password is the salt of `sha256` masks",
         "notifier": "dotted path of an Airflow notifier, called once when a table is parked",
+        "maintenance": "when staging, ledger and Delta tables are cleaned, and what is kept, see below",
         "bounds": "bounds and times, see below",
     },
     "source": {
@@ -73,6 +75,12 @@ OPTIONS: Final[dict[str, dict[str, str]]] = {
         "connection": "Airflow connection of type spark",
         "conf": "Spark settings of the pipeline's applications",
     },
+    "maintenance": {
+        "schedule": "cron expression or Airflow preset of the maintenance DAG; null for none",
+        "staging_days": "how long applied staging is kept, for replay. Longer than the age of the oldest copy of the "
+        "ledger that you would restore",
+        "versions_days": "how far back the Delta tables can be read as they were (time travel)",
+    },
     "bounds": {bound.name: bound.metadata["help"] for bound in fields(Bounds) if bound.metadata["option"]},
 }
 DEFAULTS: Final[dict[str, str]] = {
@@ -84,6 +92,9 @@ DEFAULTS: Final[dict[str, str]] = {
     "spark.connection": "`spark_default`",
     "schedule": '`"*/5 * * * *"`',
     "auto_backfill": "`false`",
+    "maintenance.schedule": '`"@daily"`',
+    "maintenance.staging_days": "`7`",
+    "maintenance.versions_days": "`7`",
     **{f"bounds.{bound.name}": f"`{bound.default}`" for bound in fields(Bounds) if bound.metadata["option"]},
 }
 REQUIRED: Final = ("source", "source.connection", "tables", "tables[].name", "lake")
@@ -240,11 +251,12 @@ class _Reader:
             or "tidemark_ledger",
             spark_connection=self.connection(spark, "spark.connection") or "spark_default",
             spark_conf=conf,
-            schedule=self.schedule(top),
+            schedule=self.schedule(top, "schedule", "*/5 * * * *"),
             auto_backfill=self.boolean(top.get("auto_backfill"), "auto_backfill", False),
             mask_salt_connection=salt,
             filter_role=self.text(source.get("filter_role"), "source.filter_role"),
             notifier=self.notifier(top.get("notifier")),
+            maintenance=self.maintenance(top.get("maintenance")),
             bounds=self.bounds(top.get("bounds")),
             path=str(self.path),
         )
@@ -304,6 +316,14 @@ class _Reader:
                 )
         return TableRule(pattern, leave_out, cast(dict[str, Literal["null", "sha256"]], mask), target, line, clear)
 
+    def maintenance(self, node: Node | None) -> Maintenance:
+        found, given = self.section(node, "maintenance"), dict[str, int]()
+        for name in ("staging_days", "versions_days"):
+            number = self.integer(found[name], f"maintenance.{name}", least=1) if name in found else None
+            if number is not None:
+                given[name] = number
+        return Maintenance(schedule=self.schedule(found, "maintenance.schedule", "@daily"), **given)
+
     def bounds(self, node: Node | None) -> Bounds:
         given = {}
         for name, value in self.section(node, "bounds").items():
@@ -338,11 +358,11 @@ class _Reader:
             return text.rstrip("/")
         return str((self.path.absolute().parent / text).resolve())
 
-    def schedule(self, top: dict[str, Node]) -> str | None:
-        node = top.get("schedule")
+    def schedule(self, section: dict[str, Node], option: str, default: str) -> str | None:
+        node = section.get("schedule")
         if node is None:
-            return "*/5 * * * *"
-        return None if _is_null(node) else self.text(node, "schedule", "a cron expression or preset in quotes, or null")
+            return default
+        return None if _is_null(node) else self.text(node, option, "a cron expression or preset in quotes, or null")
 
     def notifier(self, node: Node | None) -> str | None:
         if node is None or _is_null(node):

@@ -475,6 +475,36 @@ class GenerationStale(RetryError):
     )
 
 
+class SnapshotBeforeCleanUp(RetryError):
+    happened = (
+        "No backfill of {table} was opened: staging was cleaned up to transaction {xid} since its snapshot was taken, "
+        "and transactions from {xmin} on were still open then"
+    )
+    remedy = (
+        "The retry takes a new snapshot. If it says the same again, a transaction has been open since before: look for "
+        "a prepared one in pg_prepared_xacts and end it."
+    )
+
+
+class LedgerBehindStaging(RetryError):
+    happened = (
+        "The ledger of pipeline {pipeline} knows staging as cleaned up to {known_lsn}, the lake says {retired_lsn}: it "
+        "was restored from an older copy"
+    )
+    remedy = "Nothing was removed. Let {pipeline}_capture run first: it brings the ledger level with staging."
+
+
+class ParkedKeepsStaging(TargetError):
+    happened = (
+        "Staging was cleaned, but parked tables of pipeline {pipeline} keep {bytes} bytes of it that are older than "
+        "`staging_days`, more than {limit}: {tables}"
+    )
+    remedy = (
+        "`status` says why each is parked: remove the cause and unpark it, or let it begin anew (`unpark --anew`). The "
+        "next maintenance then removes what it kept."
+    )
+
+
 class ConfirmFailed(RetryError):
     happened = (
         'The slot "{slot}" was confirmed up to {position_lsn}, but reads back {confirmed_lsn}, although nothing holds '

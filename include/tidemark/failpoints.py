@@ -7,7 +7,7 @@
     each:<folder>  SIGKILL at every name, once each: who reaches a name first leaves a file of that name and dies, who
                    finds the file goes on; for processes that nobody starts one by one, as Airflow's tasks
 
-`NAMES` lists all of them in the order in which a run reaches them; tests/faults walks the list.
+`NAMES` and `OF_MAINTENANCE` list them in the order in which a run reaches them; tests/faults walks the lists.
 """
 
 from __future__ import annotations
@@ -48,12 +48,23 @@ OF_CAPTURE: Final = (
     "confirm.after_confirm",
 )
 
+OF_MAINTENANCE: Final = (
+    "maintain.after_mark",
+    "maintain.after_manifest",
+    "maintain.after_files",
+    "maintain.after_rows",
+    "maintain.after_chunks",
+    "maintain.after_plans",
+)
+
+# Of what brings changes and rows into the tables; maintenance runs beside it.
 NAMES: Final = OF_A_BACKFILL + OF_CAPTURE
+ALL: Final = NAMES + OF_MAINTENANCE
 
 
 def reach(name: str) -> None:
-    """Die here if the environment says so. Raises ValueError for a name that is not in `NAMES`."""
-    if name not in NAMES:
+    """Die here if the environment says so. Raises ValueError for a name that is not in `ALL`."""
+    if name not in ALL:
         raise ValueError(f"unknown failpoint {name!r}")
     wanted = os.environ.get(VARIABLE, "")
     if wanted == name or (wanted.startswith(EACH) and _is_first(wanted.removeprefix(EACH), name)):

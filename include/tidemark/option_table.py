@@ -32,6 +32,7 @@ lake: ../../.tidemark/lake
 ledger: {connection: tidemark_ledger}
 mask_salt_connection: shop_mask_salt
 schedule: "*/5 * * * *"
+maintenance: {staging_days: 14}
 bounds: {batch_rows: 100000}
 ```
 
@@ -66,6 +67,7 @@ _SECTIONS = {
     "tables[]": "tables",
     "ledger": "ledger",
     "spark": "spark",
+    "maintenance": "maintenance",
     "bounds": "bounds",
 }
 

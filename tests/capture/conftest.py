@@ -17,7 +17,6 @@ import pytest
 from psycopg import sql
 
 from tests.support import own_slot
-from tests.support.runs import a_run
 from tidemark.capture.drain import DrainResult, drain
 from tidemark.config import Bounds, PipelineConfig, TableRule
 from tidemark.formats.manifest import BatchManifest
@@ -66,9 +65,8 @@ class Pipeline:
 
     def drain(self, run_id: str | None = None, **options: Any) -> DrainResult:
         run_id = run_id or f"run-{next(self.runs)}"
-        about = {"holder": f"capture/{run_id}/drain", "salt": b"salt"}
-        about |= {name: options.pop(name) for name in ("holder", "salt", "clock", "now") if name in options}
-        return drain(a_run(self.config, source=self.source, ledger=self.ledger, run_id=run_id, **about), **options)
+        given = {"salt": b"salt", "holder": f"capture/{run_id}/drain", **options}
+        return drain(self.config, source=self.source, ledger=self.ledger, run_id=run_id, **given)
 
     def with_bounds(self, **bounds: int) -> None:
         self.config = dataclasses.replace(self.config, bounds=dataclasses.replace(self.config.bounds, **bounds))

@@ -8,6 +8,10 @@ the plans that applied them are ingested with the next merge. What such a manife
 knows the chunk or not; a backfill whose row is then behind is read on from there, and reading twice changes nothing.
 Generations that the ledger does not know are opened again from their generation.json.
 
+What maintenance removed of staging does not come back, and need not: it was applied. retired.json says how far that
+is, and a ledger from before the clean-up learns it (`retirement.learn`). One that was lost begins there, and the tables
+that kept something below are read again. One that ends below it is behind a gap, like any other.
+
 One manifest is not as good as any: that which gives a table's new shape a number that a backfill's reader gave to
 another shape first. It is removed, with what goes on from it, and drained again, since the source still sends it.
 """
@@ -15,16 +19,18 @@ another shape first. It is removed, with what goes on from it, and drained again
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from posixpath import dirname
+from typing import Final
 
-from tidemark.errors import SchemaVersionTaken
+from tidemark.errors import Move, SchemaVersionTaken
 from tidemark.formats import layout
 from tidemark.formats.generation_file import GenerationFile
-from tidemark.formats.manifest import BatchManifest
+from tidemark.formats.manifest import BatchManifest, TableMark
 from tidemark.formats.plan import MergePlan
-from tidemark.ledger import batches, generations, plans
+from tidemark.formats.retired_file import RetiredFile
+from tidemark.ledger import batches, generations, plans, retirement, tables
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import Lease
@@ -33,6 +39,8 @@ from tidemark.staging.chain import chain_from
 from tidemark.staging.store import Store
 
 log = logging.getLogger(__name__)
+
+LOST: Final = "the ledger was lost while staging kept changes of the table that were not applied, or not proven to be"
 
 # Whether the source still sends all of the generation's changes in [start, end).
 StillSends = Callable[[Generation, Lsn, Lsn], bool]
@@ -66,7 +74,32 @@ def register_again(ledger: Ledger, store: Store, lease: Lease, still_sends: Stil
         # The slot is the newest generation's.
         sends = still_sends if number == numbers[-1] else _sends_nothing
         registered += _register_chain(ledger, store, lease, generation, found, sends)
+        _learn_what_is_retired(ledger, store, lease, number)
     return registered
+
+
+def _learn_what_is_retired(ledger: Ledger, store: Store, lease: Lease, number: int) -> None:
+    retired = read_retired(store, lease.pipeline, number)
+    if retired is not None and retirement.learn(ledger, lease, retired, lambda paths: is_gone(store, paths)):
+        log.warning(
+            "The ledger is older than the last clean-up of staging: up to %s generation %d counts as applied, and open "
+            "backfills begin anew",
+            retired.up_to,
+            number,
+        )
+
+
+def read_retired(store: Store, pipeline: str, generation: int) -> RetiredFile | None:
+    """How far the generation's staging was cleaned up; None where it never was."""
+    try:
+        return RetiredFile.from_json(store.read(layout.retired_file(pipeline, generation)).decode())
+    except FileNotFoundError:
+        return None
+
+
+def is_gone(store: Store, paths: Sequence[str]) -> bool:
+    """Whether some of a batch's files are there no more."""
+    return not all(store.exists(path) for path in paths)
 
 
 def _register_chain(
@@ -130,17 +163,26 @@ def _is_of(generation: Generation, manifest: BatchManifest) -> bool:
 def _open_again(
     ledger: Ledger, store: Store, lease: Lease, number: int, found: dict[str, BatchManifest]
 ) -> Generation | None:
-    """Open a generation that only staging knows, where its oldest remaining batches begin: what lay below was applied
-    before the retention took it. None where nothing says how it began."""
+    """Open a generation that only staging knows: where its clean-up ended, else where its oldest remaining batches
+    begin. What lay below was applied, but for what single tables still kept: those are marked. None where nothing says
+    how it began."""
     try:
         opening = GenerationFile.from_json(store.read(layout.generation_file(lease.pipeline, number)).decode())
     except (FileNotFoundError, ValueError):
         return None
-    remaining = chain_from(None, found.values(), lambda _: False)
+    retired = read_retired(store, lease.pipeline, number)
+    if retired is not None:
+        found = {path: m for path, m in found.items() if m.start_lsn >= retired.up_to}
+        opening = replace(opening, start_lsn=retired.up_to)
+    remaining = chain_from(None if retired is None else retired.up_to, found.values(), lambda _: False)
     newest = max((m.source for m in remaining), key=lambda source: source.timeline, default=None)
     if newest is not None:
         opening = replace(opening, start_lsn=remaining[0].start_lsn, timeline=newest.timeline, slot=newest.slot)
-    return generations.open_generation(ledger, lease, opening)
+    with ledger.transaction():
+        opened = generations.open_generation(ledger, lease, opening)
+        for table in () if retired is None else retired.kept:
+            tables.mark(ledger, TableMark(table, "needs_backfill", tables.GAP, Move.BACKFILL.value, LOST))
+    return opened
 
 
 def _complete(store: Store, pipeline: str, generation: int, above: Lsn) -> dict[str, BatchManifest]:
@@ -148,8 +190,9 @@ def _complete(store: Store, pipeline: str, generation: int, above: Lsn) -> dict[
     only the retention can have taken a file from under it: those are looked for."""
     folder = layout.generation_folder(pipeline, generation)
     found = {}
-    for name in store.list(folder, above.hex16):
-        if "-" not in name:
+    for name in store.list(folder):
+        start, _, attempt = name.partition("-")
+        if not attempt or start < above.hex16:
             continue
         path = layout.manifest_file(f"{folder}/{name}")
         try:

@@ -1,6 +1,6 @@
 """Where everything lies below the lake root; every path in ledger, manifest and plan is relative to it.
 
-    <pipeline>/staging/g<generation>/generation.json
+    <pipeline>/staging/g<generation>/generation.json, retired.json
     <pipeline>/staging/g<generation>/<start LSN, 16 hex digits>-<attempt>/
         <schema>.<table>/v<schema version>-<n>.parquet
         transactions.parquet
@@ -38,6 +38,10 @@ def generation_file(pipeline: str, generation: int) -> str:
     return f"{generation_folder(pipeline, generation)}/generation.json"
 
 
+def retired_file(pipeline: str, generation: int) -> str:
+    return f"{generation_folder(pipeline, generation)}/retired.json"
+
+
 def batch_folder(pipeline: str, generation: int, start: Lsn, attempt: str) -> str:
     return f"{generation_folder(pipeline, generation)}/{start.hex16}-{attempt}"
 
@@ -54,8 +58,16 @@ def _one_name(table: TableName) -> str:
     return name
 
 
+def chunks_root(pipeline: str) -> str:
+    return f"{pipeline}/chunks"
+
+
+def backfill_folder(pipeline: str, backfill: str) -> str:
+    return f"{chunks_root(pipeline)}/{backfill}"
+
+
 def chunks_folder(pipeline: str, backfill: str, table: TableName) -> str:
-    return f"{pipeline}/chunks/{backfill}/{_one_name(table)}"
+    return f"{backfill_folder(pipeline, backfill)}/{_one_name(table)}"
 
 
 def chunk_folder(pipeline: str, backfill: str, table: TableName, chunk: str, attempt: str) -> str:

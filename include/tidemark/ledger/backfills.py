@@ -19,6 +19,8 @@ from typing import Any, Final, Literal
 from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
+from tidemark.errors import SnapshotBeforeCleanUp
+from tidemark.formats.snapshot import Snapshot
 from tidemark.ledger import tables
 from tidemark.ledger.connection import Ledger
 from tidemark.lsn import Lsn, WalPoint
@@ -122,12 +124,16 @@ def _select(ledger: Ledger, condition: str, values: tuple[Any, ...]) -> list[Bac
 
 def create(ledger: Ledger, backfill: Backfill, ranges: Sequence[NewRange]) -> bool:
     """Open the backfill with its ranges, numbered from 1; at least one. False, and nothing is written, where the table
-    has an open one meanwhile, or the backfill's generation, on its timeline, is not the open one."""
+    has an open one meanwhile, or the backfill's generation, on its timeline, is not the open one.
+
+    Raises `SnapshotBeforeCleanUp` where staging was retired since its snapshot was taken."""
     if not ranges:
         raise ValueError(f"backfill {backfill.backfill} of {backfill.table} has no range to read")
     with ledger.transaction():
         # Opening a generation locks this row and closes the open backfills: this one is seen by it, or sees it.
+        # So does retiring staging: it keeps what this one needs, or this one does not rest on what it takes (R7).
         ledger.execute("SELECT 1 FROM tidemark.pipelines WHERE pipeline = %s FOR KEY SHARE", (backfill.pipeline,))
+        _require_evidence(ledger, backfill)
         opened = ledger.execute(
             """
             INSERT INTO tidemark.backfills
@@ -163,6 +169,16 @@ def create(ledger: Ledger, backfill: Backfill, ranges: Sequence[NewRange]) -> bo
             return False
         add_ranges(ledger, backfill.backfill, ranges)
     return True
+
+
+def _require_evidence(ledger: Ledger, backfill: Backfill) -> None:
+    """Every transaction of what is retired must be visible to the snapshot: then to those of all its chunks."""
+    row = ledger.execute(
+        "SELECT retired_xid FROM tidemark.generations WHERE pipeline = %s AND number = %s",
+        (backfill.pipeline, backfill.generation),
+    ).fetchone()
+    if row is not None and row[0] is not None and Snapshot.parse(backfill.snapshot).xmin <= row[0]:
+        raise SnapshotBeforeCleanUp(table=backfill.table, xmin=Snapshot.parse(backfill.snapshot).xmin, xid=row[0])
 
 
 def add_ranges(ledger: Ledger, backfill: str, ranges: Iterable[NewRange]) -> None:

@@ -65,7 +65,7 @@ class Disk:
 
     def list(self, target: str) -> list[str]:
         try:
-            return os.listdir(target)
+            return [entry.name for entry in Path(target).iterdir()]
         except FileNotFoundError:
             return []
 

@@ -1,0 +1,431 @@
+"""A source, its pipeline and somebody who remembers everything: what a merge needs is computed from memory, and asked
+of the plan that the ledger makes. No Spark: a table's position is a number that a merge moves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any
+from uuid import uuid4
+
+from psycopg import sql
+
+from tests.support.backfills import backfill_of, chunk_of
+from tests.support.manifests import manifest_of, path_of
+from tidemark.capture import merging
+from tidemark.capture.recovery import register_again
+from tidemark.config import PipelineConfig, TableRule
+from tidemark.errors import ClaimRefused, Move, SnapshotBeforeCleanUp
+from tidemark.formats import layout
+from tidemark.formats.error_record import ErrorRecord
+from tidemark.formats.generation_file import GenerationFile
+from tidemark.formats.manifest import BatchManifest, Claim, Sweep, TableChanges
+from tidemark.formats.plan import MergePlan, PlannedTable
+from tidemark.formats.result import PlanResult, TableResult
+from tidemark.formats.snapshot import Snapshot
+from tidemark.ledger import backfills, batches, chunks, generations, leases, positions, retirement, tables
+from tidemark.ledger.backfills import Backfill, NewRange
+from tidemark.ledger.chunks import ReadChunk
+from tidemark.ledger.connection import Ledger, open_ledger
+from tidemark.ledger.generations import Generation
+from tidemark.ledger.leases import SLOT
+from tidemark.lsn import Lsn
+from tidemark.maintenance import retiring
+from tidemark.staging.store import Store
+
+TABLES = ("public.a", "public.b", "public.c")
+START = 100
+BROKEN = ErrorRecord("TargetDiffers", Move.FIX_TARGET, "somebody changed it")
+
+
+@dataclass(frozen=True)
+class Change:
+    xid: int
+    lsn: int
+    table: str
+
+
+@dataclass
+class Staged:
+    """A registered batch, and the transactions in it, as nobody else remembers them."""
+
+    manifest: BatchManifest
+    changes: list[Change]
+
+
+@dataclass
+class World:
+    ledger: str
+    config: PipelineConfig
+    random: Random
+    wal: int = START
+    next_xid: int = 1000
+    open: set[int] = field(default_factory=set)
+    invisible: set[int] = field(default_factory=set)  # in the WAL, but nobody's snapshot sees them yet
+    committed: list[Change] = field(default_factory=list)
+    staged: list[Staged] = field(default_factory=list)
+    delta: dict[str, int] = field(default_factory=dict)
+    confirmed: int = START
+    watermarks: list[tuple[ReadChunk, int]] = field(default_factory=list)
+    copies: list[tuple[dict[str, list[Any]], int]] = field(default_factory=list)
+    runs: int = 0
+
+    # --- the source ----------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        self.open.add(self.next_xid)
+        self.next_xid += 1
+
+    def commit(self) -> None:
+        if not self.open:
+            self.begin()
+        xid = self.random.choice(sorted(self.open))
+        self.open.discard(xid)
+        self.wal += 8
+        for table in self.random.sample(TABLES, self.random.randint(1, 2)):
+            self.committed.append(Change(xid, self.wal, table))
+        if self.random.random() < 0.2:
+            self.invisible.add(xid)
+
+    def show(self) -> None:
+        """What hung becomes visible."""
+        self.invisible.clear()
+
+    def snapshot(self) -> Snapshot:
+        running = sorted(self.open | self.invisible)
+        return Snapshot(min(running, default=self.next_xid), self.next_xid, tuple(running))
+
+    # --- capture --------------------------------------------------------------------------------------------------
+
+    @property
+    def store(self) -> Store:
+        return Store(self.config.lake)
+
+    def book(self) -> Any:
+        return open_ledger(self.ledger, self.config.pipeline)
+
+    def slot(self) -> Any:
+        return leases.hold(self.ledger, self.config.pipeline, SLOT, "drain/1")
+
+    def begin_pipeline(self) -> None:
+        opening = GenerationFile("shop", 1, "7000000000000000001", 1, "shop", Lsn(START), "now", "a test opened it")
+        self.store.write_atomic(layout.generation_file("shop", 1), opening.to_json().encode())
+        with self.book() as book, self.slot() as lease:
+            generations.open_generation(book, lease, opening)
+
+    def stage(self) -> None:
+        """One batch of everything that is in the WAL; now and then another attempt left one like it."""
+        with self.book() as book, self.slot() as lease:
+            start = int(generations.required(book).staged_lsn)
+            self.wal += 8
+            changes = [change for change in self.committed if start <= change.lsn < self.wal]
+            claims, sweeps = self._claims(book)
+            manifest = self._manifest(start, self.wal, changes, claims, sweeps)
+            if self.random.random() < 0.15:
+                self._write(self._manifest(start, self.wal - 4, changes, {}, {}))
+            self._write(manifest)
+            try:
+                batches.register(book, lease, manifest, path_of(manifest))
+            except ClaimRefused:
+                self.store.delete(path_of(manifest))
+                return
+        self.watermarks = []
+        self.staged.append(Staged(manifest, changes))
+
+    def _manifest(
+        self,
+        start: int,
+        end: int,
+        changes: list[Change],
+        claims: dict[str, tuple[Claim, ...]],
+        sweeps: dict[str, tuple[Sweep, ...]],
+    ) -> BatchManifest:
+        touched = sorted({change.table for change in changes})
+        made = manifest_of(start, end, *touched, attempt=str(uuid4()), claims=claims, sweeps=sweeps)
+        highest = {t: max(c.xid for c in changes if c.table == t) for t in touched}
+        held: list[TableChanges] = [replace(t, max_xid=highest.get(t.table)) for t in made.tables]
+        return replace(made, tables=tuple(held))
+
+    def _write(self, manifest: BatchManifest) -> None:
+        for table in manifest.tables:
+            for file in table.files:
+                self.store.write_atomic(file.path, b"x" * file.bytes)
+        self.store.write_atomic(path_of(manifest), manifest.to_json().encode())
+
+    def _claims(self, book: Ledger) -> tuple[dict[str, tuple[Claim, ...]], dict[str, tuple[Sweep, ...]]]:
+        free = {(c.backfill, c.chunk, c.attempt) for c in chunks.unclaimed(book)}
+        claims: dict[str, tuple[Claim, ...]] = {}
+        sweeps: dict[str, tuple[Sweep, ...]] = {}
+        for chunk, lsn in self.watermarks:
+            if (chunk.backfill, chunk.chunk, chunk.attempt) in free:
+                claim = Claim(
+                    chunk.backfill,
+                    chunk.chunk,
+                    chunk.attempt,
+                    Lsn(lsn),
+                    "2026-01-02T03:04:05+00:00",
+                    chunk.low_lsn,
+                    chunk.snapshot,
+                    chunk.consistent_point,
+                    chunk.rows,
+                    chunk.files,
+                )
+                claims[chunk.table] = (*claims.get(chunk.table, ()), claim)
+        for table, taken in claims.items():
+            for backfill in {claim.backfill for claim in taken}:
+                read = chunks.of_backfill(book, backfill)
+                left = {c.chunk for c in read if c.claimed_lsn is None and c.rejected is None}
+                known = backfills.one(book, backfill)
+                assert known is not None
+                if known.sweeps and chunks.all_read(book, backfill) and left <= {c.chunk for c in taken}:
+                    sweeps[table] = (Sweep(backfill, known.snapshot, len(read)),)
+        return claims, sweeps
+
+    def confirm(self) -> None:
+        with self.book() as book:
+            self.confirmed = max(self.confirmed, int(positions.confirmable(book)))
+
+    # --- backfills ------------------------------------------------------------------------------------------------
+
+    def plan_backfill(self, between: Any = None) -> None:
+        """The snapshot is taken, time passes, then the backfill is opened."""
+        snapshot, seen = self.snapshot(), self.wal
+        if between is not None:
+            between()
+        mode = self.random.choice(["chunks", "chunks", "exported_snapshot"])
+        made = backfill_of(
+            self.random.choice(TABLES),
+            f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid4()}",
+            snapshot=str(snapshot),
+            snapshot_lsn=Lsn(seen),
+            mode=mode,
+            sweeps=self.random.random() < 0.7,
+        )
+        with self.book() as book:
+            try:
+                backfills.create(book, made, [NewRange(None, ("10",)), NewRange(("10",), None)])
+            except SnapshotBeforeCleanUp:
+                self.show()
+
+    def read(self) -> None:
+        """One chunk of any open backfill; its high watermark may come, or only later ones."""
+        with self.book() as book:
+            ranges = [
+                (b, r) for b in backfills.all_open(book) for r in chunks.ranges_of(book, b.backfill) if not r.done
+            ]
+            if ranges:
+                backfill, part = self.random.choice(ranges)
+                self._record(book, backfill, part.range, part.lower, part.upper, part.lease)
+        with self.book() as book:
+            self.wal += 8
+            self.watermarks = [(chunk, self.wal) for chunk in chunks.unclaimed(book) if self.random.random() < 0.7]
+        self.wal += 8
+
+    def _record(self, book: Ledger, made: Backfill, number: int, lower: Any, upper: Any, lease_name: str) -> None:
+        self.wal += 8
+        chunk = chunk_of(
+            made,
+            f"{number}-1",
+            upper=upper,
+            lower=lower,
+            snapshot=str(self.snapshot()),
+            consistent_point=Lsn(self.wal) if made.mode == "exported_snapshot" else None,
+            low_lsn=Lsn(self.wal - 8),
+            read_lsn=Lsn(self.wal),
+        )
+        for file in chunk.files:
+            self.store.write_atomic(file.path, b"x" * file.bytes)
+        with leases.hold(self.ledger, "shop", lease_name, "reader/1") as lease:
+            chunks.record(book, lease, chunk, cursor_before=None, done=True)
+
+    # --- merging --------------------------------------------------------------------------------------------------
+
+    def merge(self) -> None:
+        """Plan, compare with memory, move Delta; the worker may die before anything is ingested."""
+        self.runs += 1
+        with self.book() as book:
+            marked = {
+                row.table for row in tables.all_of(book) if row.needs_backfill and row.backfill_kind == tables.GAP
+            }
+        plan = merging.make_plan(self.config, ledger=self.ledger, holder=f"merge/{self.runs}", run_id=f"r{self.runs}")
+        if plan is None:
+            return
+        results = []
+        for table in plan.tables:
+            self._check(table, is_stated=table.table in marked)
+            if self.random.random() < 0.8:
+                self.delta[table.table] = max(self.delta.get(table.table, 0), int(table.end_lsn))
+            at = self.delta.get(table.table)
+            lsn = None if at is None else Lsn(at)
+            results.append(TableResult(table.table, lsn, lsn))
+        if self.random.random() < 0.8:
+            self._result(plan, results)
+            merging.ingest(self.config, ledger=self.ledger)
+
+    def _result(self, plan: MergePlan, results: list[TableResult]) -> None:
+        result = PlanResult(plan.plan, plan.pipeline, plan.generation, tuple(results))
+        self.store.write_atomic(layout.result_file("shop", plan.plan), result.to_json().encode())
+
+    def _check(self, planned: PlannedTable, *, is_stated: bool) -> None:
+        """What the driver would meet: a position to start from, every batch above it, and all evidence of those."""
+        at = self.delta.get(planned.table, 0)
+        assert planned.after is None or at >= planned.after, "the position is below the plan"
+        mine = [s for s in self.staged if any(t.table == planned.table for t in s.manifest.tables)]
+        wanted = {int(s.manifest.end_lsn) for s in mine if at < s.manifest.end_lsn <= planned.end_lsn}
+        behind = [b for b in planned.batches if b.end_lsn > at]
+        assert all(b.start_lsn >= at for b in behind), "the position is inside a batch"
+        assert wanted == {int(b.end_lsn) for b in behind} or is_stated, "a batch is lost, and nothing says so"
+        for batch in behind:
+            for file in (*batch.files, *(f for claim in batch.claims for f in claim.files)):
+                assert self.store.exists(file.path), f"{file.path} is to be applied and gone"
+        if not is_stated:
+            for batch in behind:
+                self._check_evidence(planned, mine, batch.claims, batch.sweeps, int(batch.end_lsn))
+
+    def _check_evidence(
+        self, planned: PlannedTable, mine: list[Staged], claims: tuple[Claim, ...], sweeps: tuple[Sweep, ...], end: int
+    ) -> None:
+        there = {f.path for b in (*planned.evidence, *planned.batches) for f in b.files}
+        chunk_files = {f.path for b in (*planned.evidence, *planned.batches) for c in b.claims for f in c.files}
+        for staged in (s for s in mine if s.manifest.end_lsn <= end):
+            part = next(t for t in staged.manifest.tables if t.table == planned.table)
+            unseen = [c for c in staged.changes if c.table == planned.table and self._is_unseen(c, claims, sweeps)]
+            for file in part.files if unseen else ():
+                assert file.path in there, "the plan lacks a change that a chunk or sweep did not see"
+                assert self.store.exists(file.path), "a change that a chunk or sweep did not see is gone"
+            for claim in part.claims:
+                for file in claim.files if claim.backfill in {s.backfill for s in sweeps} else ():
+                    assert file.path in chunk_files, "the plan lacks a chunk of what it sweeps"
+                    assert self.store.exists(file.path), "a chunk of what is swept is gone"
+
+    @staticmethod
+    def _is_unseen(change: Change, claims: tuple[Claim, ...], sweeps: tuple[Sweep, ...]) -> bool:
+        for claim in claims:
+            if claim.consistent_point is not None:
+                if change.lsn >= claim.consistent_point:
+                    return True
+            elif not Snapshot.parse(claim.snapshot).sees(change.xid):
+                return True
+        return any(not Snapshot.parse(sweep.snapshot).sees(change.xid) for sweep in sweeps)
+
+    def park(self) -> None:
+        with self.book() as book:
+            table = self.random.choice(TABLES)
+            if tables.one(book, table) is not None:
+                tables.park(book, table, BROKEN)
+
+    def unpark(self) -> None:
+        with self.book() as book:
+            for row in tables.all_of(book):
+                tables.unpark(book, row.table)
+
+    # --- maintenance ------------------------------------------------------------------------------------------------
+
+    def clean(self) -> None:
+        def look(_: Generation) -> retiring.Seen:
+            return retiring.Seen(Lsn(self.confirmed), self.snapshot().xmin)
+
+        in_future = datetime.now(UTC) + timedelta(hours=1)  # everything is old enough
+        retiring.clean(self.config, ledger=self.ledger, holder="clean/1", cutoff=in_future, look=look)
+
+    def keep_copy(self) -> None:
+        """A backup of the ledger."""
+        with self.book() as book:
+            self.copies = [*self.copies[-3:], (_dump(book), int(generations.required(book).staged_lsn))]
+
+    def restore(self) -> bool:
+        """The ledger of some time ago. False where its end was cleaned up since, so that a gap would be stated."""
+        if not self.copies:
+            return True
+        copy, staged = self.random.choice(self.copies)
+        with self.book() as book:
+            floor = retirement.retired_lsn(book, 1)
+            _load(book, copy)
+        self.watermarks = []
+        self._register_again()
+        with self.book() as book:
+            reached = int(generations.required(book).staged_lsn)
+        known = max((int(s.manifest.end_lsn) for s in self.staged), default=START)
+        assert reached == known or (floor is not None and staged < floor and reached < self.confirmed + 1)
+        return reached == known
+
+    def lose(self) -> None:
+        """The ledger is gone altogether."""
+        with self.book() as book:
+            _load(book, {})
+        self.watermarks, self.copies = [], []
+        self._register_again()
+        with self.book() as book:
+            assert int(generations.required(book).staged_lsn) == max(int(s.manifest.end_lsn) for s in self.staged)
+
+    def is_at_rest(self) -> bool:
+        with self.book() as book:
+            return not backfills.all_open(book) and not batches.unapplied(book)
+
+    def left(self) -> tuple[list[str], int, list[str], list[str]]:
+        """Folders of batches, rows of `batch_tables`, folders of backfills, folders of plans."""
+        with self.book() as book:
+            row = book.execute("SELECT count(*) FROM tidemark.batch_tables").fetchone()
+        assert row is not None
+        folders = [n for n in self.store.list(layout.generation_folder("shop", 1)) if not n.endswith(".json")]
+        return folders, row[0], self.store.list("shop/chunks"), self.store.list(layout.plans_root("shop"))
+
+    def _register_again(self) -> None:
+        with self.book() as book, self.slot() as lease:
+            register_again(book, self.store, lease, lambda *_: False)
+
+
+def world_of(ledger: str, lake: str, seed: int) -> World:
+    config = PipelineConfig(
+        pipeline="shop",
+        source_connection="source",
+        slot="shop",
+        publication="shop",
+        manage_publication=False,
+        tables=(TableRule("public.*"),),
+        lake=lake,
+        ledger_connection="ledger",
+    )
+    made = World(ledger, config, Random(seed))
+    made.begin_pipeline()
+    return made
+
+
+def _tables(book: Ledger) -> list[str]:
+    """The ledger's tables, each behind those that it refers to."""
+    rows = book.execute(
+        """
+        SELECT c.relname, ARRAY(SELECT r.relname FROM pg_constraint k JOIN pg_class r ON r.oid = k.confrelid
+                                 WHERE k.conrelid = c.oid AND k.contype = 'f' AND k.confrelid <> c.oid)
+          FROM pg_class c WHERE c.relnamespace = 'tidemark'::regnamespace AND c.relkind = 'r'
+           AND c.relname <> 'schema_migrations' ORDER BY 1
+        """
+    ).fetchall()
+    behind = {str(name): set(others) for name, others in rows}
+    ordered: list[str] = []
+    while behind:
+        ready = sorted(name for name, others in behind.items() if others <= set(ordered))
+        ordered += ready
+        behind = {name: others for name, others in behind.items() if name not in ready}
+    return ordered
+
+
+def _dump(book: Ledger) -> dict[str, list[Any]]:
+    dumped = {}
+    for name in _tables(book):
+        query = sql.SQL("COPY tidemark.{} TO STDOUT").format(sql.Identifier(name))
+        with book.connection.cursor().copy(query) as copy:
+            dumped[name] = [bytes(block) for block in copy]
+    return dumped
+
+
+def _load(book: Ledger, dumped: dict[str, list[Any]]) -> None:
+    named = _tables(book)
+    book.execute(sql.SQL("TRUNCATE {}").format(sql.SQL(", ").join(sql.Identifier("tidemark", n) for n in named)))
+    for name in named if dumped else ():
+        query = sql.SQL("COPY tidemark.{} FROM STDIN").format(sql.Identifier(name))
+        with book.connection.cursor().copy(query) as copy:
+            for block in dumped[name]:
+                copy.write(block)
