@@ -31,12 +31,13 @@ from tidemark.backfill.ranges import read_chunks
 from tidemark.backfill.reporting import report
 from tidemark.capture.confirm import confirm
 from tidemark.capture.drain import drain
-from tidemark.capture.merging import ingest, planned
+from tidemark.capture.merging import ingest, leased_plan
 from tidemark.capture.preflight import preflight
 from tidemark.config import PipelineConfig, TableRule
 from tidemark.errors import RetryError
 from tidemark.formats import layout
 from tidemark.ledger import migrations
+from tidemark.run import Run
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 TABLE = "public.measurements"
@@ -82,11 +83,13 @@ class Pipeline:
 
     def stages(self, dag: str, run_id: str) -> None:
         """drain, merge, confirm, each tried again as the DAG would where the other DAG is at it."""
-        common: dict[str, Any] = {"source": self.source, "ledger": self.ledger}
         name = f"{dag}/{run_id}"
-        self.until_done(f"{dag}: drain", lambda: drain(self.config, run_id=name, holder=f"{name}/drain", **common))
-        self.until_done(f"{dag}: merge", lambda: self.merge(name))
-        self.until_done(f"{dag}: confirm", lambda: confirm(self.config, holder=f"{name}/confirm", **common))
+        self.until_done(f"{dag}: drain", lambda: drain(self.run(name, "drain")))
+        self.until_done(f"{dag}: merge", lambda: self.merge(self.run(name, "merge")))
+        self.until_done(f"{dag}: confirm", lambda: confirm(self.run(name, "confirm")))
+
+    def run(self, name: str, task: str) -> Run:
+        return Run(self.config, self.source, self.ledger, name, f"{name}/{task}")
 
     def until_done(self, what: str, stage: Any) -> None:
         while True:
@@ -98,12 +101,12 @@ class Pipeline:
             except RetryError:
                 time.sleep(3)
 
-    def merge(self, name: str) -> None:
-        ingest(self.config, ledger=self.ledger)
-        with planned(self.config, ledger=self.ledger, holder=f"{name}/merge", run_id=name) as made:
+    def merge(self, run: Run) -> None:
+        ingest(run)
+        with leased_plan(run) as made:
             if made is not None:
                 self.submit(f"{self.config.lake}/{layout.plan_file(made.pipeline, made.plan)}")
-        ingest(self.config, ledger=self.ledger)
+        ingest(run)
 
     def submit(self, uri: str) -> None:
         bin_folder = Path(sys.executable).parent
@@ -131,7 +134,7 @@ def read(config: PipelineConfig, source: str, ledger: str, number: int, told: An
     """One reader, in a process of its own; tells its rows and its peak memory in MB."""
     logging.basicConfig(level=logging.WARNING)
     name = f"backfill/one/read_chunks/{number}"
-    result = read_chunks(config, source=source, ledger=ledger, run_id="backfill/one", holder=name)
+    result = read_chunks(Run(config, source=source, ledger=ledger, run_id="backfill/one", holder=name))
     told.put((result.rows, result.chunks, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024))
 
 
@@ -220,7 +223,7 @@ def main() -> None:
         for what, options in (("text", ""), ("binary", "(FORMAT binary)")):
             took = copied(server, options)
             print(f"  COPY TO STDOUT, {what:<7}  {took:6.1f} s  {rows / took:10,.0f} rows/s", flush=True)
-        preflight(config, source=source, ledger=ledger, spark_master="local[*]").raise_for_errors()
+        preflight(pipeline.run("0", "preflight"), spark_master="local[*]").raise_for_errors()
         pipeline.stages("capture", "0")
         stop, changed = threading.Event(), [0]
         writer = threading.Thread(target=write, args=(source, rows, arguments.writes, stop, changed), daemon=True)
@@ -237,7 +240,7 @@ def main() -> None:
         capturing.start()
         began = time.perf_counter()
         request = BackfillRequest(tables=(TABLE,), readers=arguments.readers)
-        plan(config, source=source, ledger=ledger, run_id="backfill/one", holder="backfill/one/plan", request=request)
+        plan(pipeline.run("backfill/one", "plan"), request=request)
         planned_s = time.perf_counter() - began
         context = multiprocessing.get_context("spawn")
         told: Any = context.Queue()
@@ -266,7 +269,7 @@ def main() -> None:
         pipeline.stages("backfill", "one")
         while True:
             try:
-                said = report(config, ledger=ledger, run_id="backfill/one")
+                said = report(pipeline.run("backfill/one", "report"))
                 break
             except RetryError:
                 time.sleep(3)

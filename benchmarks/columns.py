@@ -73,11 +73,10 @@ class InOneSpark(Pipeline):
         session.write_text(self.spark, f"{uri.rpartition('/')[0]}/result.json", result.to_json())
 
     def backfill(self, table: str, run: str) -> float:
-        common: dict[str, Any] = {"source": self.source, "ledger": self.ledger, "run_id": run}
-        plan(self.config, **common, holder=f"{run}/plan", request=BackfillRequest(tables=(table,)))
-        read_chunks(self.config, **common, holder=f"{run}/read")
+        plan(self.run(run, "plan"), request=BackfillRequest(tables=(table,)))
+        read_chunks(self.run(run, "read"))
         self.stages("backfill", run)
-        report(self.config, ledger=self.ledger, run_id=run)
+        report(self.run(run, "report"))
         return self.took
 
     def capture(self, run: str) -> float:
@@ -120,7 +119,7 @@ def main() -> None:
             for width in (WIDTHS[0], *arguments.columns):  # the first one warms the session up, twice
                 table = f"t{time.time_ns()}"
                 fill(connection, table, width, arguments.rows)
-                preflight(config, source=source, ledger=ledger, spark_master="local[*]").raise_for_errors()
+                preflight(pipeline.run(table, "preflight"), spark_master="local[*]").raise_for_errors()
                 pipeline.capture(f"{table}/joined")
                 took = [pipeline.backfill(f"public.{table}", f"{table}/first")]
                 for number in range(2):

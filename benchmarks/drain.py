@@ -28,6 +28,7 @@ from tidemark.capture.drain import drain
 from tidemark.config import Bounds, PipelineConfig, TableRule
 from tidemark.ledger import belongings, leases, migrations
 from tidemark.ledger.connection import open_ledger
+from tidemark.run import Run
 
 SLOT = "benchmark"
 BLOCK = 10_000
@@ -106,7 +107,7 @@ def drained(server: PostgresServer, conninfo: str, slot: str, folder: Path, batc
     )
     adopt(config, conninfo, ledger)
     started = time.perf_counter()
-    result = drain(config, source=conninfo, ledger=ledger, run_id="benchmark", holder="benchmark")
+    result = drain(Run(config, source=conninfo, ledger=ledger, run_id="benchmark", holder="benchmark"))
     took = time.perf_counter() - started
     if not result.reached_target:
         raise RuntimeError("the drain ended before its heartbeat")

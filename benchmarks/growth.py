@@ -46,8 +46,9 @@ from tidemark.formats import layout
 from tidemark.formats.plan import MergePlan
 from tidemark.formats.result import PlanResult, TableResult
 from tidemark.ledger import batches, generations, migrations
-from tidemark.ledger.connection import connect
+from tidemark.ledger.connection import open_ledger
 from tidemark.lsn import Lsn
+from tidemark.run import Run
 from tidemark.staging.store import Store
 
 PIPELINE = "growth"
@@ -187,7 +188,11 @@ class Pipeline:
             ledger_connection="ledger",
         )
         self.runs = 0
-        preflight(self.config, source=self.source, ledger=self.ledger).raise_for_errors()
+        preflight(self.task("preflight")).raise_for_errors()
+
+    def task(self, name: str) -> Run:
+        run_id = f"capture/{self.runs}"
+        return Run(self.config, self.source, self.ledger, run_id, f"{run_id}/{name}")
 
     def change(self) -> None:
         with psycopg.connect(self.source) as connection:
@@ -199,28 +204,28 @@ class Pipeline:
         """One run of the capture DAG, and a look at its status."""
         self.runs += 1
         self.change()
-        name, ends = f"capture/{self.runs}", {"source": self.source, "ledger": self.ledger}
+        ends = {"source": self.source, "ledger": self.ledger}
         with watched(meter):
             with meter.stage("preflight"):
-                preflight(self.config, **ends).raise_for_errors()
+                preflight(self.task("preflight")).raise_for_errors()
             with meter.stage("waiting"):
                 waiting = changes_waiting(self.config, **ends)
             assert waiting.waiting, waiting.reason
             with meter.stage("drain"):
-                done = drain(self.config, run_id=name, holder=f"{name}/drain", **ends)
+                done = drain(self.task("drain"))
             assert done.reached_target
             with meter.stage("plan"):
-                ingest(self.config, ledger=self.ledger)
-                with leased_plan(self.config, ledger=self.ledger, holder=f"{name}/merge", run_id=name) as plan:
+                ingest(self.task("merge"))
+                with leased_plan(self.task("merge")) as plan:
                     pass
             assert plan is not None
             assert len(plan.tables) == self.changed
             self.merged(plan)
             with meter.stage("ingest"):
-                found = ingest(self.config, ledger=self.ledger)
+                found = ingest(self.task("merge"))
             assert sum(table.moved for table in found.tables) == self.changed
             with meter.stage("confirm"):
-                confirmed = confirm(self.config, holder=f"{name}/confirm", **ends)
+                confirmed = confirm(self.task("confirm"))
             assert confirmed.after == confirmed.staged == done.staged_lsn
             with meter.stage("waiting, idle"):
                 waiting = changes_waiting(self.config, **ends)
@@ -239,11 +244,11 @@ class Pipeline:
     def grow(self, number: int) -> None:
         """Put `number` batches below the generation's first one, applied to all tables, with their plans and
         folders."""
-        with connect(self.ledger) as book:
-            low = generations.required(book, PIPELINE).start_lsn - number * BATCH_BYTES
+        with open_ledger(self.ledger, PIPELINE) as book:
+            low = generations.required(book).start_lsn - number * BATCH_BYTES
             if low < 1:
                 raise SystemExit(f"the WAL began too early for {number} batches")
-            fill(book, PIPELINE, low, number, self.tables)
+            fill(book.connection, PIPELINE, low, number, self.tables)
         home = self.lake / layout.generation_folder(PIPELINE, 1)
         for place in range(number):
             (home / f"{Lsn(low + place * BATCH_BYTES).hex16}-grown-{place}").mkdir()

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import socket
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -22,6 +24,7 @@ from tidemark import config_file
 from tidemark.config import PipelineConfig
 from tidemark.connections import Connection, look_up
 from tidemark.errors import ConnectionInvalid, ConnectionMissing, TidemarkError, UnexpectedError
+from tidemark.run import Run
 from tidemark.unexpected import quotes_nothing
 
 LookUp = Callable[[str], Connection]
@@ -52,10 +55,16 @@ def _preflight(config: PipelineConfig, options: argparse.Namespace, look_up: Loo
         master = "yarn"  # as the Spark hook resolves it
     if config.mask_salt_connection is not None:
         look_up(config.mask_salt_connection).salt()
-    report = preflight(
+    somebody = f"preflight/{socket.gethostname()}/{os.getpid()}"
+    run = Run(
         config,
         source=look_up(config.source_connection).conninfo(),
         ledger=look_up(config.ledger_connection).conninfo(),
+        run_id=somebody,
+        holder=somebody,
+    )
+    report = preflight(
+        run,
         spark_master=master,
         act=not options.look,
         adopt_slot=options.adopt_slot,

@@ -15,6 +15,7 @@ from airflow.sdk import Context
 from airflow.sdk.exceptions import DagRunTriggerException
 
 from tidemark.config import PipelineConfig
+from tidemark.run import Run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,17 +34,17 @@ def backfill_dag_id(config: PipelineConfig) -> str:
     return f"{config.pipeline}_backfill"
 
 
-def start_wanted(config: PipelineConfig, *, ledger: str, context: Context) -> str | None:
+def start_wanted(run: Run, *, context: Context) -> str | None:
     """What stands in the way of starting a backfill, None where nothing is wanted.
 
     Raises DagRunTriggerException where one is to be started: the task ends with that, successfully.
     """
     from tidemark.backfill.wanted import wanted
 
-    found = wanted(config, ledger=ledger, quiet_s=QUIET_S)
+    found = wanted(run, quiet_s=QUIET_S)
     if not found:
         return None
-    dag_id, tables = backfill_dag_id(config), _tables(found)
+    dag_id, tables = backfill_dag_id(run.config), _tables(found)
     if context["dag_run"].triggering_user_name == DAGS_TEST_USER:
         return f"Run `airflow dags test {dag_id}` next: {tables}"
     if context["ti"].get_dr_count(dag_id, states=UNFINISHED):

@@ -15,12 +15,12 @@ from typing import Any, Final
 from airflow.sdk import BaseOperator, Context
 
 from tidemark.config import PipelineConfig
+from tidemark.run import Run
 from tidemark.startup import spare_pandas
 from tidemark.wording import counted
 from tidemark_airflow import form
-from tidemark_airflow.connections import conninfo, salt
 from tidemark_airflow.failures import guarded
-from tidemark_airflow.operators import holder, run_id
+from tidemark_airflow.operators import run_of
 
 # Airflow follows its SIGTERM with a SIGKILL; a reader that ends asks the ledger for no longer than this.
 TOLD_WITHIN_S: Final = 3.0
@@ -39,11 +39,7 @@ class PlanBackfillOperator(BaseOperator):
 
         given = context["params"]
         backfills = plan(
-            self.config,
-            source=conninfo(self.config.source_connection),
-            ledger=conninfo(self.config.ledger_connection),
-            run_id=run_id(context),
-            holder=holder(context),
+            run_of(self.config, context),
             request=form.request(self.config, given, context["dag_run"].conf or {}),
         )
         self.log.info(
@@ -67,27 +63,21 @@ class ReadChunksOperator(BaseOperator):
         from tidemark.backfill.ranges import read_chunks
 
         given = context["params"]
-        where: dict[str, Any] = {
-            "source": conninfo(self.config.source_connection),
-            "ledger": conninfo(self.config.ledger_connection),
-            "run_id": run_id(context),
-            "holder": holder(context),
-            "salt": salt(self.config.mask_salt_connection),
-        }
+        run = run_of(self.config, context, salted=True)
         results = []
         try:
             if given["mode"] == form.EXPORTED:
-                results.append(read_exported(self.config, readers=given["readers"], **where))
+                results.append(read_exported(run, readers=given["readers"]))
             # Beside an exported snapshot too: the keys of holes are read in chunks whatever the form says.
-            results.append(read_chunks(self.config, **where))
+            results.append(read_chunks(run))
         except SystemExit:
-            self._say_how_far(where["ledger"], where["run_id"])
+            self._say_how_far(run)
             raise
         chunks, rows = sum(one.chunks for one in results), sum(one.rows for one in results)
         self.log.info("Reader %d read %s with %s", self.reader, counted(chunks, "chunk"), counted(rows, "row"))
         return {"chunks": chunks, "rows": rows}
 
-    def _say_how_far(self, ledger: str, run: str) -> None:
+    def _say_how_far(self, run: Run) -> None:
         """What is filled, since no later task of a run that was marked failed says so."""
         from tidemark.backfill.reporting import how_far
 
@@ -96,7 +86,7 @@ class ReadChunksOperator(BaseOperator):
         def ask() -> None:
             nonlocal said
             with suppress(Exception):
-                said = "; ".join(how_far(self.config, ledger=ledger, run_id=run)) or "no backfill of the run is open"
+                said = "; ".join(how_far(run)) or "no backfill of the run is open"
 
         # Nobody waits for this thread where the ledger does not answer.
         asking = Thread(target=ask, name="how_far", daemon=True)
@@ -124,6 +114,6 @@ class ReportBackfillOperator(BaseOperator):
     def execute(self, context: Context) -> str:
         from tidemark.backfill.reporting import report
 
-        found = report(self.config, ledger=conninfo(self.config.ledger_connection), run_id=run_id(context))
+        found = report(run_of(self.config, context))
         self.log.info("%s", found)
         return str(found)

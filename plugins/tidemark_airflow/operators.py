@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
@@ -23,6 +22,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from tidemark.config import PipelineConfig
 from tidemark.errors import LeaseTaken, PipelineFileInvalid, SparkApplicationFailed, SparkApplicationTooLong
 from tidemark.formats.layout import plan_file, result_file
+from tidemark.run import Run
 from tidemark.startup import spare_pandas
 from tidemark.wording import counted, duration
 from tidemark_airflow import submission
@@ -61,6 +61,21 @@ def holder(context: Context) -> str:
     return f"{ti.dag_id}/{ti.run_id}/{ti.task_id}/{ti.map_index}"
 
 
+def run_of(config: PipelineConfig, context: Context, *, salted: bool = False) -> Run:
+    """The task's record, with its connections resolved. The masks' salt goes to those that read rows, by `salted`.
+
+    Raises ConnectionMissing or ConnectionInvalid.
+    """
+    return Run(
+        config,
+        source=conninfo(config.source_connection),
+        ledger=conninfo(config.ledger_connection),
+        run_id=run_id(context),
+        holder=holder(context),
+        salt=salt(config.mask_salt_connection) if salted else None,
+    )
+
+
 class PreflightOperator(BaseOperator):
     """Looks at source, ledger, lake and Spark before anything is touched, and says everything that is wrong at once."""
 
@@ -73,11 +88,8 @@ class PreflightOperator(BaseOperator):
         from tidemark.capture.preflight import preflight
 
         report = preflight(
-            self.config,
-            source=conninfo(self.config.source_connection),
-            ledger=conninfo(self.config.ledger_connection),
+            run_of(self.config, context),
             spark_master=spark_master(self.config.spark_connection)[0],
-            holder=holder(context),
             only_new_notes=True,
         )
         self.log.info("%s", report)
@@ -101,16 +113,7 @@ class DrainOperator(BaseOperator):
         spare_pandas()
         from tidemark.capture.drain import drain
 
-        drained = drain(
-            self.config,
-            source=conninfo(self.config.source_connection),
-            ledger=conninfo(self.config.ledger_connection),
-            run_id=run_id(context),
-            holder=holder(context),
-            salt=salt(self.config.mask_salt_connection),
-            run_s=self.run_s,
-            wait_s=slot_wait_s(self.config),
-        )
+        drained = drain(run_of(self.config, context, salted=True), run_s=self.run_s, wait_s=slot_wait_s(self.config))
         self.log.info(
             "Staged %s in %s, up to %s%s",
             counted(drained.rows, "change"),
@@ -151,28 +154,27 @@ class MergeOperator(SparkSubmitOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         from tidemark.capture.merging import ingest, leased_plan
 
-        ledger = conninfo(self.config.ledger_connection)
-        ingested = [ingest(self.config, ledger=ledger)]
+        run = run_of(self.config, context)
+        ingested = [ingest(run)]
         failure = None
-        mine = {"holder": holder(context), "run_id": run_id(context)}
         try:
-            with leased_plan(self.config, ledger=ledger, wait_s=MERGE_WAIT_S, **mine) as plan:
+            with leased_plan(run, wait_s=MERGE_WAIT_S) as plan:
                 if plan is not None:
                     failure = self.submit(plan, context)
-                    ingested.append(ingest(self.config, ledger=ledger))
+                    ingested.append(ingest(run))
         except LeaseTaken as busy:
             raise AirflowSkipException(f"Left to the next merge: {busy}") from busy
-        events = self.emit(ingested, ledger, context)
+        events = self.emit(run, ingested, context)
         self.log.info("%s; moved: %s", plan.plan if plan else "Nothing to merge", ", ".join(events) or "no table")
         if plan is not None:
             judge(self.config, plan.plan, ingested, failure)
         return {"plan": plan.plan if plan else None, "moved": len(events)}
 
-    def emit(self, ingested: Sequence[Ingested], ledger: str, context: Context) -> list[str]:
+    def emit(self, run: Run, ingested: Sequence[Ingested], context: Context) -> list[str]:
         """Add an asset event for every table whose position moved; returns the tables."""
         from tidemark.capture.moved import moved
 
-        tables = moved(self.config, ingested, ledger=ledger, now=datetime.now(UTC))
+        tables = moved(run, ingested)
         events = context["outlet_events"][pipeline_alias(self.config.pipeline)]
         for table in tables:
             events.add(table_asset(self.config.pipeline, table.table), extra=event_extra(self.config, table))
@@ -253,19 +255,13 @@ class ConfirmOperator(BaseOperator):
         from tidemark.capture.confirm import confirm
         from tidemark.capture.parked import announce_parked
 
-        ledger = conninfo(self.config.ledger_connection)
-        confirmed = confirm(
-            self.config,
-            source=conninfo(self.config.source_connection),
-            ledger=ledger,
-            holder=holder(context),
-            wait_s=slot_wait_s(self.config),
-        )
+        run = run_of(self.config, context)
+        confirmed = confirm(run, wait_s=slot_wait_s(self.config))
         self.log.info("Confirmed %s, was %s, staged %s", confirmed.after, confirmed.before, confirmed.staged)
-        messages = announce_parked(self.config, ledger=ledger, tell=lambda message: self._tell(message, context))
+        messages = announce_parked(run, tell=lambda message: self._tell(message, context))
         if messages and self.config.notifier is None:
             raise AirflowFailException("\n".join(["The slot was confirmed; this run is red once because", *messages]))
-        if self.starts_backfill and (instead := start_wanted(self.config, ledger=ledger, context=context)):
+        if self.starts_backfill and (instead := start_wanted(run, context=context)):
             self.log.info("%s", instead)
         return {"before": str(confirmed.before), "after": str(confirmed.after), "staged": str(confirmed.staged)}
 

@@ -13,6 +13,7 @@ from sandbox.services.postgres import PostgresServer, running
 from tests.conftest import QUIET, create_database, drop_database
 from tests.support import delta_files, judge
 from tests.support.airflow_home import AirflowHome, postgres_connection, spark_connection
+from tests.support.runs import a_run
 from tidemark.capture.preflight import preflight
 from tidemark.config import PipelineConfig
 from tidemark.config_file import load
@@ -90,7 +91,7 @@ class Shop:
 
     def begin(self) -> None:
         """Create the slot before the first row, so that nothing needs a backfill."""
-        preflight(self.config, source=self.source, ledger=self.ledger).raise_for_errors()
+        preflight(a_run(self.config, source=self.source, ledger=self.ledger)).raise_for_errors()
 
     def execute(self, statements: str) -> None:
         with psycopg.connect(self.source, autocommit=True) as connection:

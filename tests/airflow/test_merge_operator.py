@@ -30,6 +30,7 @@ from tidemark.formats.error_record import ErrorRecord
 from tidemark.formats.plan import MergePlan
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
+from tidemark.run import Run
 from tidemark_airflow import submission
 from tidemark_airflow.assets import pipeline_alias
 from tidemark_airflow.operators import MergeOperator
@@ -95,19 +96,19 @@ class Merge:
         return dict(line.split("=", 1) for line in lines if "=" in line)
 
     @contextmanager
-    def _leased_plan(self, config: Any, *, ledger: str, holder: str, run_id: str, wait_s: float) -> Iterator[MergePlan]:
+    def _leased_plan(self, run: Run, *, wait_s: float) -> Iterator[MergePlan]:
         if self.held_by is not None:
             assert wait_s > 0, "the other merge is waited for"
             raise LeaseTaken(lease="table:shop.orders", pipeline="shop", holder=self.held_by, until="soon")
-        assert (holder, run_id) == ("shop_capture/manual__1/merge/-1", "shop_capture/manual__1")
-        yield MergePlan(PLAN, "shop", 1, config.lake, 4, ())
+        assert (run.holder, run.run_id) == ("shop_capture/manual__1/merge/-1", "shop_capture/manual__1")
+        yield MergePlan(PLAN, "shop", 1, run.config.lake, 4, ())
 
-    def _ingest(self, config: Any, *, ledger: str) -> Ingested:
+    def _ingest(self, run: Run) -> Ingested:
         if not (self.plan / "result.json").exists():
             return Ingested()
         return Ingested((PLAN,), tuple(self.tables))
 
-    def _moved(self, config: Any, ingested: Any, **_: Any) -> list[MovedTable]:
+    def _moved(self, run: Run, ingested: Any) -> list[MovedTable]:
         return [
             MovedTable(TableName.parse(table.table), 1, table.before, table.after, table.rows, 2.04)
             for found in ingested

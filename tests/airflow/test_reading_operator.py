@@ -18,6 +18,7 @@ from tidemark.backfill import exported, ranges, reporting
 from tidemark.backfill.ranges import ReadResult
 from tidemark.config_file import load
 from tidemark.errors import DatabaseUnreachable
+from tidemark.run import Run
 from tidemark_airflow import backfill_operators
 from tidemark_airflow.backfill_operators import ReadChunksOperator
 
@@ -37,8 +38,8 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ReadChunksOperato
 
 
 def test_a_reader_names_its_run_and_itself(reader: ReadChunksOperator, monkeypatch: pytest.MonkeyPatch) -> None:
-    def read(config: Any, *, run_id: str, holder: str, **_: Any) -> ReadResult:
-        assert (run_id, holder) == ("shop_backfill/manual__1", "shop_backfill/manual__1/read_chunks/1")
+    def read(run: Run, **_: Any) -> ReadResult:
+        assert (run.run_id, run.holder) == ("shop_backfill/manual__1", "shop_backfill/manual__1/read_chunks/1")
         return ReadResult(2, 30, 1)
 
     monkeypatch.setattr(ranges, "read_chunks", read)
@@ -86,9 +87,9 @@ def test_a_reader_that_is_told_to_end_says_what_is_filled(
 ) -> None:
     asked: list[str] = []
 
-    def how_far(config: Any, *, ledger: str, run_id: str) -> list[str]:
+    def how_far(run: Run) -> list[str]:
         assert told_to_end == ["lease"]
-        asked.append(run_id)
+        asked.append(run.run_id)
         return ["shop.orders: 5 rows; filled of 2 ranges: range 1 as a whole"]
 
     monkeypatch.setattr(reporting, "how_far", how_far)

@@ -15,6 +15,7 @@ import pytest
 from sandbox.services.postgres import PostgresServer
 from tests.capture.conftest import Pipeline
 from tests.conftest import create_database, drop_database
+from tests.support.runs import a_run
 from tidemark.backfill import keyless
 from tidemark.backfill.planning import BackfillRequest, plan
 from tidemark.backfill.ranges import ReadResult, read_chunks
@@ -38,24 +39,29 @@ class Captured(Pipeline):
     reader_wait_s: float = 0
 
     def capture(self) -> None:
-        report = preflight(self.config, source=self.source, ledger=self.ledger)
+        report = preflight(a_run(self.config, source=self.source, ledger=self.ledger))
         assert not [f for f in report.findings if f.severity == "error"], report
 
     def plan(self, run_id: str | None = None, **request: Any) -> list[Backfill]:
         self.run_id = run_id or f"backfill-{next(self.backfill_runs)}"
         return plan(
-            self.config,
-            source=self.source,
-            ledger=self.ledger,
-            run_id=self.run_id,
-            holder=f"backfill/{self.run_id}/plan",
+            a_run(
+                self.config,
+                source=self.source,
+                ledger=self.ledger,
+                run_id=self.run_id,
+                holder=f"backfill/{self.run_id}/plan",
+            ),
             request=BackfillRequest(**request),
             reader_wait_s=self.reader_wait_s,
         )
 
-    def read(self, reader: int = 1, **options: Any) -> ReadResult:
-        given = {"salt": b"salt", "holder": f"backfill/{self.run_id}/read_chunks/{reader}", **options}
-        return read_chunks(self.config, source=self.source, ledger=self.ledger, run_id=self.run_id, **given)
+    def read(self, reader: int = 1, holder: str | None = None, **options: Any) -> ReadResult:
+        holder = holder or f"backfill/{self.run_id}/read_chunks/{reader}"
+        run = a_run(
+            self.config, source=self.source, ledger=self.ledger, run_id=self.run_id, holder=holder, salt=b"salt"
+        )
+        return read_chunks(run, **options)
 
     def ranges(self, backfill: Backfill) -> list[Range]:
         with open_ledger(self.ledger, self.config.pipeline) as connection:

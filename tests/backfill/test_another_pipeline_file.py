@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from tests.backfill.conftest import Captured
+from tests.support.runs import a_run
 from tidemark.capture.preflight import preflight
 from tidemark.config import Bounds, PipelineConfig, TableRule
 from tidemark.errors import PipelineFileDiffers, PipelineFileSuperseded
@@ -141,7 +142,7 @@ def test_whoever_waits_for_a_note_sees_what_was_noted(two_tables: Captured) -> N
 def test_a_preflight_with_the_file_of_before_changes_nothing_until_it_is_meant(two_tables: Captured) -> None:
     with another_worker(two_tables, *BOTH):
         two_tables.capture()
-    report = preflight(two_tables.config, source=two_tables.source, ledger=two_tables.ledger)
+    report = preflight(a_run(two_tables.config, source=two_tables.source, ledger=two_tables.ledger))
     assert "as it was before" in str(report)
     with pytest.raises(PipelineFileSuperseded):
         report.raise_for_errors()
@@ -158,7 +159,7 @@ def test_a_preflight_with_the_file_of_before_changes_nothing_until_it_is_meant(t
 
 def test_a_look_at_another_file_takes_no_notice_of_it(two_tables: Captured) -> None:
     with another_worker(two_tables, *BOTH):
-        preflight(two_tables.config, source=two_tables.source, ledger=two_tables.ledger, act=False)
+        preflight(a_run(two_tables.config, source=two_tables.source, ledger=two_tables.ledger), act=False)
     two_tables.drain()
 
 

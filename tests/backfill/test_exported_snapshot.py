@@ -11,6 +11,7 @@ import pytest
 from sandbox.services.postgres import wait_for
 from tests.backfill.conftest import Captured
 from tests.support.roles import login
+from tests.support.runs import a_run
 from tidemark.backfill import exported, keyless
 from tidemark.backfill.exported import exported_snapshot, read_exported
 from tidemark.backfill.ranges import ReadResult
@@ -32,12 +33,14 @@ def a_table(captured: Captured, rows: int = 1000) -> None:
 
 def read(captured: Captured, readers: int = 2) -> ReadResult:
     return read_exported(
-        captured.config,
-        source=captured.source,
-        ledger=captured.ledger,
-        run_id=captured.run_id,
-        holder=f"backfill/{captured.run_id}/read",
-        salt=b"salt",
+        a_run(
+            captured.config,
+            source=captured.source,
+            ledger=captured.ledger,
+            run_id=captured.run_id,
+            holder=f"backfill/{captured.run_id}/read",
+            salt=b"salt",
+        ),
         readers=readers,
     )
 
@@ -234,15 +237,8 @@ def test_a_reader_ends_with_the_process_that_started_it(captured: Captured) -> N
     (backfill,) = captured.plan(tables=["public.t"], mode="exported_snapshot")
     with psycopg.connect(captured.source) as altering:
         altering.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
-        work = exported._Work(
-            captured.config,
-            captured.source,
-            captured.ledger,
-            captured.run_id,
-            "reader",
-            None,
-            ImportedSnapshot("none", Lsn(1)),
-        )
+        run = a_run(captured.config, source=captured.source, ledger=captured.ledger, run_id=captured.run_id)
+        work = exported._Work(run, ImportedSnapshot("none", Lsn(1)))
         process = exported._start(work)
         assert process.stdin is not None
         process.stdin.close()

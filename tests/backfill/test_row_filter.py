@@ -13,6 +13,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from tests.backfill.conftest import Captured
+from tests.support.runs import a_run
 from tidemark.backfill import sessions
 from tidemark.backfill.chunk_reading import exactly
 from tidemark.capture.preflight import preflight
@@ -550,7 +551,7 @@ def with_role(captured: Captured) -> Iterator[Captured]:
 
 
 def of_the_role(captured: Captured) -> list[tuple[str, str]]:
-    report = preflight(captured.config, source=captured.source, ledger=captured.ledger, act=False)
+    report = preflight(a_run(captured.config, source=captured.source, ledger=captured.ledger), act=False)
     return [(f.severity, str(f)) for f in report.findings if f.check == "filter_role"]
 
 
@@ -605,7 +606,7 @@ def test_preflight_says_what_the_role_lacks_and_what_it_has_too_much(
     assert first[0] == severity
     assert said in first[1]
     if cure:
-        report = preflight(with_role.config, source=with_role.source, ledger=with_role.ledger, act=False)
+        report = preflight(a_run(with_role.config, source=with_role.source, ledger=with_role.ledger), act=False)
         with_role.execute(next(f.remedy for f in report.findings if f.check == "filter_role"))
         assert of_the_role(with_role) == []
 

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from tests.backfill.conftest import Captured
+from tests.support.runs import a_run
 from tidemark import postgres_session
 from tidemark.capture.confirm import confirm
 from tidemark.capture.preflight import preflight
@@ -64,8 +65,8 @@ def test_operators_that_somebody_planted_in_public_are_never_picked_up(captured:
     assert captured.read().rows == 200
     captured.execute("UPDATE orders SET how = 'high' WHERE id = '7'")
     captured.drain()
-    confirm(captured.config, source=captured.source, ledger=captured.ledger, holder="confirm")
-    assert not preflight(captured.config, source=captured.source, ledger=captured.ledger).errors
+    confirm(a_run(captured.config, source=captured.source, ledger=captured.ledger, holder="confirm"))
+    assert not preflight(a_run(captured.config, source=captured.source, ledger=captured.ledger)).errors
     changes_waiting(captured.config, source=captured.source, ledger=captured.ledger)
     read_status(captured.config, source=captured.source, ledger=captured.ledger)
 

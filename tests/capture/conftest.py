@@ -17,6 +17,7 @@ import pytest
 from psycopg import sql
 
 from tests.support import own_slot
+from tests.support.runs import a_run
 from tidemark.capture.drain import DrainResult, drain
 from tidemark.config import Bounds, PipelineConfig, TableRule
 from tidemark.formats.manifest import BatchManifest
@@ -65,8 +66,9 @@ class Pipeline:
 
     def drain(self, run_id: str | None = None, **options: Any) -> DrainResult:
         run_id = run_id or f"run-{next(self.runs)}"
-        given = {"salt": b"salt", "holder": f"capture/{run_id}/drain", **options}
-        return drain(self.config, source=self.source, ledger=self.ledger, run_id=run_id, **given)
+        about = {"holder": f"capture/{run_id}/drain", "salt": b"salt"}
+        about |= {name: options.pop(name) for name in ("holder", "salt", "clock", "now") if name in options}
+        return drain(a_run(self.config, source=self.source, ledger=self.ledger, run_id=run_id, **about), **options)
 
     def with_bounds(self, **bounds: int) -> None:
         self.config = dataclasses.replace(self.config, bounds=dataclasses.replace(self.config.bounds, **bounds))

@@ -10,6 +10,7 @@ import signal
 import pytest
 
 from tests.capture.conftest import Pipeline
+from tests.support.runs import a_run
 from tests.support.thorough import thorough
 from tidemark import failpoints
 from tidemark.capture.drain import drain
@@ -22,7 +23,7 @@ ONE = "drain.after_manifest"  # of them, what is left behind is the most
 
 def die_at(failpoint: str, config: PipelineConfig, source: str, ledger: str) -> None:
     os.environ[failpoints.VARIABLE] = failpoint
-    drain(config, source=source, ledger=ledger, run_id="monday", holder="capture/monday/drain")
+    drain(a_run(config, source=source, ledger=ledger, run_id="monday", holder="capture/monday/drain"))
 
 
 @pytest.mark.parametrize("failpoint", [ONE, *thorough(*(name for name in FAILPOINTS if name != ONE))])

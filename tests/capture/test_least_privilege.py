@@ -14,6 +14,7 @@ from psycopg.conninfo import make_conninfo
 
 from sandbox.services.postgres import PostgresServer
 from tests.conftest import drop_database
+from tests.support.runs import a_run
 from tidemark.capture.confirm import confirm
 from tidemark.capture.drain import drain
 from tidemark.capture.preflight import preflight
@@ -64,14 +65,14 @@ class Source:
         )
 
     def preflight(self) -> Report:
-        return preflight(self.config, source=self.as_role, ledger=self.ledger)
+        return preflight(a_run(self.config, source=self.as_role, ledger=self.ledger))
 
     def capture(self) -> int:
         """One run as far as the source has a part in it; how many changes it staged."""
         self.preflight().raise_for_errors()
         run(self.admin, "INSERT INTO shop.orders VALUES (1, 'a'), (2, 'b')")
-        staged = drain(self.config, source=self.as_role, ledger=self.ledger, run_id="run", holder="drain")
-        confirm(self.config, source=self.as_role, ledger=self.ledger, holder="confirm")
+        staged = drain(a_run(self.config, source=self.as_role, ledger=self.ledger, run_id="run", holder="drain"))
+        confirm(a_run(self.config, source=self.as_role, ledger=self.ledger, holder="confirm"))
         return staged.rows
 
 

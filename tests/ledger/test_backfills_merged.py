@@ -12,6 +12,7 @@ import pytest
 from tests.ledger.conftest import open_at
 from tests.support.backfills import HALVES, chunk_of, claim_of, open_backfill, record
 from tests.support.manifests import manifest_of, path_of, schema_of
+from tests.support.runs import a_run
 from tidemark.backfill.reporting import how_far, report
 from tidemark.backfill.wanted import Wanted, wanted
 from tidemark.capture.merging import Ingested, ingest, make_plan
@@ -66,7 +67,7 @@ class World:
         return read
 
     def plan(self) -> MergePlan:
-        plan = make_plan(self.config, ledger=self.ledger, holder="merge/1", run_id="run1")
+        plan = make_plan(a_run(self.config, ledger=self.ledger, holder="merge/1", run_id="run1"))
         assert plan is not None
         return plan
 
@@ -83,7 +84,7 @@ class World:
     ) -> Ingested:
         """A plan, and the result of an application that reached its end."""
         self.leave(plan or self.plan(), results, swept, holes)
-        return ingest(self.config, ledger=self.ledger)
+        return ingest(a_run(self.config, ledger=self.ledger))
 
     def leave(
         self,
@@ -122,7 +123,7 @@ class World:
         tables.mark_needs_backfill(self.book, table, kind, "rows from before")
 
     def wanted(self) -> list[Wanted]:
-        return wanted(self.config, ledger=self.ledger)
+        return wanted(a_run(self.config, ledger=self.ledger))
 
 
 @pytest.fixture
@@ -294,7 +295,7 @@ def test_a_driver_that_died_after_its_work_leaves_the_backfill_applied_and_its_c
     world.plan()
     world.merge()  # the next plan finds "already at", and says nothing of chunks
     assert world.backfill().state == "applied"
-    (told,) = report(world.config, ledger=world.ledger, run_id="backfill1").tables
+    (told,) = report(a_run(world.config, ledger=world.ledger, run_id="backfill1")).tables
     assert (told.unknown, told.read, told.inserted, told.swept) == (1, 5, 0, None)
     assert "an unknown number swept" in str(told)
     assert "the rows of 1 chunk is not known" in str(told)
@@ -306,8 +307,8 @@ def test_a_plan_that_is_repeated_counts_once(world: World) -> None:
     first, second = world.plan(), world.plan()
     world.leave(first, (result_of(chunk, 4),), {"b1": 1})
     world.leave(second, (result_of(chunk, 5),), {"b1": 2})
-    assert len(ingest(world.config, ledger=world.ledger).plans) == 2
-    (told,) = report(world.config, ledger=world.ledger, run_id="backfill1").tables
+    assert len(ingest(a_run(world.config, ledger=world.ledger)).plans) == 2
+    (told,) = report(a_run(world.config, ledger=world.ledger, run_id="backfill1")).tables
     assert (told.inserted, told.unchanged, told.swept) == (5, 0, 2)
 
 
@@ -371,7 +372,7 @@ def test_a_marked_table_is_wanted_until_a_backfill_of_it_is_applied(world: World
         assert world.wanted() == []
     (goes_on,) = world.wanted()
     assert "b1 is not finished, and nobody reads it" in goes_on.reason
-    assert wanted(world.config, ledger=world.ledger, quiet_s=600) == []
+    assert wanted(a_run(world.config, ledger=world.ledger), quiet_s=600) == []
     chunk = world.read(made)
     assert world.wanted() == []
     world.claim(chunk, sweeps=(SWEEP,))
@@ -395,22 +396,22 @@ def test_holes_are_wanted_by_their_keys_and_as_a_whole_where_there_are_too_many(
     assert (found.mode, found.keys) == ("keys", (("2", "x"),))
     assert "x" not in repr(found).replace("unchanged", "").replace("whose", "")
     many = tuple((str(n),) for n in range(MAX_HOLE_KEYS))
-    tables.succeeded(world.book, "s.a", Holes({"body": 2 * MAX_HOLE_KEYS}, many))
+    tables.succeeded(world.book, {"s.a": Holes({"body": 2 * MAX_HOLE_KEYS}, many)})
     assert [(w.mode, w.keys) for w in world.wanted()] == [("chunks", ())]
-    tables.succeeded(world.book, "s.a", Holes({"body": 1}, ()))
+    tables.succeeded(world.book, {"s.a": Holes({"body": 1}, ())})
     assert [(w.mode, w.keys) for w in world.wanted()] == [("chunks", ())]
 
 
 def test_a_table_with_history_only_is_read_once(world: World) -> None:
     world.mark()
-    tables.keep_fingerprint(world.book, "s.a", {"key": [], "identity": "nothing"})
+    tables.keep_fingerprints(world.book, {"s.a": {"key": [], "identity": "nothing"}})
     made = open_backfill(world.book, "s.a", sweeps=False)
     world.claim(world.read(made))
     world.mark(tables.GAP)
     world.merge()
     assert world.row().needs_backfill
     assert world.wanted() == []
-    tables.keep_fingerprint(world.book, "s.a", {"key": [], "identity": "full"})
+    tables.keep_fingerprints(world.book, {"s.a": {"key": [], "identity": "full"}})
     assert [w.table for w in world.wanted()] == ["s.a"]
 
 
@@ -419,7 +420,7 @@ def test_a_table_with_history_only_is_read_once(world: World) -> None:
 
 def pending(world: World) -> str:
     with pytest.raises(BackfillNotApplied) as raised:
-        report(world.config, ledger=world.ledger, run_id="backfill1")
+        report(a_run(world.config, ledger=world.ledger, run_id="backfill1"))
     return str(raised.value)
 
 
@@ -435,7 +436,7 @@ def test_the_report_waits_until_everything_is_applied_and_says_for_what(world: W
     assert "the table is parked: TableBroken" in pending(world)
     tables.unpark(world.book, "s.a")
     world.merge((result_of(first, 2), result_of(second, 0, 3)), {"b1": 7})
-    said = report(world.config, ledger=world.ledger, run_id="backfill1")
+    said = report(a_run(world.config, ledger=world.ledger, run_id="backfill1"))
     (told,) = said.tables
     assert (told.read, told.inserted, told.unchanged, told.lost_by_window, told.swept) == (10, 2, 8, 3, 7)
     assert told.complete_lsn == Lsn(last)
@@ -451,7 +452,7 @@ def test_the_report_of_a_closed_backfill_says_which_ranges_are_filled(world: Wor
     world.claim(part)
     backfills.close(world.book, "b1", "another one takes its place")
     with pytest.raises(BackfillClosed) as raised:
-        report(world.config, ledger=world.ledger, run_id="backfill1")
+        report(a_run(world.config, ledger=world.ledger, run_id="backfill1"))
     said = "filled of 2 ranges: range 1 as a whole, range 2 up to chunk 2-1"
     assert f"s.a (another one takes its place; {said})" in str(raised.value)
     assert "secret" not in str(raised.value)
@@ -495,7 +496,7 @@ def test_a_backfill_of_a_part_makes_no_table_complete(world: World, part: dict[s
     made = open_backfill(world.book, "s.a", sweeps=False, **part)
     last = world.claim(world.read(made))
     world.merge()
-    said = str(report(world.config, ledger=world.ledger, run_id="backfill1"))
+    said = str(report(a_run(world.config, ledger=world.ledger, run_id="backfill1")))
     assert f"s.a: the rows asked for are as of {Lsn(last)}. 5 rows read" in said
     assert "complete" not in said
 
@@ -506,7 +507,7 @@ def test_the_report_says_that_the_table_needs_another_backfill(world: World) -> 
     world.claim(world.read(made), sweeps=(SWEEP,))
     tables.mark_needs_backfill(world.book, "s.a", tables.GAP, "the slot lost changes")
     world.merge()
-    said = report(world.config, ledger=world.ledger, run_id="backfill1")
+    said = report(a_run(world.config, ledger=world.ledger, run_id="backfill1"))
     assert "It needs another backfill: the slot lost changes." in str(said)
     assert said.to_json()[0]["needs_backfill"] == "the slot lost changes"
 
@@ -524,24 +525,24 @@ def test_a_table_that_leaves_takes_its_open_backfill_along(world: World) -> None
     assert world.row().needs_backfill
     assert [w.table for w in world.wanted()] == ["s.a"]
     with pytest.raises(BackfillClosed, match="left the pipeline file"):
-        report(world.config, ledger=world.ledger, run_id="backfill1")
+        report(a_run(world.config, ledger=world.ledger, run_id="backfill1"))
 
 
 def test_how_far_a_run_is_names_what_is_read_and_filled_without_any_value(world: World) -> None:
     made = open_backfill(world.book, "s.a", "b1", *HALVES)
     world.claim(world.read(made, upper=("10",)))
     assert record(world.ledger, chunk_of(made, "2-1", lower=("10",), upper=("secret",)), done=False)
-    (said,) = how_far(world.config, ledger=world.ledger, run_id="backfill1")
+    (said,) = how_far(a_run(world.config, ledger=world.ledger, run_id="backfill1"))
     assert "s.a: 10 of about 20 rows read in 2 chunks, 1 of 2 ranges done, 1 chunk claimed" in said
     assert said.endswith("; filled of 2 ranges: range 1 as a whole")
     assert "secret" not in said
-    assert how_far(world.config, ledger=world.ledger, run_id="another") == []
+    assert how_far(a_run(world.config, ledger=world.ledger, run_id="another")) == []
 
 
 def test_a_run_whose_backfills_were_adopted_has_nothing_to_report(world: World) -> None:
     open_backfill(world.book, "s.a")
     backfills.adopt(world.book, "b1", "backfill2")
-    assert "another run goes on with it" in str(report(world.config, ledger=world.ledger, run_id="backfill1"))
+    assert "another run goes on with it" in str(report(a_run(world.config, ledger=world.ledger, run_id="backfill1")))
 
 
 def test_the_status_shows_open_backfills_without_any_value(world: World) -> None:

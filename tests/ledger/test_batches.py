@@ -173,7 +173,7 @@ def test_unapplied_lists_older_generations_first_and_ends_where_the_position_is(
         register(book, lease, manifest)
     open_at(book, lease, 2, Lsn(90))
     register(book, lease, manifest_of(90, 95, "s.a", generation=2))
-    positions.rise(book, 1, "s.a", history_lsn=Lsn(300), current_lsn=Lsn(200))
+    positions.rise(book, 1, {"s.a": (Lsn(300), Lsn(200))})
     found = [(t.generation, t.table, t.start_lsn, t.end_lsn) for t in batches.unapplied(book)]
     assert found == [
         (1, "s.a", Lsn(200), Lsn(300)),
@@ -222,7 +222,7 @@ def test_a_batch_that_only_claims_chunks_touches_their_table(
     after = batches.previous_ends(book, 1, {"s.a": second.start_lsn})
     assert (second.claims, after) == ((), {"s.a": Lsn(300)})
     assert positions.applied(book)["s.a"] == Lsn(200)
-    positions.rise(book, 1, "s.a", history_lsn=Lsn(300), current_lsn=Lsn(300))
+    positions.rise(book, 1, {"s.a": (Lsn(300), Lsn(300))})
     assert positions.applied(book)["s.a"] == Lsn(300)
     (claimed,) = chunks.of_backfill(book, "b1")
     assert (claimed.claimed_lsn, claimed.watermark_lsn) == (Lsn(300), Lsn(299))
@@ -375,7 +375,7 @@ def test_the_shape_that_the_target_has_is_that_of_the_last_changes_applied(
         replace(manifest, tables=(replace(table, files=(replace(table.files[0], schema_version=2),)),)),
     )
     for end, version in ((200, 1), (300, 2)):
-        positions.rise(book, 1, "s.a", history_lsn=Lsn(end), current_lsn=Lsn(end))
+        positions.rise(book, 1, {"s.a": (Lsn(end), Lsn(end))})
         found = schema_versions.merged(book, "s.a")
         assert found is not None
         assert found.version == version

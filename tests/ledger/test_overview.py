@@ -19,8 +19,8 @@ def test_before_the_first_generation_there_is_no_status(book: Book) -> None:
 def test_the_status_says_per_table_what_waits_and_why(book: Book, lease: Lease, generation: Generation) -> None:
     for manifest in (manifest_of(100, 200, "s.a", "s.b"), manifest_of(200, 300, "s.b"), manifest_of(300, 400)):
         batches.register(book, lease, manifest, path_of(manifest))
-    positions.rise(book, 1, "s.a", history_lsn=Lsn(200), current_lsn=Lsn(200))
-    positions.rise(book, 1, "s.b", history_lsn=Lsn(200), current_lsn=None)
+    positions.rise(book, 1, {"s.a": (Lsn(200), Lsn(200))})
+    positions.rise(book, 1, {"s.b": (Lsn(200), None)})
     error = ErrorRecord("TableBroken", "FIX_TARGET", "it is broken")
     tables.park(book, "s.b", error)
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests.ledger.conftest import open_at
 from tests.support.manifests import manifest_of, path_of, schema_of
+from tests.support.runs import a_run
 from tidemark.capture.merging import Ingested, ingest, leased_plan, make_plan
 from tidemark.config import Bounds, PipelineConfig
 from tidemark.errors import LeaseTaken
@@ -52,7 +53,7 @@ def staged(book: Book, lease: Lease, generation: Generation) -> None:
 
 
 def plan_for(config: PipelineConfig, ledger: str, holder: str = "merge/1") -> MergePlan | None:
-    return make_plan(config, ledger=ledger, holder=holder, run_id="run1")
+    return make_plan(a_run(config, ledger=ledger, holder=holder, run_id="run1"))
 
 
 def applied(
@@ -65,7 +66,7 @@ def applied(
     """What an application that reached the plan's end would leave behind, and its ingestion."""
     assert plan is not None
     leave_result(config, plan, errors or {}, holes or {})
-    return ingest(config, ledger=ledger)
+    return ingest(a_run(config, ledger=ledger))
 
 
 def leave_result(
@@ -94,7 +95,7 @@ def test_a_plan_lists_every_unapplied_batch_per_table(config: PipelineConfig, le
 
 
 def test_a_plan_begins_behind_what_is_applied(config: PipelineConfig, ledger: str, book: Book) -> None:
-    positions.rise(book, 1, "s.a", history_lsn=Lsn(200), current_lsn=Lsn(200))
+    positions.rise(book, 1, {"s.a": (Lsn(200), Lsn(200))})
     plan = plan_for(config, ledger)
     assert plan is not None
     assert plan.tables[0].after == Lsn(200)
@@ -121,8 +122,8 @@ def test_a_result_that_nobody_took_is_taken_by_the_next_run(config: PipelineConf
     lost = plan_for(config, ledger)
     assert lost is not None
     leave_result(config, lost, {}, {})
-    assert ingest(config, ledger=ledger).plans == (lost.plan,)
-    assert ingest(config, ledger=ledger).plans == ()
+    assert ingest(a_run(config, ledger=ledger)).plans == (lost.plan,)
+    assert ingest(a_run(config, ledger=ledger)).plans == ()
     assert positions.confirmable(book) == Lsn(400)
 
 
@@ -131,10 +132,10 @@ def test_a_plan_whose_driver_died_is_given_up_once_its_tables_are_past_it(
 ) -> None:
     dead, second = plan_for(config, ledger), plan_for(config, ledger)
     assert dead is not None
-    assert ingest(config, ledger=ledger) == Ingested()
+    assert ingest(a_run(config, ledger=ledger)) == Ingested()
     assert {p.plan for p in plans.not_ingested(book)} == {dead.plan, getattr(second, "plan", None)}
     applied(config, ledger, second)
-    ingest(config, ledger=ledger)
+    ingest(a_run(config, ledger=ledger))
     assert plans.not_ingested(book) == []
 
 
@@ -142,7 +143,7 @@ def test_half_a_result_is_none(config: PipelineConfig, ledger: str) -> None:
     plan = plan_for(config, ledger)
     assert plan is not None
     Store(config.lake).write_atomic(layout.result_file("shop", plan.plan), b'{"format": 1, "plan": "')
-    assert ingest(config, ledger=ledger).plans == ()
+    assert ingest(a_run(config, ledger=ledger)).plans == ()
     assert applied(config, ledger, plan).plans == (plan.plan,)
 
 
@@ -200,7 +201,7 @@ def test_an_older_generation_is_planned_before_a_newer_one(
 
 
 def test_the_tables_are_held_while_they_are_planned(config: PipelineConfig, ledger: str) -> None:
-    with leased_plan(config, ledger=ledger, holder="merge/1", run_id="run1") as plan:
+    with leased_plan(a_run(config, ledger=ledger, holder="merge/1", run_id="run1")) as plan:
         assert plan is not None
         with pytest.raises(LeaseTaken):
             plan_for(config, ledger, holder="merge/2")

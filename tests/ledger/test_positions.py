@@ -31,13 +31,10 @@ def staged(book: Book, lease: Lease, generation: Generation) -> None:
 
 
 def rise(book: Book, table: str, history: int | None, current: int | None) -> bool:
-    return positions.rise(
-        book,
-        1,
-        table,
-        history_lsn=None if history is None else Lsn(history),
-        current_lsn=None if current is None else Lsn(current),
-    )
+    """Whether its applied position moved."""
+    reached = (None if history is None else Lsn(history), None if current is None else Lsn(current))
+    risen = positions.rise(book, 1, {table: reached})[table]
+    return risen.before != risen.after
 
 
 def test_nothing_applied_confirms_nothing(book: Book) -> None:

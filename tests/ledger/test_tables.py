@@ -45,7 +45,7 @@ def test_retry_errors_park_after_that_many_runs_in_a_row(book: Book) -> None:
 
 def test_a_success_between_starts_the_count_again(book: Book) -> None:
     tables.failed(book, "s.a", RETRY, park_after=2)
-    tables.succeeded(book, "s.a", None)
+    tables.succeeded(book, {"s.a": None})
     assert not tables.failed(book, "s.a", RETRY, park_after=2)
 
 
@@ -57,13 +57,13 @@ def test_a_table_parked_after_retry_errors_is_tried_again_in_time(book: Book) ->
     tables.failed(book, "s.a", RETRY, park_after=1)
     assert tables.due(book, 3600) == set()
     book.execute("UPDATE tidemark.tables SET tried_at = tried_at - interval '3601 s'")
-    tables.succeeded(book, "s.a", None)
+    tables.succeeded(book, {"s.a": None})
     assert (row(book).state, row(book).error) == ("merging", None)
 
 
 def test_a_late_success_does_not_end_a_park_that_somebody_must_mend(book: Book) -> None:
     tables.park(book, "s.a", BROKEN)
-    tables.succeeded(book, "s.a", None)
+    tables.succeeded(book, {"s.a": None})
     assert (row(book).state, row(book).error) == ("parked", BROKEN)
 
 
@@ -114,23 +114,23 @@ def test_a_mark_that_stays_is_asked_for_again_all_the_same(book: Book) -> None:
 
 def test_the_mark_of_holes_gives_way_to_every_other_and_takes_the_place_of_none(book: Book) -> None:
     """Else filling the holes would take away what asked for the whole table."""
-    tables.succeeded(book, "s.a", Holes({"body": 2}, (("1",), ("2",))))
+    tables.succeeded(book, {"s.a": Holes({"body": 2}, (("1",), ("2",)))})
     tables.mark_needs_backfill(book, "s.a", tables.EXISTING_ROWS, "rows from before")
     assert row(book).backfill_kind == tables.EXISTING_ROWS
-    tables.succeeded(book, "s.a", Holes({"body": 3}, (("1",),)))
+    tables.succeeded(book, {"s.a": Holes({"body": 3}, (("1",),))})
     assert row(book).backfill_kind == tables.EXISTING_ROWS
-    tables.succeeded(book, "s.a", Holes({}, ()))
+    tables.succeeded(book, {"s.a": Holes({}, ())})
     assert row(book).backfill_kind == tables.EXISTING_ROWS
 
 
 def test_holes_are_those_of_the_last_merge_that_says_something_of_them(book: Book) -> None:
-    tables.succeeded(book, "s.a", Holes({"body": 2, "title": 0}, (("1",), ("2",))))
-    tables.succeeded(book, "s.a", Holes({"body": 1, "title": 4}, (("2",),)))
-    tables.succeeded(book, "s.a", None)
+    tables.succeeded(book, {"s.a": Holes({"body": 2, "title": 0}, (("1",), ("2",)))})
+    tables.succeeded(book, {"s.a": Holes({"body": 1, "title": 4}, (("2",),))})
+    tables.succeeded(book, {"s.a": None})
     assert (row(book).holes, row(book).hole_keys) == ({"body": 1, "title": 4}, [["2"]])
     assert row(book).backfill_kind == tables.HOLES
     assert "1 in body, 4 in title" in str(row(book).backfill_reason)
-    tables.succeeded(book, "s.a", Holes({}, ()))
+    tables.succeeded(book, {"s.a": Holes({}, ())})
     assert (row(book).holes, row(book).hole_keys, row(book).needs_backfill) == ({}, [], False)
 
 
@@ -138,7 +138,7 @@ def test_holes_do_not_mark_a_table_while_a_backfill_of_it_is_open_and_what_is_le
     book: Book, generation: Generation
 ) -> None:
     open_backfill(book, "s.a")
-    tables.succeeded(book, "s.a", Holes({"body": 2}, (("1",), ("2",))))
+    tables.succeeded(book, {"s.a": Holes({"body": 2}, (("1",), ("2",)))})
     assert (row(book).holes, row(book).needs_backfill) == ({"body": 2}, False)
     backfills.close(book, "b1", "enough")
     assert row(book).backfill_kind == tables.HOLES

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tidemark.backfill.planning import BackfillRequest
 from tidemark.config import PipelineConfig
 from tidemark.ledger.backfills import Backfill
+from tidemark.run import Run
 from tidemark.startup import spare_pandas
 
 if TYPE_CHECKING:
@@ -33,14 +34,15 @@ class StageInput:
     salt: bytes
     request: BackfillRequest = field(default_factory=BackfillRequest)
 
-    def holder(self, task: str) -> str:
-        return f"{self.config.pipeline}/{self.run_id}/{task}/-1"
+    def run(self, task: str, *, salt: bytes | None = None) -> Run:
+        holder = f"{self.config.pipeline}/{self.run_id}/{task}/-1"
+        return Run(self.config, self.source, self.ledger, self.run_id, holder, salt)
 
 
 def preflight(given: StageInput) -> Any:
     from tidemark.capture.preflight import preflight
 
-    report = preflight(given.config, source=given.source, ledger=given.ledger, spark_master="local[2]")
+    report = preflight(given.run("preflight"), spark_master="local[2]")
     report.raise_for_errors()
     return report
 
@@ -54,14 +56,7 @@ def changes_waiting(given: StageInput) -> bool:
 def plan(given: StageInput) -> list[Backfill]:
     from tidemark.backfill.planning import plan
 
-    return plan(
-        given.config,
-        source=given.source,
-        ledger=given.ledger,
-        run_id=given.run_id,
-        holder=given.holder("plan"),
-        request=given.request,
-    )
+    return plan(given.run("plan"), request=given.request)
 
 
 def read(given: StageInput) -> Any:
@@ -69,33 +64,20 @@ def read(given: StageInput) -> Any:
     from tidemark.backfill.exported import read_exported
     from tidemark.backfill.ranges import read_chunks
 
-    where: dict[str, Any] = {
-        "source": given.source,
-        "ledger": given.ledger,
-        "run_id": given.run_id,
-        "holder": given.holder("read"),
-        "salt": given.salt,
-    }
-    return read_exported(given.config, **where) + read_chunks(given.config, **where)
+    reader = given.run("read", salt=given.salt)
+    return read_exported(reader) + read_chunks(reader)
 
 
 def report(given: StageInput) -> Any:
     from tidemark.backfill.reporting import report
 
-    return report(given.config, ledger=given.ledger, run_id=given.run_id)
+    return report(given.run("report"))
 
 
 def drain(given: StageInput) -> Any:
     from tidemark.capture.drain import drain
 
-    return drain(
-        given.config,
-        source=given.source,
-        ledger=given.ledger,
-        run_id=given.run_id,
-        holder=given.holder("drain"),
-        salt=given.salt,
-    )
+    return drain(given.run("drain", salt=given.salt))
 
 
 def merge(given: StageInput, apply: Callable[[str], None]) -> bool:
@@ -103,12 +85,13 @@ def merge(given: StageInput, apply: Callable[[str], None]) -> bool:
     from tidemark.capture.merging import ingest, leased_plan
     from tidemark.formats import layout
 
-    ingest(given.config, ledger=given.ledger)
-    with leased_plan(given.config, ledger=given.ledger, holder=given.holder("merge"), run_id=given.run_id) as plan:
+    task = given.run("merge")
+    ingest(task)
+    with leased_plan(task) as plan:
         if plan is None:
             return False
         apply(f"{given.config.lake}/{layout.plan_file(plan.pipeline, plan.plan)}")
-    ingest(given.config, ledger=given.ledger)
+    ingest(task)
     return True
 
 
@@ -122,7 +105,7 @@ def apply(spark: SparkSession, uri: str) -> None:
 def confirm(given: StageInput) -> Any:
     from tidemark.capture.confirm import confirm
 
-    return confirm(given.config, source=given.source, ledger=given.ledger, holder=given.holder("confirm"))
+    return confirm(given.run("confirm"))
 
 
 def main(stage: str, path: str) -> None:

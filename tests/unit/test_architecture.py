@@ -126,6 +126,42 @@ def test_sql_on_the_ledgers_tables_stands_in_the_ledger_alone() -> None:
     assert outside == set()
 
 
+def functions_below(place: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """Every function as `file:name`, with its parameters and what they are annotated as; `self` is none."""
+    for module in modules_below(place):
+        for node in ast.walk(ast.parse(module.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+                yield (
+                    f"{module.relative_to(REPOSITORY)}:{node.name}",
+                    {p.arg: ast.unparse(p.annotation) if p.annotation else "" for p in given if p.arg != "self"},
+                )
+
+
+@pytest.mark.parametrize("place", ["include/tidemark/capture", "include/tidemark/backfill", "plugins"])
+def test_no_function_takes_more_than_six_parameters(place: str) -> None:
+    """What a task works with is one record (`tidemark.run`); what belongs together besides is one too."""
+    functions = list(functions_below(place))
+    assert len(functions) > 50, "the rule finds no functions"
+    assert {name: len(given) for name, given in functions if len(given) > 6} == {}
+
+
+def test_a_pipeline_and_its_ledger_travel_as_one() -> None:
+    takers, split, bare = [], [], []
+    for place in ("include/tidemark", "plugins"):
+        for name, given in functions_below(place):
+            if "Ledger" in given.values():
+                takers.append(name)
+            if "pipeline" in given and any(kind == "Ledger" or "Connection" in kind for kind in given.values()):
+                split.append(name)
+            in_a_room = name.startswith("include/tidemark/ledger/") and "/migrations/" not in name
+            if in_a_room and any("Connection" in kind for kind in given.values()):
+                bare.append(name)
+    assert len(takers) > 100, "the rule finds no functions of the ledger"
+    assert split == []
+    assert bare == ["include/tidemark/ledger/connection.py:speak_lsn"]
+
+
 def test_only_one_module_calls_delta() -> None:
     callers = {
         module.relative_to(LIBRARY).as_posix()

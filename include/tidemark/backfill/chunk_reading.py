@@ -39,6 +39,7 @@ from tidemark.ledger.connection import Ledger
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
 from tidemark.pgoutput.messages import RelationColumn, RelationMessage
+from tidemark.run import Run
 from tidemark.schema.table import TableSchema
 from tidemark.source import catalog, keyset
 from tidemark.source.catalog import CapturedTable
@@ -78,22 +79,19 @@ class ChunkReader:
 
     def __init__(
         self,
-        config: PipelineConfig,
+        run: Run,
         *,
-        source: str,
         conn: psycopg.Connection[Any],
         ledger: Ledger,
         store: Store,
-        salt: bytes | None,
         imported: ImportedSnapshot | None = None,
         sub_readers: int = 1,
     ) -> None:
-        self._config = config
-        self._source = source
+        self._run = run
+        self._config = run.config
         self._conn = conn
         self._ledger = ledger
         self._store = store
-        self._salt = salt
         self._imported = imported
         self._sub_readers = sub_readers
         self._schemas: dict[TableName, tuple[CapturedTable, TableSchema]] = {}
@@ -134,7 +132,7 @@ class ChunkReader:
                 # Its ranges and cursors are positions in the old order: in this one rows would lie before them unread.
                 raise TableLost(KEY_REORDERED)
             schema = self._schema(captured)
-            rows = ChunkRows(conn, schema, self._salt, ChunkWriter(self._store, folder, schema))
+            rows = ChunkRows(conn, schema, self._run.salt, ChunkWriter(self._store, folder, schema))
             try:
                 with self._filtered(backfill, table):
                     if part.keys is not None:
@@ -149,8 +147,7 @@ class ChunkReader:
                             conn,
                             wanted,
                             rows,
-                            source=self._source,
-                            config=self._config,
+                            run=self._run,
                             store=self._store,
                             readers=self._sub_readers,
                         )

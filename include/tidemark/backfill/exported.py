@@ -17,6 +17,7 @@ Synchronization Functions".
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import pickle
@@ -45,6 +46,7 @@ from tidemark.ledger.connection import open_ledger
 from tidemark.lsn import Lsn
 from tidemark.postgres_errors import SPOKEN_BY_A_WALSENDER, from_result
 from tidemark.postgres_session import connect_walsender
+from tidemark.run import Run
 from tidemark.source.publication import transactions_in_flight
 from tidemark.startup import spare_pandas
 from tidemark.unexpected import quotes_nothing
@@ -61,49 +63,35 @@ STARTS: Final = 3
 class _Work:
     """What a reader process is given, over its standard input: connection strings are no command line's business."""
 
-    config: PipelineConfig
-    source: str
-    ledger: str
-    run_id: str
-    holder: str
-    salt: bytes | None
+    run: Run
     imported: ImportedSnapshot
 
 
-def read_exported(
-    config: PipelineConfig,
-    *,
-    source: str,
-    ledger: str,
-    run_id: str,
-    holder: str,
-    salt: bytes | None = None,
-    readers: int | None = None,
-) -> ReadResult:
+def read_exported(run: Run, *, readers: int | None = None) -> ReadResult:
     """Read the run's backfills of mode `exported_snapshot` with `readers` processes (default: the pipeline's).
 
     What no process could finish is left for `read_chunks`. Raises what a reader raised, or SnapshotExportFailed.
     """
-    with open_ledger(ledger, config.pipeline, config.application_name) as book:
+    config = run.config
+    with open_ledger(run.ledger, config.pipeline, config.application_name) as book:
         migrations.require(book.connection)
-        leases.give_back_of_dead_processes(book, holder)  # of a try that was killed
-        exported = {b.backfill for b in backfills.of_run(book, run_id) if b.mode == "exported_snapshot"}
-        free = [r for r in chunks.free_ranges(book, run_id, holder) if r.backfill in exported]
+        leases.give_back_of_dead_processes(book, run.holder)  # of a try that was killed
+        exported = {b.backfill for b in backfills.of_run(book, run.run_id) if b.mode == "exported_snapshot"}
+        free = [r for r in chunks.free_ranges(book, run.run_id, run.holder) if r.backfill in exported]
     if not free:
         return ReadResult()
-    with exported_snapshot(config, source) as imported:
+    with exported_snapshot(config, run.source) as imported:
         log.info("Exported snapshot %s as of %s", imported.identifier, imported.consistent_point)
         count = min(readers or config.bounds.readers, len(free))
         works = [
-            _Work(config, source, ledger, run_id, f"{holder}/{number}", salt, imported)
-            for number in range(1, count + 1)
+            _Work(dataclasses.replace(run, holder=f"{run.holder}/{number}"), imported) for number in range(1, count + 1)
         ]
         try:
             return _run(works)
         finally:
-            with suppress(psycopg.Error, TidemarkError), open_ledger(ledger, config.pipeline) as book:
+            with suppress(psycopg.Error, TidemarkError), open_ledger(run.ledger, config.pipeline) as book:
                 # Where the ledger is away they expire by themselves; that must not hide how the reading ended.
-                leases.give_back_of_dead_processes(book, holder)
+                leases.give_back_of_dead_processes(book, run.holder)
 
 
 @contextmanager
@@ -159,11 +147,11 @@ def _run(works: list[_Work]) -> ReadResult:
                 elif outcome is not None:
                     failed = outcome
                 elif starts[number] < STARTS:
-                    log.warning("Reader %s died (exit code %s); starting it again", work.holder, process.returncode)
+                    log.warning("Reader %s died (exit code %s); starting it again", work.run.holder, process.returncode)
                     starts[number] += 1
                     running[number] = _start(work)
                 else:
-                    log.error("Reader %s died %d times; its range goes on in chunk mode", work.holder, STARTS)
+                    log.error("Reader %s died %d times; its range goes on in chunk mode", work.run.holder, STARTS)
             time.sleep(0.1)
     finally:
         for process in running.values():
@@ -190,7 +178,7 @@ def _start(work: _Work) -> subprocess.Popen[bytes]:
         process.stdin.write(len(given).to_bytes(8, "big") + given)
         process.stdin.flush()
     except BrokenPipeError:
-        log.warning("Reader %s died before it began", work.holder)
+        log.warning("Reader %s died before it began", work.run.holder)
     return process
 
 
@@ -220,15 +208,7 @@ def serve() -> None:
     Thread(target=_end_with, args=(given.fileno(),), daemon=True).start()
     outcome: ReadResult | TidemarkError
     try:
-        outcome = quotes_nothing()(read_chunks)(
-            work.config,
-            source=work.source,
-            ledger=work.ledger,
-            run_id=work.run_id,
-            holder=work.holder,
-            salt=work.salt,
-            imported=work.imported,
-        )
+        outcome = quotes_nothing()(read_chunks)(work.run, imported=work.imported)
     except UnexpectedError as error:
         log.error("%s%s", "".join(traceback.format_tb(error.__traceback__)), error)
         raise SystemExit(1) from None

@@ -22,9 +22,9 @@ from psycopg import sql
 
 from tidemark.backfill import sessions
 from tidemark.backfill.chunk_rows import ChunkRows
-from tidemark.config import PipelineConfig
 from tidemark.formats.manifest import StagedFile
 from tidemark.names import TableName
+from tidemark.run import Run
 from tidemark.source import keyset
 from tidemark.source.keyset import TableToRead
 from tidemark.staging.chunk_writer import ChunkWriter
@@ -51,13 +51,12 @@ def read(
     wanted: TableToRead,
     rows: ChunkRows,
     *,
-    source: str,
-    config: PipelineConfig,
+    run: Run,
     store: Store,
     readers: int,
 ) -> tuple[StagedFile, ...]:
     """Write all of the table's rows and return the files; what was counted is added to `rows`. `conn` is in the chunk's
-    transaction, the table locked; `source` is where further sessions connect to."""
+    transaction, the table locked; further ones connect to the run's source."""
     stretches = list(_stretches(conn, wanted, STRETCH_PAGES))
     if readers < 2 or len(stretches) < 2:
         rows.copy(keyset.whole_query(wanted))
@@ -72,7 +71,7 @@ def read(
     def work(number: int) -> ChunkRows:
         writer = ChunkWriter(store, rows.writer.folder, rows.schema, first=number, step=readers)
         try:
-            with sessions.connect(source, config) as own, own.transaction():
+            with sessions.connect(run.source, run.config) as own, own.transaction():
                 at_work.append(own)
                 for setting in sessions.CHUNK_SETTINGS:
                     own.execute(setting)

@@ -20,7 +20,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import psycopg
@@ -31,7 +30,7 @@ from tidemark.backfill import sessions
 from tidemark.backfill.chunk_reading import KEY_REORDERED
 from tidemark.backfill.wanted import wanted
 from tidemark.capture import generation
-from tidemark.config import PipelineConfig, TableRule
+from tidemark.config import TableRule
 from tidemark.errors import (
     BackfillIsOpen,
     BackfillIsRead,
@@ -51,6 +50,7 @@ from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.tables import TableRow
 from tidemark.lsn import WalPoint
 from tidemark.names import TableName
+from tidemark.run import Run
 from tidemark.source import catalog, keyset
 from tidemark.source.catalog import CapturedTable
 from tidemark.source.keyset import TableToRead
@@ -118,62 +118,52 @@ class _Prepared:
 
 
 def plan(
-    config: PipelineConfig,
+    run: Run,
     *,
-    source: str,
-    ledger: str,
-    run_id: str,
-    holder: str,
     request: BackfillRequest,
     reader_wait_s: float = READER_WAIT_S,
-    now: Callable[[], datetime] = lambda: datetime.now(UTC),
     token: Callable[[], str] = lambda: secrets.token_hex(4),
 ) -> list[Backfill]:
-    """The run's open backfills, by table; empty where nothing is wanted. `source` and `ledger` are connection strings.
+    """The run's open backfills, by table; empty where nothing is wanted.
 
     Raises CaptureNotBegun, BackfillTablesUnknown, RowFilterInvalid, BackfillRefused, BackfillIsOpen, BackfillIsRead or
     JoinHorizonBlocked; then nothing was opened but what an earlier try of this run had.
     """
+    config = run.config
     with (
-        open_ledger(ledger, config.pipeline, config.application_name) as book,
-        sessions.connect(source, config) as source_conn,
+        open_ledger(run.ledger, config.pipeline, config.application_name) as book,
+        sessions.connect(run.source, config) as source_conn,
         postgres_session.outages(),
     ):
         migrations.require(book.connection)
         pipeline_files.require(book, config.digest)
-        planner = _Planner(config, source_conn, book, ledger, run_id, holder, request, reader_wait_s)
-        return planner.plan(now, token)
+        return _Planner(run, source_conn, book, request, reader_wait_s).plan(token)
 
 
 class _Planner:
     def __init__(
         self,
-        config: PipelineConfig,
+        run: Run,
         source: psycopg.Connection[Any],
         ledger: Ledger,
-        ledger_conninfo: str,
-        run_id: str,
-        holder: str,
         request: BackfillRequest,
         reader_wait_s: float,
     ) -> None:
-        self._config = config
+        self._run = run
+        self._config = run.config
         self._source = source
         self._ledger = ledger
-        self._ledger_conninfo = ledger_conninfo
-        self._run_id = run_id
-        self._holder = holder
         self._request = request
         self._wait_ends = time.monotonic() + reader_wait_s
         self._reordered: dict[str, str] = {}  # table -> its open backfill, whose ranges are of another order
 
-    def plan(self, now: Callable[[], datetime], token: Callable[[], str]) -> list[Backfill]:
+    def plan(self, token: Callable[[], str]) -> list[Backfill]:
         config, request = self._config, self._request
         opened = self._settled()
         for closed in backfills.close_idle(self._ledger, config.bounds.backfill_idle_s):
             log.warning("Closed the backfill %s of %s: %s", closed.backfill, closed.table, closed.state_reason)
         wishes = self._wishes()
-        own = {b.table: b for b in backfills.of_run(self._ledger, self._run_id) if b.state != "closed"}
+        own = {b.table: b for b in backfills.of_run(self._ledger, self._run.run_id) if b.state != "closed"}
         to_open: list[_Wish] = []
         for wish in wishes:
             if wish.table not in own and not self._goes_on(wish):
@@ -185,13 +175,13 @@ class _Planner:
             wish = ready.wish
             backfill = Backfill(
                 pipeline=config.pipeline,
-                backfill=f"{now():%Y%m%dT%H%M%S}-{token()}",
+                backfill=f"{self._run.now():%Y%m%dT%H%M%S}-{token()}",
                 table=wish.table,
                 generation=opened,
                 mode=wish.mode,
                 row_filter=wish.row_filter,
                 chunk_rows=request.chunk_rows or config.bounds.chunk_rows,
-                run_id=self._run_id,
+                run_id=self._run.run_id,
                 snapshot=ready.snapshot,
                 timeline=ready.seen.timeline,
                 snapshot_lsn=ready.seen.lsn,
@@ -216,7 +206,7 @@ class _Planner:
                 counted(ready.estimated_rows, "row"),
                 counted(len(ready.ranges), "range"),
             )
-        return [b for b in backfills.of_run(self._ledger, self._run_id) if b.state == "open"]
+        return [b for b in backfills.of_run(self._ledger, self._run.run_id) if b.state == "open"]
 
     # --- settle -------------------------------------------------------------------------------------------------------
 
@@ -263,9 +253,7 @@ class _Planner:
         if request.row_filter is not None or request.keys or request.mode == "keys":
             raise BackfillRefused(table="no table", reason="a filter and keys are those of tables that the form names")
         was_open = backfills.all_open(self._ledger)
-        asked = {
-            one.table: (one.mode, tuple(one.keys or ())) for one in wanted(self._config, ledger=self._ledger_conninfo)
-        }
+        asked = {one.table: (one.mode, tuple(one.keys or ())) for one in wanted(self._run)}
         for known in was_open:
             # What seems to be read may have been read by the dead: `_goes_on` waits for their leases to end.
             if not chunks.all_read(self._ledger, known.backfill):
@@ -346,7 +334,7 @@ class _Planner:
         if known is None:
             # One that ended since it was looked for: what the table still needs, the next run sees.
             return wish.was_open and wish.table not in self._reordered
-        if known.run_id == self._run_id:
+        if known.run_id == self._run.run_id:
             return True
         if self._request.replace and wish.explicit:
             return False
@@ -370,7 +358,7 @@ class _Planner:
             self._close(known, KEY_REORDERED)
             return True
         log.info("Going on with the backfill %s of %s", known.backfill, wish.table)
-        return backfills.adopt(self._ledger, known.backfill, self._run_id) or not wish.explicit
+        return backfills.adopt(self._ledger, known.backfill, self._run.run_id) or not wish.explicit
 
     def _difference(self, known: Backfill, wish: _Wish) -> str | None:
         if known.mode != wish.mode:
@@ -407,12 +395,12 @@ class _Planner:
 
     def _close_replaced(self, wish: _Wish) -> None:
         known = backfills.open_of(self._ledger, wish.table)
-        if known is None or known.run_id == self._run_id:
+        if known is None or known.run_id == self._run.run_id:
             return
         if self._request.replace and wish.explicit:
-            self._close(known, f"replaced by run {self._run_id}")
+            self._close(known, f"replaced by run {self._run.run_id}")
         elif self._reordered.get(wish.table) == known.backfill:
-            self._close(known, f"{KEY_REORDERED}; run {self._run_id} begins anew")
+            self._close(known, f"{KEY_REORDERED}; run {self._run.run_id} begins anew")
 
     def _close(self, known: Backfill, reason: str) -> None:
         log.warning("Closed the backfill %s of %s: %s", known.backfill, known.table, reason)

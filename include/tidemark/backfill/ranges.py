@@ -27,7 +27,6 @@ from tidemark.backfill import sessions
 from tidemark.backfill.chunk_reading import ChunkRead, ChunkReader, TableLost
 from tidemark.backfill.chunk_size import next_chunk_rows
 from tidemark.backfill.sessions import ImportedSnapshot, SnapshotUnfit
-from tidemark.config import PipelineConfig
 from tidemark.errors import (
     JoinHorizonAhead,
     KeyValueUnfit,
@@ -46,6 +45,7 @@ from tidemark.ledger.backfills import Backfill, Key
 from tidemark.ledger.chunks import Range, ReadChunk
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.leases import Lease
+from tidemark.run import Run
 from tidemark.source import wal_messages
 from tidemark.source.slot import read_server
 from tidemark.staging.store import Store
@@ -66,25 +66,16 @@ class ReadResult:
         return ReadResult(self.chunks + other.chunks, self.rows + other.rows, self.ranges + other.ranges)
 
 
-def read_chunks(
-    config: PipelineConfig,
-    *,
-    source: str,
-    ledger: str,
-    run_id: str,
-    holder: str,
-    salt: bytes | None = None,
-    imported: ImportedSnapshot | None = None,
-) -> ReadResult:
-    """Read the run's free ranges, one after another, until none is left. `source` and `ledger` are connection strings.
+def read_chunks(run: Run, *, imported: ImportedSnapshot | None = None) -> ReadResult:
+    """Read the run's free ranges, one after another, until none is left.
 
     Any number of these may run at once. With a snapshot that another session exports, only backfills of mode
     `exported_snapshot` are read, under that snapshot, as long as it lives. What keeps one table from being read is
     raised at the end, when the others are read (R6).
     """
-    with open_ledger(ledger, config.pipeline, config.application_name) as book:
+    with open_ledger(run.ledger, run.pipeline, run.config.application_name) as book:
         migrations.require(book.connection)
-        reader = _RangeReader(config, source, ledger, book, run_id, holder, salt, imported)
+        reader = _RangeReader(run, book, imported)
         while reader.next_range():
             pass
         if reader.failed:
@@ -95,40 +86,26 @@ def read_chunks(
 class _RangeReader:
     """Takes ranges and walks them. Chunk sizes are kept per backfill, from range to range."""
 
-    def __init__(
-        self,
-        config: PipelineConfig,
-        source: str,
-        ledger: str,
-        ledger_conn: Ledger,
-        run_id: str,
-        holder: str,
-        salt: bytes | None,
-        imported: ImportedSnapshot | None,
-    ) -> None:
+    def __init__(self, run: Run, ledger: Ledger, imported: ImportedSnapshot | None) -> None:
         self.result = ReadResult()
         self.failed: dict[str, TidemarkError] = {}  # by backfill
         self._imported = imported
         self._without_snapshot: set[str] = set()
-        self._config = config
-        self._source = source
-        self._ledger_conninfo = ledger
-        self._ledger = ledger_conn
-        self._run_id = run_id
-        self._holder = holder
-        self._salt = salt
-        self._store = Store(config.lake)
+        self._run = run
+        self._config = run.config
+        self._ledger = ledger
+        self._store = Store(run.config.lake)
         self._sizes: dict[str, int] = {}
 
     def next_range(self) -> bool:
         """Read the next free range to its end, or as far as it goes; False where no range is free."""
-        for part in chunks.free_ranges(self._ledger, self._run_id, self._holder):
+        for part in chunks.free_ranges(self._ledger, self._run.run_id, self._run.holder):
             if part.backfill in self.failed:
                 continue
             with ExitStack() as stack:
                 try:
                     lease = stack.enter_context(
-                        leases.hold(self._ledger_conninfo, self._config.pipeline, part.lease, self._holder)
+                        leases.hold(self._run.ledger, self._config.pipeline, part.lease, self._run.holder)
                     )
                 except LeaseTaken:
                     continue
@@ -145,7 +122,7 @@ class _RangeReader:
         return False
 
     def _range(self, backfill: Backfill, part: Range, lease: Lease) -> None:
-        with sessions.connect(self._source, self._config) as conn, postgres_session.outages():
+        with sessions.connect(self._run.source, self._config) as conn, postgres_session.outages():
             server = read_server(conn)  # refuses a standby, before anything is written
             if server.timeline != backfill.timeline:
                 raise TimelineNotFollowed(
@@ -154,12 +131,10 @@ class _RangeReader:
                     followed=backfill.timeline,
                 )
             reader = ChunkReader(
-                self._config,
-                source=self._source,
+                self._run,
                 conn=conn,
                 ledger=self._ledger,
                 store=self._store,
-                salt=self._salt,
                 imported=None if backfill.backfill in self._without_snapshot else self._imported,
                 sub_readers=self._config.bounds.readers,
             )
@@ -251,7 +226,7 @@ class _RangeReader:
             )
         size = f"{counted(read.rows, 'row')} in {duration(read.seconds)}"
         log.info("Chunk %s of %s: %s", part.chunk, backfill.table, size)
-        for progress in chunks.progress(self._ledger, self._run_id):
+        for progress in chunks.progress(self._ledger, self._run.run_id):
             if progress.backfill == backfill.backfill:
                 log.info("%s", progress)
 

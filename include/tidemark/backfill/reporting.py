@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from tidemark.config import PipelineConfig
 from tidemark.errors import BackfillClosed, BackfillNotApplied
 from tidemark.ledger import backfills, chunks, migrations, tables
 from tidemark.ledger.backfills import Backfill
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.lsn import Lsn
+from tidemark.run import Run
 from tidemark.wording import counted, plural
 
 COUNTS: Final = ("inserted", "repaired", "unchanged", "overtaken")
@@ -88,30 +88,30 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, Lsn) else value
 
 
-def report(config: PipelineConfig, *, ledger: str, run_id: str) -> BackfillReport:
+def report(run: Run) -> BackfillReport:
     """What the run's backfills did. Raises `BackfillNotApplied` (RETRY) while one is open, and else `BackfillClosed`
     where one was closed before it was applied."""
-    with open_ledger(ledger, config.pipeline) as book:
+    with open_ledger(run.ledger, run.pipeline) as book:
         migrations.require(book.connection)
         with book.transaction():
             book.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            ours = backfills.of_run(book, run_id)
+            ours = backfills.of_run(book, run.run_id)
             pending = [_pending(book, b) for b in ours if b.state == "open"]
             if pending:
-                raise BackfillNotApplied(run_id=run_id, pending="; ".join(pending))
+                raise BackfillNotApplied(run_id=run.run_id, pending="; ".join(pending))
             closed = [_closed(book, b) for b in ours if b.state == "closed"]
             if closed:
-                raise BackfillClosed(run_id=run_id, closed="; ".join(closed))
-            return BackfillReport(run_id, tuple(_table(book, b) for b in ours))
+                raise BackfillClosed(run_id=run.run_id, closed="; ".join(closed))
+            return BackfillReport(run.run_id, tuple(_table(book, b) for b in ours))
 
 
-def how_far(config: PipelineConfig, *, ledger: str, run_id: str) -> list[str]:
+def how_far(run: Run) -> list[str]:
     """Per open backfill of the run a line on what is read and which ranges are filled."""
-    with open_ledger(ledger, config.pipeline) as book:
+    with open_ledger(run.ledger, run.pipeline) as book:
         migrations.require(book.connection)
         return [
             f"{now}; {filled_ranges(book, now.backfill)}"
-            for now in chunks.progress(book, run_id)
+            for now in chunks.progress(book, run.run_id)
             if now.state == "open"
         ]
 

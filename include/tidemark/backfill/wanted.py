@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tidemark.config import PipelineConfig
 from tidemark.formats.result import MAX_HOLE_KEYS
 from tidemark.ledger import backfills, chunks, migrations, tables
 from tidemark.ledger.backfills import Backfill, Key, Mode
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.tables import TableRow
+from tidemark.run import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +32,11 @@ class Wanted:
     reason: str
 
 
-def wanted(config: PipelineConfig, *, ledger: str, quiet_s: float = 0.0) -> list[Wanted]:
+def wanted(run: Run, *, quiet_s: float = 0.0) -> list[Wanted]:
     """What a backfill run should take, by table. A table whose join no capture run has judged yet, as after it was
     begun anew, is not among them. Tables of which a backfill was begun, adopted or read on within the
     last `quiet_s` seconds are left out: a run that fails at once is not repeated at once."""
-    with open_ledger(ledger, config.pipeline) as book:
+    with open_ledger(run.ledger, run.pipeline) as book:
         migrations.require(book.connection)
         quiet = backfills.tables_tried_within(book, quiet_s)
         found = [

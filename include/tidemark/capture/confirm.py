@@ -25,6 +25,7 @@ from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import SLOT, Lease
 from tidemark.lsn import Lsn
+from tidemark.run import Run
 from tidemark.source import slot as slots
 from tidemark.source.slot_use import take_when_free
 from tidemark.waits import saying
@@ -47,22 +48,14 @@ class ConfirmResult:
     held_back_by: tuple[str, ...]
 
 
-def confirm(
-    config: PipelineConfig,
-    *,
-    source: str,
-    ledger: str,
-    holder: str,
-    busy_wait_s: float = BUSY_WAIT_S,
-    wait_s: float = 0.0,
-) -> ConfirmResult:
+def confirm(run: Run, *, busy_wait_s: float = BUSY_WAIT_S, wait_s: float = 0.0) -> ConfirmResult:
     """Confirm what the ledger says is applied everywhere. Takes the lease `slot`, for which it waits up to `wait_s`.
 
     Raises `GenerationMissing`, `GenerationStale`, `ConfirmFailed`, `SlotBusy`, `LeaseTaken` or a slot's error.
     """
     with (
-        leases.hold(ledger, config.pipeline, SLOT, holder, wait_s=wait_s) as lease,
-        open_ledger(ledger, config.pipeline) as book,
+        leases.hold(run.ledger, run.pipeline, SLOT, run.holder, wait_s=wait_s) as lease,
+        open_ledger(run.ledger, run.pipeline) as book,
     ):
         migrations.require(book.connection)
         with book.transaction():
@@ -71,32 +64,27 @@ def confirm(
             position = positions.confirmable(book)
             held_back_by = tuple(positions.held_back_by(book))
         failpoints.reach("confirm.before_confirm")
-        result = _move(config, source, book, lease, generation, position, held_back_by, busy_wait_s)
+        before, after = _move(run, book, lease, generation, position, busy_wait_s)
         failpoints.reach("confirm.after_confirm")
-    return result
+    return ConfirmResult(before, after, generation.staged_lsn, held_back_by)
 
 
-def confirm_up_to_staged(
-    config: PipelineConfig, *, source: str, ledger: str, lease: Lease, busy_wait_s: float = BUSY_WAIT_S
-) -> ConfirmResult:
+def confirm_up_to_staged(run: Run, *, lease: Lease, busy_wait_s: float = BUSY_WAIT_S) -> ConfirmResult:
     """The valve (R3): confirm what is staged, applied or not; the drain calls it under its own lease `slot`."""
-    with open_ledger(ledger, config.pipeline) as book:
+    with open_ledger(run.ledger, run.pipeline) as book:
         generation = generations.required(book)
-        return _move(config, source, book, lease, generation, generation.staged_lsn, (), busy_wait_s)
+        staged = generation.staged_lsn
+        before, after = _move(run, book, lease, generation, staged, busy_wait_s)
+    return ConfirmResult(before, after, staged, ())
 
 
 def _move(
-    config: PipelineConfig,
-    source: str,
-    book: Ledger,
-    lease: Lease,
-    generation: Generation,
-    position: Lsn,
-    held_back_by: tuple[str, ...],
-    busy_wait_s: float,
-) -> ConfirmResult:
+    run: Run, book: Ledger, lease: Lease, generation: Generation, position: Lsn, busy_wait_s: float
+) -> tuple[Lsn, Lsn]:
+    """The slot's confirmed LSN before and after."""
+    config = run.config
     with postgres_session.connect(
-        source, application_name=config.application_name, statement_timeout_s=ADVANCE_TIMEOUT_S
+        run.source, application_name=config.application_name, statement_timeout_s=ADVANCE_TIMEOUT_S
     ) as connection:
         if config.slot != generation.slot:
             # The position is that of another slot, and this one may be somebody else's.
@@ -117,7 +105,7 @@ def _move(
                     slot=config.slot, position_lsn=position, confirmed_lsn=after, staged_lsn=generation.staged_lsn
                 )
             generations.note_source(book, lease, generation.number, confirmed_lsn=position)
-    return ConfirmResult(before=before, after=after, staged=generation.staged_lsn, held_back_by=held_back_by)
+    return before, after
 
 
 def _advance(

@@ -16,10 +16,7 @@ from __future__ import annotations
 
 import logging
 import math
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
 
@@ -29,7 +26,7 @@ from tidemark import postgres_session
 from tidemark.capture import confirm, generation
 from tidemark.capture.claims import Claims, Watermarks, claims_of, emit_again
 from tidemark.capture.guarding import GuardBook, Guarding
-from tidemark.capture.open_batch import OpenBatch, Staged, end_of_batch
+from tidemark.capture.open_batch import Held, OpenBatch, Staged, end_of_batch
 from tidemark.capture.relations import Catalog, Schemas, catalogue_marks, passed_over_marks, unfit_key
 from tidemark.config import PipelineConfig, TableRule
 from tidemark.errors import DrainStalled
@@ -43,6 +40,7 @@ from tidemark.ledger.leases import Lease
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
 from tidemark.pgoutput.decoder import DecodedBlock, Decoder
+from tidemark.run import Run
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import TableSchema
 from tidemark.source import catalog, slot
@@ -50,7 +48,7 @@ from tidemark.source.publication import lock_bounded
 from tidemark.source.replication import XLOG_HEADER_BYTES, ReplicationStream, sent_by, why_silent
 from tidemark.source.slot_use import take_when_free
 from tidemark.source.wal_messages import emit_heartbeat
-from tidemark.staging.abandoned import abandoned
+from tidemark.staging.abandoned import abandoned, read_name
 from tidemark.staging.store import Store
 from tidemark.waits import Wait
 from tidemark.wording import counted, duration
@@ -78,37 +76,26 @@ class DrainResult:
     skipped_messages: int = 0
 
 
-def drain(
-    config: PipelineConfig,
-    *,
-    source: str,
-    ledger: str,
-    run_id: str,
-    holder: str,
-    salt: bytes | None = None,
-    run_s: float | None = None,
-    wait_s: float = 0.0,
-    clock: Callable[[], float] = time.monotonic,
-    now: Callable[[], datetime] = lambda: datetime.now(UTC),
-) -> DrainResult:
+def drain(run: Run, *, run_s: float | None = None, wait_s: float = 0.0) -> DrainResult:
     """Stage everything up to this run's heartbeat, or as much as `run_s` (default: the pipeline's) allows.
 
     The lease `slot` is waited for up to `wait_s`: a drain of the pipeline's other DAG may hold it.
 
-    `source` and `ledger` are connection strings. A run that has registered a heartbeat of its own is done: its
+    A run that has registered a heartbeat of its own is done: its
     batches are returned and nothing else happens, unless a chunk is unclaimed: then it goes on to a heartbeat of this
     try.
     """
-    with open_ledger(ledger, config.pipeline, config.application_name) as book:
+    config = run.config
+    with open_ledger(run.ledger, config.pipeline, config.application_name) as book:
         migrations.require(book.connection)
-        done = _of_run(book, config, run_id)
-        if _is_done(book, config, done):
-            leases.give_back_of_dead_try(book, leases.SLOT, holder)
+        done = _of_run(book, run.run_id)
+        if _is_done(book, done):
+            leases.give_back_of_dead_try(book, leases.SLOT, run.holder)
             return done
         with (
-            leases.hold(ledger, config.pipeline, leases.SLOT, holder, wait_s=wait_s) as lease,
+            leases.hold(run.ledger, config.pipeline, leases.SLOT, run.holder, wait_s=wait_s) as lease,
             postgres_session.connect(
-                source, application_name=config.application_name, lock_timeout_s=config.bounds.lock_timeout_s
+                run.source, application_name=config.application_name, lock_timeout_s=config.bounds.lock_timeout_s
             ) as source_conn,
             postgres_session.outages(),
         ):
@@ -116,31 +103,20 @@ def drain(
             pipeline_files.require(book, config.digest)
             store = Store(config.lake)
             open_generation = generation.settle(config, source_conn, book, store, lease)
-            done = _of_run(book, config, run_id)
-            if _is_done(book, config, done):
+            done = _of_run(book, run.run_id)
+            if _is_done(book, done):
                 return done  # staged by an earlier try that died before it could register
             if _valve(config, source_conn, open_generation.staged_lsn):
-                confirm.confirm_up_to_staged(config, source=source, ledger=ledger, lease=lease)
+                confirm.confirm_up_to_staged(run, lease=lease)
             _remove_abandoned(config, source_conn, book, store, open_generation.number)
-            with _open_stream(config, source, source_conn, book, lease, open_generation) as stream:
+            with _open_stream(run, source_conn, book, lease, open_generation) as stream:
                 generation.still_continues(source_conn, open_generation)
-                run = _Run(
-                    config,
-                    source_conn,
-                    book,
-                    store,
-                    lease,
-                    open_generation,
-                    run_id=run_id,
-                    salt=salt,
-                    clock=clock,
-                    now=now,
-                )
-                run.until_heartbeat(stream, config.bounds.run_s if run_s is None else run_s)
-        return _of_run(book, config, run_id)
+                draining = _Draining(run, source_conn, book, store, lease, open_generation)
+                draining.until_heartbeat(stream, config.bounds.run_s if run_s is None else run_s)
+        return _of_run(book, run.run_id)
 
 
-def _of_run(ledger: Ledger, config: PipelineConfig, run_id: str) -> DrainResult:
+def _of_run(ledger: Ledger, run_id: str) -> DrainResult:
     """What the run has registered so far."""
     own = batches.of_run(ledger, run_id)
     known = ledger_generations.current(ledger)
@@ -153,7 +129,7 @@ def _of_run(ledger: Ledger, config: PipelineConfig, run_id: str) -> DrainResult:
     )
 
 
-def _is_done(ledger: Ledger, config: PipelineConfig, done: DrainResult) -> bool:
+def _is_done(ledger: Ledger, done: DrainResult) -> bool:
     return done.reached_target and not chunks.unclaimed(ledger)
 
 
@@ -184,15 +160,17 @@ def _remove_abandoned(
     number: int,
 ) -> None:
     """Remove the folders of attempts that ended without registering them (R4). Only the open generation's: what an
-    older one left may be evidence."""
+    older one left may be evidence. Nor what begins below the slot's position: no later drain than the next one leaves
+    any there, but for what an attempt writes after it was replaced, which is covered, and the maintenance's."""
     home = layout.generation_folder(config.pipeline, number)
-    folders = store.list(home)
-    if not folders:
-        return
     _, confirmed = slot.usable(source_conn, config.slot)
+    # The names sort by their start; what is not above has been looked at by the runs before.
+    folders = store.list(home, confirmed.hex16)
+    if not any(map(read_name, folders)):
+        return
     garbage = abandoned(
         folders,
-        registered=[(b.start_lsn, b.end_lsn, b.attempt) for b in batches.after(ledger_conn, number, Lsn(0))],
+        registered=[(b.start_lsn, b.end_lsn, b.attempt) for b in batches.after(ledger_conn, number, confirmed)],
         has_ended=lambda attempt: leases.ended(ledger_conn, attempt),
         confirmed=confirmed,
     )
@@ -202,18 +180,18 @@ def _remove_abandoned(
 
 
 def _open_stream(
-    config: PipelineConfig,
-    source: str,
+    run: Run,
     source_conn: psycopg.Connection[Any],
     ledger_conn: Ledger,
     lease: Lease,
     start: ledger_generations.Generation,
 ) -> ReplicationStream:
     """Start streaming at what is staged. Raises SlotBusy where the slot stays in use."""
+    config = run.config
 
     def start_streaming() -> ReplicationStream:
         return ReplicationStream(
-            source,
+            run.source,
             application_name=config.application_name,
             slot=config.slot,
             publication=config.publication,
@@ -242,32 +220,26 @@ def _reply_lsn(config: PipelineConfig, source_conn: psycopg.Connection[Any], led
 # --- the run ----------------------------------------------------------------------------------------------------------
 
 
-class _Run:
+class _Draining:
     """Everything between the first message and the heartbeat."""
 
     def __init__(
         self,
-        config: PipelineConfig,
+        run: Run,
         source_conn: psycopg.Connection[Any],
         ledger_conn: Ledger,
         store: Store,
         lease: Lease,
         open_generation: ledger_generations.Generation,
-        *,
-        run_id: str,
-        salt: bytes | None,
-        clock: Callable[[], float],
-        now: Callable[[], datetime],
     ) -> None:
+        config = run.config
+        self._run = run
         self._config = config
         self._source = source_conn
         self._ledger = ledger_conn
         self._store = store
         self._lease = lease
         self._generation = open_generation
-        self._run_id = run_id
-        self._clock = clock
-        self._now = now
         self._server = slot.read_server(source_conn)
         # Read under the lease `slot`: until this run ends, no table joins and none leaves.
         self._passed_over = table_errors.passed_over(ledger_conn)
@@ -284,7 +256,7 @@ class _Run:
         self._fingerprints, self._changed, self._marks = self._read_fingerprints()
         self._next_xid = _next_xid(source_conn)
         self._decoder = Decoder(
-            self._schemas.schema_for, open_generation.number, salt, self._next_xid, self._guarding.is_guarded
+            self._schemas.schema_for, open_generation.number, run.salt, self._next_xid, self._guarding.is_guarded
         )
         self._watermarks = Watermarks(config.pipeline, open_generation.number, lambda: chunks.awaited(ledger_conn))
         emit_again(source_conn, ledger_conn, open_generation.number)
@@ -296,7 +268,7 @@ class _Run:
     def until_heartbeat(self, stream: ReplicationStream, run_s: float) -> None:
         """Read, decode, stage and register; ends when the heartbeat is registered or, at the
         end of a batch, `run_s` is over."""
-        ends_at = self._clock() + run_s
+        ends_at = self._run.clock() + run_s
         block_bytes = min(BLOCK_BYTES, self._config.bounds.batch_bytes)
         try:
             going_on = True
@@ -323,15 +295,10 @@ class _Run:
                 self._heartbeat_commit = message.commit_lsn
         while True:
             batch = self._batch
-            end_lsn = end_of_batch(
-                block,
-                size,
-                bounds=self._config.bounds,
-                rows_before=batch.rows,
-                size_before=batch.size,
-                open_s=0.0 if batch.opened_at is None else self._clock() - batch.opened_at,
-                heartbeat_commit=self._heartbeat_commit,
-            )
+            open_s = 0.0 if batch.opened_at is None else self._run.clock() - batch.opened_at
+            held = Held(batch.rows, batch.size, open_s)
+            bounds = self._config.bounds
+            end_lsn = end_of_batch(block, size, held, bounds=bounds, heartbeat_commit=self._heartbeat_commit)
             if end_lsn is None:
                 self._add(block, size)
                 return True
@@ -341,7 +308,7 @@ class _Run:
             block, size = above, size - share
             has_heartbeat = self._heartbeat_commit is not None and self._heartbeat_commit < end_lsn
             self._end_batch(end_lsn if has_heartbeat else None)
-            if has_heartbeat or self._clock() >= ends_at:
+            if has_heartbeat or self._run.clock() >= ends_at:
                 return False
 
     def _add(self, block: DecodedBlock, size: int) -> None:
@@ -396,7 +363,6 @@ class _Run:
 
     def _manifest(self, staged: Staged, claims: Claims, heartbeat_lsn: Lsn | None) -> BatchManifest:
         staged_tables = claims.added_to(staged.tables)
-        touched = {table.table for table in staged_tables}
         marks = [*self._marks, *self._schemas.take_renamed()]
         for schema in staged.schemas:
             marks += self._schemas.take_marks(schema)
@@ -407,8 +373,8 @@ class _Run:
             start_lsn=self._batch.start_lsn,
             end_lsn=staged.end_lsn,
             attempt=self._lease.attempt,
-            run_id=self._run_id,
-            created_at=self._now().isoformat(),
+            run_id=self._run.run_id,
+            created_at=self._run.now().isoformat(),
             source=SourceIdentity(
                 system_identifier=self._server.system_identifier,
                 timeline=self._server.timeline,
@@ -425,7 +391,7 @@ class _Run:
             fingerprints={
                 table_id: fingerprint.to_json()
                 for table_id, fingerprint in self._fingerprints.items()
-                if table_id in touched or table_id in self._changed
+                if table_id in self._changed
             },
             marks=tuple(marks),
         )
@@ -443,7 +409,7 @@ class _Run:
 
     def _new_batch(self, start: Lsn) -> OpenBatch:
         folder = layout.batch_folder(self._config.pipeline, self._generation.number, start, self._lease.attempt)
-        return OpenBatch(self._store, folder, start, self._clock)
+        return OpenBatch(self._store, folder, start, self._run.clock)
 
     # --- the catalogue ------------------------------------------------------------------------------------------------
 

@@ -69,13 +69,23 @@ def settle(
     if again:
         log.info("Registered %s again from staging, up to %s", counted(len(again), "batch"), again[-1].end_lsn)
     generation = generations.current(ledger)
+    opening = GenerationFile(
+        pipeline=lease.pipeline,
+        number=0,  # `_open` gives it its own
+        system_identifier=server.system_identifier,
+        timeline=server.timeline,
+        slot=slot.name,
+        start_lsn=confirmed_lsn,
+        opened_at=now().isoformat(),
+        reason=f'the slot "{slot.name}" is read from {confirmed_lsn} on',
+    )
     if generation is None:
-        reason = f'the slot "{slot.name}" is read from {confirmed_lsn} on'
-        return _open(ledger, store, lease, server, slot, confirmed_lsn, reason, None, now())
+        return _open(ledger, store, lease, opening)
     gone = _what_is_gone(source, server, slot, confirmed_lsn, generation)
     if gone is not None:
         reason, error = gone
-        generation = _open(ledger, store, lease, server, slot, confirmed_lsn, reason, error, now())
+        opening = replace(opening, reason=reason, backfill_kind=tables.GAP, error=error.to_json())
+        generation = _open(ledger, store, lease, opening)
     else:
         if server.timeline != generation.timeline:
             _follow(source, ledger, lease, server, generation)
@@ -186,18 +196,9 @@ def _lost_by_promotion(
     return None
 
 
-def _open(
-    ledger: Ledger,
-    store: Store,
-    lease: Lease,
-    server: Server,
-    slot: SlotState,
-    start_lsn: Lsn,
-    reason: str,
-    error: TidemarkError | None,
-    now: datetime,
-) -> Generation:
-    """Write generation.json, then the ledger's row. A death in between is caught up by `register_again`.
+def _open(ledger: Ledger, store: Store, lease: Lease, opening: GenerationFile) -> Generation:
+    """Give it the next number, write generation.json, then the ledger's row. A death in between is caught up by
+    `register_again`.
 
     The lease stays locked from before the file is written: an attempt that was overtaken since it looked writes
     nothing, and one that takes over sees file and row, or neither.
@@ -206,20 +207,9 @@ def _open(
         lease.check(ledger, SLOT)
         known = generations.current(ledger)
         number = 1 + max([0 if known is None else known.number, *staged_generations(store, lease.pipeline)])
-        opening = GenerationFile(
-            pipeline=lease.pipeline,
-            number=number,
-            system_identifier=server.system_identifier,
-            timeline=server.timeline,
-            slot=slot.name,
-            start_lsn=start_lsn,
-            opened_at=now.isoformat(),
-            reason=reason,
-            backfill_kind=None if error is None else tables.GAP,
-            error=None if error is None else error.to_json(),
-        )
+        opening = replace(opening, number=number)
         path = layout.generation_file(lease.pipeline, number)
         store.write_atomic(path, opening.to_json().encode())
         store.sync_folders(layout.generation_folder(lease.pipeline, number))
-        log.info("Opening generation %d of pipeline %s: %s", number, lease.pipeline, reason)
+        log.info("Opening generation %d of pipeline %s: %s", number, lease.pipeline, opening.reason)
         return generations.open_generation(ledger, lease, opening)

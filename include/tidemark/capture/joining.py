@@ -84,7 +84,7 @@ def join(
             backfill = (joins.EXISTING_ROWS, "it had rows before it was captured")
         table_id = str(table.table)
         if (row is None or row.fingerprint is None) and table_id in prints:
-            ledger_tables.keep_fingerprint(survey.ledger, table_id, prints[table_id].to_json())
+            ledger_tables.keep_fingerprints(survey.ledger, {table_id: prints[table_id].to_json()})
         joins.join(survey.ledger, table_id, horizon, seen, backfill=backfill)
     survey.note("tables", f"Capturing {listed(table.table for table, _ in newcomers)}")
 

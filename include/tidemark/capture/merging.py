@@ -14,7 +14,7 @@ Spark's success costs nothing: positions in the ledger only rise, and those in D
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -34,6 +34,7 @@ from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.leases import hold, of_table
 from tidemark.ledger.plans import RecordedPlan
 from tidemark.lsn import Lsn
+from tidemark.run import Run
 from tidemark.schema.evolution import Verdict, compare_schemas
 from tidemark.schema.table import TableSchema
 from tidemark.staging.store import Store
@@ -74,30 +75,29 @@ class Ingested:
     tables: tuple[IngestedTable, ...] = field(default=())
 
 
-def make_plan(config: PipelineConfig, *, ledger: str, holder: str, run_id: str) -> MergePlan | None:
+def make_plan(run: Run) -> MergePlan | None:
     """Write a plan for everything staged and not applied; None where there is nothing. See `leased_plan`."""
-    with leased_plan(config, ledger=ledger, holder=holder, run_id=run_id) as plan:
+    with leased_plan(run) as plan:
         return plan
 
 
 @contextmanager
-def leased_plan(
-    config: PipelineConfig, *, ledger: str, holder: str, run_id: str, wait_s: float = 0.0
-) -> Iterator[MergePlan | None]:
+def leased_plan(run: Run, *, wait_s: float = 0.0) -> Iterator[MergePlan | None]:
     """The plan, with the leases of its tables held while the block runs: a second merge waits
     for its turn up to `wait_s`, then raises LeaseTaken.
 
     The leases save work; what keeps two drivers apart is Delta's own conflict check. Parked tables are left out until
     their retry is due. Of several generations the oldest one with anything unapplied is planned; the next plan goes on.
     """
-    with open_ledger(ledger, config.pipeline) as book:
+    config = run.config
+    with open_ledger(run.ledger, config.pipeline) as book:
         wanted = sorted(_to_plan(book, config))
     if not wanted:
         yield None
         return
     with (
-        hold(ledger, config.pipeline, [of_table(table) for table in wanted], holder, wait_s=wait_s) as lease,
-        open_ledger(ledger, config.pipeline) as book,
+        hold(run.ledger, config.pipeline, [of_table(table) for table in wanted], run.holder, wait_s=wait_s) as lease,
+        open_ledger(run.ledger, config.pipeline) as book,
     ):
         # Read again: until the leases were had, another task may have merged some of it.
         todo = {table: parts for table, parts in _to_plan(book, config).items() if table in wanted}
@@ -107,7 +107,7 @@ def leased_plan(
         plan = _plan(book, config, todo, lease.attempt)
         path = layout.plan_file(config.pipeline, plan.plan)
         Store(config.lake).write_atomic(path, plan.to_json().encode())
-        plans.record(book, lease, plan, run_id=run_id, path=path)
+        plans.record(book, lease, plan, run_id=run.run_id, path=path)
         size = f"{counted(len(plan.tables), 'table')}, {counted(sum(table.rows for table in plan.tables), 'change')}"
         log.info("plan %s: %s", plan.plan, size)
         failpoints.reach("merge.after_plan")
@@ -247,12 +247,13 @@ def _only_adds(old: TableSchema, new: TableSchema) -> bool:
 # --- results ----------------------------------------------------------------------------------------------------------
 
 
-def ingest(config: PipelineConfig, *, ledger: str) -> Ingested:
+def ingest(run: Run) -> Ingested:
     """Bring every result that lies beside a plan and is not in the ledger yet into it, oldest plan first."""
+    config = run.config
     store = Store(config.lake)
     found: list[str] = []
     changed: list[IngestedTable] = []
-    with open_ledger(ledger, config.pipeline) as book:
+    with open_ledger(run.ledger, config.pipeline) as book:
         for recorded in plans.not_ingested(book):
             result = _result(store, config.pipeline, recorded)
             if result is None:
@@ -262,8 +263,7 @@ def ingest(config: PipelineConfig, *, ledger: str) -> Ingested:
             with book.transaction():
                 if not plans.ingest(book, result):
                     continue
-                tables.lock(book, [table.table for table in result.tables])
-                changed += [_ingest_table(book, config, result.generation, table) for table in result.tables]
+                changed += _ingest_tables(book, config, result)
             found.append(result.plan)
     if found:
         failpoints.reach("merge.after_ingest")
@@ -292,31 +292,41 @@ def _is_overtaken(ledger: Ledger, recorded: RecordedPlan) -> bool:
     return all((at := applied.get(table)) is not None and at >= end for table, end in recorded.tables.items())
 
 
-def _ingest_table(ledger: Ledger, config: PipelineConfig, generation: int, result: TableResult) -> IngestedTable:
-    before = positions.all_of(ledger, generation).get(result.table)
-    positions.rise(
-        ledger,
-        generation,
-        result.table,
-        history_lsn=result.history_lsn,
-        current_lsn=result.current_lsn,
-    )
-    after = positions.all_of(ledger, generation)[result.table]
+def _ingest_tables(ledger: Ledger, config: PipelineConfig, result: PlanResult) -> list[IngestedTable]:
+    """In few statements whatever the number of tables; but for errors, chunks and backfills, which few tables have."""
+    tables.lock(ledger, [table.table for table in result.tables])
+    reached = {table.table: (table.history_lsn, table.current_lsn) for table in result.tables}
+    risen = positions.rise(ledger, result.generation, reached)
+    tables.succeeded(ledger, {table.table: table.holes for table in result.tables if table.error is None})
+    read = {backfill.table for backfill in backfills.all_open(ledger)}
+    return [
+        _ingest_table(ledger, config, result.generation, table, risen[table.table], read) for table in result.tables
+    ]
+
+
+def _ingest_table(
+    ledger: Ledger,
+    config: PipelineConfig,
+    generation: int,
+    result: TableResult,
+    risen: positions.Rise,
+    being_read: Collection[str],
+) -> IngestedTable:
     parked = False
-    if result.error is None:
-        tables.succeeded(ledger, result.table, result.holes)
-    elif not is_of_no_table(result.error):
+    if result.error is not None and not is_of_no_table(result.error):
         parked = tables.failed(ledger, result.table, result.error, park_after=config.bounds.park_after)
     chunks.keep_results(ledger, result.chunks)
     backfills.keep_swept(ledger, result.swept)
-    ended = backfills.complete(ledger, generation, result.table, after.applied_lsn)
+    ended = None
+    if result.table in being_read:
+        ended = backfills.complete(ledger, generation, result.table, risen.after)
     if ended is not None:
         log.info("Backfill %s of %s is applied, as of %s", ended.backfill, ended.table, ended.complete_lsn)
     return IngestedTable(
         table=result.table,
         generation=generation,
-        before=None if before is None else before.applied_lsn,
-        after=after.applied_lsn,
+        before=risen.before,
+        after=risen.after,
         rows=result.rows,
         holes=result.holes.columns if result.holes else {},
         seconds=result.seconds,

@@ -8,15 +8,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
 from itertools import groupby
 
 from tidemark.capture.merging import Ingested, IngestedTable
-from tidemark.config import PipelineConfig
 from tidemark.ledger import batches
 from tidemark.ledger.connection import open_ledger
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
+from tidemark.run import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +34,15 @@ class MovedTable:
     lag_s: float | None
 
 
-def moved(config: PipelineConfig, ingested: Iterable[Ingested], *, ledger: str, now: datetime) -> list[MovedTable]:
+def moved(run: Run, ingested: Iterable[Ingested]) -> list[MovedTable]:
     """The tables that moved, by id; a table of several results appears once per generation."""
     risen = sorted(
         (table for result in ingested for table in result.tables if table.moved and table.after is not None),
         key=lambda table: (table.table, table.generation),
     )
     found = []
-    with open_ledger(ledger, config.pipeline) as book:
+    now = run.now()
+    with open_ledger(run.ledger, run.pipeline) as book:
         for (table, generation), group in groupby(risen, key=lambda table: (table.table, table.generation)):
             steps = sorted(group, key=_end)
             committed_at = batches.last_committed_at(book, generation, _end(steps[-1]))

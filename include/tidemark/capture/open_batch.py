@@ -136,15 +136,17 @@ class OpenBatch:
         self._transactions.abandon()
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What the open batch holds already, in rows and bytes as received, and since when."""
+
+    rows: int = 0
+    size: int = 0
+    open_s: float = 0.0
+
+
 def end_of_batch(
-    block: DecodedBlock,
-    size: int,
-    *,
-    bounds: Bounds,
-    rows_before: int,
-    size_before: int,
-    open_s: float,
-    heartbeat_commit: Lsn | None,
+    block: DecodedBlock, size: int, held: Held, *, bounds: Bounds, heartbeat_commit: Lsn | None
 ) -> Lsn | None:
     """The end LSN of the commit in `block` at which the batch ends; None if it goes on. Pure."""
     commits = block.commits
@@ -155,15 +157,15 @@ def end_of_batch(
         at = int(np.searchsorted(commits.commit_lsn, int(heartbeat_commit)))
         if at < len(commits) and commits.commit_lsn[at] == int(heartbeat_commit):
             ends.append(at)
-    rows = np.full(len(commits), rows_before, np.int64)
+    rows = np.full(len(commits), held.rows, np.int64)
     for change in block.changes:
         rows += np.searchsorted(change.rows.column("_commit_lsn").to_numpy(), commits.commit_lsn, side="right")
     by_rows = int(np.searchsorted(rows, bounds.batch_rows))
     if by_rows < len(commits):
         ends.append(by_rows)
-    if size_before >= bounds.batch_bytes:
+    if held.size >= bounds.batch_bytes:
         ends.append(0)
-    elif size_before + size >= bounds.batch_bytes or open_s >= bounds.batch_s:
+    elif held.size + size >= bounds.batch_bytes or held.open_s >= bounds.batch_s:
         ends.append(len(commits) - 1)
     return Lsn(int(commits.end_lsn[min(ends)])) if ends else None
 

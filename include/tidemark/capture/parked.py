@@ -19,14 +19,16 @@ from tidemark.ledger import table_errors, tables
 from tidemark.ledger.connection import open_ledger
 from tidemark.ledger.table_errors import TableErrors
 from tidemark.names import TableName
+from tidemark.run import Run
 from tidemark.wording import duration
 
 
-def announce_parked(config: PipelineConfig, *, ledger: str, tell: Callable[[str], None]) -> list[str]:
+def announce_parked(run: Run, *, tell: Callable[[str], None]) -> list[str]:
     """Call `tell` with a message per table that was newly parked or has errors since the last time, and return the
     messages. Raises what `tell` raises."""
+    config = run.config
     messages = []
-    with open_ledger(ledger, config.pipeline) as book:
+    with open_ledger(run.ledger, config.pipeline) as book:
         for row in tables.all_of(book):
             if row.state != "parked" or row.error is None or row.forgotten_at is not None:
                 continue

@@ -16,7 +16,6 @@ that it does not wait for in a bounded way.
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
@@ -32,6 +31,7 @@ from tidemark.capture.joining import join, joining, leaving, look_again_at_marke
 from tidemark.capture.lake_and_spark import log_store_findings, probe, spark_findings
 from tidemark.capture.making import bring_about_publication, make_slot
 from tidemark.capture.survey import STATEMENT_TIMEOUT_S, Survey
+from tidemark.capture.table_findings import InLedger
 from tidemark.config import PipelineConfig
 from tidemark.errors import Move, SlotInvalidated, SlotNotReady, TidemarkError
 from tidemark.findings import Finding, Report, listed
@@ -41,6 +41,7 @@ from tidemark.ledger import tables as ledger_tables
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.leases import SLOT, hold
 from tidemark.names import TableName
+from tidemark.run import Run
 from tidemark.source import column_look, inspection, publication
 from tidemark.source.publication import Matching, Publication
 from tidemark.source.publication_findings import PublicationWork, publication_work
@@ -51,14 +52,11 @@ LEASE_WAIT_S: Final = 10
 
 
 def preflight(
-    config: PipelineConfig,
+    run: Run,
     *,
-    source: str,
-    ledger: str,
     spark_master: str | None = None,
     act: bool = True,
     adopt_slot: bool = False,
-    holder: str | None = None,
     only_new_notes: bool = False,
 ) -> Report:
     """Look at everything, then do what the first run or a changed file needs. Errors are in the report, not raised.
@@ -70,28 +68,29 @@ def preflight(
     that the preflight before this one had too is left out: a schedule's runs are not told the same every five minutes.
     """
     started = time.monotonic()
-    look = _Look(config, source, ledger, act, adopt_slot, holder or f"preflight/{socket.gethostname()}/{os.getpid()}")
-    look.findings += spark_findings(config, spark_master, os.environ)
+    look = _Look(run, act, adopt_slot)
+    look.findings += spark_findings(run.config, spark_master, os.environ)
     look.run("lake", look.lake)
     look.run("ledger", look.ledger_schema)
     look.run("source", look.source)
     if only_new_notes and not look.failed():
         look.run("ledger", look.leave_out_said_notes)
-    return Report.of(config.pipeline, config.path, look.findings, time.monotonic() - started)
+    return Report.of(run.pipeline, run.config.path, look.findings, time.monotonic() - started)
 
 
 @dataclass(slots=True)
 class _Look:
     """One preflight under way. A step that fails leaves a finding and the other steps go on."""
 
-    config: PipelineConfig
-    source_conninfo: str
-    ledger_conninfo: str
+    about: Run
     act: bool
     adopt_slot: bool
-    holder: str
     findings: list[Finding] = field(default_factory=list)
     ledger_ready: bool = False
+
+    @property
+    def config(self) -> PipelineConfig:
+        return self.about.config
 
     def run(self, check: str, step: Callable[[], None]) -> None:
         try:
@@ -116,7 +115,7 @@ class _Look:
 
     def leave_out_said_notes(self) -> None:
         notes = {str(finding) for finding in self.findings if finding.severity == "note"}
-        with open_ledger(self.ledger_conninfo, self.config.pipeline) as ledger:
+        with open_ledger(self.about.ledger, self.config.pipeline) as ledger:
             new = ledger_notes.not_said_yet(ledger, notes)
         self.findings = [found for found in self.findings if found.severity != "note" or str(found) in new]
 
@@ -131,12 +130,12 @@ class _Look:
         probe(Store(self.config.lake), self.config)
 
     def ledger_schema(self) -> None:
-        migrations.migrate(self.ledger_conninfo)
+        migrations.migrate(self.about.ledger)
         self.ledger_ready = True
 
     def source(self) -> None:
         with postgres_session.connect(
-            self.source_conninfo,
+            self.about.source,
             application_name=self.config.application_name,
             lock_timeout_s=self.config.bounds.lock_timeout_s,
             statement_timeout_s=STATEMENT_TIMEOUT_S,
@@ -151,11 +150,9 @@ class _Look:
             if slot is not None:
                 self.run("slot", lambda: self.slot_state(source, slot, own))
             if not self.ledger_ready:
-                table_findings.select(
-                    source, self.config, facts, self.findings, slot=None, captured=frozenset(), followed=()
-                )
+                table_findings.select(source, self.config, facts, self.findings, slot=None, known=InLedger())
                 return
-            with open_ledger(self.ledger_conninfo, self.config.pipeline) as ledger:
+            with open_ledger(self.about.ledger, self.config.pipeline) as ledger:
                 self.transport("ledger", self.config.ledger_connection, ledger.connection)
                 self.same_database(source, ledger)
                 survey = Survey(self.config, source, ledger, facts, self.adopt_slot, self.findings)
@@ -170,7 +167,7 @@ class _Look:
         captured = frozenset(TableName.parse(row.table) for row in rows if row.captured)
         followed = () if survey.facts.standby else self.guarded(source, ledger)
         selected, published = table_findings.select(
-            source, self.config, survey.facts, self.findings, slot=own_slot, captured=captured, followed=followed
+            source, self.config, survey.facts, self.findings, slot=own_slot, known=InLedger(captured, followed)
         )
         captured &= table_findings.covered(published)
         work = publication_work(self.config, selected, published, survey.facts)
@@ -197,7 +194,7 @@ class _Look:
         """Whether the slot is this pipeline's; None where it does not exist, or the ledger cannot be asked."""
         if slot is None or not self.ledger_ready:
             return None
-        with open_ledger(self.ledger_conninfo, self.config.pipeline) as ledger:
+        with open_ledger(self.about.ledger, self.config.pipeline) as ledger:
             return ownership.is_own_slot(self.config, source, ledger, Store(self.config.lake))
 
     def slot_state(self, source: psycopg.Connection[Any], slot: SlotState, own: bool | None) -> None:
@@ -251,7 +248,7 @@ class _Look:
         same_file = pipeline_files.holds(ledger, self.config.digest)
         if slot is not None and same_file and not (self.adopt_slot or _pending(survey, selected, published)):
             return
-        with hold(self.ledger_conninfo, pipeline, SLOT, self.holder, wait_s=LEASE_WAIT_S) as lease:
+        with hold(self.about.ledger, pipeline, SLOT, self.about.holder, wait_s=LEASE_WAIT_S) as lease:
             pipeline_files.refuse_superseded(ledger, self.config.digest, self.settle_s)
             # Another preflight may have done all of it meanwhile.
             published = publication.read(source, self.config.publication)
@@ -268,7 +265,7 @@ class _Look:
                 bring_about_publication(survey, lease, selected)
             opened = generations.current(ledger)
             slot = read_slot(source, self.config.slot)
-            if slot is None and make_slot(survey, lease, self.source_conninfo):
+            if slot is None and make_slot(survey, lease, self.about.source):
                 survey.note("slot", f'Created slot "{self.config.slot}"')
             if slot is None or opened is None:
                 generation = settle(self.config, source, ledger, Store(self.config.lake), lease)

@@ -190,9 +190,8 @@ def _complete(store: Store, pipeline: str, generation: int, above: Lsn) -> dict[
     only the retention can have taken a file from under it: those are looked for."""
     folder = layout.generation_folder(pipeline, generation)
     found = {}
-    for name in store.list(folder):
-        start, _, attempt = name.partition("-")
-        if not attempt or start < above.hex16:
+    for name in store.list(folder, above.hex16):
+        if "-" not in name:
             continue
         path = layout.manifest_file(f"{folder}/{name}")
         try:

@@ -11,6 +11,7 @@ table is left, and no slot is there that would have to move on.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import psycopg
@@ -32,6 +33,15 @@ from tidemark.source.slot import SlotState
 from tidemark.wording import plural
 
 
+@dataclass(frozen=True, slots=True)
+class InLedger:
+    """What the ledger knows of the tables, nothing where it cannot be asked: those that have joined, and the masked and
+    left-out columns that are followed under another name."""
+
+    captured: frozenset[TableName] = frozenset()
+    followed: Collection[tuple[TableName, str]] = ()
+
+
 def select(
     source: psycopg.Connection[Any],
     config: PipelineConfig,
@@ -39,17 +49,16 @@ def select(
     findings: list[Finding],
     *,
     slot: SlotState | None,
-    captured: frozenset[TableName],
-    followed: Collection[tuple[TableName, str]],
+    known: InLedger,
 ) -> tuple[Matching, Publication | None]:
     """What the file names, less the tables with an error that keeps them out; and the publication. Everything said of
     them is added to the findings, of which those that are there already may keep a table out too."""
     found = publication.matching(source, config)
     published = publication.read(source, config.publication)
-    findings += inspection.table_findings(found, config, facts, followed)
+    findings += inspection.table_findings(found, config, facts, known.followed)
     findings += filter_role.findings(source, config, found.tables)
     findings += publication_findings(config, found, published, facts)
-    selected = found.without(barred_by(findings, captured & covered(published)))
+    selected = found.without(barred_by(findings, known.captured & covered(published)))
     work = publication_work(config, selected, published, facts)
     findings += work_findings(config, published, work, facts, slot=slot)
     if not (captured_tables(selected, published) or work.create or work.add):

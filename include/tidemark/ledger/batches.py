@@ -103,13 +103,10 @@ def register(
         touched = [t for t in manifest.tables if t.files or t.claims]
         _insert_batch(ledger, manifest, manifest_path, touched)
         _lock_tables(ledger, manifest, touched)
-        for table in touched:
-            _insert_table(ledger, manifest, table)
+        _insert_tables(ledger, manifest, touched)
         streamed = {(table.table, file.schema_version) for table in touched for file in table.files}
-        for schema in manifest.schemas:
-            _keep_version(ledger, manifest, schema, streamed=(str(schema.table), schema.version) in streamed)
-        for table_id, fingerprint in manifest.fingerprints.items():
-            tables.keep_fingerprint(ledger, table_id, fingerprint)
+        _keep_versions(ledger, manifest, streamed)
+        tables.keep_fingerprints(ledger, manifest.fingerprints)
         for mark in manifest.marks:
             tables.mark(ledger, mark)
         _claim(ledger, manifest, rejected, again)
@@ -121,8 +118,7 @@ def _lock_tables(ledger: Ledger, manifest: BatchManifest, touched: list[TableCha
     adopts a version of one of them waits, or was waited for."""
     named = {t.table for t in touched} | {str(s.table) for s in manifest.schemas} | set(manifest.fingerprints)
     named |= {mark.table for mark in manifest.marks}
-    for table in sorted(named):
-        tables.add(ledger, table)
+    tables.add(ledger, *named)
     tables.lock(ledger, named)
 
 
@@ -206,65 +202,85 @@ def _insert_batch(ledger: Ledger, manifest: BatchManifest, manifest_path: str, t
     )
 
 
-def _insert_table(ledger: Ledger, manifest: BatchManifest, table: TableChanges) -> None:
+def _insert_tables(ledger: Ledger, manifest: BatchManifest, touched: Sequence[TableChanges]) -> None:
     ledger.execute(
         """
         INSERT INTO tidemark.batch_tables
-               (pipeline, generation, "table", start_lsn, end_lsn, files, counts, converted, unchanged, moved,
-                changes, bytes, max_xid, claims, sweeps)
-        VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+               (pipeline, generation, start_lsn, end_lsn, "table", files, counts, converted, unchanged, moved, changes,
+                bytes, max_xid, claims, sweeps)
+        SELECT %s, %s, %s, %s, f.*
+          FROM unnest(%s::text[], %s::jsonb[], %s::jsonb[], %s::jsonb[], %s::bigint[], %s::bigint[], %s::bigint[],
+                      %s::bigint[], %s::bigint[], %s::jsonb[], %s::jsonb[]) f
         """,
         (
             manifest.pipeline,
             manifest.generation,
-            table.table,
             manifest.start_lsn,
             manifest.end_lsn,
-            Jsonb([asdict(f) for f in table.files]),
-            Jsonb(table.counts),
-            Jsonb(table.converted),
-            table.unchanged,
-            table.moved,
-            table.rows,
-            sum(f.bytes for f in table.files),
-            table.max_xid,
-            Jsonb([claim.to_json() for claim in table.claims]),
-            Jsonb([sweep.to_json() for sweep in table.sweeps]),
+            [t.table for t in touched],
+            [Jsonb([asdict(f) for f in t.files]) for t in touched],
+            [Jsonb(t.counts) for t in touched],
+            [Jsonb(t.converted) for t in touched],
+            [t.unchanged for t in touched],
+            [t.moved for t in touched],
+            [t.rows for t in touched],
+            [sum(f.bytes for f in t.files) for t in touched],
+            [t.max_xid for t in touched],
+            [Jsonb([claim.to_json() for claim in t.claims]) for t in touched],
+            [Jsonb([sweep.to_json() for sweep in t.sweeps]) for t in touched],
         ),
     )
 
 
-def _keep_version(ledger: Ledger, manifest: BatchManifest, schema: TableSchema, *, streamed: bool) -> None:
-    """`streamed`: the batch holds changes that follow it, not rows of chunks alone."""
-    known = ledger.execute(
-        "SELECT definition, streamed FROM tidemark.schema_versions "
-        'WHERE pipeline = %s AND "table" = %s AND version = %s',
-        (manifest.pipeline, str(schema.table), schema.version),
-    ).fetchone()
-    if known is None:
-        ledger.execute(
-            'INSERT INTO tidemark.schema_versions (pipeline, "table", version, definition, generation, start_lsn, '
-            "streamed) VALUES (%s, %s, %s, %s, %s, %s, %s)",
-            (
-                manifest.pipeline,
-                str(schema.table),
-                schema.version,
-                Jsonb(schema.to_json()),
-                manifest.generation,
-                manifest.start_lsn,
-                streamed,
-            ),
-        )
-        return
-    if not TableSchema.from_json(known[0]).same_shape(schema):
-        clash = SchemaVersionClash if known[1] else SchemaVersionTaken
-        raise clash(version=schema.version, table=schema.table, pipeline=manifest.pipeline)
-    if streamed and not known[1]:
-        ledger.execute(
-            "UPDATE tidemark.schema_versions SET streamed = true, generation = %s, start_lsn = %s "
-            'WHERE pipeline = %s AND "table" = %s AND version = %s',
-            (manifest.generation, manifest.start_lsn, manifest.pipeline, str(schema.table), schema.version),
-        )
+def _keep_versions(ledger: Ledger, manifest: BatchManifest, streamed: set[tuple[str, int]]) -> None:
+    """`streamed`: table and version of the changes that the batch holds, rather than rows of chunks alone."""
+    schemas = {(str(schema.table), schema.version): schema for schema in manifest.schemas}
+    rows = ledger.execute(
+        """
+        SELECT v."table", v.version, v.definition, v.streamed FROM tidemark.schema_versions v
+          JOIN unnest(%s::text[], %s::int[]) AS f ("table", version)
+               ON v.pipeline = %s AND v."table" = f."table" AND v.version = f.version
+        """,
+        ([table for table, _ in schemas], [version for _, version in schemas], manifest.pipeline),
+    ).fetchall()
+    known = {(table, version): (definition, is_streamed) for table, version, definition, is_streamed in rows}
+    for (table, version), schema in schemas.items():
+        definition, is_streamed = known.get((table, version), (None, True))
+        if definition is not None and not TableSchema.from_json(definition).same_shape(schema):
+            clash = SchemaVersionClash if is_streamed else SchemaVersionTaken
+            raise clash(version=version, table=schema.table, pipeline=manifest.pipeline)
+    new = {at: schema for at, schema in schemas.items() if at not in known}
+    ledger.execute(
+        """
+        INSERT INTO tidemark.schema_versions
+               (pipeline, generation, start_lsn, "table", version, definition, streamed)
+        SELECT %s, %s, %s, f.* FROM unnest(%s::text[], %s::int[], %s::jsonb[], %s::bool[]) f
+        """,
+        (
+            manifest.pipeline,
+            manifest.generation,
+            manifest.start_lsn,
+            [table for table, _ in new],
+            [version for _, version in new],
+            [Jsonb(schema.to_json()) for schema in new.values()],
+            [at in streamed for at in new],
+        ),
+    )
+    first_streamed = [at for at, (_, is_streamed) in known.items() if at in streamed and not is_streamed]
+    ledger.execute(
+        """
+        UPDATE tidemark.schema_versions v SET streamed = true, generation = %s, start_lsn = %s
+          FROM unnest(%s::text[], %s::int[]) AS f ("table", version)
+         WHERE v.pipeline = %s AND v."table" = f."table" AND v.version = f.version
+        """,
+        (
+            manifest.generation,
+            manifest.start_lsn,
+            [table for table, _ in first_streamed],
+            [version for _, version in first_streamed],
+            manifest.pipeline,
+        ),
+    )
 
 
 def of_run(ledger: Ledger, run_id: str) -> list[Batch]:

@@ -158,26 +158,29 @@ def _try_to_take(ledger: Ledger, lease: Lease, lease_s: float) -> LeaseTaken | N
     """Take all names or none: the error says who holds the first one that could not be had."""
     try:
         with ledger.transaction():
+            rows = ledger.execute(
+                """
+                INSERT INTO tidemark.leases AS held (pipeline, name, holder, attempt, taken_at, expires_at)
+                SELECT %(pipeline)s, wanted.name, %(holder)s, %(attempt)s::uuid, clock_timestamp(),
+                       clock_timestamp() + %(lease)s
+                  FROM unnest(%(names)s::text[]) WITH ORDINALITY AS wanted (name, place) ORDER BY place
+                    ON CONFLICT (pipeline, name) DO UPDATE
+                   SET holder = excluded.holder, attempt = excluded.attempt,
+                       taken_at = excluded.taken_at, expires_at = excluded.expires_at
+                 WHERE held.expires_at < clock_timestamp() OR held.holder = excluded.holder
+                RETURNING name
+                """,
+                {
+                    "pipeline": lease.pipeline,
+                    "names": list(lease.names),
+                    "holder": lease.holder,
+                    "attempt": lease.attempt,
+                    "lease": timedelta(seconds=lease_s),
+                },
+            ).fetchall()
+            had = {name for (name,) in rows}
             for name in lease.names:
-                row = ledger.execute(
-                    """
-                    INSERT INTO tidemark.leases AS held (pipeline, name, holder, attempt, taken_at, expires_at)
-                    VALUES (%(pipeline)s, %(name)s, %(holder)s, %(attempt)s, clock_timestamp(), clock_timestamp() +
-                    %(lease)s) ON CONFLICT (pipeline, name) DO UPDATE
-                       SET holder = excluded.holder, attempt = excluded.attempt,
-                           taken_at = excluded.taken_at, expires_at = excluded.expires_at
-                     WHERE held.expires_at < clock_timestamp() OR held.holder = excluded.holder
-                    RETURNING 1
-                    """,
-                    {
-                        "pipeline": lease.pipeline,
-                        "name": name,
-                        "holder": lease.holder,
-                        "attempt": lease.attempt,
-                        "lease": timedelta(seconds=lease_s),
-                    },
-                ).fetchone()
-                if row is None:
+                if name not in had:
                     raise _taken(ledger, name)
     except LeaseTaken as taken:
         return taken

@@ -8,6 +8,7 @@ up to staged where it has none.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tidemark.ledger import generations
@@ -26,40 +27,50 @@ class Position:
     applied_lsn: Lsn | None
 
 
-def rise(
-    ledger: Ledger,
-    generation: int,
-    table: str,
-    *,
-    history_lsn: Lsn | None,
-    current_lsn: Lsn | None,
-) -> bool:
-    """Raise the table's positions to these where they are higher. True if the applied position moved."""
+@dataclass(frozen=True, slots=True)
+class Rise:
+    """The applied position of a table before and after its two positions were raised."""
+
+    before: Lsn | None
+    after: Lsn | None
+
+
+def rise(ledger: Ledger, generation: int, reached: Mapping[str, tuple[Lsn | None, Lsn | None]]) -> dict[str, Rise]:
+    """Raise the positions in history and current of each table to these where they are higher."""
+    values = {
+        "pipeline": ledger.pipeline,
+        "generation": generation,
+        "tables": list(reached),
+        "history": [None if lsn is None else str(lsn) for lsn, _ in reached.values()],
+        "current": [None if lsn is None else str(lsn) for _, lsn in reached.values()],
+    }
     with ledger.transaction():
         ledger.execute(
-            'INSERT INTO tidemark.positions (pipeline, generation, "table") VALUES (%s, %s, %s) ON CONFLICT DO NOTHING',
-            (ledger.pipeline, generation, table),
+            'INSERT INTO tidemark.positions (pipeline, generation, "table") '
+            'SELECT %(pipeline)s, %(generation)s, f."table" FROM unnest(%(tables)s::text[]) AS f ("table") '
+            'ORDER BY f."table" ON CONFLICT DO NOTHING',
+            values,
         )
-        before = _one(ledger, generation, table)
-        after = ledger.execute(
+        rows = ledger.execute(
             """
-            UPDATE tidemark.positions
-               SET history_lsn = greatest(history_lsn, %(history)s::pg_lsn),
-                   current_lsn = greatest(current_lsn, %(current)s::pg_lsn),
-                   risen_at = CASE WHEN %(history)s::pg_lsn > history_lsn OR %(current)s::pg_lsn > current_lsn
-                                   THEN clock_timestamp() ELSE risen_at END
-             WHERE pipeline = %(pipeline)s AND generation = %(generation)s AND "table" = %(table)s
-            RETURNING applied_lsn
+            WITH known AS (
+                 SELECT "table", applied_lsn FROM tidemark.positions
+                  WHERE pipeline = %(pipeline)s AND generation = %(generation)s AND "table" = ANY(%(tables)s)
+                  ORDER BY "table" FOR UPDATE)
+            UPDATE tidemark.positions p
+               SET history_lsn = greatest(p.history_lsn, f.history_lsn),
+                   current_lsn = greatest(p.current_lsn, f.current_lsn),
+                   risen_at = CASE WHEN f.history_lsn > p.history_lsn OR f.current_lsn > p.current_lsn
+                                   THEN clock_timestamp() ELSE p.risen_at END
+              FROM unnest(%(tables)s::text[], %(history)s::text[]::pg_lsn[], %(current)s::text[]::pg_lsn[])
+                   AS f ("table", history_lsn, current_lsn)
+              JOIN known USING ("table")
+             WHERE p.pipeline = %(pipeline)s AND p.generation = %(generation)s AND p."table" = f."table"
+            RETURNING p."table", known.applied_lsn, p.applied_lsn
             """,
-            {
-                "history": history_lsn,
-                "current": current_lsn,
-                "pipeline": ledger.pipeline,
-                "generation": generation,
-                "table": table,
-            },
-        ).fetchone()
-        return after is not None and after[0] != before
+            values,
+        ).fetchall()
+    return {table: Rise(before, after) for table, before, after in rows}
 
 
 def begin_anew(ledger: Ledger, table: str) -> None:
@@ -75,15 +86,6 @@ def begin_anew(ledger: Ledger, table: str) -> None:
         """,
         (table, ledger.pipeline),
     )
-
-
-def _one(ledger: Ledger, generation: int, table: str) -> Lsn | None:
-    row = ledger.execute(
-        "SELECT applied_lsn FROM tidemark.positions "
-        'WHERE pipeline = %s AND generation = %s AND "table" = %s FOR UPDATE',
-        (ledger.pipeline, generation, table),
-    ).fetchone()
-    return None if row is None else row[0]
 
 
 def all_of(ledger: Ledger, generation: int) -> dict[str, Position]:

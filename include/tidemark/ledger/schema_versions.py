@@ -50,7 +50,7 @@ def adopt(ledger: Ledger, schema: TableSchema) -> TableSchema:
 
 def streamed(ledger: Ledger, table: str) -> list[TableSchema]:
     """The versions that registered batches hold changes of, oldest first."""
-    return _versions(ledger, "streamed", ledger.pipeline, table)
+    return _versions(ledger, "streamed", table)
 
 
 def ahead(ledger: Ledger, table: str) -> list[TableSchema]:
@@ -60,15 +60,15 @@ def ahead(ledger: Ledger, table: str) -> list[TableSchema]:
             SELECT max(version) FROM tidemark.schema_versions s
              WHERE s.pipeline = v.pipeline AND s."table" = v."table" AND s.streamed), 0)
         """
-    return _versions(ledger, newer, ledger.pipeline, table)
+    return _versions(ledger, newer, table)
 
 
-def _versions(ledger: Ledger, condition: str, pipeline: str, table: str) -> list[TableSchema]:
+def _versions(ledger: Ledger, condition: str, table: str) -> list[TableSchema]:
     query = (
         f'SELECT definition FROM tidemark.schema_versions v WHERE pipeline = %s AND "table" = %s AND {condition} '
         "ORDER BY version"
     )
-    return [TableSchema.from_json(raw) for (raw,) in ledger.execute(query.encode(), (pipeline, table))]
+    return [TableSchema.from_json(raw) for (raw,) in ledger.execute(query.encode(), (ledger.pipeline, table))]
 
 
 def merged(ledger: Ledger, table: str) -> TableSchema | None:
@@ -87,7 +87,6 @@ def merged(ledger: Ledger, table: str) -> TableSchema | None:
                                WHERE p.pipeline = v.pipeline AND p."table" = v."table"
                                ORDER BY p.generation DESC LIMIT 1) newest
                        CROSS JOIN LATERAL jsonb_array_elements(newest.files) AS file)""",
-        ledger.pipeline,
         table,
     )
     return found[-1] if found else None

@@ -10,7 +10,7 @@ no row's value. No function here takes a lease: the callers that write do so ins
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal
@@ -93,11 +93,11 @@ def one(ledger: Ledger, table: str) -> TableRow | None:
         return cursor.execute(query.encode(), (ledger.pipeline, table)).fetchone()
 
 
-def add(ledger: Ledger, table: str) -> None:
-    """Make sure that the table has a row; an existing one stays as it is."""
+def add(ledger: Ledger, *names: str) -> None:
+    """Make sure that the tables have a row each; an existing one stays as it is."""
     ledger.execute(
-        'INSERT INTO tidemark.tables (pipeline, "table") VALUES (%s, %s) ON CONFLICT DO NOTHING',
-        (ledger.pipeline, table),
+        'INSERT INTO tidemark.tables (pipeline, "table") SELECT %s, unnest(%s::text[]) ON CONFLICT DO NOTHING',
+        (ledger.pipeline, sorted(set(names))),
     )
 
 
@@ -109,12 +109,16 @@ def lock(ledger: Ledger, names: Iterable[str]) -> None:
     )
 
 
-def keep_fingerprint(ledger: Ledger, table: str, fingerprint: dict[str, Any]) -> None:
-    """Keep the fingerprint that the newest registered batch was staged under."""
-    add(ledger, table)
+def keep_fingerprints(ledger: Ledger, found: Mapping[str, dict[str, Any]]) -> None:
+    """Keep the fingerprints, by table, that the newest registered batch was staged under."""
+    add(ledger, *found)
     ledger.execute(
-        'UPDATE tidemark.tables SET fingerprint = %s WHERE pipeline = %s AND "table" = %s',
-        (Jsonb(fingerprint), ledger.pipeline, table),
+        """
+        UPDATE tidemark.tables t SET fingerprint = f.fingerprint
+          FROM unnest(%s::text[], %s::jsonb[]) AS f ("table", fingerprint)
+         WHERE t.pipeline = %s AND t."table" = f."table" AND t.fingerprint IS DISTINCT FROM f.fingerprint
+        """,
+        (list(found), [Jsonb(fingerprint) for fingerprint in found.values()], ledger.pipeline),
     )
 
 
@@ -189,11 +193,11 @@ def failed(ledger: Ledger, table: str, error: ErrorRecord, *, park_after: int) -
         return park(ledger, table, error)
 
 
-def succeeded(ledger: Ledger, table: str, holes: Holes | None) -> None:
-    """Record that the table was merged: its counter is 0 again, a park that came from RETRY errors ends. `holes` is
-    what its target holds of them now, None where the merge says nothing of it."""
+def succeeded(ledger: Ledger, merged: Mapping[str, Holes | None]) -> None:
+    """Record that these tables were merged: the counter of each is 0 again, a park that came from RETRY errors ends.
+    With each is what its target holds of holes now, None where the merge says nothing of it."""
     with ledger.transaction():
-        row = ledger.execute(
+        rows = ledger.execute(
             """
             UPDATE tidemark.tables
                SET failed_runs = 0, tried_at = clock_timestamp(),
@@ -203,15 +207,17 @@ def succeeded(ledger: Ledger, table: str, holes: Holes | None) -> None:
                    error = CASE WHEN state = 'parked' AND error ->> 'move' <> 'RETRY' THEN error END,
                    error_at = CASE WHEN state = 'parked' AND error ->> 'move' <> 'RETRY' THEN error_at END,
                    notified_at = CASE WHEN state = 'parked' AND error ->> 'move' <> 'RETRY' THEN notified_at END
-             WHERE pipeline = %s AND "table" = %s
-            RETURNING 1
+             WHERE pipeline = %s AND "table" = ANY(%s)
+            RETURNING "table", holes <> '{}' OR backfill_kind IS NOT DISTINCT FROM %s
             """,
-            (ledger.pipeline, table),
-        ).fetchone()
-        if row is None:
-            raise LookupError(f"no table {table} in pipeline {ledger.pipeline}")
-        if holes is not None:
-            _keep_holes(ledger, table, holes)
+            (ledger.pipeline, list(merged), HOLES),
+        ).fetchall()
+        had_holes = dict(rows)
+        for table, holes in merged.items():
+            if table not in had_holes:
+                raise LookupError(f"no table {table} in pipeline {ledger.pipeline}")
+            if holes is not None and (had_holes[table] or any(holes.columns.values())):
+                _keep_holes(ledger, table, holes)
 
 
 def _keep_holes(ledger: Ledger, table: str, holes: Holes) -> None:

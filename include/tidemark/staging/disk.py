@@ -65,7 +65,7 @@ class Disk:
 
     def list(self, target: str) -> list[str]:
         try:
-            return [entry.name for entry in Path(target).iterdir()]
+            return os.listdir(target)
         except FileNotFoundError:
             return []
 

@@ -110,9 +110,9 @@ class Store:
     def size(self, path: str) -> int:
         return self._files.size(self.uri(path))
 
-    def list(self, folder: str) -> list[str]:
-        """The names directly below a folder, sorted; empty where the folder does not exist."""
-        return sorted(set(self._files.list(self.uri(folder))))
+    def list(self, folder: str, at_or_above: str = "") -> list[str]:
+        """The names directly below a folder, sorted, from a name on; empty where the folder does not exist."""
+        return sorted({name for name in self._files.list(self.uri(folder)) if name >= at_or_above})
 
     def delete(self, path: str) -> None:
         """Remove a file, or a folder with all it holds; nothing happens where there is none."""

@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from sandbox.services.postgres import PostgresServer
+from tests.support.runs import a_run
 from tidemark import postgres_session
 from tidemark.capture import generation as generation_module
 from tidemark.capture.preflight import preflight
@@ -43,8 +44,9 @@ class Shop:
         self.connections.append(psycopg.connect(self.source))
         return self.connections[-1]
 
-    def preflight(self, source: str | None = None, **options: Any) -> Report:
-        return preflight(self.config, source=source or self.source, ledger=self.ledger, **options)
+    def preflight(self, source: str | None = None, holder: str = "preflight", **options: Any) -> Report:
+        run = a_run(self.config, source=source or self.source, ledger=self.ledger, holder=holder)
+        return preflight(run, **options)
 
     def sound(self, **options: Any) -> Report:
         """A preflight that must find no error."""

@@ -12,6 +12,7 @@ from psycopg.conninfo import make_conninfo
 from sandbox.services.postgres import wait_for
 from tests.capture.preflight.shop import Shop, said, since_18
 from tests.support.roles import login
+from tests.support.runs import a_run
 from tidemark.capture.preflight import preflight
 from tidemark.config import TableRule
 from tidemark.errors import (
@@ -235,7 +236,7 @@ class TestFindings:
 
     def test_an_unreachable_source_and_an_unreachable_ledger_are_both_said(self, shop: Shop) -> None:
         report = preflight(
-            shop.config, source="host=127.0.0.1 port=1 dbname=x", ledger="host=127.0.0.1 port=1 dbname=x"
+            a_run(shop.config, source="host=127.0.0.1 port=1 dbname=x", ledger="host=127.0.0.1 port=1 dbname=x")
         )
         assert [f.check for f in report.errors] == ["ledger", "source"]
         with pytest.raises(PreflightWaits):

@@ -130,7 +130,7 @@ class Capture:
     def apply(self, table: str, to: Lsn) -> None:
         generation = self.generation().number
         with open_ledger(self.ledger, self.config.pipeline) as book:
-            positions.rise(book, generation, table, history_lsn=to, current_lsn=to)
+            positions.rise(book, generation, {table: (to, to)})
 
 
 @pytest.fixture

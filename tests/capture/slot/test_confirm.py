@@ -12,6 +12,7 @@ import pytest
 
 from sandbox.services.postgres import wait_for
 from tests.capture.slot.conftest import TABLE, Capture
+from tests.support.runs import a_run
 from tidemark.capture.confirm import ConfirmResult, confirm, confirm_up_to_staged
 from tidemark.errors import ConfirmFailed, GenerationMissing, GenerationStale, LeaseTaken, SlotBusy
 from tidemark.formats.error_record import ErrorRecord
@@ -25,7 +26,7 @@ OTHER = "public.other"
 
 def run(capture: Capture, busy_wait_s: float = 10.0) -> ConfirmResult:
     return confirm(
-        capture.config, source=capture.source, ledger=capture.ledger, holder="confirm/1", busy_wait_s=busy_wait_s
+        a_run(capture.config, source=capture.source, ledger=capture.ledger, holder="confirm/1"), busy_wait_s=busy_wait_s
     )
 
 
@@ -100,7 +101,7 @@ def test_the_valve_confirms_what_is_staged_although_nothing_is_applied(capture: 
     capture.settle()
     batch = capture.stage(TABLE)
     with leases.hold(capture.ledger, "shop", SLOT, "drain/1") as lease:
-        result = confirm_up_to_staged(capture.config, source=capture.source, ledger=capture.ledger, lease=lease)
+        result = confirm_up_to_staged(a_run(capture.config, source=capture.source, ledger=capture.ledger), lease=lease)
     assert result.after == capture.confirmed() == batch.end_lsn
     assert run(capture).after == batch.end_lsn
 

@@ -17,6 +17,7 @@ import pytest
 from sandbox.services.postgres import PostgresServer, running
 from tests.conftest import create_database, drop_database
 from tests.support.capture import pipeline_config
+from tests.support.runs import a_run
 from tidemark.capture.confirm import confirm
 from tidemark.capture.drain import drain
 from tidemark.capture.preflight import preflight
@@ -52,17 +53,19 @@ class Pipeline:
     def run(self, now: datetime) -> None:
         """What a run of the capture DAG does of an idle pipeline."""
         holder = f"run {now:%H:%M}"
-        look = preflight(self.config, source=self.source, ledger=self.ledger, holder=holder, only_new_notes=True)
+        look = preflight(a_run(self.config, source=self.source, ledger=self.ledger, holder=holder), only_new_notes=True)
         look.raise_for_errors()
         found = self.look(now)
         if found.waiting:
             self.ran.append(found.reason)
             drained = drain(
-                self.config, source=self.source, ledger=self.ledger, run_id=holder, holder=holder, now=lambda: now
+                a_run(
+                    self.config, source=self.source, ledger=self.ledger, run_id=holder, holder=holder, now=lambda: now
+                )
             )
             assert drained.reached_target
             assert drained.rows == 0
-        confirm(self.config, source=self.source, ledger=self.ledger, holder=holder)
+        confirm(a_run(self.config, source=self.source, ledger=self.ledger, holder=holder))
 
 
 class Shared:

@@ -8,6 +8,7 @@ from pathlib import Path
 import psycopg
 
 from tests.backfill.conftest import a_pipeline
+from tests.support.runs import a_run
 from tidemark.capture.merging import leased_plan
 
 
@@ -21,7 +22,7 @@ def test_a_plan_knows_the_shape_of_a_table_of_which_no_file_was_written(
         captured.plan(tables=["public.t"])
         captured.read()
         captured.drain()
-        with leased_plan(captured.config, ledger=captured.ledger, holder="merge", run_id="run-1") as plan:
+        with leased_plan(a_run(captured.config, ledger=captured.ledger, holder="merge", run_id="run-1")) as plan:
             assert plan is not None
             (table,) = plan.tables
             (claim,) = (claim for batch in table.batches for claim in batch.claims)

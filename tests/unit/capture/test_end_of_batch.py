@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from tidemark.capture.open_batch import end_of_batch
+from tidemark.capture.open_batch import Held, end_of_batch
 from tidemark.config import Bounds
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
@@ -26,9 +26,18 @@ def block(commits: list[int], rows: dict[int, int]) -> DecodedBlock:
     )
 
 
-def end(found: DecodedBlock, size: int = 1, **state: object) -> int | None:
-    given = {"rows_before": 0, "size_before": 0, "open_s": 0.0, "heartbeat_commit": None, **state}
-    return end_of_batch(found, size, bounds=Bounds(batch_rows=10, batch_bytes=100, batch_s=60), **given)  # type: ignore[arg-type]
+def end(
+    found: DecodedBlock,
+    size: int = 1,
+    *,
+    rows_before: int = 0,
+    size_before: int = 0,
+    open_s: float = 0.0,
+    heartbeat_commit: Lsn | None = None,
+) -> int | None:
+    held = Held(rows_before, size_before, open_s)
+    bounds = Bounds(batch_rows=10, batch_bytes=100, batch_s=60)
+    return end_of_batch(found, size, held, bounds=bounds, heartbeat_commit=heartbeat_commit)
 
 
 def test_a_block_below_every_bound_does_not_end_it() -> None:
