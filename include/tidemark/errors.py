@@ -795,6 +795,11 @@ class ChunksMissing(BugError):
     remedy = "Report it, with the plan's folder; nothing was removed, and the table's changes stay in staging."
 
 
+class TableLifeBroken(BugError):
+    happened = "The event {event} does not fit the life of {table}, whose state of {machine} is {state}"
+    remedy = "Report it, with the table's row of tidemark.tables and the task's log; then run the task again."
+
+
 class MovesNotResolved(BugError):
     happened = "The chain of key changes of a plan was not resolved in {rounds} rounds"
     remedy = "Report it, with the plan's folder; the table's changes stay in staging until it is unparked."

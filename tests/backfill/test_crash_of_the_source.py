@@ -110,11 +110,11 @@ def test_what_a_backfills_snapshot_saw_is_durable_before_it_is_opened(
 def test_what_a_table_was_seen_empty_by_is_durable_before_it_counts(
     captured: Captured, nothing_is_written: None
 ) -> None:
-    assert captured.table_row("public.t").needs_backfill
+    assert captured.table_row("public.t").life.needs_backfill
     captured.execute("DELETE FROM t")
     assert lies_in_memory_alone(captured)
     captured.capture()
-    assert not captured.table_row("public.t").needs_backfill
+    assert not captured.table_row("public.t").life.needs_backfill
     assert not lies_in_memory_alone(captured)
 
 

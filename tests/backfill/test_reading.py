@@ -260,7 +260,7 @@ def test_a_key_that_does_not_fit_parks_the_table_and_the_others_go_on(captured: 
     assert ns(captured, fit) == list(range(1, 101))
     assert (captured.again(unfit).state, captured.chunks(unfit)) == ("closed", [])
     row = captured.table_row("public.a")
-    assert row.state == "parked"
+    assert row.life.merge == "parked"
     assert row.error is not None
     assert row.error.kind == "KeyValueUnfit"
     assert "infinity" not in row.error.message

@@ -126,7 +126,7 @@ def test_a_column_that_the_stream_does_not_know_yet_is_a_version_of_its_own(capt
     (chunk,) = captured.chunks(backfill)
     assert [file.schema_version for file in chunk.files] == [2]
     captured.drain()
-    assert captured.table_row("public.t").state == "merging"
+    assert captured.table_row("public.t").life.merge == "merging"
 
 
 def test_bytes_that_are_no_utf8_are_read_as_the_stream_sends_them(captured: Captured) -> None:

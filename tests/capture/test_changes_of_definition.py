@@ -27,7 +27,7 @@ def versions(pipeline: Pipeline) -> list[tuple[str, ...]]:
 
 def state(pipeline: Pipeline, table: str = "public.orders") -> tuple[str, str | None]:
     row = pipeline.table_row(table)
-    return row.state, row.backfill_reason if row.backfill_kind == SOURCE_CHANGED else None
+    return row.life.merge, row.backfill_reason if row.backfill_kind == SOURCE_CHANGED else None
 
 
 def test_a_nullable_column_is_followed_by_a_new_version(orders: Pipeline) -> None:
@@ -57,7 +57,7 @@ def test_a_dropped_column_parks_the_table_and_its_changes_are_still_staged(order
     orders.execute("ALTER TABLE orders DROP COLUMN note", "INSERT INTO orders VALUES (2, 2)")
     orders.drain()
     row = orders.table_row("public.orders")
-    assert row.state == "parked"
+    assert row.life.merge == "parked"
     assert row.error is not None
     assert row.error.kind == "SchemaNotFollowed"
     assert 'column "note" was dropped' in row.error.message
@@ -172,7 +172,7 @@ def test_a_key_value_that_does_not_fit_parks_its_table_and_no_other(pipeline: Pi
     pipeline.execute("INSERT INTO orders VALUES ('2024-01-01'), ('infinity')", "INSERT INTO lines VALUES (1)")
     pipeline.drain()
     row = pipeline.table_row("public.orders")
-    assert row.state == "parked"
+    assert row.life.merge == "parked"
     assert row.error is not None
     assert row.error.kind == "KeyValueUnfit"
     assert "infinity" not in row.error.message
@@ -193,7 +193,7 @@ def test_a_column_whose_name_the_target_uses_parks_the_table_when_it_appears(ord
     orders.execute("ALTER TABLE orders ADD COLUMN _op text", "INSERT INTO orders VALUES (2)")
     orders.drain()
     row = orders.table_row("public.orders")
-    assert row.state == "parked"
+    assert row.life.merge == "parked"
     assert row.error is not None
     assert 'column "_op" has a name that the target already uses' in row.error.message
     assert len(orders.staged("public.orders")) == 2

@@ -156,7 +156,7 @@ def test_where_a_masked_column_is_gone_nothing_more_of_the_table_is_staged(peopl
     insert(people, 2, "id, mail, notes, town")
     people.drain()
     assert [row["id"] for row in staged(people)] == [1]
-    assert people.table_row(PEOPLE).needs_backfill
+    assert people.table_row(PEOPLE).life.needs_backfill
     said = [mark.message for mark in people.manifests()[-1].marks if mark.kind == "passed_over"]
     assert said == ["its changes are not staged: the file masks or leaves out email, which it does not have"]
 
@@ -201,7 +201,7 @@ def test_a_table_dropped_and_created_again_is_masked_by_name(people: Pipeline, m
     while_draining(people, monkeypatch, create_again)
     assert nothing_in_clear(people)
     assert [row["id"] for row in staged(people)] == [1, 3], "which columns the dropped one had cannot be told"
-    assert people.table_row(PEOPLE).needs_backfill
+    assert people.table_row(PEOPLE).life.needs_backfill
 
 
 def test_a_patterns_mask_follows_its_columns_too(people: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,7 +64,7 @@ class Old:
         self.shop.let_leases_end()
         self.shop.run()
         rows = judge.captured(self.shop)
-        if any(rows[table].needs_backfill for table in self.tables):
+        if any(rows[table].life.needs_backfill for table in self.tables):
             assert {rows[table].backfill_kind for table in self.tables} <= {None, HOLES}, rows
             self.shop.backfill()
         found = judge.wrongs(self.shop, self.tables)

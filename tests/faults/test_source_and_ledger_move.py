@@ -85,7 +85,7 @@ def test_a_slot_that_left_changes_behind_says_so_and_the_pipeline_goes_on(
     move(shop)
     with pytest.raises(ChangesGone, match="backfill"):
         shop.run()
-    assert all(row.needs_backfill for row in judge.captured(shop).values())
+    assert all(row.life.needs_backfill for row in judge.captured(shop).values())
     _goes_on_after_the_gap(shop)
 
 
@@ -98,7 +98,7 @@ def test_a_slot_that_was_dropped_is_made_again_and_the_gap_is_said(new_shop: Cal
     shop.execute("INSERT INTO shop.event VALUES (-1, 'nobody will ever see this')")
     with pytest.raises(ChangesGone, match="backfill"):
         shop.run()
-    assert all(row.needs_backfill for row in judge.captured(shop).values())
+    assert all(row.life.needs_backfill for row in judge.captured(shop).values())
     _goes_on_after_the_gap(shop)
 
 
@@ -168,7 +168,7 @@ def test_a_ledger_restored_without_the_staging_in_between_says_that_changes_are_
     shop.let_leases_end()
     with pytest.raises(ChangesGone, match="backfill"):
         shop.run()
-    assert all(row.needs_backfill for row in judge.captured(shop).values())
+    assert all(row.life.needs_backfill for row in judge.captured(shop).values())
     _goes_on_after_the_gap(shop)
 
 
@@ -186,5 +186,5 @@ def _goes_on_after_the_gap(shop: Environment) -> None:
     workload.change(shop)
     shop.run()
     assert judge.current_equals_source(shop, "shop.event") == []
-    assert all(row.needs_backfill for row in judge.captured(shop).values())
+    assert all(row.life.needs_backfill for row in judge.captured(shop).values())
     assert judge.second_run_changes_nothing(shop) == []

@@ -118,8 +118,13 @@ class World:
         assert found is not None
         return found
 
+    def join(self, table: str = "s.a") -> None:
+        row = tables.one(self.book, table)
+        if row is None or row.life.awaits_its_join:
+            joins.join(self.book, table, 800, WalPoint(1, Lsn(50)), backfill=None)
+
     def mark(self, kind: str = tables.EXISTING_ROWS, table: str = "s.a") -> None:
-        joins.join(self.book, table, 800, WalPoint(1, Lsn(50)), backfill=None)
+        self.join(table)
         tables.mark_needs_backfill(self.book, table, kind, "rows from before")
 
     def wanted(self) -> list[Wanted]:
@@ -269,13 +274,13 @@ def test_a_backfill_is_applied_with_the_batch_of_its_last_claim(world: World) ->
     world.stage("s.a")
     early = world.merge((result_of(first),), plan=plan)
     assert (world.backfill().state, [t.backfilled for t in early.tables]) == ("open", [None])
-    assert world.row().needs_backfill
+    assert world.row().life.needs_backfill
     done = world.merge((result_of(second, 3),), {"b1": 2})
     ended = world.backfill()
     assert [t.backfilled for t in done.tables] == ["b1"]
     assert (ended.state, ended.complete_lsn, ended.swept) == ("applied", Lsn(last), 2)
     assert ended.ended_at is not None
-    assert not world.row().needs_backfill
+    assert not world.row().life.needs_backfill
 
 
 def test_a_backfill_with_something_unread_or_unclaimed_is_not_applied(world: World) -> None:
@@ -328,7 +333,7 @@ def test_a_mark_that_was_asked_for_again_stays_too(world: World) -> None:
     world.mark("rewritten")
     world.claim(world.read(made), sweeps=(SWEEP,))
     world.merge()
-    assert world.row().needs_backfill
+    assert world.row().life.needs_backfill
 
 
 @pytest.mark.parametrize("part", [{"row_filter": "id > 3"}, {"mode": "keys"}])
@@ -337,7 +342,7 @@ def test_a_backfill_of_a_part_takes_no_mark_away(world: World, part: dict[str, s
     made = open_backfill(world.book, "s.a", "b1", NewRange(keys=(("1",),)), sweeps=False, **part)
     world.claim(world.read(made))
     world.merge()
-    assert (world.backfill().state, world.row().needs_backfill) == ("applied", True)
+    assert (world.backfill().state, world.row().life.needs_backfill) == ("applied", True)
 
 
 def test_holes_that_are_left_when_a_backfill_is_applied_mark_the_table(world: World) -> None:
@@ -357,7 +362,7 @@ def test_the_keys_that_fill_the_holes_take_their_mark_away(world: World) -> None
     made = open_backfill(world.book, "s.a", "b1", NewRange(keys=(("2",),)), mode="keys", sweeps=False)
     world.claim(world.read(made))
     world.merge(holes=Holes({}, ()))
-    assert (world.backfill().state, world.row().needs_backfill, world.row().holes) == ("applied", False, {})
+    assert (world.backfill().state, world.row().life.needs_backfill, world.row().holes) == ("applied", False, {})
 
 
 # --- wanted -----------------------------------------------------------------------------------------------------------
@@ -409,7 +414,7 @@ def test_a_table_with_history_only_is_read_once(world: World) -> None:
     world.claim(world.read(made))
     world.mark(tables.GAP)
     world.merge()
-    assert world.row().needs_backfill
+    assert world.row().life.needs_backfill
     assert world.wanted() == []
     tables.keep_fingerprints(world.book, {"s.a": {"key": [], "identity": "full"}})
     assert [w.table for w in world.wanted()] == ["s.a"]
@@ -522,7 +527,7 @@ def test_a_table_that_leaves_takes_its_open_backfill_along(world: World) -> None
     ended = world.backfill()
     assert (ended.state, ended.state_reason) == ("closed", "its table left the pipeline file or the publication")
     world.merge()
-    assert world.row().needs_backfill
+    assert world.row().life.needs_backfill
     assert [w.table for w in world.wanted()] == ["s.a"]
     with pytest.raises(BackfillClosed, match="left the pipeline file"):
         report(a_run(world.config, ledger=world.ledger, run_id="backfill1"))

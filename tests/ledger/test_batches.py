@@ -159,11 +159,15 @@ def test_the_marks_of_a_manifest_are_given_in_the_same_transaction(
     )
     register(book, lease, manifest_of(100, 200, "s.a", marks=marks))
     parked, marked = tables.all_of(book)
-    assert (parked.state, parked.error) == (
+    assert (parked.life.merge, parked.error) == (
         "parked",
         ErrorRecord("SchemaNotFollowed", "BACKFILL", "column c was dropped"),
     )
-    assert (marked.state, marked.needs_backfill, marked.backfill_reason) == ("merging", True, "column c was rewritten")
+    assert (marked.life.merge, marked.life.needs_backfill, marked.backfill_reason) == (
+        "merging",
+        True,
+        "column c was rewritten",
+    )
 
 
 def test_unapplied_lists_older_generations_first_and_ends_where_the_position_is(

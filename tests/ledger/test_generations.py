@@ -26,7 +26,7 @@ def test_a_gap_marks_every_table_and_its_error_is_handed_out_once(
     joins.join(book, "s.a", 7, WalPoint(1, Lsn(50)), backfill=None)
     open_at(book, lease, 2, Lsn(500), backfill_kind=tables.GAP, error=GONE)
     (marked,) = tables.all_of(book)
-    assert (marked.needs_backfill, marked.backfill_kind) == (True, tables.GAP)
+    assert (marked.life.needs_backfill, marked.backfill_kind) == (True, tables.GAP)
     assert marked.join_horizon is None
     raised = generations.take_error(book, lease)
     assert isinstance(raised, ChangesGone)

@@ -29,7 +29,7 @@ def test_the_status_says_per_table_what_waits_and_why(book: Book, lease: Lease, 
     assert (status.generation.staged_lsn, status.confirmable_lsn, status.batches) == (Lsn(400), Lsn(400), 3)
     level, parked = status.tables
     assert (level.table, level.lag_bytes, level.waiting_batches, level.in_sync) == ("s.a", 0, 0, True)
-    assert (parked.row.state, parked.row.error, parked.in_sync) == ("parked", error, False)
+    assert (parked.row.life.merge, parked.row.error, parked.in_sync) == ("parked", error, False)
     assert (parked.applied_lsn, parked.lag_bytes) == (Lsn(100), 300)
     assert (parked.waiting_batches, parked.waiting_changes, parked.waiting_bytes) == (2, 20, 8)
     assert parked.waiting_since is not None

@@ -175,14 +175,14 @@ def test_a_retry_error_parks_after_park_after_runs_and_is_tried_again_when_due(
 def test_an_error_of_the_lake_moves_no_tables_counter(config: PipelineConfig, ledger: str, book: Book) -> None:
     for _ in range(3):
         applied(config, ledger, plan_for(config, ledger), {"s.a": LAKE_AWAY, "s.b": LAKE_AWAY})
-    assert {(t.state, t.failed_runs) for t in tables.all_of(book)} == {("merging", 0)}
+    assert {(t.life.merge, t.failed_runs) for t in tables.all_of(book)} == {("merging", 0)}
 
 
 def test_holes_mark_the_table(config: PipelineConfig, ledger: str, book: Book) -> None:
     applied(config, ledger, plan_for(config, ledger), holes={"body": 2})
     row = tables.one(book, "s.a")
     assert row is not None
-    assert (row.holes, row.needs_backfill) == ({"body": 2}, True)
+    assert (row.holes, row.life.needs_backfill) == ({"body": 2}, True)
 
 
 def test_an_older_generation_is_planned_before_a_newer_one(

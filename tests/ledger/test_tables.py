@@ -30,16 +30,16 @@ def row(book: Book) -> TableRow:
 
 def test_an_error_that_is_not_retry_parks_at_once(book: Book) -> None:
     assert tables.failed(book, "s.a", BROKEN, park_after=3)
-    assert (row(book).state, row(book).error) == ("parked", BROKEN)
+    assert (row(book).life.merge, row(book).error) == ("parked", BROKEN)
     assert tables.due(book, 0) == set()
 
 
 def test_retry_errors_park_after_that_many_runs_in_a_row(book: Book) -> None:
     assert not tables.failed(book, "s.a", RETRY, park_after=3)
     assert not tables.failed(book, "s.a", RETRY, park_after=3)
-    assert row(book).state == "merging"
+    assert row(book).life.merge == "merging"
     assert tables.failed(book, "s.a", RETRY, park_after=3)
-    assert row(book).state == "parked"
+    assert row(book).life.merge == "retried"
     assert not tables.failed(book, "s.a", RETRY, park_after=3)
 
 
@@ -58,13 +58,13 @@ def test_a_table_parked_after_retry_errors_is_tried_again_in_time(book: Book) ->
     assert tables.due(book, 3600) == set()
     book.execute("UPDATE tidemark.tables SET tried_at = tried_at - interval '3601 s'")
     tables.succeeded(book, {"s.a": None})
-    assert (row(book).state, row(book).error) == ("merging", None)
+    assert (row(book).life.merge, row(book).error) == ("merging", None)
 
 
 def test_a_late_success_does_not_end_a_park_that_somebody_must_mend(book: Book) -> None:
     tables.park(book, "s.a", BROKEN)
     tables.succeeded(book, {"s.a": None})
-    assert (row(book).state, row(book).error) == ("parked", BROKEN)
+    assert (row(book).life.merge, row(book).error) == ("parked", BROKEN)
 
 
 def test_a_late_retry_error_does_not_hide_why_a_table_is_parked(book: Book) -> None:
@@ -88,7 +88,7 @@ def test_unpark_says_whether_there_was_something_to_unpark(book: Book) -> None:
     assert not tables.unpark(book, "s.a")
     tables.park(book, "s.a", BROKEN)
     assert tables.unpark(book, "s.a")
-    assert (row(book).state, row(book).error, row(book).failed_runs) == ("merging", None, 0)
+    assert (row(book).life.merge, row(book).error, row(book).failed_runs) == ("merging", None, 0)
     assert not tables.unpark(book, "s.unknown")
 
 
@@ -100,7 +100,7 @@ def test_a_mark_that_a_table_has_stays(book: Book) -> None:
     tables.mark_needs_backfill(book, "s.a", "existing_rows", "rows from before")
     assert row(book).backfill_kind == tables.GAP
     tables.clear_needs_backfill(book, "s.a")
-    assert (row(book).needs_backfill, row(book).backfill_reason) == (False, None)
+    assert (row(book).life.needs_backfill, row(book).backfill_reason) == (False, None)
 
 
 def test_a_mark_that_stays_is_asked_for_again_all_the_same(book: Book) -> None:
@@ -131,7 +131,7 @@ def test_holes_are_those_of_the_last_merge_that_says_something_of_them(book: Boo
     assert row(book).backfill_kind == tables.HOLES
     assert "1 in body, 4 in title" in str(row(book).backfill_reason)
     tables.succeeded(book, {"s.a": Holes({}, ())})
-    assert (row(book).holes, row(book).hole_keys, row(book).needs_backfill) == ({}, [], False)
+    assert (row(book).holes, row(book).hole_keys, row(book).life.needs_backfill) == ({}, [], False)
 
 
 def test_holes_do_not_mark_a_table_while_a_backfill_of_it_is_open_and_what_is_left_of_them_does(
@@ -139,6 +139,6 @@ def test_holes_do_not_mark_a_table_while_a_backfill_of_it_is_open_and_what_is_le
 ) -> None:
     open_backfill(book, "s.a")
     tables.succeeded(book, {"s.a": Holes({"body": 2}, (("1",), ("2",)))})
-    assert (row(book).holes, row(book).needs_backfill) == ({"body": 2}, False)
+    assert (row(book).holes, row(book).life.needs_backfill) == ({"body": 2}, False)
     backfills.close(book, "b1", "enough")
     assert row(book).backfill_kind == tables.HOLES

@@ -247,7 +247,7 @@ class World:
         self.runs += 1
         with self.book() as book:
             marked = {
-                row.table for row in tables.all_of(book) if row.needs_backfill and row.backfill_kind == tables.GAP
+                row.table for row in tables.all_of(book) if row.life.needs_backfill and row.backfill_kind == tables.GAP
             }
         plan = merging.make_plan(self.config, ledger=self.ledger, holder=f"merge/{self.runs}", run_id=f"r{self.runs}")
         if plan is None:

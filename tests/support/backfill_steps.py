@@ -101,7 +101,7 @@ def backfilled(environment: Environment, again: bool = False) -> list[str]:
     found = []
     for table, row in judge.captured(environment).items():
         print_ = row.fingerprint or {"key": (), "identity": "full"}
-        if row.state != "parked" and (print_["key"] or print_["identity"] == "full" or not again):
+        if row.life.merge != "parked" and (print_["key"] or print_["identity"] == "full" or not again):
             found.append(table)
     return found
 

@@ -35,7 +35,7 @@ ADDITIONS = ("read", "sweep")
 def captured(environment: Environment) -> dict[str, TableRow]:
     """The tables that the pipeline captures now, by id."""
     with environment.ledger_connection() as connection:
-        return {row.table: row for row in ledger_tables.all_of(connection) if row.captured}
+        return {row.table: row for row in ledger_tables.all_of(connection) if row.life.is_captured}
 
 
 def schema_of(environment: Environment, table: str) -> TableSchema | None:
@@ -47,10 +47,10 @@ def schema_of(environment: Environment, table: str) -> TableSchema | None:
 
 def marked(row: TableRow) -> str | None:
     """Why the table may differ from its source: parked, or needs a backfill; None where it may not."""
-    if row.state == "parked":
+    if row.life.merge == "parked":
         assert row.error is not None
         return f"parked: {row.error.kind}: {row.error.message}"
-    return f"needs backfill: {row.backfill_reason}" if row.needs_backfill else None
+    return f"needs backfill: {row.backfill_reason}" if row.life.needs_backfill else None
 
 
 def wrongs(

@@ -187,7 +187,7 @@ class ChunkReader:
             # A standby's snapshot has no list of what is in progress: open transactions would count as visible.
             raise SourceInRecovery()
         known = tables.one(self._ledger, str(table))
-        if known is None or not known.captured or known.join_horizon is None:
+        if known is None or not known.life.can_be_read or known.join_horizon is None:
             raise TableLost("it is not captured any more")
         xmin = Snapshot.parse(snapshot).xmin
         if xmin < known.join_horizon:

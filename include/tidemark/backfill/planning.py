@@ -261,7 +261,7 @@ class _Planner:
         wishes = []
         for table, (mode, keys) in sorted(asked.items()):
             row = rows.get(table)
-            if row is None or row.state == "parked" or self._unfit(at_source.get(table), row) is not None:
+            if row is None or row.life.is_parked or self._unfit(at_source.get(table), row) is not None:
                 continue  # which `_say_what_is_left_out` says
             mode = mode if mode == "keys" else request.mode
             goes_on = any(known.table == table for known in was_open)
@@ -277,10 +277,10 @@ class _Planner:
         CaptureNotBegun."""
         waiting = {}
         for table, row in rows.items():
-            if not (row.captured and row.needs_backfill):
+            if not (row.life.is_captured and row.life.needs_backfill):
                 continue
             unfit = self._unfit(at_source.get(table), row)
-            if row.state == "parked":
+            if row.life.is_parked:
                 log.warning("%s needs a backfill and is left out: it is parked", table)
             elif unfit is not None:
                 waiting[table] = unfit
@@ -319,8 +319,8 @@ class _Planner:
     def _unfit(self, captured: CapturedTable | None, row: TableRow | None) -> str | None:
         if captured is None or not captured.published:
             return "it is not in the publication"
-        if row is None or not row.captured or row.join_horizon is None:
-            if row is not None and row.captured and row.backfill_kind == joins.BEGUN_ANEW:
+        if row is None or not row.life.can_be_read:
+            if row is not None and row.life.is_captured and row.backfill_kind == joins.BEGUN_ANEW:
                 return "it begins anew, and no capture run has been through since"
             return "the capture has not seen it join the publication"
         return None

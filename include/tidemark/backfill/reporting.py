@@ -120,7 +120,7 @@ def _pending(ledger: Ledger, backfill: Backfill) -> str:
     (now,) = (p for p in chunks.progress(ledger) if p.backfill == backfill.backfill)
     row = tables.one(ledger, backfill.table)
     parked = ""
-    if row is not None and row.state == "parked" and row.error is not None:
+    if row is not None and row.life.is_parked and row.error is not None:
         parked = f" (the table is parked: {row.error.kind})"
     if now.ranges_done < now.ranges:
         again = chunks.rejected_unread(ledger, backfill.backfill)
@@ -177,5 +177,5 @@ def _table(ledger: Ledger, backfill: Backfill) -> TableReport:
         sweeps=backfill.sweeps,
         swept=backfill.swept,
         holes=0 if row is None else sum(row.holes.values()),
-        needs_backfill=row.backfill_reason if row is not None and row.needs_backfill else None,
+        needs_backfill=row.backfill_reason if row is not None and row.life.needs_backfill else None,
     )

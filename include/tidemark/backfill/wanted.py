@@ -20,6 +20,7 @@ from tidemark.ledger.backfills import Backfill, Key, Mode
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.tables import TableRow
 from tidemark.run import Run
+from tidemark.schema import table_life
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +40,7 @@ def wanted(run: Run, *, quiet_s: float = 0.0) -> list[Wanted]:
     with open_ledger(run.ledger, run.pipeline) as book:
         migrations.require(book.connection)
         quiet = backfills.tables_tried_within(book, quiet_s)
-        found = [
-            _of(book, row)
-            for row in tables.all_of(book)
-            if row.captured and row.state != "parked" and row.join_horizon is not None and row.table not in quiet
-        ]
+        found = [_of(book, row) for row in tables.all_of(book) if row.life.may_be_backfilled and row.table not in quiet]
     return [one for one in found if one is not None]
 
 
@@ -51,11 +48,11 @@ def _of(ledger: Ledger, row: TableRow) -> Wanted | None:
     known = backfills.open_of(ledger, row.table)
     if known is not None:
         return _to_go_on(ledger, known)
-    if not row.needs_backfill or _has_been_read(ledger, row):
+    if not row.life.needs_backfill or _has_been_read(ledger, row):
         return None
     reason = row.backfill_reason or ""
     keys = tuple(tuple(key) for key in row.hole_keys)
-    if row.backfill_kind == tables.HOLES and 0 < len(keys) < MAX_HOLE_KEYS:
+    if row.life.target == table_life.HOLES and 0 < len(keys) < MAX_HOLE_KEYS:
         return Wanted(row.table, "keys", keys, reason)
     return Wanted(row.table, "chunks", (), reason)
 

@@ -23,8 +23,8 @@ def unpark(config: PipelineConfig, table: str, *, ledger: str, anew: bool = Fals
         row = _named(book, config, table)
         if isinstance(row, str):
             return row, False
-        if row.state != "parked":
-            return f"{table} is not parked (it is {row.state}).", False
+        if not row.life.is_parked:
+            return f"{table} is not parked (it is {row.life.merge}).", False
         if anew:
             return _begin_anew(config, book, row.table)
         tables.unpark(book, row.table)
@@ -60,7 +60,7 @@ def forget(config: PipelineConfig, table: str, *, ledger: str) -> tuple[str, boo
         entry = next((rule for rule in config.tables if rule.exact and rule.matches(name)), None)
         if entry is not None:
             return f"The file names {readable(row.table)} in line {entry.line}: take it out first.", False
-        if row.captured:
+        if row.life.is_captured:
             return (
                 f"{readable(row.table)} is captured. Take it out of the file, or drop it at the source; once a run of "
                 f"{config.pipeline}_capture is through it can be forgotten.",
@@ -68,7 +68,7 @@ def forget(config: PipelineConfig, table: str, *, ledger: str) -> tuple[str, boo
             )
         status = overview.read(book)
         waiting = 0 if status is None else sum(t.waiting_batches for t in status.tables if t.table == row.table)
-        if waiting and row.state != "parked":
+        if waiting and not row.life.is_parked:
             return (
                 f"{readable(row.table)} has staged changes that are not merged yet: let the next run merge them.",
                 False,
@@ -81,7 +81,7 @@ def forget(config: PipelineConfig, table: str, *, ledger: str) -> tuple[str, boo
 
 def _named(ledger: Ledger, config: PipelineConfig, table: str) -> TableRow | str:
     """The table's row, or what to say where there is none."""
-    rows = [row for row in tables.all_of(ledger) if row.forgotten_at is None]
+    rows = [row for row in tables.all_of(ledger) if row.life.is_listed]
     for row in rows:
         if table in (row.table, readable(row.table)):
             return row

@@ -444,13 +444,13 @@ class _Draining:
             if table not in fingerprints
             and table not in at_source
             and self._config.rule(TableName.parse(table)) is not None
-            and (known[table].captured or not known[table].needs_backfill)
+            and (known[table].life.is_captured or not known[table].life.needs_backfill)
         )
         changed = frozenset(table for table, found in fingerprints.items() if before.get(table) != found)
         marks = catalogue_marks(fingerprints, before, gone)
         # Said in a manifest too, so that a ledger brought back from manifests knows of the gap.
         marks += passed_over_marks(
-            row.table for row in known.values() if row.table in self._passed_over and not row.is_marked_for_good
+            row.table for row in known.values() if row.table in self._passed_over and not row.life.is_marked_for_good
         )
         return fingerprints, changed, tuple(marks)
 

@@ -36,7 +36,7 @@ def leaving(survey: Survey, found: Matching, published: Publication | None) -> l
     """Tables that the ledger takes for captured, and that are no longer in both file and publication."""
     captured = {str(table.table) for table in captured_tables(found, published)}
     rows = ledger_tables.all_of(survey.ledger)
-    return [row.table for row in rows if row.captured and row.table not in captured]
+    return [row.table for row in rows if row.life.is_captured and row.table not in captured]
 
 
 def joining(
@@ -45,7 +45,7 @@ def joining(
     """Captured tables whose join was not judged yet, with what the ledger knows of them."""
     rows = {row.table: row for row in ledger_tables.all_of(survey.ledger)}
     pairs = [(table, rows.get(str(table.table))) for table in captured_tables(found, published)]
-    return [(table, row) for table, row in pairs if row is None or not row.captured or row.join_horizon is None]
+    return [(table, row) for table, row in pairs if row is None or row.life.awaits_its_join]
 
 
 def join(
@@ -72,7 +72,7 @@ def join(
         raise TimelineNotFollowed(what="No table joined", found=seen.timeline, followed=opened.timeline)
     for table, row in newcomers:
         backfill: tuple[str, str] | None = None
-        if row is not None and not row.captured:
+        if row is not None and not row.life.is_captured:
             why = "it was out of the publication for a while; what changed meanwhile is in no stream"
             backfill = (joins.REJOINED, why)
         elif _in_lake(survey.config, table.table):
@@ -95,7 +95,7 @@ def look_again_at_marked(survey: Survey, found: Matching) -> None:
     looks = _Looks(survey.source, survey.config.bounds.lock_timeout_s)
     for row in ledger_tables.all_of(survey.ledger):
         table = tables.get(row.table)
-        if table is None or not row.captured or row.backfill_kind != joins.EXISTING_ROWS or row.join_horizon is None:
+        if table is None or row.join_horizon is None or not row.life.may_be_seen_empty:
             continue
         if looks.seen_empty(table, row.join_horizon) is True and joins.seen_empty(
             survey.ledger, row.table, make_durable(survey.source)

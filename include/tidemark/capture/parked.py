@@ -30,7 +30,7 @@ def announce_parked(run: Run, *, tell: Callable[[str], None]) -> list[str]:
     messages = []
     with open_ledger(run.ledger, config.pipeline) as book:
         for row in tables.all_of(book):
-            if row.state != "parked" or row.error is None or row.forgotten_at is not None:
+            if not row.life.is_parked or row.error is None or not row.life.is_listed:
                 continue
             with book.transaction():
                 if tables.notified(book, row.table):

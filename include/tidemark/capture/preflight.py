@@ -164,7 +164,7 @@ class _Look:
         if self.act:
             pipeline_files.refuse_superseded(ledger, self.config.digest, self.settle_s)
         rows = ledger_tables.all_of(ledger)
-        captured = frozenset(TableName.parse(row.table) for row in rows if row.captured)
+        captured = frozenset(TableName.parse(row.table) for row in rows if row.life.is_captured)
         followed = () if survey.facts.standby else self.guarded(source, ledger)
         selected, published = table_findings.select(
             source, self.config, survey.facts, self.findings, slot=own_slot, known=InLedger(captured, followed)

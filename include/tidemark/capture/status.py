@@ -26,6 +26,7 @@ from tidemark.ledger.connection import open_ledger
 from tidemark.ledger.overview import PipelineStatus, TableStatus
 from tidemark.names import TableName
 from tidemark.schedule import longest_gap_s
+from tidemark.schema import table_life
 from tidemark.source.inspection import slot_findings
 from tidemark.source.slot import SlotState, read_slot, usable
 from tidemark.staging.store import Store
@@ -76,17 +77,17 @@ class Status:
     def state_of(self, table: TableStatus) -> str:
         """In a word or two; "ok" for a table at rest."""
         row = table.row
-        if not row.captured:
+        if not row.life.is_captured:
             return "not captured"
-        if row.state == "parked":
+        if row.life.is_parked:
             return "parked"
         if row.failed_runs:
             return f"failed {counted(row.failed_runs, 'run')}"
-        if row.needs_backfill:
+        if row.life.needs_backfill:
             return "being backfilled" if table.table in self._being_read() else "needs a backfill"
         if table.waiting_batches:
             return "behind"
-        return "deferred" if row.state == "deferred" else "ok"
+        return "deferred" if row.life.merge == table_life.DEFERRED else "ok"
 
     def _being_read(self) -> frozenset[str]:
         """Tables whose open backfill somebody reads, or that waits only for its merge."""
@@ -127,14 +128,14 @@ class Status:
             yield Need(kind, group, found.message, readable(found.table), found.since)
         for table in self.tables:
             row = table.row
-            if not row.captured:
+            if not row.life.is_captured:
                 continue
             name = readable(row.table)
-            if row.state == "parked" and row.error is not None:
+            if row.life.is_parked and row.error is not None:
                 kind, message = row.error.kind, row.error.message
                 ways = tuple(ways_on(self.config, row.table, row.error))
                 yield Need("parked", kind, message, name, row.state_since, ways)
-            if row.needs_backfill and not self.config.auto_backfill and row.table not in self._being_read():
+            if row.life.needs_backfill and not self.config.auto_backfill and row.table not in self._being_read():
                 reason = row.backfill_reason or ""
                 yield Need("needs a backfill", reason, reason, name, row.backfill_since)
 

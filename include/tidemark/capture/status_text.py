@@ -46,7 +46,7 @@ def text(status: Status, *, everything: bool = False) -> str:
         lines += ["", *_aligned([("table", "state", "applied", "waiting", "needs"), *rows])]
         for table in status.tables:
             row = table.row
-            if row.error is not None and row.state != "parked":
+            if row.error is not None and not row.life.is_parked:
                 message = row.error.message
                 lines += ["", f"{readable(row.table)} failed at {shown_time(row.error_at)}: {message}"]
     elif status.tables:
@@ -198,7 +198,7 @@ def _line(status: Status, table: TableStatus) -> tuple[str, str, str, str, str]:
     if table.waiting_batches:
         waiting = f"{counted(table.waiting_changes, 'change')} in {counted(table.waiting_batches, 'batch')}"
     needs = []
-    if table.row.needs_backfill:
+    if table.row.life.needs_backfill:
         needs.append(f"a backfill: {table.row.backfill_reason}")
     if table.row.holes:
         needs.append(f"values of {', '.join(sorted(table.row.holes))} ({sum(table.row.holes.values())})")

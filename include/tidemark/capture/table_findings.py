@@ -106,7 +106,7 @@ def captured_tables(found: Matching, published: Publication | None) -> list[Sour
 def backfill_findings(ledger: Ledger, config: PipelineConfig) -> Iterator[Finding]:
     reasons: dict[str, list[str]] = {}
     for row in ledger_tables.all_of(ledger):
-        if row.captured and row.needs_backfill:
+        if row.life.is_captured and row.life.needs_backfill:
             reasons.setdefault(row.backfill_reason or "", []).append(row.table)
     for reason, names in reasons.items():
         yield Finding(

@@ -346,14 +346,9 @@ def complete(ledger: Ledger, generation: int, table: str, applied_lsn: Lsn | Non
     if last is None or applied_lsn < last:
         return None
     if known.whole_table:
-        ledger.execute(
-            """
-            UPDATE tidemark.tables
-               SET needs_backfill = false, backfill_kind = NULL, backfill_reason = NULL, backfill_since = NULL
-             WHERE pipeline = %s AND "table" = %s AND (marked_at IS NULL OR marked_at <= %s)
-            """,
-            (ledger.pipeline, table, known.opened_at),
-        )
+        row = tables.one(ledger, table)
+        if row is not None and (row.marked_at is None or known.opened_at is None or row.marked_at <= known.opened_at):
+            tables.clear_needs_backfill(ledger, table)
     if not _end(ledger, known.backfill, state="applied", reason=None, complete_lsn=last):
         return None
     return one(ledger, known.backfill)

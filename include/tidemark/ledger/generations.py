@@ -16,9 +16,10 @@ from psycopg.types.json import Jsonb
 
 from tidemark.errors import GenerationMissing, TidemarkError
 from tidemark.formats.generation_file import GenerationFile
-from tidemark.ledger import backfills, chunks, joins
+from tidemark.ledger import backfills, chunks, joins, tables
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.leases import SLOT, Lease
+from tidemark.ledger.table_lives import step
 from tidemark.lsn import Lsn, WalPoint
 
 _COLUMNS = (
@@ -99,15 +100,20 @@ def open_generation(ledger: Ledger, lease: Lease, opening: GenerationFile) -> Ge
         )
         backfills.close_older(ledger, opening.number)
         if opening.backfill_kind is not None:
-            ledger.execute(
-                """
-                UPDATE tidemark.tables
-                   SET needs_backfill = true, backfill_kind = %s, backfill_reason = %s,
-                       backfill_since = clock_timestamp(), marked_at = clock_timestamp(), join_horizon = NULL
-                 WHERE pipeline = %s
-                """,
-                (opening.backfill_kind, opening.reason, lease.pipeline),
-            )
+            every_table = [row.table for row in tables.all_of(ledger)]
+            with (
+                step(ledger, "capture", "judge_anew", every_table),
+                step(ledger, "target", "need_backfill", every_table),
+            ):
+                ledger.execute(
+                    """
+                    UPDATE tidemark.tables
+                       SET needs_backfill = true, backfill_kind = %s, backfill_reason = %s,
+                           backfill_since = clock_timestamp(), marked_at = clock_timestamp(), join_horizon = NULL
+                     WHERE pipeline = %s
+                    """,
+                    (opening.backfill_kind, opening.reason, lease.pipeline),
+                )
         return required(ledger)
 
 

@@ -1,8 +1,6 @@
 """When a table joined the stream, and whether its older rows are missing: `join_horizon` and the mark `existing_rows`.
 
-    unknown ──join──► captured (horizon kept) ──leave──► not captured ──join──► captured, needs a backfill
-                                              ──begin_anew──► captured, needs a backfill ──join──► (horizon kept)
-    not captured ──forget──► not captured and not shown ──join──► captured, needs a backfill
+Which states lead to which stands in `schema.table_life`, machine `capture`.
 
 A table joins when preflight first sees it published in a generation that is open. Its rows from before the join are in
 no stream; unless it was seen empty by a snapshot that saw all of them, it needs a backfill. `join_horizon` is the xid
@@ -17,7 +15,9 @@ from typing import Final
 
 from tidemark.ledger import backfills, positions, tables
 from tidemark.ledger.connection import Ledger
+from tidemark.ledger.table_lives import step
 from tidemark.lsn import Lsn, WalPoint
+from tidemark.schema import table_life
 
 EXISTING_ROWS: Final = tables.EXISTING_ROWS
 REJOINED: Final = "rejoined"
@@ -40,16 +40,17 @@ def join(
     that is captured with a horizon is never judged again.
     """
     with ledger.transaction():
-        ledger.execute(
-            """
-            INSERT INTO tidemark.tables AS known
-                   (pipeline, "table", join_horizon, joined_timeline, joined_lsn) VALUES (%s, %s, %s, %s, %s)
-            ON CONFLICT (pipeline, "table") DO UPDATE
-               SET captured = true, join_horizon = excluded.join_horizon, forgotten_at = NULL,
-                   joined_timeline = excluded.joined_timeline, joined_lsn = excluded.joined_lsn
-            """,
-            (ledger.pipeline, table, horizon, seen.timeline, seen.lsn),
-        )
+        with step(ledger, "capture", "join", [table]):
+            ledger.execute(
+                """
+                INSERT INTO tidemark.tables (pipeline, "table", join_horizon, joined_timeline, joined_lsn)
+                VALUES (%s, %s, %s, %s, %s)
+                ON CONFLICT (pipeline, "table") DO UPDATE
+                   SET captured = true, join_horizon = excluded.join_horizon, forgotten_at = NULL,
+                       joined_timeline = excluded.joined_timeline, joined_lsn = excluded.joined_lsn
+                """,
+                (ledger.pipeline, table, horizon, seen.timeline, seen.lsn),
+            )
         if backfill is not None:
             tables.mark_needs_backfill(ledger, table, *backfill)
 
@@ -57,26 +58,23 @@ def join(
 def leave(ledger: Ledger, table: str) -> None:
     """The table is no longer in the file or the publication. What is staged of it is still
     merged; coming back is a join. Its open backfill is closed."""
-    with ledger.transaction():
-        tables.lock(ledger, [table])
+    with step(ledger, "capture", "leave", [table]):
         ledger.execute(
             'UPDATE tidemark.tables SET captured = false, join_horizon = NULL WHERE pipeline = %s AND "table" = %s',
             (ledger.pipeline, table),
         )
-        known = backfills.open_of(ledger, table)
-        if known is not None:
-            backfills.close(ledger, known.backfill, LEFT)
+        _close_backfill(ledger, table, LEFT)
 
 
-def forget(ledger: Ledger, table: str) -> bool:
-    """Let a table that is captured no more be shown no more, until it joins again. False where it is captured. If it is
-    parked it stays so, untried, and is told anew when it is back."""
-    done = ledger.execute(
-        "UPDATE tidemark.tables SET forgotten_at = clock_timestamp(), notified_at = NULL "
-        'WHERE pipeline = %s AND "table" = %s AND NOT captured',
-        (ledger.pipeline, table),
-    )
-    return done.rowcount == 1
+def forget(ledger: Ledger, table: str) -> None:
+    """Let a table that is captured no more be shown no more, until it joins again. If it is parked it stays so,
+    untried, and is told anew when it is back."""
+    with step(ledger, "capture", "forget", [table]):
+        ledger.execute(
+            "UPDATE tidemark.tables SET forgotten_at = clock_timestamp(), notified_at = NULL "
+            'WHERE pipeline = %s AND "table" = %s',
+            (ledger.pipeline, table),
+        )
 
 
 def begin_anew(ledger: Ledger, table: str) -> bool:
@@ -89,14 +87,13 @@ def begin_anew(ledger: Ledger, table: str) -> bool:
         tables.lock(ledger, [table])
         if not tables.unpark(ledger, table):
             return False
-        ledger.execute(
-            "UPDATE tidemark.tables SET join_horizon = NULL, holes = '{}', hole_keys = '[]' "
-            'WHERE pipeline = %s AND "table" = %s',
-            (ledger.pipeline, table),
-        )
-        known = backfills.open_of(ledger, table)
-        if known is not None:
-            backfills.close(ledger, known.backfill, "its table was begun anew")
+        with step(ledger, "capture", "judge_anew", [table]):
+            ledger.execute(
+                "UPDATE tidemark.tables SET join_horizon = NULL, holes = '{}', hole_keys = '[]' "
+                'WHERE pipeline = %s AND "table" = %s',
+                (ledger.pipeline, table),
+            )
+        _close_backfill(ledger, table, "its table was begun anew")
         positions.begin_anew(ledger, table)
         reason = "its Delta tables were removed and are begun anew, without the rows and changes from before"
         tables.mark_needs_backfill(ledger, table, BEGUN_ANEW, reason)
@@ -120,26 +117,33 @@ def lost(ledger: Ledger, timeline: int, left_lsn: Lsn) -> list[str]:
 
 def judge_anew(ledger: Ledger, table: str, reason: str) -> None:
     """Let the next preflight judge the table's join, as if it joined then. Its open backfill is closed."""
-    ledger.execute(
-        "UPDATE tidemark.tables SET join_horizon = NULL, joined_timeline = NULL, joined_lsn = NULL "
-        'WHERE pipeline = %s AND "table" = %s',
-        (ledger.pipeline, table),
-    )
-    known = backfills.open_of(ledger, table)
-    if known is not None:
-        backfills.close(ledger, known.backfill, reason)
+    with step(ledger, "capture", "judge_anew", [table]):
+        ledger.execute(
+            "UPDATE tidemark.tables SET join_horizon = NULL, joined_timeline = NULL, joined_lsn = NULL "
+            'WHERE pipeline = %s AND "table" = %s',
+            (ledger.pipeline, table),
+        )
+        _close_backfill(ledger, table, reason)
 
 
 def seen_empty(ledger: Ledger, table: str, seen: WalPoint) -> bool:
     """Take the mark EXISTING_ROWS away, and no other. True if it was there. Where WAL from before `seen` is lost, the
     rows that were gone may be back: the join then stands on this look."""
-    done = ledger.execute(
-        """
-        UPDATE tidemark.tables
-           SET needs_backfill = false, backfill_kind = NULL, backfill_reason = NULL, backfill_since = NULL,
-               joined_timeline = %s, joined_lsn = %s
-         WHERE pipeline = %s AND "table" = %s AND backfill_kind = %s
-        """,
-        (seen.timeline, seen.lsn, ledger.pipeline, table, EXISTING_ROWS),
-    )
-    return done.rowcount == 1
+    with ledger.transaction():
+        tables.lock(ledger, [table])
+        row = tables.one(ledger, table)
+        if row is None or row.life.target != table_life.EXISTING_ROWS:
+            return False
+        tables.clear_needs_backfill(ledger, table, "see_empty")
+        ledger.execute(
+            'UPDATE tidemark.tables SET joined_timeline = %s, joined_lsn = %s WHERE pipeline = %s AND "table" = %s',
+            (seen.timeline, seen.lsn, ledger.pipeline, table),
+        )
+    return True
+
+
+def _close_backfill(ledger: Ledger, table: str, reason: str) -> None:
+    """An open one is no base for what comes: what was read of it lies before a gap."""
+    backfill = backfills.open_of(ledger, table)
+    if backfill is not None:
+        backfills.close(ledger, backfill.backfill, reason)

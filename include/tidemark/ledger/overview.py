@@ -44,7 +44,7 @@ class TableStatus:
     @property
     def in_sync(self) -> bool:
         """Whether the guarantee holds: everything staged is applied, and no backfill is needed."""
-        return self.row.captured and not self.row.needs_backfill and not self.waiting_batches
+        return self.row.life.keeps_its_promise and not self.waiting_batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ def _tables(ledger: Ledger, generation: Generation) -> tuple[TableStatus, ...]:
     }
     found = []
     for row in tables.all_of(ledger):
-        if row.forgotten_at is not None:
+        if not row.life.is_listed:
             continue
         position = known.get(row.table)
         batches, changes, size_bytes, since = waiting.get(row.table, [0, 0, 0, None])

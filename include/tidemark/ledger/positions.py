@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from tidemark.ledger import generations
 from tidemark.ledger.connection import Ledger
 from tidemark.lsn import Lsn
+from tidemark.schema.table_life import MERGING
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +114,14 @@ def confirmable(ledger: Ledger) -> Lsn:
 
 def held_back_by(ledger: Ledger) -> dict[str, Lsn]:
     """The merging tables whose next untreated batch keeps `confirmable` below staged, with that batch's start."""
-    return {table: lsn for table, state, lsn, staged in _progress(ledger) if state == "merging" and lsn < staged}
+    return {table: lsn for table, state, lsn, staged in _progress(ledger) if state == MERGING and lsn < staged}
 
 
 def _progress(ledger: Ledger) -> list[tuple[str, str, Lsn, Lsn]]:
     """Table, state, applied, staged; one statement, so that all four are of one moment."""
     return ledger.execute(
         """
-        SELECT t."table", t.state,
+        SELECT t."table", t.merge_state,
                coalesce((SELECT b.start_lsn FROM tidemark.batch_tables b
                           WHERE b.pipeline = g.pipeline AND b.generation = g.number AND b."table" = t."table"
                             AND b.end_lsn > coalesce(p.applied_lsn, '0/0')

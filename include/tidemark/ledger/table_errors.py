@@ -86,7 +86,8 @@ def passed_over(ledger: Ledger) -> frozenset[str]:
         SELECT "table" FROM tidemark.table_errors e
          WHERE pipeline = %s AND barred
            AND NOT EXISTS (SELECT FROM tidemark.tables t
-                            WHERE t.pipeline = e.pipeline AND t."table" = e."table" AND t.captured)
+                            WHERE t.pipeline = e.pipeline AND t."table" = e."table"
+                              AND t.capture_state IN ('joining', 'captured'))
         """,
         (ledger.pipeline,),
     ).fetchall()

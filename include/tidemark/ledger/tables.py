@@ -1,11 +1,10 @@
 """What the ledger knows of each captured table: state, marks, error, schema versions, fingerprint.
 
-    merging ──park──► parked ──unpark──► merging          (deferred: by choice, merged less often)
-
-`needs_backfill` is a mark beside the state: a table may be merging and need one. A state never holds back what is
-staged: parked and deferred tables count as staged in R3's minimum (`positions.confirmable`). Reasons and errors hold
-no row's value. No function here takes a lease: the callers that write do so inside a transaction that is fenced
-(registering a batch by its lease, ingesting a result by the plan's row), or they are an operator's (`unpark`).
+The states and what leads from one to another stand in `schema.table_life`; every function here that changes one is a
+`table_lives.step`. A state never holds back what is staged: parked and deferred tables count as staged in R3's minimum
+(`positions.confirmable`). Reasons and errors hold no row's value. No function here takes a lease: the callers that
+write do so inside a transaction that is fenced (registering a batch by its lease, ingesting a result by the plan's
+row), or they are an operator's (`unpark`).
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from psycopg.rows import kwargs_row
 from psycopg.types.json import Jsonb
@@ -22,20 +21,24 @@ from tidemark.errors import Move
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.formats.manifest import TableMark
 from tidemark.formats.result import Holes
+from tidemark.ledger import table_lives
 from tidemark.ledger.connection import Ledger
+from tidemark.schema import table_life
 from tidemark.schema.table import TableSchema
-
-State = Literal["merging", "deferred", "parked"]
+from tidemark.schema.table_life import TableLife
 
 # Kinds of `needs_backfill`; that of coming back stands in `joins`, those of a changed fingerprint come with the
 # mark. EXISTING_ROWS and HOLES give way to another: they end by themselves, when the table is seen empty or the holes
 # are filled, and the target may differ otherwise than by them.
-EXISTING_ROWS: Final = "existing_rows"
+EXISTING_ROWS: Final = table_life.EXISTING_ROWS
 GAP: Final = "gap"
-HOLES: Final = "holes"
+HOLES: Final = table_life.HOLES
+
+# What a mark of that kind is in a table's life; any other kind is one that does not end by itself.
+_MARKED: Final = {EXISTING_ROWS: "miss_rows", HOLES: "miss_values"}
 
 _COLUMNS = (
-    '"table", state, state_since, captured, join_horizon, needs_backfill, backfill_kind, backfill_reason, '
+    '"table", capture_state, merge_state, target_state, state_since, join_horizon, backfill_kind, backfill_reason, '
     "backfill_since, marked_at, error, error_at, failed_runs, tried_at, notified_at, holes, hole_keys, fingerprint, "
     "forgotten_at"
 )
@@ -43,18 +46,16 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """`error` is the last failure, None after a success; `captured` is False while the
-    table is not in the publication or the file; `fingerprint` is the JSON of `schema.fingerprint.Fingerprint`.
-    `marked_at` is when anything last asked for a backfill, though the mark that was there may have stayed. `holes`
-    maps a column to the rows whose unchanged value is known nowhere, `hole_keys` holds keys of those rows.
-    `forgotten_at` is when somebody said that a table which is captured no more shall not be shown."""
+    """`life` is the table's states, which the stages ask. `error` is the last failure, None after a success;
+    `fingerprint` is the JSON of `schema.fingerprint.Fingerprint`. `marked_at` is when anything last asked for a
+    backfill, though the mark that was there may have stayed. `holes` maps a column to the rows whose unchanged value is
+    known nowhere, `hole_keys` holds keys of those rows. `forgotten_at` is when somebody said that a table which is
+    captured no more shall not be shown."""
 
     table: str
-    state: State
+    life: TableLife
     state_since: datetime
-    captured: bool
     join_horizon: int | None
-    needs_backfill: bool
     backfill_kind: str | None
     backfill_reason: str | None
     backfill_since: datetime | None
@@ -69,14 +70,12 @@ class TableRow:
     fingerprint: dict[str, Any] | None
     forgotten_at: datetime | None = None
 
-    @property
-    def is_marked_for_good(self) -> bool:
-        """Whether it needs a backfill for a reason that does not end by itself."""
-        return self.needs_backfill and self.backfill_kind not in (EXISTING_ROWS, HOLES)
 
-
-def _row(*, error: dict[str, str] | None, **columns: Any) -> TableRow:
-    return TableRow(**columns, error=None if error is None else ErrorRecord.from_json(error))
+def _row(
+    *, error: dict[str, str] | None, capture_state: str, merge_state: str, target_state: str, **columns: Any
+) -> TableRow:
+    life = TableLife(capture_state, merge_state, target_state)
+    return TableRow(**columns, life=life, error=None if error is None else ErrorRecord.from_json(error))
 
 
 def all_of(ledger: Ledger) -> list[TableRow]:
@@ -134,15 +133,10 @@ def mark(ledger: Ledger, found: TableMark) -> None:
 def park(ledger: Ledger, table: str, error: ErrorRecord) -> bool:
     """Suspend the table's merge with the error. True if it was not parked before, which is when the pipeline's notifier
     fires (R6). A parked table takes a newer error unless that one is RETRY and its own is not."""
-    with ledger.transaction():
-        row = ledger.execute(
-            'SELECT state, error FROM tidemark.tables WHERE pipeline = %s AND "table" = %s FOR UPDATE',
-            (ledger.pipeline, table),
-        ).fetchone()
-        if row is None:
-            raise LookupError(f"no table {table} in pipeline {ledger.pipeline}")
-        state, old = row
-        if state == "parked" and error.move == Move.RETRY and old["move"] != Move.RETRY:
+    event = "park_for_retry" if error.move == Move.RETRY else "park"
+    with table_lives.step(ledger, "merge", event, [table]):
+        before = _merge_state(ledger, table)
+        if before == table_life.PARKED and error.move == Move.RETRY:
             return False
         ledger.execute(
             """
@@ -153,69 +147,78 @@ def park(ledger: Ledger, table: str, error: ErrorRecord) -> bool:
             """,
             (Jsonb(error.to_json()), ledger.pipeline, table),
         )
-        return bool(state != "parked")
+        return before not in (table_life.PARKED, table_life.RETRIED)
+
+
+def _merge_state(ledger: Ledger, table: str) -> str | None:
+    row = ledger.execute(
+        'SELECT merge_state FROM tidemark.tables WHERE pipeline = %s AND "table" = %s FOR UPDATE',
+        (ledger.pipeline, table),
+    ).fetchone()
+    return None if row is None else str(row[0])
 
 
 def unpark(ledger: Ledger, table: str) -> bool:
     """Let the next run apply all of the table's batches in order. False where the table is not parked or not known."""
-    return (
-        ledger.execute(
-            """
-            UPDATE tidemark.tables
-               SET state = 'merging', state_since = clock_timestamp(), error = NULL, error_at = NULL, failed_runs = 0,
-                   tried_at = NULL, notified_at = NULL
-             WHERE pipeline = %s AND "table" = %s AND state = 'parked'
-            """,
-            (ledger.pipeline, table),
-        ).rowcount
-        == 1
-    )
+    with ledger.transaction():
+        if _merge_state(ledger, table) not in (table_life.PARKED, table_life.RETRIED):
+            return False
+        with table_lives.step(ledger, "merge", "unpark", [table]):
+            ledger.execute(
+                """
+                UPDATE tidemark.tables
+                   SET state = 'merging', state_since = clock_timestamp(), error = NULL, error_at = NULL,
+                       failed_runs = 0, tried_at = NULL, notified_at = NULL
+                 WHERE pipeline = %s AND "table" = %s
+                """,
+                (ledger.pipeline, table),
+            )
+    return True
 
 
 def failed(ledger: Ledger, table: str, error: ErrorRecord, *, park_after: int) -> bool:
     """Record an error of the table's own result (R6): parked at once where its move is not RETRY, after `park_after`
     failed runs in a row where it is. True if this parked it."""
+    retry = error.move == Move.RETRY
     with ledger.transaction():
-        row = ledger.execute(
-            """
-            UPDATE tidemark.tables
-               SET failed_runs = failed_runs + 1, tried_at = clock_timestamp(), error_at = clock_timestamp(),
-                   error = CASE WHEN state = 'parked' AND error ->> 'move' <> 'RETRY' THEN error ELSE %s END
-             WHERE pipeline = %s AND "table" = %s
-            RETURNING failed_runs
-            """,
-            (Jsonb(error.to_json()), ledger.pipeline, table),
-        ).fetchone()
-        if row is None:
-            raise LookupError(f"no table {table} in pipeline {ledger.pipeline}")
-        if error.move == Move.RETRY and row[0] < park_after:
-            return False
-        return park(ledger, table, error)
+        with table_lives.step(ledger, "merge", "fail", [table]):
+            row = ledger.execute(
+                """
+                UPDATE tidemark.tables
+                   SET failed_runs = failed_runs + 1, tried_at = clock_timestamp(), error_at = clock_timestamp(),
+                       error = CASE merge_state WHEN 'parked' THEN error
+                                                WHEN 'retried' THEN CASE WHEN %(retry)s THEN %(error)s ELSE error END
+                                                ELSE %(error)s END
+                 WHERE pipeline = %(pipeline)s AND "table" = %(table)s
+                RETURNING failed_runs
+                """,
+                {"error": Jsonb(error.to_json()), "retry": retry, "pipeline": ledger.pipeline, "table": table},
+            ).fetchone()
+        assert row is not None
+        return False if retry and row[0] < park_after else park(ledger, table, error)
 
 
 def succeeded(ledger: Ledger, merged: Mapping[str, Holes | None]) -> None:
     """Record that these tables were merged: the counter of each is 0 again, a park that came from RETRY errors ends.
     With each is what its target holds of holes now, None where the merge says nothing of it."""
     with ledger.transaction():
-        rows = ledger.execute(
-            """
-            UPDATE tidemark.tables
-               SET failed_runs = 0, tried_at = clock_timestamp(),
-                   state = CASE WHEN state = 'parked' AND error ->> 'move' = 'RETRY' THEN 'merging' ELSE state END,
-                   state_since = CASE WHEN state = 'parked' AND error ->> 'move' = 'RETRY' THEN clock_timestamp()
-                                      ELSE state_since END,
-                   error = CASE WHEN state = 'parked' AND error ->> 'move' <> 'RETRY' THEN error END,
-                   error_at = CASE WHEN state = 'parked' AND error ->> 'move' <> 'RETRY' THEN error_at END,
-                   notified_at = CASE WHEN state = 'parked' AND error ->> 'move' <> 'RETRY' THEN notified_at END
-             WHERE pipeline = %s AND "table" = ANY(%s)
-            RETURNING "table", holes <> '{}' OR backfill_kind IS NOT DISTINCT FROM %s
-            """,
-            (ledger.pipeline, list(merged), HOLES),
-        ).fetchall()
+        with table_lives.step(ledger, "merge", "merge", merged):
+            rows = ledger.execute(
+                """
+                UPDATE tidemark.tables
+                   SET failed_runs = 0, tried_at = clock_timestamp(),
+                       state = CASE merge_state WHEN 'retried' THEN 'merging' ELSE state END,
+                       state_since = CASE merge_state WHEN 'retried' THEN clock_timestamp() ELSE state_since END,
+                       error = CASE merge_state WHEN 'parked' THEN error END,
+                       error_at = CASE merge_state WHEN 'parked' THEN error_at END,
+                       notified_at = CASE merge_state WHEN 'parked' THEN notified_at END
+                 WHERE pipeline = %s AND "table" = ANY(%s)
+                RETURNING "table", holes <> '{}' OR target_state = 'holes'
+                """,
+                (ledger.pipeline, list(merged)),
+            ).fetchall()
         had_holes = dict(rows)
         for table, holes in merged.items():
-            if table not in had_holes:
-                raise LookupError(f"no table {table} in pipeline {ledger.pipeline}")
             if holes is not None and (had_holes[table] or any(holes.columns.values())):
                 _keep_holes(ledger, table, holes)
 
@@ -223,21 +226,17 @@ def succeeded(ledger: Ledger, merged: Mapping[str, Holes | None]) -> None:
 def _keep_holes(ledger: Ledger, table: str, holes: Holes) -> None:
     counts = {column: count for column, count in holes.columns.items() if count}
     keys = [list(key) for key in holes.keys] if counts else []
-    ledger.execute(
-        'UPDATE tidemark.tables SET holes = %s, hole_keys = %s WHERE pipeline = %s AND "table" = %s',
+    row = ledger.execute(
+        """
+        UPDATE tidemark.tables SET holes = %s, hole_keys = %s WHERE pipeline = %s AND "table" = %s
+        RETURNING target_state
+        """,
         (Jsonb(counts), Jsonb(keys), ledger.pipeline, table),
-    )
+    ).fetchone()
     if counts:
         mark_holes(ledger, table)
-    else:
-        ledger.execute(
-            """
-            UPDATE tidemark.tables
-               SET needs_backfill = false, backfill_kind = NULL, backfill_reason = NULL, backfill_since = NULL
-             WHERE pipeline = %s AND "table" = %s AND backfill_kind = %s
-            """,
-            (ledger.pipeline, table, HOLES),
-        )
+    elif row is not None and row[0] == table_life.HOLES:
+        clear_needs_backfill(ledger, table, "fill_holes")
 
 
 def mark_holes(ledger: Ledger, table: str) -> None:
@@ -264,7 +263,7 @@ def notified(ledger: Ledger, table: str) -> bool:
     return (
         ledger.execute(
             "UPDATE tidemark.tables SET notified_at = clock_timestamp() "
-            """WHERE pipeline = %s AND "table" = %s AND state = 'parked' AND notified_at IS NULL""",
+            """WHERE pipeline = %s AND "table" = %s AND merge_state IN ('parked', 'retried') AND notified_at IS NULL""",
             (ledger.pipeline, table),
         ).rowcount
         == 1
@@ -276,32 +275,34 @@ def mark_needs_backfill(ledger: Ledger, table: str, kind: str, reason: str) -> N
     any other, EXISTING_ROWS to all but HOLES. `marked_at` moves in any case, so that no backfill that was opened before
     takes the mark away."""
     weaker = [] if kind == HOLES else [HOLES, EXISTING_ROWS]
-    ledger.execute(
-        """
-        UPDATE tidemark.tables
-           SET needs_backfill = true, marked_at = clock_timestamp(),
-               backfill_since = coalesce(backfill_since, clock_timestamp()),
-               backfill_kind = CASE WHEN gives_way THEN %(kind)s ELSE backfill_kind END,
-               backfill_reason = CASE WHEN gives_way THEN %(reason)s ELSE backfill_reason END
-          FROM (SELECT NOT needs_backfill OR backfill_kind = %(kind)s
-                       OR backfill_kind = ANY(%(weaker)s::text[]) AS gives_way
-                  FROM tidemark.tables WHERE pipeline = %(pipeline)s AND "table" = %(table)s FOR UPDATE) known
-         WHERE pipeline = %(pipeline)s AND "table" = %(table)s
-        """,
-        {"pipeline": ledger.pipeline, "table": table, "kind": kind, "reason": reason, "weaker": weaker},
-    )
+    with table_lives.step(ledger, "target", _MARKED.get(kind, "need_backfill"), [table]):
+        ledger.execute(
+            """
+            UPDATE tidemark.tables
+               SET needs_backfill = true, marked_at = clock_timestamp(),
+                   backfill_since = coalesce(backfill_since, clock_timestamp()),
+                   backfill_kind = CASE WHEN gives_way THEN %(kind)s ELSE backfill_kind END,
+                   backfill_reason = CASE WHEN gives_way THEN %(reason)s ELSE backfill_reason END
+              FROM (SELECT NOT needs_backfill OR backfill_kind = %(kind)s
+                           OR backfill_kind = ANY(%(weaker)s::text[]) AS gives_way
+                      FROM tidemark.tables WHERE pipeline = %(pipeline)s AND "table" = %(table)s FOR UPDATE) marked
+             WHERE pipeline = %(pipeline)s AND "table" = %(table)s
+            """,
+            {"pipeline": ledger.pipeline, "table": table, "kind": kind, "reason": reason, "weaker": weaker},
+        )
 
 
-def clear_needs_backfill(ledger: Ledger, table: str) -> None:
-    """Take the mark away."""
-    ledger.execute(
-        """
-        UPDATE tidemark.tables
-           SET needs_backfill = false, backfill_kind = NULL, backfill_reason = NULL, backfill_since = NULL
-         WHERE pipeline = %s AND "table" = %s
-        """,
-        (ledger.pipeline, table),
-    )
+def clear_needs_backfill(ledger: Ledger, table: str, event: str = "backfill") -> None:
+    """Take the mark away, for the event that brought what was missing."""
+    with table_lives.step(ledger, "target", event, [table]):
+        ledger.execute(
+            """
+            UPDATE tidemark.tables
+               SET needs_backfill = false, backfill_kind = NULL, backfill_reason = NULL, backfill_since = NULL
+             WHERE pipeline = %s AND "table" = %s
+            """,
+            (ledger.pipeline, table),
+        )
 
 
 def due(ledger: Ledger, unpark_retry_s: float) -> set[str]:
@@ -311,9 +312,9 @@ def due(ledger: Ledger, unpark_retry_s: float) -> set[str]:
         """
         SELECT "table" FROM tidemark.tables
          WHERE pipeline = %s
-           AND (state <> 'parked' OR (forgotten_at IS NULL AND error ->> 'move' = 'RETRY'
-                                      AND coalesce(tried_at, state_since)
-                                          < clock_timestamp() - make_interval(secs => %s)))
+           AND (merge_state IN ('merging', 'deferred')
+                OR (merge_state = 'retried' AND capture_state <> 'forgotten'
+                    AND coalesce(tried_at, state_since) < clock_timestamp() - make_interval(secs => %s)))
         """,
         (ledger.pipeline, unpark_retry_s),
     ).fetchall()

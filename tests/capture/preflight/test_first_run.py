@@ -73,7 +73,7 @@ class TestFirstRun:
             with pytest.raises(KeyboardInterrupt):
                 shop.preflight()
         shop.sound()
-        assert shop.rows()["shop.orders"].needs_backfill
+        assert shop.rows()["shop.orders"].life.needs_backfill
         generation = shop.generation()
         assert generation is not None
         assert generation.number == 1
@@ -207,8 +207,8 @@ class TestRowsBeforeTheJoin:
         shop.sql("CREATE TABLE shop.lines (id int PRIMARY KEY)", "INSERT INTO shop.lines VALUES (1)")
         report = shop.sound()
         rows = shop.rows()
-        assert not rows["shop.orders"].needs_backfill
-        assert (rows["shop.lines"].needs_backfill, rows["shop.lines"].backfill_kind) == (True, "existing_rows")
+        assert not rows["shop.orders"].life.needs_backfill
+        assert (rows["shop.lines"].life.needs_backfill, rows["shop.lines"].backfill_kind) == (True, "existing_rows")
         assert rows["shop.lines"].join_horizon is not None
         assert "shop.lines needs a backfill" in said(report, "backfill", "warning")
 
@@ -221,11 +221,11 @@ class TestRowsBeforeTheJoin:
         shop.sound()
         assert f"process {in_flight.info.backend_pid}" in str(shop.rows()["shop.lines"].backfill_reason)
         shop.sound()
-        assert shop.rows()["shop.lines"].needs_backfill
+        assert shop.rows()["shop.lines"].life.needs_backfill
         in_flight.execute("INSERT INTO shop.lines VALUES (1)")
         in_flight.commit()
         shop.sound()
-        assert shop.rows()["shop.lines"].needs_backfill
+        assert shop.rows()["shop.lines"].life.needs_backfill
 
     def test_the_mark_goes_once_the_table_was_seen_empty(self, shop: Shop) -> None:
         shop.sound()
@@ -233,10 +233,10 @@ class TestRowsBeforeTheJoin:
         in_flight = shop.open()
         in_flight.execute("INSERT INTO public.other VALUES (1)")
         shop.sound()
-        assert shop.rows()["shop.lines"].needs_backfill
+        assert shop.rows()["shop.lines"].life.needs_backfill
         in_flight.rollback()
         shop.sound()
-        assert not shop.rows()["shop.lines"].needs_backfill
+        assert not shop.rows()["shop.lines"].life.needs_backfill
 
     def test_a_table_seen_empty_has_its_fingerprint_from_that_moment(self, shop: Shop) -> None:
         """What alters it before the first drain looks at it would else be what it always was (R11)."""
@@ -252,4 +252,4 @@ class TestRowsBeforeTheJoin:
         path = f"{shop.config.pipeline}/current/shop/orders/_delta_log/00000000000000000000.json"
         Store(shop.config.lake).write_atomic(path, b"{}")
         shop.sound()
-        assert shop.rows()["shop.orders"].needs_backfill
+        assert shop.rows()["shop.orders"].life.needs_backfill

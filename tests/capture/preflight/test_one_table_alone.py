@@ -148,7 +148,7 @@ def test_a_named_table_that_is_no_table_any_more_leaves_and_needs_a_backfill_whe
     captures_orders(shop, 1)
     shop.sql(LOST[name])
     assert "shop.bad" not in captures_orders(shop, 2)
-    assert not shop.rows()["shop.bad"].captured
+    assert not shop.rows()["shop.bad"].life.is_captured
     assert errors(shop)["shop.bad"].barred
     shop.sql(
         "DO $$ BEGIN EXECUTE (SELECT format('DROP %s shop.bad', CASE relkind WHEN 'v' THEN 'VIEW' "
@@ -159,7 +159,7 @@ def test_a_named_table_that_is_no_table_any_more_leaves_and_needs_a_backfill_whe
     captures_orders(shop, 3)
     assert errors(shop) == {}
     row = shop.rows()["shop.bad"]
-    assert (row.captured, row.needs_backfill) == (True, True)
+    assert (row.life.is_captured, row.life.needs_backfill) == (True, True)
 
 
 class TestACapturedTable:
@@ -169,7 +169,7 @@ class TestACapturedTable:
         shop.sql('ALTER TABLE shop.bad ADD COLUMN "_op" text', "INSERT INTO shop.bad VALUES (1, 'x')")
         assert captures_orders(shop, 2)["shop.bad"] == 1
         row = shop.rows()["shop.bad"]
-        assert (row.captured, row.state) == (True, "parked")
+        assert (row.life.is_captured, row.life.merge) == (True, "parked")
         found = errors(shop)["shop.bad"]
         assert not found.barred
         assert "'_op' of shop.bad" in found.message
@@ -188,7 +188,7 @@ class TestACapturedTable:
             shop.sql(f"REVOKE SELECT ON shop.bad FROM {role}", "INSERT INTO shop.bad VALUES (1)")
             assert captures_orders(shop, 2)["shop.bad"] == 1
             assert "may not read shop.bad" in said(shop.sound(), "rights", "table")
-            assert shop.rows()["shop.bad"].captured
+            assert shop.rows()["shop.bad"].life.is_captured
 
     def test_whose_leaf_gets_another_identity_leaves_and_comes_back_for_a_backfill(self, shop: Shop) -> None:
         shop.sql(ROOT, LEAF)
@@ -200,11 +200,11 @@ class TestACapturedTable:
         )
         assert "shop.bad" not in captures_orders(shop, 2)
         row = shop.rows()["shop.bad"]
-        assert (row.captured, row.needs_backfill) == (False, True)
+        assert (row.life.is_captured, row.life.needs_backfill) == (False, True)
         shop.sql("ALTER TABLE shop.bad_low REPLICA IDENTITY DEFAULT")
         captures_orders(shop, 3)
         row = shop.rows()["shop.bad"]
-        assert (row.captured, row.needs_backfill, row.backfill_kind) == (True, True, "passed_over")
+        assert (row.life.is_captured, row.life.needs_backfill, row.backfill_kind) == (True, True, "passed_over")
 
     def test_what_is_staged_of_a_table_that_left_is_merged_all_the_same(self, shop: Shop) -> None:
         shop.sql(ROOT, LEAF)
@@ -288,8 +288,8 @@ class TestLocks:
         captures_orders(shop, 2)
         shop.sql("CREATE TABLE shop.lines (id int PRIMARY KEY)")
         captures_orders(shop, 3)
-        assert shop.rows()["shop.lines"].captured
-        assert shop.rows()["shop.held"].captured
+        assert shop.rows()["shop.lines"].life.is_captured
+        assert shop.rows()["shop.held"].life.is_captured
         holder.rollback()
 
 
@@ -400,4 +400,4 @@ def test_a_patterns_mask_that_fits_no_table_lets_no_table_of_it_join(shop: Shop)
     assert set(shop.rows()) == {"shop.orders", "shop.people"}
     shop.sql("ALTER TABLE shop.people DROP email", "CREATE TABLE shop.later (id int PRIMARY KEY)")
     shop.preflight()
-    assert {table for table, row in shop.rows().items() if row.captured} == {"shop.orders", "shop.people"}
+    assert {table for table, row in shop.rows().items() if row.life.is_captured} == {"shop.orders", "shop.people"}

@@ -40,7 +40,7 @@ from tidemark.source import slot as slots
 
 def needs_backfill(capture: Capture) -> list[tuple[str, str | None]]:
     with open_ledger(capture.ledger, capture.config.pipeline) as book:
-        return [(t.table, t.backfill_kind) for t in tables.all_of(book) if t.needs_backfill]
+        return [(t.table, t.backfill_kind) for t in tables.all_of(book) if t.life.needs_backfill]
 
 
 # --- adoption and going on -------------------------------------------------------------------------------------------

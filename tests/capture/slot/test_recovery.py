@@ -171,7 +171,7 @@ def test_a_restored_ledger_opens_the_generations_it_does_not_know(capture: Captu
     with open_ledger(capture.ledger, capture.config.pipeline) as book:
         row = tables.one(book, TABLE)
     assert row is not None
-    assert row.needs_backfill
+    assert row.life.needs_backfill
     assert capture.settle().number == 2
 
 
@@ -184,7 +184,7 @@ def test_the_marks_of_a_table_come_back_with_its_batch(capture: Capture) -> None
     with open_ledger(capture.ledger, capture.config.pipeline) as book:
         row = tables.one(book, TABLE)
     assert row is not None
-    assert row.state == "parked"
+    assert row.life.merge == "parked"
 
 
 def test_manifests_of_another_system_are_not_taken(capture: Capture) -> None:

@@ -54,7 +54,7 @@ def test_a_table_without_its_delta_tables_begins_anew(new_environment: Callable[
     shop.execute(f"ALTER TABLE {SHAPED} ALTER COLUMN extra TYPE text")
     shop.execute(f"UPDATE {SHAPED} SET extra = 'two' WHERE id = 3")
     shop.run()
-    assert {row(shop, table).state for table in (ITEM, SHAPED)} == {"parked"}
+    assert {row(shop, table).life.merge for table in (ITEM, SHAPED)} == {"parked"}
     said, done = let_go_on(shop, ITEM, anew=True)
     assert not done
     assert "First remove anew/current/anew/item" in said
@@ -70,14 +70,14 @@ def test_a_table_without_its_delta_tables_begins_anew(new_environment: Callable[
 
     for table in (ITEM, SHAPED):
         assert let_go_on(shop, table, anew=True)[1]
-        assert row(shop, table).needs_backfill
+        assert row(shop, table).life.needs_backfill
     assert row(shop, ITEM).backfill_kind == "begun_anew"
     shop.execute(f"UPDATE {ITEM} SET what = 'behind' WHERE id = 4")
     shop.execute(f"DELETE FROM {SHAPED} WHERE id = 5")
     shop.run()
     assert shop.confirmed_lsn() == shop.staged_lsn()
-    assert {row(shop, table).state for table in (ITEM, SHAPED)} == {"merging"}
+    assert {row(shop, table).life.merge for table in (ITEM, SHAPED)} == {"merging"}
     shop.backfill(ITEM, SHAPED)
     assert judge.wrongs(shop) == []
-    assert not any(row(shop, table).needs_backfill for table in (ITEM, SHAPED))
+    assert not any(row(shop, table).life.needs_backfill for table in (ITEM, SHAPED))
     assert judge.second_run_changes_nothing(shop) == []

@@ -1,0 +1,184 @@
+"""The life of a captured table: three machines side by side, their states, their transitions, and what a stage may do.
+
+    capture   is it in file and publication, and was its join judged?
+    merge     do its staged changes reach the target?
+    target    does current lack anything that a backfill must bring?
+
+A table is in one state of each. They are apart because they change apart: a parked table may leave, and a table that
+needs a backfill is merged meanwhile. Nothing is stored twice: the states are derived from what the ledger keeps of the
+table, by columns that PostgreSQL computes (migration 0014), and every function of the ledger that changes one of them
+names the event (`ledger.table_lives.step`). An event that TRANSITIONS does not have for the state raises in the same
+transaction, and so does a write that ends in another state than the one that stands here. An event leaves the other two
+machines as they are; what changes more than one, like beginning anew, is several events in one transaction.
+
+docs/table-life.md is drawn from TRANSITIONS (`drawing`); a test holds the two equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Machine = Literal["capture", "merge", "target"]
+
+# capture: never captured; seen or staged, its join not judged; in the stream; out of file or publication; the same,
+# and a person wants it listed no more.
+UNKNOWN: Final = "unknown"
+JOINING: Final = "joining"
+CAPTURED: Final = "captured"
+LEFT: Final = "left"
+FORGOTTEN: Final = "forgotten"
+
+# merge: with every plan; less often, by choice (no option asks for it yet, so no event leads here); not before somebody
+# mended what is wrong; not before `unpark_retry_s` are over.
+MERGING: Final = "merging"
+DEFERRED: Final = "deferred"
+PARKED: Final = "parked"
+RETRIED: Final = "retried"
+
+# target: nothing; rows from before its join, unless it is seen empty; values of some rows; anything, for a reason that
+# does not end by itself.
+COMPLETE: Final = "complete"
+EXISTING_ROWS: Final = "existing_rows"
+HOLES: Final = "holes"
+NEEDS_BACKFILL: Final = "needs_backfill"
+
+STATES: Final[Mapping[Machine, tuple[str, ...]]] = {
+    "capture": (UNKNOWN, JOINING, CAPTURED, LEFT, FORGOTTEN),
+    "merge": (MERGING, DEFERRED, PARKED, RETRIED),
+    "target": (COMPLETE, EXISTING_ROWS, HOLES, NEEDS_BACKFILL),
+}
+
+# What a table is in that the ledger begins to know.
+INITIAL: Final[Mapping[Machine, str]] = {"capture": UNKNOWN, "merge": MERGING, "target": COMPLETE}
+
+# Machine -> event -> state before -> state after. What is not here is refused.
+TRANSITIONS: Final[Mapping[Machine, Mapping[str, Mapping[str, str]]]] = {
+    "capture": {
+        # A batch or a mark names the table before preflight judged its join.
+        "stage": {UNKNOWN: JOINING},
+        "join": {UNKNOWN: CAPTURED, JOINING: CAPTURED, LEFT: CAPTURED, FORGOTTEN: CAPTURED},
+        # A new generation, a promotion that lost the WAL of its join, or beginning anew: as if it joined then.
+        "judge_anew": {JOINING: JOINING, CAPTURED: JOINING, LEFT: LEFT, FORGOTTEN: FORGOTTEN},
+        "leave": {JOINING: LEFT, CAPTURED: LEFT},
+        "forget": {LEFT: FORGOTTEN, FORGOTTEN: FORGOTTEN},
+    },
+    "merge": {
+        # The error's own move decides between the two; a park that somebody must mend is not softened by a retry.
+        "park": {MERGING: PARKED, DEFERRED: PARKED, RETRIED: PARKED, PARKED: PARKED},
+        "park_for_retry": {MERGING: RETRIED, DEFERRED: RETRIED, RETRIED: RETRIED, PARKED: PARKED},
+        # One failed run, fewer than `park_after`.
+        "fail": {MERGING: MERGING, DEFERRED: DEFERRED, RETRIED: RETRIED, PARKED: PARKED},
+        # A result may be late: it ends no park that somebody must mend.
+        "merge": {MERGING: MERGING, DEFERRED: DEFERRED, RETRIED: MERGING, PARKED: PARKED},
+        "unpark": {PARKED: MERGING, RETRIED: MERGING},
+    },
+    "target": {
+        # Of two marks the one stays that does not end by itself.
+        "miss_rows": {
+            COMPLETE: EXISTING_ROWS,
+            HOLES: EXISTING_ROWS,
+            EXISTING_ROWS: EXISTING_ROWS,
+            NEEDS_BACKFILL: NEEDS_BACKFILL,
+        },
+        "miss_values": {
+            COMPLETE: HOLES,
+            HOLES: HOLES,
+            EXISTING_ROWS: EXISTING_ROWS,
+            NEEDS_BACKFILL: NEEDS_BACKFILL,
+        },
+        "need_backfill": {
+            COMPLETE: NEEDS_BACKFILL,
+            HOLES: NEEDS_BACKFILL,
+            EXISTING_ROWS: NEEDS_BACKFILL,
+            NEEDS_BACKFILL: NEEDS_BACKFILL,
+        },
+        "see_empty": {EXISTING_ROWS: COMPLETE},
+        "fill_holes": {HOLES: COMPLETE},
+        # The whole table was read and merged, and nothing asked for a backfill since it was begun.
+        "backfill": {
+            COMPLETE: COMPLETE,
+            HOLES: COMPLETE,
+            EXISTING_ROWS: COMPLETE,
+            NEEDS_BACKFILL: COMPLETE,
+        },
+    },
+}
+
+
+def after(machine: Machine, event: str, state: str) -> str | None:
+    """The state that the event leads to from this one; None where it must not happen there."""
+    return TRANSITIONS[machine][event].get(state)
+
+
+@dataclass(frozen=True, slots=True)
+class TableLife:
+    """A table's three states, and what each stage may do with a table in them."""
+
+    capture: str
+    merge: str
+    target: str
+
+    @property
+    def is_captured(self) -> bool:
+        """Whether it is in file and publication, as the last preflight saw them."""
+        return self.capture in (JOINING, CAPTURED)
+
+    @property
+    def awaits_its_join(self) -> bool:
+        """Whether the next preflight that finds it captured judges its join."""
+        return self.capture != CAPTURED
+
+    @property
+    def can_be_read(self) -> bool:
+        """Whether a chunk of it counts: its join horizon is known."""
+        return self.capture == CAPTURED
+
+    @property
+    def is_listed(self) -> bool:
+        return self.capture != FORGOTTEN
+
+    @property
+    def is_parked(self) -> bool:
+        return self.merge in (PARKED, RETRIED)
+
+    @property
+    def needs_backfill(self) -> bool:
+        return self.target != COMPLETE
+
+    @property
+    def is_marked_for_good(self) -> bool:
+        """Whether it needs a backfill for a reason that does not end by itself."""
+        return self.target == NEEDS_BACKFILL
+
+    @property
+    def may_be_seen_empty(self) -> bool:
+        """Whether a look that finds it without rows ends its need of a backfill."""
+        return self.can_be_read and self.target == EXISTING_ROWS
+
+    @property
+    def may_be_backfilled(self) -> bool:
+        """Whether a backfill run may take it; whether it needs one is another question."""
+        return self.can_be_read and not self.is_parked
+
+    @property
+    def keeps_its_promise(self) -> bool:
+        """Whether current equals the source as of the table's position (R11)."""
+        return self.is_captured and not self.needs_backfill
+
+
+def drawing(machine: Machine) -> str:
+    """The machine as a mermaid state diagram. What leaves a state as it is, is not drawn."""
+    return "\n".join(["stateDiagram-v2", *(f"    {line}" for line in _lines(machine))])
+
+
+def _lines(machine: Machine) -> Iterator[str]:
+    yield f"[*] --> {INITIAL[machine]}"
+    moves: dict[tuple[str, str], list[str]] = {}
+    for event, pairs in TRANSITIONS[machine].items():
+        for before, to in pairs.items():
+            if before != to:
+                moves.setdefault((before, to), []).append(event)
+    for (before, to), events in moves.items():
+        yield f"{before} --> {to}: {', '.join(events)}"
