@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.support.capture import Environment
+    from tests.support.pipeline import Pipeline
     from tests.support.s3_proxy import Proxy
     from tests.support.s3_server import S3Server
 
@@ -113,6 +115,50 @@ def ledger_database(new_database: Callable[..., str], migrated_ledger: str) -> s
     return new_database("ledger", like=migrated_ledger)
 
 
+@pytest.fixture
+def new_pipeline(
+    request: pytest.FixtureRequest, ledger_database: str, tmp_path: Path
+) -> Iterator[Callable[..., Pipeline]]:
+    """A function from bounds to a pipeline that captures schema public of `source`, or of the database that it is
+    given; nothing is done for it yet."""
+    from tests.support.pipeline import Pipeline, pipeline_config
+
+    made: list[Pipeline] = []
+
+    def make(source: str | None = None, **bounds: int) -> Pipeline:
+        bounds.setdefault("drain_stall_s", 20)
+        config = pipeline_config(f"captured_{next(_numbers)}", tmp_path / "lake", bounds=bounds)
+        made.append(Pipeline(config, source or request.getfixturevalue("source"), ledger_database))
+        return made[-1]
+
+    yield make
+    for pipeline in made:
+        pipeline.close()
+
+
+@pytest.fixture
+def pipeline(new_pipeline: Callable[..., Pipeline]) -> Pipeline:
+    """A pipeline whose drain is called by the test; `begin()` opens it after the test has made its tables."""
+    return new_pipeline()
+
+
+@pytest.fixture
+def captured(new_pipeline: Callable[..., Pipeline]) -> Pipeline:
+    """A pipeline whose tables are backfilled; `capture()` opens it after the test has made them."""
+    return new_pipeline(lock_timeout_s=2, join_wait_s=5)
+
+
+@pytest.fixture(params=[16, 18])
+def captured_on_each(
+    request: pytest.FixtureRequest, postgres: PostgresServer, new_pipeline: Callable[..., Pipeline]
+) -> Iterator[Pipeline]:
+    """`captured`, with the source on the oldest server of the tests and on the newest."""
+    server: PostgresServer = postgres if request.param == 18 else request.getfixturevalue("postgres16")
+    source = create_database(server, "source")
+    yield new_pipeline(source, lock_timeout_s=2, join_wait_s=5)
+    drop_database(server, source)
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The one local Spark of this session, with Delta."""
@@ -146,7 +192,8 @@ def new_environment(
     request: pytest.FixtureRequest, postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[..., Environment]]:
     """A function from name, table rules and bounds to a pipeline with databases and a lake of its own."""
-    from tests.support.capture import Environment, pipeline_config
+    from tests.support.capture import Environment
+    from tests.support.pipeline import pipeline_config
 
     made: list[tuple[Environment, PostgresServer]] = []
 

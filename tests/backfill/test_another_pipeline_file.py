@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from tests.backfill.conftest import Captured
+from tests.support.pipeline import Pipeline, pipeline_config
 from tests.support.runs import a_run
 from tidemark.capture.preflight import preflight
-from tidemark.config import Bounds, PipelineConfig, TableRule
+from tidemark.config import TableRule
 from tidemark.errors import PipelineFileDiffers, PipelineFileSuperseded
 from tidemark.ledger import leases, pipeline_files
 from tidemark.ledger.connection import open_ledger
@@ -21,7 +21,7 @@ SETTLE_S = 600
 
 
 @contextmanager
-def another_worker(captured: Captured, *rules: TableRule) -> Iterator[None]:
+def another_worker(captured: Pipeline, *rules: TableRule) -> Iterator[None]:
     """What follows is done where the file says this of tables."""
     there = captured.config
     captured.config = replace(there, tables=rules)
@@ -30,7 +30,7 @@ def another_worker(captured: Captured, *rules: TableRule) -> Iterator[None]:
 
 
 @pytest.fixture
-def two_tables(captured: Captured) -> Captured:
+def two_tables(captured: Pipeline) -> Pipeline:
     """A pipeline that captures public.a and has not heard of public.b."""
     captured.execute("CREATE TABLE a (id int PRIMARY KEY, note text)", "CREATE TABLE b (id int PRIMARY KEY, note text)")
     bounds = replace(captured.config.bounds, file_settle_s=SETTLE_S)
@@ -43,7 +43,7 @@ def two_tables(captured: Captured) -> Captured:
 BOTH = (TableRule("public.a"), TableRule("public.b"))
 
 
-def test_a_drain_with_an_older_file_waits_and_loses_nothing_of_a_table_that_joined(two_tables: Captured) -> None:
+def test_a_drain_with_an_older_file_waits_and_loses_nothing_of_a_table_that_joined(two_tables: Pipeline) -> None:
     with another_worker(two_tables, *BOTH):
         two_tables.capture()
     two_tables.execute("INSERT INTO b VALUES (1, 'one')")
@@ -56,7 +56,7 @@ def test_a_drain_with_an_older_file_waits_and_loses_nothing_of_a_table_that_join
         assert [row["id"] for row in two_tables.staged("public.b")] == [1]
 
 
-def test_a_drain_with_a_newer_file_waits_for_its_preflight(two_tables: Captured) -> None:
+def test_a_drain_with_a_newer_file_waits_for_its_preflight(two_tables: Pipeline) -> None:
     """It might know of a mask that nobody looked for yet."""
     with another_worker(two_tables, TableRule("public.a", mask={"note": "null"})):
         with pytest.raises(PipelineFileDiffers):
@@ -65,7 +65,7 @@ def test_a_drain_with_a_newer_file_waits_for_its_preflight(two_tables: Captured)
         two_tables.drain()
 
 
-def test_a_new_mask_is_passed_by_neither_in_the_stream_nor_in_a_chunk(two_tables: Captured) -> None:
+def test_a_new_mask_is_passed_by_neither_in_the_stream_nor_in_a_chunk(two_tables: Pipeline) -> None:
     two_tables.execute("INSERT INTO a VALUES (1, 'a secret')")
     (before,) = two_tables.plan(tables=["public.a"])
     with another_worker(two_tables, TableRule("public.a", mask={"note": "null"})):
@@ -84,7 +84,7 @@ def test_a_new_mask_is_passed_by_neither_in_the_stream_nor_in_a_chunk(two_tables
         two_tables.plan(tables=["public.a"])
 
 
-def test_a_chunk_read_in_clear_is_not_claimed_behind_a_new_mask(two_tables: Captured) -> None:
+def test_a_chunk_read_in_clear_is_not_claimed_behind_a_new_mask(two_tables: Pipeline) -> None:
     """The reader saw a change that is staged with its mask, later: the chunk's row would stand above it."""
     (backfill,) = two_tables.plan(tables=["public.a"])
     two_tables.execute("INSERT INTO a VALUES (1, 'a secret')")
@@ -97,7 +97,7 @@ def test_a_chunk_read_in_clear_is_not_claimed_behind_a_new_mask(two_tables: Capt
     assert not [claim for m in two_tables.manifests() for t in m.tables for claim in t.claims]
 
 
-def test_a_table_that_is_added_closes_no_backfill(two_tables: Captured) -> None:
+def test_a_table_that_is_added_closes_no_backfill(two_tables: Pipeline) -> None:
     (backfill,) = two_tables.plan(tables=["public.a"])
     with another_worker(two_tables, *BOTH):
         two_tables.capture()
@@ -110,7 +110,7 @@ def test_a_table_that_is_added_closes_no_backfill(two_tables: Captured) -> None:
     assert two_tables.again(backfill).state == "open"
 
 
-def test_whoever_waits_for_a_note_sees_what_was_noted(two_tables: Captured) -> None:
+def test_whoever_waits_for_a_note_sees_what_was_noted(two_tables: Pipeline) -> None:
     """A reader records its chunk just as another file is noted: it waits, and then finds that its own holds no more."""
     config = two_tables.config
     other = replace(config, tables=(TableRule("public.a", mask={"note": "null"}),))
@@ -139,7 +139,7 @@ def test_whoever_waits_for_a_note_sees_what_was_noted(two_tables: Captured) -> N
     assert raised == [PipelineFileDiffers]
 
 
-def test_a_preflight_with_the_file_of_before_changes_nothing_until_it_is_meant(two_tables: Captured) -> None:
+def test_a_preflight_with_the_file_of_before_changes_nothing_until_it_is_meant(two_tables: Pipeline) -> None:
     with another_worker(two_tables, *BOTH):
         two_tables.capture()
     report = preflight(a_run(two_tables.config, source=two_tables.source, ledger=two_tables.ledger))
@@ -157,13 +157,13 @@ def test_a_preflight_with_the_file_of_before_changes_nothing_until_it_is_meant(t
     two_tables.drain()
 
 
-def test_a_look_at_another_file_takes_no_notice_of_it(two_tables: Captured) -> None:
+def test_a_look_at_another_file_takes_no_notice_of_it(two_tables: Pipeline) -> None:
     with another_worker(two_tables, *BOTH):
         preflight(a_run(two_tables.config, source=two_tables.source, ledger=two_tables.ledger), act=False)
     two_tables.drain()
 
 
-def test_a_ledger_without_a_digest_lets_pass(two_tables: Captured) -> None:
+def test_a_ledger_without_a_digest_lets_pass(two_tables: Pipeline) -> None:
     """As behind an upgrade, until the next preflight."""
     with open_ledger(two_tables.ledger, two_tables.config.pipeline) as ledger:
         ledger.execute("DELETE FROM tidemark.pipeline_files")
@@ -173,24 +173,15 @@ def test_a_ledger_without_a_digest_lets_pass(two_tables: Captured) -> None:
         two_tables.drain()
 
 
-def file(*rules: TableRule, **options: object) -> str:
-    told = {"slot": "s", "publication": "p", "mask_salt_connection": None, **options}
-    return PipelineConfig(
-        pipeline="shop",
-        source_connection="source",
-        manage_publication=True,
-        tables=rules,
-        lake="lake",
-        ledger_connection="ledger",
-        **told,  # type: ignore[arg-type]
-    ).digest
+def file(*rules: TableRule, **said: object) -> str:
+    return pipeline_config("shop", "lake", rules, **said).digest
 
 
 def test_what_captures_the_same_has_one_digest_however_it_is_written() -> None:
     said = file(TableRule("s.a", leave_out=("x", "y"), mask={"m": "null", "n": "sha256"}), TableRule("s.b_*"))
     again = TableRule("s.a", leave_out=("y", "x"), mask={"n": "sha256", "m": "null"}, line=9)
     assert file(TableRule('"s".b_*', line=3), again) == said
-    assert file(again, TableRule("s.b_*"), bounds=Bounds(batch_rows=7)) == said
+    assert file(again, TableRule("s.b_*"), bounds={"batch_rows": 7}) == said
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ import psycopg
 import pytest
 
 from sandbox.services.postgres import PostgresServer, running, wait_for
-from tests.backfill.conftest import Captured, a_pipeline
 from tests.conftest import create_database
+from tests.support.pipeline import Pipeline
 from tidemark.backfill import ranges
 from tidemark.lsn import Lsn
 from tidemark.source.wal_messages import make_durable
@@ -31,17 +31,19 @@ def server(tmp_path: Path) -> Iterator[PostgresServer]:
 
 
 @pytest.fixture
-def captured(server: PostgresServer, ledger_database: str, tmp_path: Path) -> Iterator[Captured]:
-    source = create_database(server, "source")
-    with psycopg.connect(source, autocommit=True) as connection:
-        made = a_pipeline(source, ledger_database, tmp_path, connection)
-        made.execute("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'from before')")
-        made.capture()
-        yield made
+def source(server: PostgresServer) -> str:
+    return create_database(server, "source")
 
 
 @pytest.fixture
-def nothing_is_written(captured: Captured) -> Iterator[None]:
+def captured(captured: Pipeline) -> Pipeline:
+    captured.execute("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'from before')")
+    captured.capture()
+    return captured
+
+
+@pytest.fixture
+def nothing_is_written(captured: Pipeline) -> Iterator[None]:
     """The WAL writer stands still, so that what was committed is in memory alone until somebody waits for it."""
     pid = captured.one("SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'")
     os.kill(pid, signal.SIGSTOP)
@@ -50,7 +52,7 @@ def nothing_is_written(captured: Captured) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
-def lies_in_memory_alone(captured: Captured) -> bool:
+def lies_in_memory_alone(captured: Pipeline) -> bool:
     return bool(captured.one("SELECT pg_current_wal_flush_lsn() < pg_current_wal_insert_lsn()"))
 
 
@@ -65,7 +67,7 @@ def crash(server: PostgresServer) -> None:
 
 
 def test_a_commit_that_a_chunk_saw_outlives_a_crash(
-    captured: Captured, server: PostgresServer, nothing_is_written: None, monkeypatch: pytest.MonkeyPatch
+    captured: Pipeline, server: PostgresServer, nothing_is_written: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reader dies just after it recorded the chunk, so that nothing of its own makes the WAL durable."""
     (backfill,) = captured.plan(tables=["public.t"])
@@ -96,7 +98,7 @@ def test_a_commit_that_a_chunk_saw_outlives_a_crash(
 
 
 def test_what_a_backfills_snapshot_saw_is_durable_before_it_is_opened(
-    captured: Captured, nothing_is_written: None
+    captured: Pipeline, nothing_is_written: None
 ) -> None:
     captured.execute("INSERT INTO t VALUES (2, 'seen by the snapshot')")
     committed_lsn = Lsn.parse(captured.one("SELECT pg_current_wal_insert_lsn()::text"))
@@ -108,7 +110,7 @@ def test_what_a_backfills_snapshot_saw_is_durable_before_it_is_opened(
 
 
 def test_what_a_table_was_seen_empty_by_is_durable_before_it_counts(
-    captured: Captured, nothing_is_written: None
+    captured: Pipeline, nothing_is_written: None
 ) -> None:
     assert captured.table_row("public.t").life.needs_backfill
     captured.execute("DELETE FROM t")
@@ -118,14 +120,14 @@ def test_what_a_table_was_seen_empty_by_is_durable_before_it_counts(
     assert not lies_in_memory_alone(captured)
 
 
-def test_what_a_join_was_judged_by_is_durable_before_it_counts(captured: Captured, nothing_is_written: None) -> None:
+def test_what_a_join_was_judged_by_is_durable_before_it_counts(captured: Pipeline, nothing_is_written: None) -> None:
     captured.execute("CREATE TABLE u (id int PRIMARY KEY)")
     captured.capture()
     assert captured.table_row("public.u").join_horizon is not None
     assert not lies_in_memory_alone(captured)
 
 
-def test_where_all_is_durable_nothing_is_written(captured: Captured) -> None:
+def test_where_all_is_durable_nothing_is_written(captured: Pipeline) -> None:
     with psycopg.connect(captured.source, autocommit=True) as session:
         make_durable(session)
         inserted_lsn = captured.one("SELECT pg_current_wal_insert_lsn()::text")

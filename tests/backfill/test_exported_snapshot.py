@@ -9,11 +9,11 @@ import psycopg
 import pytest
 
 from sandbox.services.postgres import wait_for
-from tests.backfill.conftest import Captured
+from tests.support.pipeline import Pipeline
 from tests.support.roles import login
 from tests.support.runs import a_run
 from tidemark.backfill import exported, keyless
-from tidemark.backfill.exported import exported_snapshot, read_exported
+from tidemark.backfill.exported import exported_snapshot
 from tidemark.backfill.ranges import ReadResult
 from tidemark.backfill.sessions import ImportedSnapshot
 from tidemark.errors import ReadRefused, SnapshotExportBlocked
@@ -22,7 +22,7 @@ from tidemark.ledger import leases
 from tidemark.lsn import Lsn
 
 
-def a_table(captured: Captured, rows: int = 1000) -> None:
+def a_table(captured: Pipeline, rows: int = 1000) -> None:
     captured.execute(
         "CREATE TABLE t (n int PRIMARY KEY, v text)",
         f"INSERT INTO t SELECT i, 'v' FROM generate_series(1, {rows}) AS i",
@@ -31,21 +31,7 @@ def a_table(captured: Captured, rows: int = 1000) -> None:
     captured.capture()
 
 
-def read(captured: Captured, readers: int = 2) -> ReadResult:
-    return read_exported(
-        a_run(
-            captured.config,
-            source=captured.source,
-            ledger=captured.ledger,
-            run_id=captured.run_id,
-            holder=f"backfill/{captured.run_id}/read",
-            salt=b"salt",
-        ),
-        readers=readers,
-    )
-
-
-def test_all_processes_read_one_snapshot(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_processes_read_one_snapshot(captured: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     a_table(captured)
     (backfill,) = captured.plan(tables=["public.t"], mode="exported_snapshot", chunk_rows=100)
     start = exported._start
@@ -55,7 +41,7 @@ def test_all_processes_read_one_snapshot(captured: Captured, monkeypatch: pytest
         return start(work)
 
     monkeypatch.setattr(exported, "_start", later)
-    result = read(captured)
+    result = captured.read_exported(readers=2)
     assert result.rows == 1000
     assert sorted(row["n"] for row in captured.rows(backfill)) == list(range(1, 1001))
     assert {row["v"] for row in captured.rows(backfill)} == {"v"}
@@ -68,18 +54,18 @@ def test_all_processes_read_one_snapshot(captured: Captured, monkeypatch: pytest
         lambda: captured.one("SELECT count(*) FROM pg_replication_slots WHERE temporary") == 0,
     )
     assert all(r.done for r in captured.ranges(backfill))
-    assert read(captured) == ReadResult()
+    assert captured.read_exported(readers=2) == ReadResult()
 
 
-def test_a_backfill_of_another_mode_is_left_to_the_other_readers(captured: Captured) -> None:
+def test_a_backfill_of_another_mode_is_left_to_the_other_readers(captured: Pipeline) -> None:
     a_table(captured)
     captured.plan(tables=["public.t"])
-    assert read(captured) == ReadResult()
+    assert captured.read_exported(readers=2) == ReadResult()
     assert captured.read().rows == 1000
 
 
 def test_a_reader_that_dies_is_started_again(
-    captured: Captured, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    captured: Pipeline, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One reader, which dies at each failpoint in turn: it is the start of a process that takes its time."""
     a_table(captured)
@@ -95,7 +81,7 @@ def test_a_reader_that_dies_is_started_again(
 
     monkeypatch.setattr(exported, "_start", dying)
     with caplog.at_level(logging.WARNING):
-        read(captured, readers=1)
+        captured.read_exported(readers=1)
     assert left == []
     assert caplog.text.count("starting it again") == len(failpoints)
     assert sorted(row["n"] for row in captured.rows(backfill)) == list(range(1, 1001))
@@ -103,20 +89,20 @@ def test_a_reader_that_dies_is_started_again(
 
 
 def test_readers_that_always_die_leave_the_rest_to_chunk_mode(
-    captured: Captured, monkeypatch: pytest.MonkeyPatch
+    captured: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a_table(captured)
     (backfill,) = captured.plan(tables=["public.t"], mode="exported_snapshot", chunk_rows=100)
     monkeypatch.setenv("TIDEMARK_FAILPOINT", "read.after_chunk")
-    read(captured, readers=1)
+    captured.read_exported(readers=1)
     assert len(captured.chunks(backfill)) == exported.STARTS
     monkeypatch.delenv("TIDEMARK_FAILPOINT")
-    captured.read(holder=f"backfill/{captured.run_id}/read")
+    captured.read(holder=captured.task("read", captured.run_id).holder)
     assert sorted(row["n"] for row in captured.rows(backfill)) == list(range(1, 1001))
     assert sum(chunk.consistent_point is None for chunk in captured.chunks(backfill)) > 0
 
 
-def test_a_try_takes_over_what_the_readers_of_a_killed_one_hold(captured: Captured) -> None:
+def test_a_try_takes_over_what_the_readers_of_a_killed_one_hold(captured: Pipeline) -> None:
     a_table(captured)
     (backfill,) = captured.plan(tables=["public.t"], mode="exported_snapshot")
     (part,) = captured.ranges(backfill)
@@ -124,21 +110,21 @@ def test_a_try_takes_over_what_the_readers_of_a_killed_one_hold(captured: Captur
         captured.ledger, captured.config.pipeline, part.lease, f"backfill/{captured.run_id}/read/1", lease_s=600
     )
     killed.__enter__()
-    assert read(captured).rows == 1000
+    assert captured.read_exported(readers=2).rows == 1000
     assert sorted(row["n"] for row in captured.rows(backfill)) == list(range(1, 1001))
     killed.__exit__(None, None, None)
 
 
-def test_what_another_tasks_readers_hold_is_left_alone(captured: Captured) -> None:
+def test_what_another_tasks_readers_hold_is_left_alone(captured: Pipeline) -> None:
     a_table(captured)
     (backfill,) = captured.plan(tables=["public.t"], mode="exported_snapshot")
     (part,) = captured.ranges(backfill)
     with leases.hold(captured.ledger, captured.config.pipeline, part.lease, f"backfill/{captured.run_id}/reader/1"):
-        assert read(captured) == ReadResult()
+        assert captured.read_exported(readers=2) == ReadResult()
 
 
 def test_the_death_of_the_session_costs_no_chunk(
-    captured: Captured, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    captured: Pipeline, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     a_table(captured)
     (backfill,) = captured.plan(tables=["public.t"], mode="exported_snapshot", chunk_rows=100)
@@ -160,7 +146,7 @@ def test_the_death_of_the_session_costs_no_chunk(
 
 
 @pytest.mark.parametrize("statement", ["ALTER TABLE t ALTER n TYPE bigint", "VACUUM FULL t", "TRUNCATE t"])
-def test_a_table_that_was_rewritten_since_is_not_read_under_the_snapshot(captured: Captured, statement: str) -> None:
+def test_a_table_that_was_rewritten_since_is_not_read_under_the_snapshot(captured: Pipeline, statement: str) -> None:
     a_table(captured)
     (backfill,) = captured.plan(tables=["public.t"], mode="exported_snapshot")
     with exported_snapshot(captured.config, captured.source) as imported:
@@ -171,7 +157,7 @@ def test_a_table_that_was_rewritten_since_is_not_read_under_the_snapshot(capture
     assert chunk.rows == (0 if "TRUNCATE" in statement else 1000)
 
 
-def test_an_exporter_that_ends_while_its_snapshot_is_imported_leaves_the_rest_to_chunk_mode(captured: Captured) -> None:
+def test_an_exporter_that_ends_while_its_snapshot_is_imported_leaves_the_rest_to_chunk_mode(captured: Pipeline) -> None:
     a_table(captured)
     (backfill,) = captured.plan(tables=["public.t"], mode="exported_snapshot")
     with psycopg.connect(captured.source) as exporter:
@@ -189,7 +175,7 @@ def test_an_exporter_that_ends_while_its_snapshot_is_imported_leaves_the_rest_to
     assert len(captured.rows(backfill)) == 1000
 
 
-def test_under_the_snapshot_the_key_keeps_the_order_that_it_had(captured: Captured) -> None:
+def test_under_the_snapshot_the_key_keeps_the_order_that_it_had(captured: Pipeline) -> None:
     a_table(captured)
     (backfill,) = captured.plan(tables=["public.t"], mode="exported_snapshot", chunk_rows=100)
     with psycopg.connect(captured.source) as exporter:
@@ -202,7 +188,7 @@ def test_under_the_snapshot_the_key_keeps_the_order_that_it_had(captured: Captur
 
 
 def test_an_old_transaction_is_named_when_no_snapshot_can_be_exported(
-    captured: Captured, caplog: pytest.LogCaptureFixture
+    captured: Pipeline, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
     a_table(captured)
@@ -211,14 +197,14 @@ def test_an_old_transaction_is_named_when_no_snapshot_can_be_exported(
     with psycopg.connect(captured.source, application_name="the writer") as writer:
         writer.execute("INSERT INTO t VALUES (0)")
         with pytest.raises(SnapshotExportBlocked, match="the writer") as blocked:
-            read(captured)
+            captured.read_exported(readers=2)
     assert "within 2 s, since transactions were open" in str(blocked.value)
     assert "max_replication_slots" not in str(blocked.value)
     assert "Waiting for the end of open transactions: process" in caplog.text
     assert captured.one("SELECT count(*) FROM pg_replication_slots WHERE temporary") == 0
 
 
-def test_what_a_reader_raises_is_raised(captured: Captured) -> None:
+def test_what_a_reader_raises_is_raised(captured: Pipeline) -> None:
     a_table(captured)
     captured.plan(tables=["public.t"], mode="exported_snapshot")
     role = f"limited_{captured.config.pipeline}"
@@ -226,13 +212,13 @@ def test_what_a_reader_raises_is_raised(captured: Captured) -> None:
     whole, captured.source = captured.source, captured.source.replace("user=postgres", f"user={role}")
     try:
         with pytest.raises(ReadRefused, match="permission denied"):
-            read(captured)
+            captured.read_exported(readers=2)
     finally:
         captured.source = whole
         captured.execute(f"DROP ROLE {role}")
 
 
-def test_a_reader_ends_with_the_process_that_started_it(captured: Captured) -> None:
+def test_a_reader_ends_with_the_process_that_started_it(captured: Pipeline) -> None:
     a_table(captured)
     (backfill,) = captured.plan(tables=["public.t"], mode="exported_snapshot")
     with psycopg.connect(captured.source) as altering:
@@ -248,7 +234,7 @@ def test_a_reader_ends_with_the_process_that_started_it(captured: Captured) -> N
 
 @pytest.mark.usefixtures("all_sessions_read")
 def test_a_table_without_key_is_read_by_sessions_under_the_exported_snapshot(
-    captured: Captured, monkeypatch: pytest.MonkeyPatch
+    captured: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keyless, "STRETCH_PAGES", 1)
     captured.execute(
@@ -266,14 +252,14 @@ def test_a_table_without_key_is_read_by_sessions_under_the_exported_snapshot(
     assert sorted(row["n"] for row in captured.rows(backfill)) == list(range(1, 1001))
 
 
-def test_a_role_that_may_only_read_and_replicate_is_enough(captured: Captured) -> None:
+def test_a_role_that_may_only_read_and_replicate_is_enough(captured: Pipeline) -> None:
     a_table(captured)
     role = f"limited_{captured.config.pipeline}"
     captured.execute(login(role, captured.source, "REPLICATION"), f"GRANT SELECT ON t TO {role}")
     whole, captured.source = captured.source, captured.source.replace("user=postgres", f"user={role}")
     try:
         captured.plan(tables=["public.t"], mode="exported_snapshot", chunk_rows=100, row_filter="n <= 500")
-        assert read(captured).rows == 500
+        assert captured.read_exported(readers=2).rows == 500
         captured.plan(tables=["public.t"], chunk_rows=100, replace=True)
         assert captured.read().rows == 1000
     finally:

@@ -14,7 +14,7 @@ import pytest
 from psycopg import sql
 
 from sandbox.services.postgres import wait_for
-from tests.backfill.conftest import Captured
+from tests.support.pipeline import Pipeline
 from tidemark.backfill import keyless
 from tidemark.errors import DatabaseUnreachable, SourceLocked
 from tidemark.ledger.backfills import Backfill
@@ -22,7 +22,7 @@ from tidemark.staging.chunk_writer import ChunkWriter
 
 
 @pytest.fixture
-def backfill(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> Backfill:
+def backfill(captured: Pipeline, monkeypatch: pytest.MonkeyPatch) -> Backfill:
     """Of a table of some fifteen stretches, which two sessions read."""
     monkeypatch.setattr(keyless, "STRETCH_PAGES", 1)
     captured.execute(
@@ -51,14 +51,14 @@ def one_row_after(seconds: int) -> sql.Composed:
     return sql.SQL("SELECT 1, 'v'::text FROM pg_sleep({})").format(seconds)
 
 
-def sleeping(captured: Captured) -> int:
+def sleeping(captured: Pipeline) -> int:
     found: int = captured.one("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'")
     return found
 
 
 @pytest.mark.usefixtures("told_to_end")
 def test_a_reader_that_is_told_to_end_waits_for_no_stretch(
-    captured: Captured, backfill: Backfill, monkeypatch: pytest.MonkeyPatch
+    captured: Pipeline, backfill: Backfill, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked, began = [], []
 
@@ -85,7 +85,7 @@ def test_a_reader_that_is_told_to_end_waits_for_no_stretch(
 
 @pytest.mark.usefixtures("told_to_end")
 def test_the_files_of_sessions_that_had_ended_are_let_go(
-    captured: Captured, backfill: Backfill, monkeypatch: pytest.MonkeyPatch
+    captured: Pipeline, backfill: Backfill, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     finish, abandon = ChunkWriter.finish, ChunkWriter.abandon
     abandoned: list[ChunkWriter] = []
@@ -107,7 +107,7 @@ def test_the_files_of_sessions_that_had_ended_are_let_go(
 
 
 def test_a_session_that_cannot_begin_ends_the_others(
-    captured: Captured, backfill: Backfill, monkeypatch: pytest.MonkeyPatch
+    captured: Pipeline, backfill: Backfill, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connect = keyless.sessions.connect
     asked, began = [], []
@@ -132,7 +132,7 @@ def test_a_session_that_cannot_begin_ends_the_others(
 
 
 def test_an_alter_between_the_chunks_lock_and_a_sessions_ends_in_a_retry(
-    captured: Captured, backfill: Backfill, monkeypatch: pytest.MonkeyPatch
+    captured: Pipeline, backfill: Backfill, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The session waits for the ALTER, the ALTER for the chunk, the chunk for the session: the bound ends it."""
     captured.with_bounds(lock_timeout_s=1)

@@ -7,7 +7,7 @@ import random
 import psycopg
 import pytest
 
-from tests.backfill.conftest import Captured
+from tests.support.pipeline import Pipeline
 from tidemark.backfill import sessions
 from tidemark.backfill.chunk_reading import exactly
 from tidemark.names import TableName
@@ -99,13 +99,13 @@ KEYS = {
 }
 
 
-def fill(captured: Captured, kind: str, rows: int) -> None:
+def fill(captured: Pipeline, kind: str, rows: int) -> None:
     definition, values = KEYS[kind]
     captured.execute(definition, f"INSERT INTO t SELECT {values} FROM generate_series(0, {rows - 1}) AS i", "ANALYZE t")
 
 
 @pytest.mark.parametrize("kind", KEYS)
-def test_every_row_is_read_once_over_all_ranges(captured_on_each: Captured, kind: str) -> None:
+def test_every_row_is_read_once_over_all_ranges(captured_on_each: Pipeline, kind: str) -> None:
     captured = captured_on_each
     fill(captured, kind, ROWS)
     captured.capture()
@@ -123,7 +123,7 @@ def test_every_row_is_read_once_over_all_ranges(captured_on_each: Captured, kind
     assert result.chunks == len(captured.chunks(backfill)) > len(ranges)
 
 
-def to_read(captured: Captured, connection: psycopg.Connection[object], name: str = "t") -> TableToRead:
+def to_read(captured: Pipeline, connection: psycopg.Connection[object], name: str = "t") -> TableToRead:
     config = exactly(captured.config, TableName("public", name))
     assert config is not None
     (table,) = catalog.captured_tables(connection, config)
@@ -131,7 +131,7 @@ def to_read(captured: Captured, connection: psycopg.Connection[object], name: st
 
 
 @pytest.mark.parametrize("kind", KEYS)
-def test_every_part_of_a_chunk_is_one_stretch_of_the_index(captured: Captured, kind: str) -> None:
+def test_every_part_of_a_chunk_is_one_stretch_of_the_index(captured: Pipeline, kind: str) -> None:
     fill(captured, kind, 20_000)
     with sessions.connect(captured.source, captured.config) as connection, connection.transaction():
         for setting in sessions.INDEX_ALONE:

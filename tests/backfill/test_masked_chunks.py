@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.backfill.conftest import Captured
+from tests.support.pipeline import Pipeline
 from tidemark.backfill.sessions import ImportedSnapshot
 from tidemark.config import TableRule
 from tidemark.lsn import Lsn
@@ -19,7 +19,7 @@ RENAMED = ("ALTER TABLE people RENAME email TO mail", "ALTER TABLE people RENAME
 
 
 @pytest.fixture
-def people(captured: Captured) -> Captured:
+def people(captured: Pipeline) -> Pipeline:
     captured.execute(
         "CREATE TABLE people (id int PRIMARY KEY, email text, notes text, town text)",
         "INSERT INTO people SELECT i, 'secretmail', 'secretnote', 'Ulm' FROM generate_series(1, 40) i",
@@ -31,7 +31,7 @@ def people(captured: Captured) -> Captured:
     return captured
 
 
-def in_clear(people: Captured, backfill: Any) -> bool:
+def in_clear(people: Pipeline, backfill: Any) -> bool:
     return any(value in ("secretmail", "secretnote") for row in people.rows(backfill) for value in row.values())
 
 
@@ -47,7 +47,7 @@ def before_the_second_chunk(monkeypatch: pytest.MonkeyPatch, action: Callable[[]
     monkeypatch.setattr("tidemark.backfill.ranges.reach", reach)
 
 
-def test_renamed_before_it_is_read(people: Captured) -> None:
+def test_renamed_before_it_is_read(people: Pipeline) -> None:
     people.execute(*RENAMED)
     (backfill,) = people.plan(tables=[PEOPLE])
     people.read()
@@ -56,7 +56,7 @@ def test_renamed_before_it_is_read(people: Captured) -> None:
     assert (rows[0]["mail"], "remarks" in rows[0], rows[0]["town"]) == (None, False, "Ulm")
 
 
-def test_renamed_between_two_chunks(people: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_renamed_between_two_chunks(people: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     (backfill,) = people.plan(tables=[PEOPLE], chunk_rows=20, readers=1)
     before_the_second_chunk(monkeypatch, lambda: people.execute(*RENAMED))
     people.read()
@@ -66,7 +66,7 @@ def test_renamed_between_two_chunks(people: Captured, monkeypatch: pytest.Monkey
     assert {row["mail"] for row in rows if "mail" in row} == {None}
 
 
-def test_a_column_that_took_a_masked_name_between_two_drains_stays_masked(people: Captured) -> None:
+def test_a_column_that_took_a_masked_name_between_two_drains_stays_masked(people: Pipeline) -> None:
     # The reader is the only one that ever sees the column under the name that the file masks.
     people.execute("ALTER TABLE people ADD phone text")
     people.with_tables(TableRule(PEOPLE, leave_out=("notes",), mask={"email": "sha256", "phone": "null"}))
@@ -82,7 +82,7 @@ def test_a_column_that_took_a_masked_name_between_two_drains_stays_masked(people
     assert "secretmail" not in [value for row in people.staged(PEOPLE) for value in row.values()]
 
 
-def test_a_table_renamed_under_a_pattern_is_read_with_the_masks_of_its_entry(people: Captured) -> None:
+def test_a_table_renamed_under_a_pattern_is_read_with_the_masks_of_its_entry(people: Pipeline) -> None:
     people.execute("ALTER TABLE people RENAME TO persons")
     people.capture()
     (backfill,) = people.plan(tables=["public.persons"])
@@ -90,7 +90,7 @@ def test_a_table_renamed_under_a_pattern_is_read_with_the_masks_of_its_entry(peo
     assert (len(people.rows(backfill)), in_clear(people, backfill)) == (40, False)
 
 
-def test_where_a_mask_has_no_place_nothing_is_read(people: Captured) -> None:
+def test_where_a_mask_has_no_place_nothing_is_read(people: Pipeline) -> None:
     (backfill,) = people.plan(tables=[PEOPLE])
     people.execute("ALTER TABLE people DROP email", "ALTER TABLE people ADD mail text DEFAULT 'secretmail'")
     people.read()
@@ -99,7 +99,7 @@ def test_where_a_mask_has_no_place_nothing_is_read(people: Captured) -> None:
 
 
 def test_names_that_changed_places_since_the_snapshot_was_exported_are_not_read_under_it(
-    people: Captured, caplog: pytest.LogCaptureFixture
+    people: Pipeline, caplog: pytest.LogCaptureFixture
 ) -> None:
     (backfill,) = people.plan(tables=[PEOPLE], mode="exported_snapshot")
     with psycopg.connect(people.source) as exporting:

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.backfill.conftest import Captured
+from tests.support.pipeline import Pipeline
 from tests.support.runs import a_run
 from tidemark.backfill import planning
 from tidemark.backfill.wanted import Wanted, wanted
@@ -28,7 +28,7 @@ from tidemark.ledger import joins, leases, tables
 from tidemark.ledger.connection import open_ledger
 
 
-def a_table(captured: Captured, rows: int = 100) -> None:
+def a_table(captured: Pipeline, rows: int = 100) -> None:
     captured.execute(
         "CREATE TABLE orders (id int PRIMARY KEY, v text)",
         f"INSERT INTO orders SELECT i, 'v' || i FROM generate_series(1, {rows}) AS i",
@@ -37,7 +37,7 @@ def a_table(captured: Captured, rows: int = 100) -> None:
     captured.capture()
 
 
-def test_without_a_capture_there_is_no_backfill(captured: Captured) -> None:
+def test_without_a_capture_there_is_no_backfill(captured: Pipeline) -> None:
     captured.execute("CREATE TABLE orders (id int PRIMARY KEY)")
     with pytest.raises(CaptureNotBegun, match="Run the capture DAG"):
         captured.plan(tables=["public.orders"])
@@ -48,14 +48,14 @@ def test_without_a_capture_there_is_no_backfill(captured: Captured) -> None:
     assert captured.ledger_query("SELECT * FROM tidemark.backfills") == []
 
 
-def test_a_slot_that_was_moved_needs_a_capture_run_first(captured: Captured) -> None:
+def test_a_slot_that_was_moved_needs_a_capture_run_first(captured: Pipeline) -> None:
     a_table(captured)
     captured.execute(f"SELECT pg_replication_slot_advance('{captured.config.slot}', pg_current_wal_lsn())")
     with pytest.raises(CaptureNotBegun, match="beyond"):
         captured.plan(tables=["public.orders"])
 
 
-def test_unknown_names_are_refused_with_the_nearest(captured: Captured) -> None:
+def test_unknown_names_are_refused_with_the_nearest(captured: Pipeline) -> None:
     a_table(captured)
     with pytest.raises(BackfillTablesUnknown, match=r"'public\.order' \(did you mean 'public\.orders'\?\)"):
         captured.plan(tables=["public.order"])
@@ -65,7 +65,7 @@ def test_unknown_names_are_refused_with_the_nearest(captured: Captured) -> None:
         captured.plan(tables=["public.orders", "nonsense"])
 
 
-def test_names_are_those_of_the_pipeline_file(captured: Captured) -> None:
+def test_names_are_those_of_the_pipeline_file(captured: Pipeline) -> None:
     captured.execute('CREATE TABLE "a.b *" (id int PRIMARY KEY)')
     a_table(captured)
     assert [b.table for b in captured.plan(tables=['public."a.b *"'])] == ["public.a%2Eb%20%2A"]
@@ -75,7 +75,7 @@ def test_names_are_those_of_the_pipeline_file(captured: Captured) -> None:
     ]
 
 
-def test_planning_again_in_the_same_run_changes_nothing(captured: Captured) -> None:
+def test_planning_again_in_the_same_run_changes_nothing(captured: Pipeline) -> None:
     a_table(captured)
     first = captured.plan("one", tables=["public.orders"], chunk_rows=10)
     ranges = captured.ranges(first[0])
@@ -87,7 +87,7 @@ def test_planning_again_in_the_same_run_changes_nothing(captured: Captured) -> N
 
 @pytest.mark.parametrize("failpoint", ["plan.before_open", "plan.after_open"])
 def test_a_plan_that_died_is_finished_by_its_next_try(
-    captured: Captured, monkeypatch: pytest.MonkeyPatch, failpoint: str
+    captured: Pipeline, monkeypatch: pytest.MonkeyPatch, failpoint: str
 ) -> None:
     captured.execute("CREATE TABLE a (id int PRIMARY KEY)")
     a_table(captured)
@@ -105,14 +105,14 @@ def test_a_plan_that_died_is_finished_by_its_next_try(
     assert len(captured.ledger_query("SELECT * FROM tidemark.backfills")) == 2
 
 
-def test_an_open_backfill_is_gone_on_with(captured: Captured) -> None:
+def test_an_open_backfill_is_gone_on_with(captured: Pipeline) -> None:
     a_table(captured)
     (first,) = captured.plan(tables=["public.orders"], chunk_rows=10, row_filter="id > 5")
     (second,) = captured.plan(tables=["public.orders"], row_filter="id > 5")
     assert (second.backfill, second.run_id, second.chunk_rows) == (first.backfill, captured.run_id, 10)
 
 
-def test_another_filter_or_mode_is_refused_unless_it_replaces(captured: Captured) -> None:
+def test_another_filter_or_mode_is_refused_unless_it_replaces(captured: Pipeline) -> None:
     a_table(captured)
     (first,) = captured.plan(tables=["public.orders"])
     for request in ({"row_filter": "id > 5"}, {"mode": "exported_snapshot"}, {"mode": "keys", "keys": [["1"]]}):
@@ -124,7 +124,7 @@ def test_another_filter_or_mode_is_refused_unless_it_replaces(captured: Captured
     assert (second.state, second.sweeps) == ("open", False)
 
 
-def test_a_backfill_that_is_being_read_is_not_taken_away(captured: Captured, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_backfill_that_is_being_read_is_not_taken_away(captured: Pipeline, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     captured.reader_wait_s = 1.2
     a_table(captured)
@@ -139,7 +139,7 @@ def test_a_backfill_that_is_being_read_is_not_taken_away(captured: Captured, cap
     assert re.search(r"Waiting for the backfill .* its reader the reader may .* ends at 20.* UTC", caplog.text)
 
 
-def test_one_that_nobody_read_for_long_is_closed(captured: Captured) -> None:
+def test_one_that_nobody_read_for_long_is_closed(captured: Pipeline) -> None:
     a_table(captured)
     (first,) = captured.plan(tables=["public.orders"])
     captured.ledger_query("UPDATE tidemark.backfills SET active_at = active_at - interval '2 days' RETURNING 1")
@@ -149,7 +149,7 @@ def test_one_that_nobody_read_for_long_is_closed(captured: Captured) -> None:
 
 
 def test_transactions_older_than_the_capture_are_waited_for_and_named(
-    captured: Captured, caplog: pytest.LogCaptureFixture
+    captured: Pipeline, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
     a_table(captured)
@@ -166,7 +166,7 @@ def test_transactions_older_than_the_capture_are_waited_for_and_named(
 @pytest.mark.parametrize(
     ("row_filter", "said"), [("v::int > 1", "SQLSTATE 22P02"), ("id / (id - 1) > 1", "SQLSTATE 22012")]
 )
-def test_a_row_filter_is_tried_at_the_source(captured: Captured, row_filter: str, said: str) -> None:
+def test_a_row_filter_is_tried_at_the_source(captured: Pipeline, row_filter: str, said: str) -> None:
     a_table(captured)
     with pytest.raises(RowFilterInvalid, match=re.escape(said)) as refused:
         captured.plan(tables=["public.orders"], row_filter=row_filter)
@@ -174,7 +174,7 @@ def test_a_row_filter_is_tried_at_the_source(captured: Captured, row_filter: str
     assert captured.one("SELECT count(*) FROM orders") == 100
 
 
-def test_ranges_have_at_least_the_rows_of_a_chunk(captured: Captured) -> None:
+def test_ranges_have_at_least_the_rows_of_a_chunk(captured: Pipeline) -> None:
     a_table(captured, rows=1000)
     for chunk_rows, readers, count in ((50_000, 2, 1), (400, 2, 2), (100, 1, 4), (100, 2, 8), (10, 16, 64)):
         (backfill,) = captured.plan(tables=["public.orders"], chunk_rows=chunk_rows, readers=readers, replace=True)
@@ -188,7 +188,7 @@ def test_ranges_have_at_least_the_rows_of_a_chunk(captured: Captured) -> None:
 # --- keys -------------------------------------------------------------------------------------------------------------
 
 
-def test_chosen_keys_are_read_and_nothing_else(captured: Captured) -> None:
+def test_chosen_keys_are_read_and_nothing_else(captured: Pipeline) -> None:
     captured.execute(
         "CREATE TABLE t (n int, at timestamptz, PRIMARY KEY (at, n))",
         "INSERT INTO t SELECT i, '2024-01-01'::timestamptz + i * interval '1 h' FROM generate_series(1, 3000) AS i",
@@ -215,14 +215,14 @@ def test_chosen_keys_are_read_and_nothing_else(captured: Captured) -> None:
         ([[None]], "key 1 must hold texts or numbers"),
     ],
 )
-def test_keys_that_are_none_are_refused_by_number(captured: Captured, keys: list[Any], said: str) -> None:
+def test_keys_that_are_none_are_refused_by_number(captured: Pipeline, keys: list[Any], said: str) -> None:
     a_table(captured)
     with pytest.raises(BackfillRefused, match=re.escape(said)) as refused:
         captured.plan(tables=["public.orders"], mode="keys", keys=keys)
     assert "secret" not in str(refused.value)
 
 
-def test_what_has_no_key_is_read_as_a_whole_or_not_at_all(captured: Captured) -> None:
+def test_what_has_no_key_is_read_as_a_whole_or_not_at_all(captured: Pipeline) -> None:
     captured.config = dataclasses.replace(captured.config, tables=(TableRule("public.log"),))
     captured.execute("CREATE TABLE log (n int)", "INSERT INTO log VALUES (1), (1)")
     captured.capture()
@@ -240,7 +240,7 @@ def test_what_has_no_key_is_read_as_a_whole_or_not_at_all(captured: Captured) ->
 
 
 def test_after_unpark_anew_a_capture_run_comes_first_and_that_is_said(
-    captured: Captured, caplog: pytest.LogCaptureFixture
+    captured: Pipeline, caplog: pytest.LogCaptureFixture
 ) -> None:
     a_table(captured)
     captured.plan(tables=["public.orders"])
@@ -265,7 +265,7 @@ def test_after_unpark_anew_a_capture_run_comes_first_and_that_is_said(
 # --- what is wanted ---------------------------------------------------------------------------------------------------
 
 
-def test_a_form_without_tables_takes_what_is_wanted(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_form_without_tables_takes_what_is_wanted(captured: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     captured.execute("CREATE TABLE holes (id int PRIMARY KEY)", "INSERT INTO holes VALUES (1), (2)")
     captured.execute("CREATE TABLE log (n int)")
     a_table(captured)
@@ -288,7 +288,7 @@ def test_a_form_without_tables_takes_what_is_wanted(captured: Captured, monkeypa
         captured.plan(row_filter="id > 1")
 
 
-def test_what_the_dead_were_reading_is_waited_for(captured: Captured) -> None:
+def test_what_the_dead_were_reading_is_waited_for(captured: Pipeline) -> None:
     a_table(captured)
     (first,) = captured.plan()
     (part,) = captured.ranges(first)
@@ -302,7 +302,7 @@ def test_what_the_dead_were_reading_is_waited_for(captured: Captured) -> None:
 @pytest.mark.parametrize("mode", ["chunks", "keys"])
 @pytest.mark.parametrize("looked_at_first", [True, False])
 def test_a_backfill_that_ends_while_it_is_looked_at_is_not_begun_anew(
-    captured: Captured, monkeypatch: pytest.MonkeyPatch, mode: str, looked_at_first: bool
+    captured: Pipeline, monkeypatch: pytest.MonkeyPatch, mode: str, looked_at_first: bool
 ) -> None:
     a_table(captured)
     (first,) = captured.plan(tables=["public.orders"], mode=mode, **({"keys": [["1"]]} if mode == "keys" else {}))

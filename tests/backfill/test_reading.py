@@ -11,9 +11,9 @@ import psycopg
 import pytest
 
 from sandbox.services.postgres import running, wait_for
-from tests.backfill.conftest import Captured
-from tests.capture.slot.standby import standby_of
+from tests.support.pipeline import Pipeline
 from tests.support.roles import login
+from tests.support.standby import standby_of
 from tidemark.backfill import keyless
 from tidemark.backfill.ranges import ReadResult
 from tidemark.config import TableRule
@@ -24,7 +24,7 @@ from tidemark.ledger import leases
 from tidemark.lsn import Lsn
 
 
-def a_table(captured: Captured, rows: int = 100) -> None:
+def a_table(captured: Pipeline, rows: int = 100) -> None:
     captured.execute(
         "CREATE TABLE t (n int PRIMARY KEY, v text)",
         f"INSERT INTO t SELECT i, 'v' || i FROM generate_series(1, {rows}) AS i",
@@ -33,7 +33,7 @@ def a_table(captured: Captured, rows: int = 100) -> None:
     captured.capture()
 
 
-def messages(captured: Captured) -> list[Watermark]:
+def messages(captured: Pipeline) -> list[Watermark]:
     """The watermarks in the WAL, in commit order; the pipeline's own slot is only looked into."""
     found = captured.connection.execute(
         "SELECT data FROM pg_logical_slot_peek_binary_changes(%s, NULL, NULL, 'proto_version', '1', "
@@ -46,11 +46,11 @@ def messages(captured: Captured) -> list[Watermark]:
     return [mark for mark in marks if mark is not None]
 
 
-def ns(captured: Captured, backfill: Any) -> list[int]:
+def ns(captured: Pipeline, backfill: Any) -> list[int]:
     return [row["n"] for row in captured.rows(backfill)]
 
 
-def test_an_empty_table_is_one_range_and_one_chunk_without_rows(captured: Captured) -> None:
+def test_an_empty_table_is_one_range_and_one_chunk_without_rows(captured: Pipeline) -> None:
     captured.execute("CREATE TABLE t (n int PRIMARY KEY)")
     captured.capture()
     (backfill,) = captured.plan(tables=["public.t"])
@@ -60,7 +60,7 @@ def test_an_empty_table_is_one_range_and_one_chunk_without_rows(captured: Captur
     assert [r.done for r in captured.ranges(backfill)] == [True]
 
 
-def test_a_range_that_ends_with_its_chunk_ends_with_an_empty_one(captured: Captured) -> None:
+def test_a_range_that_ends_with_its_chunk_ends_with_an_empty_one(captured: Pipeline) -> None:
     a_table(captured, rows=20)
     (backfill,) = captured.plan(tables=["public.t"], chunk_rows=10, readers=1)
     captured.read()
@@ -76,7 +76,7 @@ def test_a_range_that_ends_with_its_chunk_ends_with_an_empty_one(captured: Captu
     ]
 
 
-def test_a_chunk_stands_between_its_watermarks_with_snapshot_and_fingerprint(captured: Captured) -> None:
+def test_a_chunk_stands_between_its_watermarks_with_snapshot_and_fingerprint(captured: Pipeline) -> None:
     a_table(captured)
     (backfill,) = captured.plan(tables=["public.t"])
     captured.read()
@@ -93,7 +93,7 @@ def test_a_chunk_stands_between_its_watermarks_with_snapshot_and_fingerprint(cap
     assert chunk.fingerprint["columns"][1]["name"] == "v"
 
 
-def test_what_a_chunks_snapshot_saw_lies_below_its_lsn_and_its_high_watermark_above(captured: Captured) -> None:
+def test_what_a_chunks_snapshot_saw_lies_below_its_lsn_and_its_high_watermark_above(captured: Pipeline) -> None:
     a_table(captured)
     (backfill,) = captured.plan(tables=["public.t"])
     before = Lsn.parse(captured.one("SELECT pg_current_wal_insert_lsn()::text"))
@@ -104,7 +104,7 @@ def test_what_a_chunks_snapshot_saw_lies_below_its_lsn_and_its_high_watermark_ab
     )
 
 
-def test_two_readers_share_the_ranges(captured: Captured) -> None:
+def test_two_readers_share_the_ranges(captured: Pipeline) -> None:
     a_table(captured, rows=4000)
     (backfill,) = captured.plan(tables=["public.t"], chunk_rows=100, readers=2)
     assert len(captured.ranges(backfill)) == 8
@@ -119,7 +119,7 @@ def test_two_readers_share_the_ranges(captured: Captured) -> None:
     assert sum(result.ranges for result in results) == 8
 
 
-def test_another_readers_range_is_left_alone(captured: Captured) -> None:
+def test_another_readers_range_is_left_alone(captured: Pipeline) -> None:
     a_table(captured)
     (backfill,) = captured.plan(tables=["public.t"])
     (part,) = captured.ranges(backfill)
@@ -128,7 +128,7 @@ def test_another_readers_range_is_left_alone(captured: Captured) -> None:
     assert captured.read().rows == 100
 
 
-def test_a_backfill_that_was_closed_is_not_read_on(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backfill_that_was_closed_is_not_read_on(captured: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     a_table(captured)
     (backfill,) = captured.plan(tables=["public.t"], chunk_rows=10, readers=1)
     monkeypatch.setattr(
@@ -144,7 +144,7 @@ def test_a_backfill_that_was_closed_is_not_read_on(captured: Captured, monkeypat
 
 
 def test_rows_that_change_under_the_reader_are_those_of_each_chunks_snapshot(
-    captured: Captured, monkeypatch: pytest.MonkeyPatch
+    captured: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a_table(captured, rows=30)
     (backfill,) = captured.plan(tables=["public.t"], chunk_rows=10, readers=1)
@@ -159,7 +159,7 @@ def test_rows_that_change_under_the_reader_are_those_of_each_chunks_snapshot(
     assert [row["v"][-1] == "+" for row in captured.rows(backfill)] == [False] * 10 + [True] * 19
 
 
-def test_a_chunk_behind_a_rewriting_alter_reads_every_row(captured: Captured) -> None:
+def test_a_chunk_behind_a_rewriting_alter_reads_every_row(captured: Pipeline) -> None:
     a_table(captured)
     captured.with_bounds(lock_timeout_s=30)
     (backfill,) = captured.plan(tables=["public.t"])
@@ -175,7 +175,7 @@ def test_a_chunk_behind_a_rewriting_alter_reads_every_row(captured: Captured) ->
     assert chunk.fingerprint["columns"][0]["type_oid"] == 20
 
 
-def test_a_lock_that_is_not_to_be_had_is_a_retry_and_nothing_is_recorded(captured: Captured) -> None:
+def test_a_lock_that_is_not_to_be_had_is_a_retry_and_nothing_is_recorded(captured: Pipeline) -> None:
     a_table(captured)
     captured.with_bounds(lock_timeout_s=1)
     (backfill,) = captured.plan(tables=["public.t"])
@@ -187,7 +187,7 @@ def test_a_lock_that_is_not_to_be_had_is_a_retry_and_nothing_is_recorded(capture
     assert captured.read().rows == 100
 
 
-def test_a_table_that_cannot_be_read_now_keeps_no_other_from_being_read(captured: Captured) -> None:
+def test_a_table_that_cannot_be_read_now_keeps_no_other_from_being_read(captured: Pipeline) -> None:
     a_table(captured)
     captured.execute("CREATE TABLE a_held (id int PRIMARY KEY); INSERT INTO a_held VALUES (1)")
     captured.execute("CREATE TABLE z_held (id int PRIMARY KEY); INSERT INTO z_held VALUES (1)")
@@ -204,7 +204,7 @@ def test_a_table_that_cannot_be_read_now_keeps_no_other_from_being_read(captured
     assert all(part.done for b in made for part in captured.ranges(b))
 
 
-def test_a_policy_that_hides_rows_is_an_error(captured: Captured) -> None:
+def test_a_policy_that_hides_rows_is_an_error(captured: Pipeline) -> None:
     a_table(captured)
     (backfill,) = captured.plan(tables=["public.t"])
     role = f"limited_{captured.config.pipeline}"
@@ -227,7 +227,7 @@ def test_a_policy_that_hides_rows_is_an_error(captured: Captured) -> None:
     assert captured.chunks(backfill) == []
 
 
-def test_a_standby_is_refused(captured: Captured, tmp_path: Path) -> None:
+def test_a_standby_is_refused(captured: Pipeline, tmp_path: Path) -> None:
     a_table(captured)
     captured.plan(tables=["public.t"])
     with (
@@ -239,7 +239,7 @@ def test_a_standby_is_refused(captured: Captured, tmp_path: Path) -> None:
             captured.read()
 
 
-def test_a_snapshot_older_than_the_join_counts_for_nothing(captured: Captured) -> None:
+def test_a_snapshot_older_than_the_join_counts_for_nothing(captured: Pipeline) -> None:
     a_table(captured)
     (backfill,) = captured.plan(tables=["public.t"])
     with psycopg.connect(captured.source) as open_one:
@@ -252,7 +252,7 @@ def test_a_snapshot_older_than_the_join_counts_for_nothing(captured: Captured) -
     assert captured.chunks(backfill) == []
 
 
-def test_a_key_that_does_not_fit_parks_the_table_and_the_others_go_on(captured: Captured) -> None:
+def test_a_key_that_does_not_fit_parks_the_table_and_the_others_go_on(captured: Pipeline) -> None:
     captured.execute("CREATE TABLE a (at timestamptz PRIMARY KEY)", "INSERT INTO a VALUES ('2024-01-01'), ('infinity')")
     a_table(captured)
     unfit, fit = captured.plan(tables=["public.*"])
@@ -269,7 +269,7 @@ def test_a_key_that_does_not_fit_parks_the_table_and_the_others_go_on(captured: 
 @pytest.mark.parametrize(
     "statement", ["DROP TABLE t", "ALTER TABLE t RENAME TO other", "ALTER PUBLICATION {} DROP TABLE t"]
 )
-def test_a_table_that_is_gone_ends_its_backfill(captured: Captured, statement: str) -> None:
+def test_a_table_that_is_gone_ends_its_backfill(captured: Pipeline, statement: str) -> None:
     a_table(captured)
     (backfill,) = captured.plan(tables=["public.t"])
     captured.execute(statement.format(captured.config.publication))
@@ -279,7 +279,7 @@ def test_a_table_that_is_gone_ends_its_backfill(captured: Captured, statement: s
 
 
 def test_a_table_that_left_and_came_back_is_read_from_its_beginning(
-    captured: Captured, monkeypatch: pytest.MonkeyPatch
+    captured: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a_table(captured, rows=20)
     (first,) = captured.plan(tables=["public.t"], chunk_rows=10, readers=1)
@@ -299,7 +299,7 @@ def test_a_table_that_left_and_came_back_is_read_from_its_beginning(
     assert [row["n"] for row in captured.rows(second) if row["v"] == "changed unseen"] == [1, 2, 3, 4]
 
 
-def test_a_lost_connection_is_a_retry(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_connection_is_a_retry(captured: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     from tidemark.errors import DatabaseUnreachable
 
     a_table(captured)
@@ -318,7 +318,7 @@ def test_a_lost_connection_is_a_retry(captured: Captured, monkeypatch: pytest.Mo
     assert len(captured.chunks(backfill)) == 1
 
 
-def test_an_inheritance_child_is_a_table_of_its_own(captured: Captured) -> None:
+def test_an_inheritance_child_is_a_table_of_its_own(captured: Pipeline) -> None:
     a_table(captured)
     captured.execute("CREATE TABLE child (PRIMARY KEY (n)) INHERITS (t)", "INSERT INTO child VALUES (1000, 'c')")
     (backfill,) = captured.plan(tables=["public.t"])
@@ -333,7 +333,7 @@ def test_an_inheritance_child_is_a_table_of_its_own(captured: Captured) -> None:
 @pytest.mark.parametrize("pages", [keyless.STRETCH_PAGES, 1])
 @pytest.mark.parametrize("partitioned", [False, True])
 def test_a_table_without_key_is_one_chunk(
-    captured: Captured, monkeypatch: pytest.MonkeyPatch, partitioned: bool, pages: int
+    captured: Pipeline, monkeypatch: pytest.MonkeyPatch, partitioned: bool, pages: int
 ) -> None:
     monkeypatch.setattr(keyless, "STRETCH_PAGES", pages)
     captured.execute(
@@ -357,7 +357,7 @@ def test_a_table_without_key_is_one_chunk(
 
 
 @pytest.mark.usefixtures("all_sessions_read")
-def test_parts_of_a_table_without_key_are_of_one_snapshot(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_of_a_table_without_key_are_of_one_snapshot(captured: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keyless, "STRETCH_PAGES", 1)
     captured.execute(
         "CREATE TABLE t (n int, v text)",
@@ -389,7 +389,7 @@ NO_KEY = "ALTER TABLE t DROP CONSTRAINT t_pkey, REPLICA IDENTITY FULL"
 CHANGES_OF_ORDER = [ANOTHER_COLLATION, DOWNWARDS, ANOTHER_CLASS, ANOTHER_KEY, A_WIDER_KEY, NO_KEY]
 
 
-def letters(captured: Captured) -> list[str]:
+def letters(captured: Pipeline) -> list[str]:
     """A table whose key is 'A' to 'Z' and 'a' to 'z', in the order of "C"."""
     captured.execute(
         'CREATE TABLE t (k text COLLATE "C" PRIMARY KEY, n int NOT NULL)',
@@ -401,7 +401,7 @@ def letters(captured: Captured) -> list[str]:
     return [chr(i) for i in (*range(65, 91), *range(97, 123))]
 
 
-def read_one_chunk(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+def read_one_chunk(captured: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     """One chunk, then the reader dies."""
 
     def reach(name: str) -> None:
@@ -416,7 +416,7 @@ def read_one_chunk(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("statement", CHANGES_OF_ORDER)
 def test_a_backfill_ends_where_its_key_gets_another_order(
-    captured: Captured, monkeypatch: pytest.MonkeyPatch, statement: str
+    captured: Pipeline, monkeypatch: pytest.MonkeyPatch, statement: str
 ) -> None:
     letters(captured)
     (backfill,) = captured.plan(tables=["public.t"], chunk_rows=10, readers=1)
@@ -431,7 +431,7 @@ def test_a_backfill_ends_where_its_key_gets_another_order(
 @pytest.mark.parametrize("statement", CHANGES_OF_ORDER)
 @pytest.mark.parametrize("named", [True, False])
 def test_a_backfill_whose_key_got_another_order_is_begun_anew(
-    captured: Captured, monkeypatch: pytest.MonkeyPatch, statement: str, named: bool
+    captured: Pipeline, monkeypatch: pytest.MonkeyPatch, statement: str, named: bool
 ) -> None:
     every = letters(captured)
     (first,) = captured.plan(tables=["public.t"], chunk_rows=10, readers=1)
@@ -446,7 +446,7 @@ def test_a_backfill_whose_key_got_another_order_is_begun_anew(
 
 
 def test_another_version_of_the_keys_collation_is_another_order(
-    captured: Captured, monkeypatch: pytest.MonkeyPatch
+    captured: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     letters(captured)
     captured.execute(ANOTHER_COLLATION)
@@ -472,7 +472,7 @@ def test_another_version_of_the_keys_collation_is_another_order(
     ],
 )
 def test_a_key_of_the_same_order_is_read_on(
-    captured: Captured, monkeypatch: pytest.MonkeyPatch, statement: str
+    captured: Pipeline, monkeypatch: pytest.MonkeyPatch, statement: str
 ) -> None:
     a_table(captured)
     (backfill,) = captured.plan(tables=["public.t"], chunk_rows=10, readers=1)

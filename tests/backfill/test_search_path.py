@@ -10,7 +10,7 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from tests.backfill.conftest import Captured
+from tests.support.pipeline import Pipeline
 from tests.support.runs import a_run
 from tidemark import postgres_session
 from tidemark.capture.confirm import confirm
@@ -45,7 +45,7 @@ END $$
 """
 
 
-def test_operators_that_somebody_planted_in_public_are_never_picked_up(captured: Captured) -> None:
+def test_operators_that_somebody_planted_in_public_are_never_picked_up(captured: Pipeline) -> None:
     captured.execute(
         "CREATE TYPE mood AS ENUM ('low', 'high')",
         'CREATE TABLE orders (id smallint, part text, how mood, kind "char", PRIMARY KEY (id, part))',
@@ -71,7 +71,7 @@ def test_operators_that_somebody_planted_in_public_are_never_picked_up(captured:
     read_status(captured.config, source=captured.source, ledger=captured.ledger)
 
 
-def test_every_session_looks_for_names_in_pg_catalog_alone(captured: Captured) -> None:
+def test_every_session_looks_for_names_in_pg_catalog_alone(captured: Pipeline) -> None:
     captured.execute(f"ALTER DATABASE {captured.connection.info.dbname} SET search_path = public")
     sessions = (
         postgres_session.connect(captured.source, application_name="ordinary"),

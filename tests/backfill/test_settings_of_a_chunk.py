@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.backfill.conftest import Captured
+from tests.support.pipeline import Pipeline
 from tidemark.backfill import keyless, sessions
 from tidemark.errors import SettingsChanged
 
@@ -50,7 +50,7 @@ MENDED = """
     ],
 )
 def test_a_chunk_under_settings_that_changed_is_rejected(
-    captured: Captured, name: str, value: str, local: bool
+    captured: Pipeline, name: str, value: str, local: bool
 ) -> None:
     if name == "lc_monetary":
         captured.execute(f"ALTER DATABASE {captured.connection.info.dbname} SET lc_monetary = 'C.UTF-8'")
@@ -70,7 +70,7 @@ def test_a_chunk_under_settings_that_changed_is_rejected(
 
 
 def test_a_session_whose_options_were_dropped_on_the_way_reads_no_chunk_that_counts(
-    captured: Captured, monkeypatch: pytest.MonkeyPatch
+    captured: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     captured.execute(
         "CREATE TABLE public.measured (id int PRIMARY KEY, f float8)", "INSERT INTO measured VALUES (1, 2)"
@@ -91,7 +91,7 @@ def test_a_session_whose_options_were_dropped_on_the_way_reads_no_chunk_that_cou
 
 
 def test_every_session_that_reads_a_table_without_key_is_looked_at(
-    captured: Captured, monkeypatch: pytest.MonkeyPatch, all_sessions_read: None
+    captured: Pipeline, monkeypatch: pytest.MonkeyPatch, all_sessions_read: None
 ) -> None:
     monkeypatch.setattr(keyless, "STRETCH_PAGES", 1)
     captured.execute(

@@ -9,8 +9,8 @@ from typing import Any
 
 import psycopg
 
-from tests.backfill.conftest import Captured
 from tests.golden.test_values_against_postgres import CASES, DDL, UNFIT
+from tests.support.pipeline import Pipeline
 from tidemark.config import TableRule
 
 METADATA = {"_generation", "_commit_lsn", "_ordinal", "_xid", "_committed_at", "_op", "_old_key", "_unchanged", "_old"}
@@ -26,7 +26,7 @@ def values(row: dict[str, Any]) -> dict[str, Any]:
     return {name: comparable(value) for name, value in row.items() if name not in METADATA}
 
 
-def both(captured: Captured, table: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def both(captured: Pipeline, table: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """What the stream brought of the table, which was filled after the capture began, and what a chunk reads."""
     captured.drain()
     (backfill,) = captured.plan(tables=[table])
@@ -44,7 +44,7 @@ def both(captured: Captured, table: str) -> tuple[list[dict[str, Any]], list[dic
     return streamed, read
 
 
-def test_values_of_every_type(captured_on_each: Captured) -> None:
+def test_values_of_every_type(captured_on_each: Pipeline) -> None:
     captured = captured_on_each
     columns = [f"c{number} {type_}" for number, type_ in enumerate(CASES)]
     captured.execute(DDL, f"CREATE TABLE t (n int PRIMARY KEY, {', '.join(columns)})")
@@ -59,7 +59,7 @@ def test_values_of_every_type(captured_on_each: Captured) -> None:
     assert sum(row["_text"] is not None for row in read) >= 4
 
 
-def test_a_composite_of_nulls_is_a_value(captured: Captured) -> None:
+def test_a_composite_of_nulls_is_a_value(captured: Pipeline) -> None:
     captured.execute("CREATE TYPE pair AS (a int, b text)", "CREATE TABLE t (n int PRIMARY KEY, p pair)")
     captured.capture()
     captured.execute("INSERT INTO t VALUES (1, ROW(NULL, NULL)), (2, NULL), (3, ROW(1, NULL))")
@@ -68,7 +68,7 @@ def test_a_composite_of_nulls_is_a_value(captured: Captured) -> None:
     assert [row["p"] for row in read] == ["(,)", None, "(1,)"]
 
 
-def test_masked_left_out_and_unpublished_columns(captured: Captured) -> None:
+def test_masked_left_out_and_unpublished_columns(captured: Pipeline) -> None:
     rule = TableRule("public.t", leave_out=("secret",), mask={"mail": "sha256", "phone": "null"}, target={"x": "text"})
     captured.config = dataclasses.replace(captured.config, tables=(rule,), manage_publication=False)
     captured.execute(
@@ -88,7 +88,7 @@ def test_masked_left_out_and_unpublished_columns(captured: Captured) -> None:
     assert version == (1, True)
 
 
-def test_generated_columns_are_read_where_they_are_published(captured_on_each: Captured) -> None:
+def test_generated_columns_are_read_where_they_are_published(captured_on_each: Pipeline) -> None:
     captured = captured_on_each
     captured.execute("CREATE TABLE t (n int PRIMARY KEY, twice int GENERATED ALWAYS AS (n * 2) STORED)")
     captured.capture()
@@ -99,7 +99,7 @@ def test_generated_columns_are_read_where_they_are_published(captured_on_each: C
     assert ("twice" in read[0]) == published
 
 
-def test_the_publications_row_filter_and_the_forms(captured: Captured) -> None:
+def test_the_publications_row_filter_and_the_forms(captured: Pipeline) -> None:
     captured.config = dataclasses.replace(captured.config, manage_publication=False)
     captured.execute(
         "CREATE TABLE t (n int PRIMARY KEY, open bool)",
@@ -114,7 +114,7 @@ def test_the_publications_row_filter_and_the_forms(captured: Captured) -> None:
     assert not backfill.sweeps
 
 
-def test_a_column_that_the_stream_does_not_know_yet_is_a_version_of_its_own(captured: Captured) -> None:
+def test_a_column_that_the_stream_does_not_know_yet_is_a_version_of_its_own(captured: Pipeline) -> None:
     captured.execute("CREATE TABLE t (n int PRIMARY KEY)")
     captured.capture()
     captured.execute("INSERT INTO t VALUES (1)")
@@ -129,7 +129,7 @@ def test_a_column_that_the_stream_does_not_know_yet_is_a_version_of_its_own(capt
     assert captured.table_row("public.t").life.merge == "merging"
 
 
-def test_bytes_that_are_no_utf8_are_read_as_the_stream_sends_them(captured: Captured) -> None:
+def test_bytes_that_are_no_utf8_are_read_as_the_stream_sends_them(captured: Pipeline) -> None:
     name = psycopg.conninfo.conninfo_to_dict(captured.source)["dbname"]
     captured.execute(f"CREATE DATABASE {name}_ascii TEMPLATE template0 ENCODING 'SQL_ASCII' LOCALE 'C'")
     captured.source = captured.source.replace(f"dbname={name}", f"dbname={name}_ascii")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.capture.conftest import Pipeline
+from tests.support.pipeline import Pipeline
 from tidemark.capture.relations import SOURCE_CHANGED
 from tidemark.config import TableRule
 from tidemark.names import TableName

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from sandbox.services.postgres import wait_for
-from tests.capture.conftest import Pipeline
 from tests.support.backfills import HALVES, chunk_of, open_backfill, record
 from tests.support.manifests import plan_of
+from tests.support.pipeline import Pipeline
 from tidemark import postgres_session
 from tidemark.capture import drain as drain_module
 from tidemark.capture.generation import settle

@@ -13,8 +13,8 @@ import psycopg
 import pytest
 
 from sandbox.services.postgres import PostgresServer, wait_for
-from tests.capture.conftest import Pipeline
 from tests.conftest import drop_database
+from tests.support.pipeline import Pipeline
 from tidemark.capture import drain as drain_module
 from tidemark.capture import generation
 from tidemark.config import TableRule
@@ -405,7 +405,7 @@ def test_bytes_that_are_no_text_in_an_sql_ascii_database_do_not_stop_the_drain(
     source = postgres.conninfo(database)
     try:
         with psycopg.connect(source, autocommit=True) as connection:
-            there = dataclasses.replace(pipeline, source=source, connection=connection)
+            there = dataclasses.replace(pipeline, source=source, sessions={"main": connection})
             there.execute("CREATE TABLE orders (id int PRIMARY KEY, note text)")
             there.begin()
             there.execute("INSERT INTO orders VALUES (1, E'caf\\351'), (2, E'caf\\303\\251')")

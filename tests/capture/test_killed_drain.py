@@ -9,21 +9,20 @@ import signal
 
 import pytest
 
-from tests.capture.conftest import Pipeline
-from tests.support.runs import a_run
+from tests.support.pipeline import Pipeline
 from tests.support.thorough import thorough
 from tidemark import failpoints
 from tidemark.capture.drain import drain
-from tidemark.config import PipelineConfig
 from tidemark.formats import layout
+from tidemark.run import Run
 
 FAILPOINTS = [name for name in failpoints.OF_CAPTURE if name.startswith("drain.")]
 ONE = "drain.after_manifest"  # of them, what is left behind is the most
 
 
-def die_at(failpoint: str, config: PipelineConfig, source: str, ledger: str) -> None:
+def die_at(failpoint: str, run: Run) -> None:
     os.environ[failpoints.VARIABLE] = failpoint
-    drain(a_run(config, source=source, ledger=ledger, run_id="monday", holder="capture/monday/drain"))
+    drain(run)
 
 
 @pytest.mark.parametrize("failpoint", [ONE, *thorough(*(name for name in FAILPOINTS if name != ONE))])
@@ -34,7 +33,7 @@ def test_the_next_try_of_a_killed_drain_stages_every_change_once(pipeline: Pipel
     for i in range(3):
         pipeline.execute(f"INSERT INTO orders SELECT {i} * 10 + i FROM generate_series(1, 10) i")
     process = multiprocessing.get_context("spawn").Process(
-        target=die_at, args=(failpoint, pipeline.config, pipeline.source, pipeline.ledger)
+        target=die_at, args=(failpoint, pipeline.task("drain", "monday"))
     )
     process.start()
     process.join()

@@ -14,12 +14,8 @@ from psycopg.conninfo import make_conninfo
 
 from sandbox.services.postgres import PostgresServer
 from tests.conftest import drop_database
-from tests.support.runs import a_run
-from tidemark.capture.confirm import confirm
-from tidemark.capture.drain import drain
-from tidemark.capture.preflight import preflight
-from tidemark.config import Bounds, PipelineConfig, TableRule
-from tidemark.findings import Report
+from tests.support.pipeline import Pipeline, pipeline_config
+from tidemark.config import TableRule
 
 ROLES = ("tidemark", "tidemark_ledger", "shop_owner")
 DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "operations.md").read_text()
@@ -47,32 +43,31 @@ def facts(source: Source, query: str) -> tuple[Any, ...]:
     return row
 
 
-class Source:
+class Source(Pipeline):
+    """A pipeline that is at the source, and in the ledger, what the grants allow."""
+
     def __init__(self, server: PostgresServer, lake: Path) -> None:
         self.admin = server.conninfo("shop")
-        self.as_role = make_conninfo(self.admin, user="tidemark")
-        self.ledger = make_conninfo(server.conninfo("tidemark"), user="tidemark_ledger")
-        self.config = PipelineConfig(
-            pipeline="privilege",
-            source_connection="source",
-            slot="tidemark_privilege",
+        config = pipeline_config(
+            "privilege",
+            lake,
+            (TableRule("shop.*"),),
+            {"lock_timeout_s": 1},
             publication="tidemark_shop",
             manage_publication=False,
-            tables=(TableRule("shop.*"),),
-            lake=str(lake),
-            ledger_connection="ledger",
-            bounds=Bounds(lock_timeout_s=1, drain_stall_s=30),
+        )
+        super().__init__(
+            config,
+            source=make_conninfo(self.admin, user="tidemark"),
+            ledger=make_conninfo(server.conninfo("tidemark"), user="tidemark_ledger"),
         )
 
-    def preflight(self) -> Report:
-        return preflight(a_run(self.config, source=self.as_role, ledger=self.ledger))
-
-    def capture(self) -> int:
+    def run(self) -> int:
         """One run as far as the source has a part in it; how many changes it staged."""
         self.preflight().raise_for_errors()
         run(self.admin, "INSERT INTO shop.orders VALUES (1, 'a'), (2, 'b')")
-        staged = drain(a_run(self.config, source=self.as_role, ledger=self.ledger, run_id="run", holder="drain"))
-        confirm(a_run(self.config, source=self.as_role, ledger=self.ledger, holder="confirm"))
+        staged = self.drain()
+        self.confirm()
         return staged.rows
 
 
@@ -96,7 +91,7 @@ def source(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Source]:
 def test_the_least_role_reads_a_publication_that_the_owner_made(source: Source) -> None:
     run(source.admin, BASE)
     run(source.admin, PUBLICATION)
-    assert source.capture() == 2
+    assert source.run() == 2
 
 
 def test_logical_messages_may_be_taken_from_everybody_else(source: Source) -> None:
@@ -107,14 +102,14 @@ def test_logical_messages_may_be_taken_from_everybody_else(source: Source) -> No
     run(source.admin, MESSAGES.replace(", boolean)", ")") if before_17 else MESSAGES)
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         run(source.admin, "SET ROLE spare; SELECT pg_logical_emit_message(true, 'x', 'x')")
-    assert source.capture() == 2
+    assert source.run() == 2
 
 
 def test_the_statement_that_preflight_prints_is_all_the_owner_runs(source: Source) -> None:
     run(source.admin, BASE)
     (missing,) = source.preflight().errors
     run(source.admin, f"SET ROLE shop_owner; {missing.remedy.partition(': ')[2]}")
-    assert source.capture() == 2
+    assert source.run() == 2
 
 
 def test_with_two_more_grants_preflight_manages_the_publication(source: Source) -> None:
@@ -125,7 +120,7 @@ def test_with_two_more_grants_preflight_manages_the_publication(source: Source) 
     assert "may not create a publication in database shop" in str(report.errors[0])
     assert "does not own shop.orders" in str(report.table_errors[0])
     run(source.admin, MANAGED)
-    assert source.capture() == 2
+    assert source.run() == 2
     # As their owner, and with none of the owner's rights but for that.
     assert facts(source, OWNER_OF_THE_PUBLICATION) == ("shop_owner",)
     assert facts(source, "SELECT has_table_privilege('tidemark', 'shop.orders', 'INSERT')") == (False,)
@@ -146,7 +141,7 @@ def test_one_role_may_publish_the_tables_of_several_owners(source: Source) -> No
         "GRANT publisher TO tidemark WITH INHERIT FALSE, SET TRUE",
     )
     try:
-        assert source.capture() == 2
+        assert source.run() == 2
         assert facts(source, OWNER_OF_THE_PUBLICATION) == ("publisher",)
         run(source.admin, "CREATE TABLE shop.more (id int PRIMARY KEY); ALTER TABLE shop.more OWNER TO spare")
         run(source.admin, "GRANT SELECT ON shop.more TO tidemark")
@@ -159,7 +154,7 @@ def test_a_role_that_inherits_its_owners_rights_uses_them_as_before(source: Sour
     run(source.admin, BASE)
     source.config = replace(source.config, manage_publication=True)
     run(source.admin, "GRANT CREATE ON DATABASE shop TO tidemark; GRANT shop_owner TO tidemark")
-    assert source.capture() == 2
+    assert source.run() == 2
     assert facts(source, OWNER_OF_THE_PUBLICATION) == ("tidemark",)
 
 
@@ -192,7 +187,7 @@ def test_each_right_is_needed_and_its_lack_is_said(source: Source, statement: st
     assert error.check == check
     if check != "source":
         run(source.admin, error.remedy.partition(" (on Amazon")[0])
-        assert source.capture() == 2
+        assert source.run() == 2
 
 
 def test_a_ledger_role_without_its_grant_is_refused(source: Source) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.capture.conftest import Pipeline
+from tests.support.pipeline import Pipeline
 from tidemark.capture import drain as drain_module
 from tidemark.config import TableRule
 

@@ -10,8 +10,8 @@ import psycopg
 import pytest
 
 from sandbox.services.postgres import PostgresServer
-from tests.capture.conftest import Pipeline
 from tests.conftest import drop_database
+from tests.support.pipeline import Pipeline
 from tidemark.capture import drain as drain_module
 from tidemark.formats.watermark import LONGEST_BYTES, Watermark
 

@@ -16,7 +16,7 @@ import pytest
 from psycopg import sql
 
 from sandbox.services.postgres import PostgresServer
-from tests.capture.conftest import Pipeline
+from tests.support.pipeline import Pipeline
 from tidemark.errors import DatabaseRefused, DatabaseUnreachable, ReplicationFailed
 from tidemark.postgres_session import connect, connect_walsender, open_session, unreachable
 from tidemark.source.copying import copy_rows

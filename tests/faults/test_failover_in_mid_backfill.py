@@ -13,9 +13,9 @@ import psycopg
 import pytest
 
 from sandbox.services.postgres import PostgresServer, running, wait_for
-from tests.capture.slot.standby import Standby, standby_of
 from tests.support import judge
 from tests.support.capture import Environment
+from tests.support.standby import Standby, standby_of
 from tidemark.config import TableRule
 from tidemark.ledger import backfills
 from tidemark.postgres_session import connect_walsender

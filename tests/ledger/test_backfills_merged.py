@@ -12,13 +12,14 @@ import pytest
 from tests.ledger.conftest import open_at
 from tests.support.backfills import HALVES, chunk_of, claim_of, open_backfill, record
 from tests.support.manifests import manifest_of, path_of, schema_of
+from tests.support.pipeline import pipeline_config
 from tests.support.runs import a_run
 from tidemark.backfill.reporting import how_far, report
 from tidemark.backfill.wanted import Wanted, wanted
 from tidemark.capture.merging import Ingested, ingest, make_plan
 from tidemark.capture.status import Status
 from tidemark.capture.status_text import text
-from tidemark.config import Bounds, PipelineConfig
+from tidemark.config import PipelineConfig
 from tidemark.errors import BackfillClosed, BackfillNotApplied
 from tidemark.formats import layout
 from tidemark.formats.error_record import ErrorRecord
@@ -133,17 +134,7 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path, ledger: str, book: Book, lease: Lease, generation: Generation) -> World:
-    config = PipelineConfig(
-        pipeline="shop",
-        source_connection="source",
-        slot="shop",
-        publication="shop",
-        manage_publication=True,
-        tables=(),
-        lake=str(tmp_path),
-        ledger_connection="ledger",
-        bounds=Bounds(park_after=2),
-    )
+    config = pipeline_config("shop", tmp_path, (), {"park_after": 2})
     return World(config, ledger, book, lease)
 
 

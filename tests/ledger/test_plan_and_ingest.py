@@ -9,9 +9,10 @@ import pytest
 
 from tests.ledger.conftest import open_at
 from tests.support.manifests import manifest_of, path_of, schema_of
+from tests.support.pipeline import pipeline_config
 from tests.support.runs import a_run
 from tidemark.capture.merging import Ingested, ingest, leased_plan, make_plan
-from tidemark.config import Bounds, PipelineConfig
+from tidemark.config import PipelineConfig
 from tidemark.errors import LeaseTaken
 from tidemark.formats import layout
 from tidemark.formats.error_record import ErrorRecord
@@ -32,17 +33,7 @@ LAKE_AWAY = ErrorRecord("LakeFailed", "RETRY", "the lake is away")
 
 @pytest.fixture
 def config(tmp_path: Path) -> PipelineConfig:
-    return PipelineConfig(
-        pipeline="shop",
-        source_connection="source",
-        slot="shop",
-        publication="shop",
-        manage_publication=True,
-        tables=(),
-        lake=str(tmp_path),
-        ledger_connection="ledger",
-        bounds=Bounds(park_after=2, merge_threads=3),
-    )
+    return pipeline_config("shop", tmp_path, (), {"park_after": 2, "merge_threads": 3})
 
 
 @pytest.fixture(autouse=True)

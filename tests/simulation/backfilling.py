@@ -19,8 +19,9 @@ import pytest
 
 from tests.simulation.workload import SCHEMA, TABLES, Workload, create_tables
 from tests.support import judge
-from tests.support.capture import SALT, Environment
+from tests.support.capture import Environment
 from tests.support.hung_commit import HungCommit
+from tests.support.pipeline import SALT
 from tests.support.runs import a_run
 from tidemark import failpoints
 from tidemark.backfill.ranges import read_chunks

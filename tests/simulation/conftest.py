@@ -8,8 +8,9 @@ import pytest
 from sandbox.services.postgres import PostgresServer, running
 from tests.conftest import create_database, drop_database
 from tests.simulation.workload import TABLES
-from tests.support.capture import Environment, pipeline_config
+from tests.support.capture import Environment
 from tests.support.hung_commit import SERVER_SETTINGS
+from tests.support.pipeline import pipeline_config
 
 
 @pytest.fixture(scope="session")

@@ -95,7 +95,7 @@ class Workload:
                 self._run(session, "ROLLBACK")
 
     def _run(self, session: str, statement: str) -> None:
-        self.environment.execute(statement, session)
+        self.environment.execute(statement, session=session)
 
     def _is_open(self, session: str) -> bool:
         connection = self.environment.sessions.get(session)

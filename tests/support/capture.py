@@ -1,5 +1,4 @@
-"""A pipeline under test, whole and without Airflow: `Environment` runs the stages of include/tidemark/capture in this
-process.
+"""A pipeline under test, whole and without Airflow: `Environment` runs the stages of both DAGs in this process.
 
 `run()` is what a DAG run is: preflight → changes_waiting → drain → merge → confirm, the last also after a skip. The
 merge uses the session's one Spark; `crash` runs a stage in a process of its own (tests/support/stages.py) that kills
@@ -8,7 +7,6 @@ so."""
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import os
 import pickle
@@ -21,20 +19,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psycopg
 from pyspark.sql import SparkSession
 
 from tests.support import local_spark, stages
+from tests.support.pipeline import SALT, Place
 from tidemark import failpoints
 from tidemark.backfill.planning import BackfillRequest
-from tidemark.config import Bounds, PipelineConfig, TableRule
-from tidemark.ledger import generations, leases
-from tidemark.ledger.connection import Ledger, open_ledger
-from tidemark.lsn import Lsn
-from tidemark.source import slot as slots
+from tidemark.ledger import leases
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-SALT = b"the salt of the tests"
 
 
 @dataclass(slots=True)
@@ -52,39 +45,15 @@ class RunReport:
     pending: str = ""
 
 
-@dataclass(slots=True)
-class Environment:
-    """One pipeline with a source database, a ledger database and a lake of its own.
+@dataclass
+class Environment(Place):
+    """One pipeline with a source database, a ledger database and a lake of its own, and whole runs of its DAGs."""
 
-    `sessions` are the source's sessions by name; each is autocommit, so a scenario's own BEGIN is what opens a
-    transaction."""
-
-    config: PipelineConfig
-    source: str
-    ledger: str
     folder: Path
     spark: Callable[[], SparkSession]
-    sessions: dict[str, psycopg.Connection[Any]] = field(default_factory=dict)
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     report: RunReport = field(default_factory=lambda: RunReport("none yet"))
     request: BackfillRequest = field(default_factory=BackfillRequest)
-
-    # --- the source ----------------------------------------------------------------------------------------------
-
-    def execute(self, statement: str, session: str = "main", search_path: str | None = None) -> None:
-        """Run SQL at the source in a named session; one call is one message, so a DO block may commit."""
-        connection = self.sessions.get(session)
-        if connection is None or connection.closed:
-            connection = psycopg.connect(self.source, autocommit=True)
-            self.sessions[session] = connection
-            if search_path is not None:
-                connection.execute(psycopg.sql.SQL("SET search_path = {}").format(psycopg.sql.Identifier(search_path)))
-        connection.execute(statement.encode())
-
-    def close(self) -> None:
-        for connection in self.sessions.values():
-            connection.close()
-        self.sessions.clear()
 
     # --- the stages ----------------------------------------------------------------------------------------------
 
@@ -206,48 +175,11 @@ class Environment:
 
     def let_leases_end(self) -> None:
         """As if more time had passed than any lease lasts."""
-        with self.ledger_connection() as connection:
-            connection.execute("UPDATE tidemark.leases SET expires_at = clock_timestamp() - interval '1 second'")
+        with self.ledger_connection() as ledger:
+            ledger.execute("UPDATE tidemark.leases SET expires_at = clock_timestamp() - interval '1 second'")
 
     @contextmanager
     def holding_lease(self, name: str) -> Iterator[None]:
         """As if another task, of another run, held the lease."""
         with leases.hold(self.ledger, self.config.pipeline, name, "somebody else"):
             yield
-
-    # --- positions -----------------------------------------------------------------------------------------------
-
-    @contextmanager
-    def ledger_connection(self) -> Iterator[Ledger]:
-        with open_ledger(self.ledger, self.config.pipeline) as book:
-            yield book
-
-    def confirmed_lsn(self) -> Lsn | None:
-        with psycopg.connect(self.source, autocommit=True) as connection:
-            found = slots.read_slot(connection, self.config.slot)
-            return None if found is None else found.confirmed_lsn
-
-    def staged_lsn(self) -> Lsn:
-        with self.ledger_connection() as connection:
-            return generations.required(connection).staged_lsn
-
-    def with_bounds(self, **bounds: int) -> None:
-        self.config = dataclasses.replace(self.config, bounds=dataclasses.replace(self.config.bounds, **bounds))
-
-
-def pipeline_config(
-    name: str, lake: Path, tables: tuple[TableRule, ...], bounds: dict[str, int] | None = None
-) -> PipelineConfig:
-    """What a pipeline file would say, with bounds that let a test fail soon rather than wait."""
-    return PipelineConfig(
-        pipeline=name,
-        source_connection="source",
-        slot=f"tidemark_{name.lower()}",
-        publication=f"tidemark_{name.lower()}",
-        manage_publication=True,
-        tables=tables,
-        lake=str(lake),
-        ledger_connection="ledger",
-        mask_salt_connection="salt",
-        bounds=dataclasses.replace(Bounds(drain_stall_s=30, file_settle_s=0), **(bounds or {})),
-    )

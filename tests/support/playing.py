@@ -180,7 +180,8 @@ class Play:
             self.failed = failed
 
     def begin(self) -> None:
-        self.environment.execute(f'CREATE SCHEMA "{self.scenario.name}"', self._session("main"), self.scenario.name)
+        name = self.scenario.name
+        self.environment.execute(f'CREATE SCHEMA "{name}"', session=self._session("main"), search_path=name)
         self.advance()
 
     def advance(self) -> None:
@@ -209,7 +210,7 @@ class Play:
         session = self._session(act.session)
         try:
             if isinstance(act, Statement):
-                self.environment.execute(act.sql, session, search_path=self.scenario.name)
+                self.environment.execute(act.sql, session=session, search_path=self.scenario.name)
             elif act.hangs:
                 connection = self.environment.sessions[session]
                 self.hung[act.session] = HungCommit(self.environment.source, (), connection)

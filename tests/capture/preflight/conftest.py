@@ -11,7 +11,8 @@ import pytest
 from sandbox.services.postgres import PostgresServer
 from tests.capture.preflight.shop import Shop
 from tests.conftest import create_database, drop_database
-from tidemark.config import Bounds, PipelineConfig, TableRule
+from tests.support.pipeline import pipeline_config
+from tidemark.config import TableRule
 
 _numbers = itertools.count(1)
 
@@ -30,23 +31,13 @@ def databases(request: pytest.FixtureRequest) -> Iterator[tuple[PostgresServer, 
 def shop(databases: tuple[PostgresServer, str, str], tmp_path: Path) -> Iterator[Shop]:
     server, source, ledger = databases
     name = f"preflight_{next(_numbers)}"
-    config = PipelineConfig(
-        pipeline=name,
-        source_connection="source",
-        slot=f"tidemark_{name}",
-        publication=f"tidemark_{name}",
-        manage_publication=True,
-        tables=(TableRule("shop.*", line=3),),
-        lake=str(tmp_path / "lake"),
-        ledger_connection="ledger",
-        bounds=Bounds(lock_timeout_s=1, file_settle_s=0),
-        path="shop.yaml",
+    config = pipeline_config(
+        name, tmp_path / "lake", (TableRule("shop.*", line=3),), {"lock_timeout_s": 1}, path="shop.yaml"
     )
-    made = Shop(server, source, ledger, config)
+    made = Shop(config, source, ledger, server=server)
     made.sql("CREATE SCHEMA shop", "CREATE TABLE shop.orders (id int PRIMARY KEY, note text)")
     yield made
-    for connection in made.connections:
-        connection.close()
+    made.close()
     made.sql(
         f"SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = '{config.slot}'",
         f"DROP PUBLICATION IF EXISTS {config.publication}",

@@ -112,7 +112,7 @@ class TestFindings:
             shop.sql("UPDATE shop.orders SET note = 'x'")
         text = said(shop.sound(), "replica_identity", "table")
         assert "unpublished generated column 'twice'" in text
-        assert shop.rows()["shop.orders"].life.is_captured
+        assert shop.table_rows()["shop.orders"].life.is_captured
         shop.sql(f"ALTER PUBLICATION {shop.config.publication} SET (publish_generated_columns = stored)")
         shop.sql("UPDATE shop.orders SET note = 'x'")
         shop.sound()
@@ -140,10 +140,10 @@ class TestFindings:
         shop.sql("ALTER TABLE shop.sales REPLICA IDENTITY FULL")
         text = said(shop.sound(), "replica_identity", "table")
         assert "ALTER TABLE shop.sales_low REPLICA IDENTITY FULL" in text
-        assert not shop.rows()["shop.sales"].life.is_captured
+        assert not shop.table_rows()["shop.sales"].life.is_captured
         shop.sql("ALTER TABLE shop.sales_low REPLICA IDENTITY FULL")
         shop.sound()
-        assert shop.rows()["shop.sales"].backfill_kind == "rejoined"
+        assert shop.table_rows()["shop.sales"].backfill_kind == "rejoined"
 
     def test_what_cannot_be_captured_is_refused_where_it_is_named(self, shop: Shop) -> None:
         shop.sql(
@@ -184,7 +184,7 @@ class TestFindings:
         statement = said(report, "publication", severity).partition("-> ")[2].partition(", then")[0].rstrip(".")
         shop.sql(statement)
         assert said_of_it not in str(shop.sound())
-        assert shop.rows()["shop.sales"].life.is_captured
+        assert shop.table_rows()["shop.sales"].life.is_captured
 
     def test_a_column_list_that_lacks_the_key_breaks_the_application(self, shop: Shop) -> None:
         shop.config = replace(shop.config, manage_publication=False)

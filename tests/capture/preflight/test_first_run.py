@@ -38,13 +38,13 @@ class TestFirstRun:
         shop.sound()
         before = (
             shop.sql("SELECT oid, xmin FROM pg_publication UNION ALL SELECT oid, xmin FROM pg_publication_rel"),
-            shop.rows(),
+            shop.table_rows(),
         )
         generation = shop.generation()
         reports = [shop.sound() for _ in range(3)]
         after = (
             shop.sql("SELECT oid, xmin FROM pg_publication UNION ALL SELECT oid, xmin FROM pg_publication_rel"),
-            shop.rows(),
+            shop.table_rows(),
         )
         assert after == before
         assert shop.generation() == generation
@@ -73,7 +73,7 @@ class TestFirstRun:
             with pytest.raises(KeyboardInterrupt):
                 shop.preflight()
         shop.sound()
-        assert shop.rows()["shop.orders"].life.needs_backfill
+        assert shop.table_rows()["shop.orders"].life.needs_backfill
         generation = shop.generation()
         assert generation is not None
         assert generation.number == 1
@@ -105,7 +105,7 @@ class TestFirstRun:
         monkeypatch.setattr(generation_module, "_open", overtaken)
         assert [type(f.cause) for f in shop.preflight(holder="capture/1/preflight").errors] == [LeaseLost]
         assert staged_generations(Store(shop.config.lake), shop.config.pipeline) == [1]
-        assert shop.settled().number == 1
+        assert shop.settle().number == 1
 
     def test_a_try_that_takes_over_waits_for_a_generation_that_is_being_opened(
         self, shop: Shop, monkeypatch: pytest.MonkeyPatch
@@ -146,7 +146,7 @@ class TestFirstRun:
         second.join()
         monkeypatch.undo()
         assert staged_generations(Store(shop.config.lake), shop.config.pipeline) == [1]
-        assert shop.settled().number == 1
+        assert shop.settle().number == 1
 
     def test_a_publication_that_another_try_commits_while_this_one_waits_is_taken(self, shop: Shop) -> None:
         with psycopg.connect(shop.ledger, autocommit=True) as book:  # as that try did before it began
@@ -206,7 +206,7 @@ class TestRowsBeforeTheJoin:
     def test_an_empty_table_needs_no_backfill_and_a_filled_one_does(self, shop: Shop) -> None:
         shop.sql("CREATE TABLE shop.lines (id int PRIMARY KEY)", "INSERT INTO shop.lines VALUES (1)")
         report = shop.sound()
-        rows = shop.rows()
+        rows = shop.table_rows()
         assert not rows["shop.orders"].life.needs_backfill
         assert (rows["shop.lines"].life.needs_backfill, rows["shop.lines"].backfill_kind) == (True, "existing_rows")
         assert rows["shop.lines"].join_horizon is not None
@@ -219,13 +219,13 @@ class TestRowsBeforeTheJoin:
         in_flight = shop.open()
         in_flight.execute("INSERT INTO public.other VALUES (1)")
         shop.sound()
-        assert f"process {in_flight.info.backend_pid}" in str(shop.rows()["shop.lines"].backfill_reason)
+        assert f"process {in_flight.info.backend_pid}" in str(shop.table_rows()["shop.lines"].backfill_reason)
         shop.sound()
-        assert shop.rows()["shop.lines"].life.needs_backfill
+        assert shop.table_rows()["shop.lines"].life.needs_backfill
         in_flight.execute("INSERT INTO shop.lines VALUES (1)")
         in_flight.commit()
         shop.sound()
-        assert shop.rows()["shop.lines"].life.needs_backfill
+        assert shop.table_rows()["shop.lines"].life.needs_backfill
 
     def test_the_mark_goes_once_the_table_was_seen_empty(self, shop: Shop) -> None:
         shop.sound()
@@ -233,23 +233,23 @@ class TestRowsBeforeTheJoin:
         in_flight = shop.open()
         in_flight.execute("INSERT INTO public.other VALUES (1)")
         shop.sound()
-        assert shop.rows()["shop.lines"].life.needs_backfill
+        assert shop.table_rows()["shop.lines"].life.needs_backfill
         in_flight.rollback()
         shop.sound()
-        assert not shop.rows()["shop.lines"].life.needs_backfill
+        assert not shop.table_rows()["shop.lines"].life.needs_backfill
 
     def test_a_table_seen_empty_has_its_fingerprint_from_that_moment(self, shop: Shop) -> None:
         """What alters it before the first drain looks at it would else be what it always was (R11)."""
         shop.sound()
-        before = shop.rows()["shop.orders"].fingerprint
+        before = shop.table_rows()["shop.orders"].fingerprint
         shop.sql("ALTER TABLE shop.orders ADD COLUMN more int DEFAULT 7")
         shop.sound()
         assert before is not None
         assert "more" not in [column["name"] for column in before["columns"]]
-        assert shop.rows()["shop.orders"].fingerprint == before
+        assert shop.table_rows()["shop.orders"].fingerprint == before
 
     def test_a_delta_table_that_is_there_already_is_not_taken_for_empty(self, shop: Shop) -> None:
         path = f"{shop.config.pipeline}/current/shop/orders/_delta_log/00000000000000000000.json"
         Store(shop.config.lake).write_atomic(path, b"{}")
         shop.sound()
-        assert shop.rows()["shop.orders"].life.needs_backfill
+        assert shop.table_rows()["shop.orders"].life.needs_backfill

@@ -24,8 +24,8 @@ class TestFollowingTheFile:
         assert "Added shop.carts" in said(report, "publication", "note")
         assert "Took shop.lines out" in said(report, "publication", "note")
         shop.sound()
-        assert not shop.rows()["shop.lines"].life.is_captured
-        assert shop.rows()["shop.carts"].life.is_captured
+        assert not shop.table_rows()["shop.lines"].life.is_captured
+        assert shop.table_rows()["shop.carts"].life.is_captured
 
     def test_a_table_that_comes_back_needs_a_backfill_even_if_it_is_empty(self, shop: Shop) -> None:
         shop.sql("CREATE TABLE shop.lines (id int PRIMARY KEY)")
@@ -34,21 +34,21 @@ class TestFollowingTheFile:
         shop.sound()
         shop.with_tables("shop.*")
         shop.sound()
-        row = shop.rows()["shop.lines"]
+        row = shop.table_rows()["shop.lines"]
         assert (row.life.is_captured, row.life.needs_backfill, row.backfill_kind) == (True, True, "rejoined")
         shop.sound()
-        assert shop.rows()["shop.lines"].life.needs_backfill
+        assert shop.table_rows()["shop.lines"].life.needs_backfill
 
     def test_a_table_dropped_and_created_again_needs_a_backfill(self, shop: Shop) -> None:
         shop.sound()
         shop.sql("DROP TABLE shop.orders", "CREATE TABLE shop.orders (id int PRIMARY KEY)")
         shop.sound()
         assert shop.published() == {"orders"}
-        assert shop.rows()["shop.orders"].life.needs_backfill
+        assert shop.table_rows()["shop.orders"].life.needs_backfill
 
     def test_a_slot_that_was_dropped_is_created_again_and_the_gap_is_said_once(self, shop: Shop) -> None:
         shop.sound()
-        assert not shop.rows()["shop.orders"].life.needs_backfill
+        assert not shop.table_rows()["shop.orders"].life.needs_backfill
         shop.sql(f"SELECT pg_drop_replication_slot('{shop.config.slot}')", "INSERT INTO shop.orders VALUES (1)")
         with pytest.raises(ChangesGone):
             shop.preflight().raise_for_errors()
@@ -57,7 +57,7 @@ class TestFollowingTheFile:
         generation = shop.generation()
         assert generation is not None
         assert generation.number == 2
-        row = shop.rows()["shop.orders"]
+        row = shop.table_rows()["shop.orders"]
         assert row.life.needs_backfill
         assert row.join_horizon is not None
 

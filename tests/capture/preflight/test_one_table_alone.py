@@ -92,7 +92,7 @@ def another_role(shop: Shop, name: str) -> Iterator[str]:
 def captures_orders(shop: Shop, number: int) -> dict[str, int]:
     """A whole run as far as staging, with a change of the table that nobody harmed."""
     shop.sound()
-    assert "shop.orders" in shop.rows()
+    assert "shop.orders" in shop.table_rows()
     shop.sql(f"INSERT INTO shop.orders VALUES ({number})")
     moved = staged(shop, f"run-{number}")
     assert moved.get("shop.orders") == 1
@@ -131,7 +131,7 @@ class TestATableThatCannotBeCaptured:
         if "foreign" not in name:
             shop.sql("INSERT INTO shop.bad DEFAULT VALUES" if name == "no column" else _some_row(shop))
         assert "shop.bad" not in captures_orders(shop, 2)
-        assert "shop.bad" not in shop.rows()
+        assert "shop.bad" not in shop.table_rows()
 
 
 def _some_row(shop: Shop) -> str:
@@ -148,7 +148,7 @@ def test_a_named_table_that_is_no_table_any_more_leaves_and_needs_a_backfill_whe
     captures_orders(shop, 1)
     shop.sql(LOST[name])
     assert "shop.bad" not in captures_orders(shop, 2)
-    assert not shop.rows()["shop.bad"].life.is_captured
+    assert not shop.table_rows()["shop.bad"].life.is_captured
     assert errors(shop)["shop.bad"].barred
     shop.sql(
         "DO $$ BEGIN EXECUTE (SELECT format('DROP %s shop.bad', CASE relkind WHEN 'v' THEN 'VIEW' "
@@ -158,7 +158,7 @@ def test_a_named_table_that_is_no_table_any_more_leaves_and_needs_a_backfill_whe
     )
     captures_orders(shop, 3)
     assert errors(shop) == {}
-    row = shop.rows()["shop.bad"]
+    row = shop.table_rows()["shop.bad"]
     assert (row.life.is_captured, row.life.needs_backfill) == (True, True)
 
 
@@ -168,7 +168,7 @@ class TestACapturedTable:
         captures_orders(shop, 1)
         shop.sql('ALTER TABLE shop.bad ADD COLUMN "_op" text', "INSERT INTO shop.bad VALUES (1, 'x')")
         assert captures_orders(shop, 2)["shop.bad"] == 1
-        row = shop.rows()["shop.bad"]
+        row = shop.table_rows()["shop.bad"]
         assert (row.life.is_captured, row.life.merge) == (True, "parked")
         found = errors(shop)["shop.bad"]
         assert not found.barred
@@ -188,7 +188,7 @@ class TestACapturedTable:
             shop.sql(f"REVOKE SELECT ON shop.bad FROM {role}", "INSERT INTO shop.bad VALUES (1)")
             assert captures_orders(shop, 2)["shop.bad"] == 1
             assert "may not read shop.bad" in said(shop.sound(), "rights", "table")
-            assert shop.rows()["shop.bad"].life.is_captured
+            assert shop.table_rows()["shop.bad"].life.is_captured
 
     def test_whose_leaf_gets_another_identity_leaves_and_comes_back_for_a_backfill(self, shop: Shop) -> None:
         shop.sql(ROOT, LEAF)
@@ -199,11 +199,11 @@ class TestACapturedTable:
             "INSERT INTO shop.bad VALUES (1, 1)",
         )
         assert "shop.bad" not in captures_orders(shop, 2)
-        row = shop.rows()["shop.bad"]
+        row = shop.table_rows()["shop.bad"]
         assert (row.life.is_captured, row.life.needs_backfill) == (False, True)
         shop.sql("ALTER TABLE shop.bad_low REPLICA IDENTITY DEFAULT")
         captures_orders(shop, 3)
-        row = shop.rows()["shop.bad"]
+        row = shop.table_rows()["shop.bad"]
         assert (row.life.is_captured, row.life.needs_backfill, row.backfill_kind) == (True, True, "passed_over")
 
     def test_what_is_staged_of_a_table_that_left_is_merged_all_the_same(self, shop: Shop) -> None:
@@ -288,8 +288,8 @@ class TestLocks:
         captures_orders(shop, 2)
         shop.sql("CREATE TABLE shop.lines (id int PRIMARY KEY)")
         captures_orders(shop, 3)
-        assert shop.rows()["shop.lines"].life.is_captured
-        assert shop.rows()["shop.held"].life.is_captured
+        assert shop.table_rows()["shop.lines"].life.is_captured
+        assert shop.table_rows()["shop.held"].life.is_captured
         holder.rollback()
 
 
@@ -325,7 +325,7 @@ def test_a_default_as_long_as_any_value_is_no_burden_to_ledger_and_manifest(shop
     captures_orders(shop, 1)
     shop.sql("ALTER TABLE shop.bad ADD COLUMN long text DEFAULT repeat('x', 100000)", "INSERT INTO shop.bad VALUES (1)")
     captures_orders(shop, 2)
-    row = shop.rows()["shop.bad"]
+    row = shop.table_rows()["shop.bad"]
     assert "was added with a default" in str(row.backfill_reason)
     assert len(str(row.fingerprint)) < 5000
     shop.sql("CREATE TABLE shop.split (id int PRIMARY KEY) PARTITION BY RANGE (id)")
@@ -335,8 +335,8 @@ def test_a_default_as_long_as_any_value_is_no_burden_to_ledger_and_manifest(shop
         "ALTER TABLE shop.split ADD COLUMN long text DEFAULT repeat('x', 100000)", "INSERT INTO shop.split VALUES (1)"
     )
     captures_orders(shop, 4)
-    assert "was added with a default" in str(shop.rows()["shop.split"].backfill_reason)
-    assert len(str(shop.rows()["shop.split"].fingerprint)) < 5000
+    assert "was added with a default" in str(shop.table_rows()["shop.split"].backfill_reason)
+    assert len(str(shop.table_rows()["shop.split"].fingerprint)) < 5000
 
 
 @since_18
@@ -394,10 +394,10 @@ def test_a_patterns_mask_that_fits_no_table_lets_no_table_of_it_join(shop: Shop)
     report = shop.preflight()
     assert "No table of shop.* has a column 'emial'" in said(report, "columns", "table")
     assert "Did you mean 'email'?" in str(report)
-    assert shop.rows() == {}
+    assert shop.table_rows() == {}
     shop.with_tables(TableRule("shop.*", mask={"email": "null"}, line=3))
     assert not shop.sound().table_errors
-    assert set(shop.rows()) == {"shop.orders", "shop.people"}
+    assert set(shop.table_rows()) == {"shop.orders", "shop.people"}
     shop.sql("ALTER TABLE shop.people DROP email", "CREATE TABLE shop.later (id int PRIMARY KEY)")
     shop.preflight()
-    assert {table for table, row in shop.rows().items() if row.life.is_captured} == {"shop.orders", "shop.people"}
+    assert {table for table, row in shop.table_rows().items() if row.life.is_captured} == {"shop.orders", "shop.people"}

@@ -65,7 +65,7 @@ class TestASlotOfSomebodyElse:
         assert stood in said(report, "slot")
         assert "--adopt-slot" in said(report, "slot")
         with pytest.raises(SlotUnknown):
-            shop.settled()
+            shop.settle()
         assert (confirmed(shop), shop.generation()) == (stood, None)
 
     def test_adopted_by_hand_it_is_gone_on_with_from_where_it_stands(self, shop: Shop) -> None:
@@ -85,7 +85,7 @@ class TestASlotOfSomebodyElse:
         try:
             assert causes(shop.preflight()) == [SlotUnknown]
             with pytest.raises(SlotUnknown):
-                shop.settled()
+                shop.settle()
             assert changes_waiting(shop.config, source=shop.source, ledger=shop.ledger).waiting
         finally:
             shop.sql(
@@ -129,7 +129,7 @@ class TestASlotOfSomebodyElse:
         report = shop.preflight()
         assert causes(report) == [SlotUnknown]
         with pytest.raises(SlotUnknown):
-            shop.settled()
+            shop.settle()
 
 
 class TestAnActiveSlot:

@@ -3,28 +3,19 @@ here; what becomes of it in the lake is in tests/scenarios/backfill/in_flight_wh
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import psycopg
-
-from tests.backfill.conftest import a_pipeline
-from tests.support.runs import a_run
+from tests.support.pipeline import Pipeline
 from tidemark.capture.merging import leased_plan
 
 
-def test_a_plan_knows_the_shape_of_a_table_of_which_no_file_was_written(
-    source: str, ledger_database: str, tmp_path: Path
-) -> None:
-    with psycopg.connect(source, autocommit=True) as connection:
-        captured = a_pipeline(source, ledger_database, tmp_path, connection)
-        captured.execute("CREATE TABLE t (n int PRIMARY KEY, what text)")
-        captured.capture()
-        captured.plan(tables=["public.t"])
-        captured.read()
-        captured.drain()
-        with leased_plan(a_run(captured.config, ledger=captured.ledger, holder="merge", run_id="run-1")) as plan:
-            assert plan is not None
-            (table,) = plan.tables
-            (claim,) = (claim for batch in table.batches for claim in batch.claims)
-            assert (claim.rows, claim.files) == (0, ())
-            assert [column.name for column in table.schemas[-1].columns] == ["n", "what"]
+def test_a_plan_knows_the_shape_of_a_table_of_which_no_file_was_written(captured: Pipeline) -> None:
+    captured.execute("CREATE TABLE t (n int PRIMARY KEY, what text)")
+    captured.capture()
+    captured.plan(tables=["public.t"])
+    captured.read()
+    captured.drain()
+    with leased_plan(captured.task("merge")) as plan:
+        assert plan is not None
+        (table,) = plan.tables
+        (claim,) = (claim for batch in table.batches for claim in batch.claims)
+        assert (claim.rows, claim.files) == (0, ())
+        assert [column.name for column in table.schemas[-1].columns] == ["n", "what"]

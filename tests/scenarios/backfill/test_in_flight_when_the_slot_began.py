@@ -6,16 +6,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
 from sandbox.services.postgres import PostgresServer, running, wait_for
-from tests.backfill.conftest import Captured, a_pipeline
 from tests.conftest import create_database
 from tests.support.hung_commit import SERVER_SETTINGS, HungCommit
+from tests.support.pipeline import Pipeline
 from tidemark.backfill import planning
 
 
@@ -26,19 +25,17 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]
 
 
 @pytest.fixture
-def captured(server: PostgresServer, ledger_database: str, tmp_path: Path) -> Iterator[Captured]:
-    source = create_database(server, "source")
-    with psycopg.connect(source, autocommit=True) as connection:
-        yield a_pipeline(source, ledger_database, tmp_path, connection)
+def source(server: PostgresServer) -> str:
+    return create_database(server, "source")
 
 
-def waits_for(captured: Captured, transaction: int) -> bool:
+def waits_for(captured: Pipeline, transaction: int) -> bool:
     """Whether somebody waits for the transaction to end."""
     query = f"SELECT count(*) FROM pg_locks WHERE NOT granted AND transactionid::text = '{transaction}'"
     return bool(captured.one(query))
 
 
-def an_open_transaction(stack: ExitStack, captured: Captured) -> tuple[psycopg.Connection[Any], int]:
+def an_open_transaction(stack: ExitStack, captured: Pipeline) -> tuple[psycopg.Connection[Any], int]:
     connection = stack.enter_context(psycopg.connect(captured.source))
     row = connection.execute("SELECT pg_current_xact_id()::text::int").fetchone()
     assert row is not None
@@ -46,7 +43,7 @@ def an_open_transaction(stack: ExitStack, captured: Captured) -> tuple[psycopg.C
 
 
 def test_a_chunk_waits_for_what_committed_below_the_slots_beginning(
-    captured: Captured, monkeypatch: pytest.MonkeyPatch
+    captured: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     captured.execute("CREATE TABLE t (n int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     with ExitStack() as stack:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tidemark.config import Bounds, PipelineConfig, TableRule
+from tests.support.pipeline import pipeline_config
+from tidemark.config import PipelineConfig, TableRule
 from tidemark.findings import Finding
 from tidemark.source.inspection import ServerFacts, server_findings, slot_findings
 from tidemark.source.slot import SlotState
@@ -29,17 +30,13 @@ SOUND = ServerFacts(
     slot_wal_keep_bytes=100 * GIB,
     idle_slot_timeout_s=None,
 )
-CONFIG = PipelineConfig(
-    pipeline="shop",
+CONFIG = pipeline_config(
+    "shop",
+    "/lake",
+    (TableRule("shop.*"),),
+    {"wal_valve_bytes": 8 * GIB},
     source_connection="shop_source",
-    slot="tidemark_shop",
-    publication="tidemark_shop",
-    manage_publication=True,
-    tables=(TableRule("shop.*"),),
-    lake="/lake",
-    ledger_connection="ledger",
     schedule="*/5 * * * *",
-    bounds=Bounds(wal_valve_bytes=8 * GIB),
 )
 SLOT = SlotState(
     name="tidemark_shop",

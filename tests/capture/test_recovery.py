@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.capture.slot.conftest import TABLE, Capture
 from tests.support import own_slot
+from tests.support.hand_staged import TABLE, HandStaged
 from tests.support.manifests import path_of, plan_of
 from tidemark.errors import ChangesGone
 from tidemark.formats import layout
@@ -19,25 +19,25 @@ from tidemark.ledger.migrations import migrate
 from tidemark.lsn import Lsn
 
 
-def forget(capture: Capture, *above: BatchManifest) -> None:
+def forget(capture: HandStaged, *above: BatchManifest) -> None:
     """Put the ledger back to before these batches were registered."""
     for manifest in reversed(above):
-        capture.in_ledger("DELETE FROM tidemark.batch_tables WHERE end_lsn = %s", manifest.end_lsn)
-        capture.in_ledger("DELETE FROM tidemark.batches WHERE end_lsn = %s", manifest.end_lsn)
-        capture.in_ledger("UPDATE tidemark.generations SET staged_lsn = %s", manifest.start_lsn)
+        capture.ledger_query("DELETE FROM tidemark.batch_tables WHERE end_lsn = %s", manifest.end_lsn)
+        capture.ledger_query("DELETE FROM tidemark.batches WHERE end_lsn = %s", manifest.end_lsn)
+        capture.ledger_query("UPDATE tidemark.generations SET staged_lsn = %s", manifest.start_lsn)
 
 
-def lose(capture: Capture) -> None:
-    capture.in_ledger("DROP SCHEMA tidemark CASCADE")
+def lose(capture: HandStaged) -> None:
+    capture.ledger_query("DROP SCHEMA tidemark CASCADE")
     migrate(capture.ledger)
 
 
-def attempts(capture: Capture) -> list[str]:
+def attempts(capture: HandStaged) -> list[str]:
     with open_ledger(capture.ledger, capture.config.pipeline) as book:
         return [b.attempt for b in batches.after(book, capture.generation().number, Lsn(0))]
 
 
-def test_batches_that_a_restored_ledger_does_not_know_are_registered_again(capture: Capture) -> None:
+def test_batches_that_a_restored_ledger_does_not_know_are_registered_again(capture: HandStaged) -> None:
     capture.settle()
     known = capture.stage(TABLE)
     unknown = [capture.stage(TABLE), capture.stage()]
@@ -48,7 +48,7 @@ def test_batches_that_a_restored_ledger_does_not_know_are_registered_again(captu
     assert attempts(capture) == [m.attempt for m in (known, *unknown)]
 
 
-def test_a_manifest_without_all_its_files_is_not_registered_and_what_it_held_is_a_gap(capture: Capture) -> None:
+def test_a_manifest_without_all_its_files_is_not_registered_and_what_it_held_is_a_gap(capture: HandStaged) -> None:
     capture.settle()
     complete, broken = capture.stage(TABLE), capture.stage(TABLE)
     capture.advance(broken.end_lsn)
@@ -63,7 +63,7 @@ def test_a_manifest_without_all_its_files_is_not_registered_and_what_it_held_is_
     assert capture.settle().number == 2
 
 
-def test_a_half_written_manifest_is_none(capture: Capture) -> None:
+def test_a_half_written_manifest_is_none(capture: HandStaged) -> None:
     capture.settle()
     left = capture.stage(TABLE, register=False)
     text = capture.store.read(path_of(left))
@@ -71,14 +71,14 @@ def test_a_half_written_manifest_is_none(capture: Capture) -> None:
     assert capture.settle().staged_lsn == left.start_lsn
 
 
-def test_a_batch_whose_drain_died_before_registering_is_registered_by_the_next(capture: Capture) -> None:
+def test_a_batch_whose_drain_died_before_registering_is_registered_by_the_next(capture: HandStaged) -> None:
     capture.settle()
     left = capture.stage(TABLE, register=False)
     assert capture.settle().staged_lsn == left.end_lsn
     assert attempts(capture) == [left.attempt]
 
 
-def test_of_two_with_one_start_the_one_that_goes_on_is_taken(capture: Capture) -> None:
+def test_of_two_with_one_start_the_one_that_goes_on_is_taken(capture: HandStaged) -> None:
     capture.settle()
     first = capture.stage(TABLE)
     second = capture.stage(TABLE)
@@ -88,7 +88,7 @@ def test_of_two_with_one_start_the_one_that_goes_on_is_taken(capture: Capture) -
     assert attempts(capture) == [first.attempt, second.attempt]
 
 
-def test_of_two_with_one_start_the_one_that_a_plan_names_is_taken(capture: Capture) -> None:
+def test_of_two_with_one_start_the_one_that_a_plan_names_is_taken(capture: HandStaged) -> None:
     capture.settle()
     merged = capture.stage(TABLE)
     forget(capture, merged)
@@ -99,7 +99,7 @@ def test_of_two_with_one_start_the_one_that_a_plan_names_is_taken(capture: Captu
     assert attempts(capture) == [merged.attempt]
 
 
-def test_a_plan_that_the_ledger_forgot_is_ingested_if_it_has_a_result(capture: Capture) -> None:
+def test_a_plan_that_the_ledger_forgot_is_ingested_if_it_has_a_result(capture: HandStaged) -> None:
     capture.settle()
     merged = capture.stage(TABLE)
     forget(capture, merged)
@@ -113,7 +113,7 @@ def test_a_plan_that_the_ledger_forgot_is_ingested_if_it_has_a_result(capture: C
         assert [p.plan for p in plans.not_ingested(book)] == ["p1"]
 
 
-def test_a_lost_ledger_is_rebuilt_from_staging(capture: Capture) -> None:
+def test_a_lost_ledger_is_rebuilt_from_staging(capture: HandStaged) -> None:
     capture.settle()
     staged = [capture.stage(TABLE), capture.stage()]
     capture.advance(staged[0].end_lsn)
@@ -123,7 +123,7 @@ def test_a_lost_ledger_is_rebuilt_from_staging(capture: Capture) -> None:
     assert attempts(capture) == [m.attempt for m in staged]
 
 
-def test_a_lost_ledger_begins_where_the_retention_left_staging(capture: Capture) -> None:
+def test_a_lost_ledger_begins_where_the_retention_left_staging(capture: HandStaged) -> None:
     capture.settle()
     applied, kept = capture.stage(TABLE), capture.stage(TABLE)
     capture.store.delete(layout.batch_folder("shop", 1, applied.start_lsn, applied.attempt))
@@ -132,7 +132,7 @@ def test_a_lost_ledger_begins_where_the_retention_left_staging(capture: Capture)
     assert (generation.start_lsn, generation.staged_lsn) == (kept.start_lsn, kept.end_lsn)
 
 
-def test_a_lost_ledger_without_the_batches_says_that_changes_are_gone(capture: Capture) -> None:
+def test_a_lost_ledger_without_the_batches_says_that_changes_are_gone(capture: HandStaged) -> None:
     capture.settle()
     batch = capture.stage(TABLE)
     capture.store.delete(layout.batch_folder("shop", 1, batch.start_lsn, batch.attempt))
@@ -143,7 +143,7 @@ def test_a_lost_ledger_without_the_batches_says_that_changes_are_gone(capture: C
     assert capture.settle().number == 2
 
 
-def test_a_number_is_never_given_again_whatever_staging_lost(capture: Capture) -> None:
+def test_a_number_is_never_given_again_whatever_staging_lost(capture: HandStaged) -> None:
     """The Delta tables' transactions are named by it: with a lower LSN a batch would be taken as applied."""
     capture.settle()
     capture.stage(TABLE)
@@ -153,7 +153,7 @@ def test_a_number_is_never_given_again_whatever_staging_lost(capture: Capture) -
     assert capture.settle().number == 2
 
 
-def test_a_restored_ledger_opens_the_generations_it_does_not_know(capture: Capture) -> None:
+def test_a_restored_ledger_opens_the_generations_it_does_not_know(capture: HandStaged) -> None:
     capture.settle()
     capture.stage(TABLE)
     capture.write()
@@ -161,10 +161,12 @@ def test_a_restored_ledger_opens_the_generations_it_does_not_know(capture: Captu
     with pytest.raises(ChangesGone):
         capture.settle()
     newer = capture.stage(TABLE)
-    capture.in_ledger("DELETE FROM tidemark.batch_tables WHERE generation = 2")
-    capture.in_ledger("DELETE FROM tidemark.batches WHERE generation = 2")
-    capture.in_ledger("DELETE FROM tidemark.generations WHERE number = 2")
-    capture.in_ledger("UPDATE tidemark.tables SET needs_backfill = false, backfill_kind = NULL, backfill_reason = NULL")
+    capture.ledger_query("DELETE FROM tidemark.batch_tables WHERE generation = 2")
+    capture.ledger_query("DELETE FROM tidemark.batches WHERE generation = 2")
+    capture.ledger_query("DELETE FROM tidemark.generations WHERE number = 2")
+    capture.ledger_query(
+        "UPDATE tidemark.tables SET needs_backfill = false, backfill_kind = NULL, backfill_reason = NULL"
+    )
     with pytest.raises(ChangesGone):
         capture.settle()
     assert (capture.generation().number, capture.generation().staged_lsn) == (2, newer.end_lsn)
@@ -175,7 +177,7 @@ def test_a_restored_ledger_opens_the_generations_it_does_not_know(capture: Captu
     assert capture.settle().number == 2
 
 
-def test_the_marks_of_a_table_come_back_with_its_batch(capture: Capture) -> None:
+def test_the_marks_of_a_table_come_back_with_its_batch(capture: HandStaged) -> None:
     capture.settle()
     plain = capture.stage(TABLE, register=False)
     mark = TableMark(TABLE, "parked", "SchemaNotFollowed", "BACKFILL", "a column was dropped")
@@ -187,7 +189,7 @@ def test_the_marks_of_a_table_come_back_with_its_batch(capture: Capture) -> None
     assert row.life.merge == "parked"
 
 
-def test_manifests_of_another_system_are_not_taken(capture: Capture) -> None:
+def test_manifests_of_another_system_are_not_taken(capture: HandStaged) -> None:
     capture.settle()
     left = capture.stage(TABLE, register=False)
     foreign = replace(left, source=replace(left.source, system_identifier="7"))

@@ -16,13 +16,8 @@ import pytest
 
 from sandbox.services.postgres import PostgresServer, running
 from tests.conftest import create_database, drop_database
-from tests.support.capture import pipeline_config
-from tests.support.runs import a_run
-from tidemark.capture.confirm import confirm
-from tidemark.capture.drain import drain
-from tidemark.capture.preflight import preflight
+from tests.support.pipeline import Pipeline, pipeline_config
 from tidemark.capture.waiting import Waiting, changes_waiting
-from tidemark.config import PipelineConfig, TableRule
 from tidemark.ledger.migrations import migrate
 
 EVERY = timedelta(minutes=5)
@@ -39,12 +34,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]
 
 
 @dataclass
-class Pipeline:
+class Idle(Pipeline):
     """One pipeline on the shared server; `ran` is why each of its runs had something to drain."""
 
-    config: PipelineConfig
-    source: str
-    ledger: str
     ran: list[str] = field(default_factory=list)
 
     def look(self, now: datetime) -> Waiting:
@@ -52,20 +44,14 @@ class Pipeline:
 
     def run(self, now: datetime) -> None:
         """What a run of the capture DAG does of an idle pipeline."""
-        holder = f"run {now:%H:%M}"
-        look = preflight(a_run(self.config, source=self.source, ledger=self.ledger, holder=holder), only_new_notes=True)
-        look.raise_for_errors()
-        found = self.look(now)
-        if found.waiting:
-            self.ran.append(found.reason)
-            drained = drain(
-                a_run(
-                    self.config, source=self.source, ledger=self.ledger, run_id=holder, holder=holder, now=lambda: now
-                )
-            )
+        self.sound(only_new_notes=True)
+        look = self.look(now)
+        if look.waiting:
+            self.ran.append(look.reason)
+            drained = self.drain(now=lambda: now)
             assert drained.reached_target
             assert drained.rows == 0
-        confirm(a_run(self.config, source=self.source, ledger=self.ledger, holder=holder))
+        self.confirm()
 
 
 class Shared:
@@ -78,12 +64,11 @@ class Shared:
         migrate(self.ledger)
         self.pipelines = [self._pipeline(f"idle_{number}", folder) for number in range(count)]
 
-    def _pipeline(self, name: str, folder: Path) -> Pipeline:
+    def _pipeline(self, name: str, folder: Path) -> Idle:
         source = create_database(self.server, "source")
-        config = pipeline_config(name, folder / name, (TableRule("public.*"),))
-        with psycopg.connect(source, autocommit=True) as connection:
-            connection.execute("CREATE TABLE item (id int PRIMARY KEY, note text)")
-        return Pipeline(config, source, self.ledger)
+        made = Idle(pipeline_config(name, folder / name), source, self.ledger)
+        made.sql("CREATE TABLE item (id int PRIMARY KEY, note text)")
+        return made
 
     def all_run(self) -> None:
         """Each of them once, and what a server writes by itself in five minutes."""

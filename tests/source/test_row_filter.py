@@ -12,7 +12,7 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from tests.backfill.conftest import Captured
+from tests.support.pipeline import Pipeline
 from tests.support.runs import a_run
 from tidemark.backfill import sessions
 from tidemark.backfill.chunk_reading import exactly
@@ -404,7 +404,7 @@ def filters(text: str) -> list[str]:
     return [line.strip() for line in text.strip().splitlines()]
 
 
-def a_table(captured: Captured, *more: str) -> None:
+def a_table(captured: Pipeline, *more: str) -> None:
     captured.execute(TABLE, *more, "ALTER TABLE public.orders ADD hidden text", "ANALYZE public.orders")
     captured.with_tables(TableRule("public.orders", leave_out=("hidden",), mask={"secret": "null"}))
     captured.capture()
@@ -427,7 +427,7 @@ def calls(conn: psycopg.Connection[Any], condition: sql.Composable) -> list[str]
     return sorted(" ".join(called.split()) for called in re.findall(r":(?:opno|funcid)\s+\d+", trees[0]))
 
 
-def test_a_filter_calls_what_postgresql_itself_makes_of_its_text(captured_on_each: Captured) -> None:
+def test_a_filter_calls_what_postgresql_itself_makes_of_its_text(captured_on_each: Pipeline) -> None:
     captured = captured_on_each
     a_table(captured)
     alone = exactly(captured.config, TableName("public", "orders"))
@@ -446,7 +446,7 @@ def test_a_filter_calls_what_postgresql_itself_makes_of_its_text(captured_on_eac
     assert differing == {}
 
 
-def test_a_hostile_filter_is_refused_or_does_no_harm(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hostile_filter_is_refused_or_does_no_harm(captured: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     a_table(captured, TRAPS)
     monkeypatch.setattr(sessions, "TRY_FILTER_S", 2)
     facts = f"""
@@ -471,7 +471,7 @@ def test_a_hostile_filter_is_refused_or_does_no_harm(captured: Captured, monkeyp
 
 
 @pytest.mark.parametrize("value", ["note 1", "s1", "4711"])
-def test_no_refusal_quotes_a_value_or_a_literal(captured: Captured, value: str) -> None:
+def test_no_refusal_quotes_a_value_or_a_literal(captured: Pipeline, value: str) -> None:
     a_table(captured)
     for text in (
         "note::int = 1",
@@ -489,7 +489,7 @@ def test_no_refusal_quotes_a_value_or_a_literal(captured: Captured, value: str) 
         assert refused.value.__suppress_context__ or refused.value.__context__ is None
 
 
-def test_rows_are_those_of_the_filter_in_every_range_and_among_chosen_keys(captured: Captured) -> None:
+def test_rows_are_those_of_the_filter_in_every_range_and_among_chosen_keys(captured: Pipeline) -> None:
     a_table(captured)
     (part,) = captured.plan(tables=["public.orders"], row_filter="n IN (1, 2) -- no more", chunk_rows=2, readers=1)
     assert len(captured.ranges(part)) > 1
@@ -504,7 +504,7 @@ def test_rows_are_those_of_the_filter_in_every_range_and_among_chosen_keys(captu
 
 
 def test_a_filter_that_fails_behind_the_rows_it_was_tried_on_ends_the_reader_with_a_sentence(
-    captured: Captured, monkeypatch: pytest.MonkeyPatch
+    captured: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a_table(captured)
     captured.plan(tables=["public.orders"], row_filter="100 / (id - 200) < 5")
@@ -514,7 +514,7 @@ def test_a_filter_that_fails_behind_the_rows_it_was_tried_on_ends_the_reader_wit
     assert "200" not in str(failed.value)
 
 
-def test_a_statement_with_a_filter_ends_after_its_time(captured: Captured) -> None:
+def test_a_statement_with_a_filter_ends_after_its_time(captured: Pipeline) -> None:
     a_table(captured, "UPDATE public.orders SET note = NULL")
     captured.plan(tables=["public.orders"], row_filter="length(replace(repeat(note, 10000000), 'note', 'x')) > 0")
     captured.execute("UPDATE public.orders SET note = 'note'")
@@ -527,7 +527,7 @@ def test_a_statement_with_a_filter_ends_after_its_time(captured: Captured) -> No
 
 
 @pytest.fixture
-def with_role(captured: Captured) -> Iterator[Captured]:
+def with_role(captured: Pipeline) -> Iterator[Pipeline]:
     """The pipeline's role is no superuser; row filters run as a role that may read what is captured, and no more."""
     captured.execute(
         "CREATE TABLE public.parts (id int PRIMARY KEY, note text, secret text, hidden text)",
@@ -550,12 +550,12 @@ def with_role(captured: Captured) -> Iterator[Captured]:
     captured.execute("DROP OWNED BY capturing, row_filters", "DROP ROLE capturing, row_filters")
 
 
-def of_the_role(captured: Captured) -> list[tuple[str, str]]:
-    report = preflight(a_run(captured.config, source=captured.source, ledger=captured.ledger), act=False)
+def of_the_role(captured: Pipeline) -> list[tuple[str, str]]:
+    report = captured.preflight(act=False)
     return [(f.severity, str(f)) for f in report.findings if f.check == "filter_role"]
 
 
-def test_a_filter_runs_as_the_role_of_row_filters_and_nothing_else_does(with_role: Captured) -> None:
+def test_a_filter_runs_as_the_role_of_row_filters_and_nothing_else_does(with_role: Pipeline) -> None:
     assert of_the_role(with_role) == []
     (part,) = with_role.plan(tables=["public.parts"], row_filter="id > 25")
     with_role.read()
@@ -574,7 +574,7 @@ def test_a_filter_runs_as_the_role_of_row_filters_and_nothing_else_does(with_rol
     assert len(with_role.rows(whole)) == 30
 
 
-def test_a_role_that_the_pipeline_may_not_become_refuses_the_filter(with_role: Captured) -> None:
+def test_a_role_that_the_pipeline_may_not_become_refuses_the_filter(with_role: Pipeline) -> None:
     with_role.execute("REVOKE row_filters FROM capturing")
     with pytest.raises(FilterRoleRefused, match="may not SET ROLE to it"):
         with_role.plan(tables=["public.parts"], row_filter="id > 20")
@@ -599,7 +599,7 @@ def test_a_role_that_the_pipeline_may_not_become_refuses_the_filter(with_role: C
     ],
 )
 def test_preflight_says_what_the_role_lacks_and_what_it_has_too_much(
-    with_role: Captured, statement: str, severity: str, said: str, cure: bool
+    with_role: Pipeline, statement: str, severity: str, said: str, cure: bool
 ) -> None:
     with_role.execute(statement)
     first = of_the_role(with_role)[0]
@@ -611,14 +611,14 @@ def test_preflight_says_what_the_role_lacks_and_what_it_has_too_much(
         assert of_the_role(with_role) == []
 
 
-def test_preflight_refuses_a_role_that_is_none_or_the_pipelines_own(with_role: Captured) -> None:
+def test_preflight_refuses_a_role_that_is_none_or_the_pipelines_own(with_role: Pipeline) -> None:
     for role, said in (("nobody", "does not exist"), ("capturing", "is the pipeline's own")):
         with_role.config = dataclasses.replace(with_role.config, filter_role=role)
         ((severity, message),) = of_the_role(with_role)
         assert (severity, said in message) == ("error", True)
 
 
-def test_row_level_security_refuses_a_filter_rather_than_hiding_rows(with_role: Captured) -> None:
+def test_row_level_security_refuses_a_filter_rather_than_hiding_rows(with_role: Pipeline) -> None:
     with_role.execute(
         "ALTER ROLE capturing BYPASSRLS",
         "ALTER TABLE public.parts ENABLE ROW LEVEL SECURITY",

@@ -12,10 +12,10 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from sandbox.services.postgres import PostgresServer, running, wait_for
-from tests.capture.slot.conftest import TABLE, Capture, capture_of
-from tests.capture.slot.standby import standby_of
 from tests.conftest import create_database
 from tests.support import own_slot
+from tests.support.hand_staged import TABLE, HandStaged, hand_staged
+from tests.support.standby import standby_of
 from tidemark import postgres_session as source_connection
 from tidemark.capture.generation import still_continues
 from tidemark.errors import (
@@ -38,7 +38,7 @@ from tidemark.ledger.connection import open_ledger
 from tidemark.source import slot as slots
 
 
-def needs_backfill(capture: Capture) -> list[tuple[str, str | None]]:
+def needs_backfill(capture: HandStaged) -> list[tuple[str, str | None]]:
     with open_ledger(capture.ledger, capture.config.pipeline) as book:
         return [(t.table, t.backfill_kind) for t in tables.all_of(book) if t.life.needs_backfill]
 
@@ -46,36 +46,35 @@ def needs_backfill(capture: Capture) -> list[tuple[str, str | None]]:
 # --- adoption and going on -------------------------------------------------------------------------------------------
 
 
-def test_the_first_generation_begins_where_the_slot_stands(capture: Capture) -> None:
+def test_the_first_generation_begins_where_the_slot_stands(capture: HandStaged) -> None:
     generation = capture.settle()
     assert (generation.number, generation.start_lsn, generation.staged_lsn) == (
         1,
-        capture.confirmed(),
-        capture.confirmed(),
+        capture.confirmed_lsn(),
+        capture.confirmed_lsn(),
     )
     assert capture.settle() == generation
 
 
-def test_a_generation_lies_in_the_lake_before_it_lies_in_the_ledger(capture: Capture) -> None:
+def test_a_generation_lies_in_the_lake_before_it_lies_in_the_ledger(capture: HandStaged) -> None:
     generation = capture.settle()
     written = GenerationFile.from_json(capture.store.read(layout.generation_file("shop", 1)).decode())
     assert (written.start_lsn, written.system_identifier) == (generation.start_lsn, generation.system_identifier)
 
 
-def test_a_slot_behind_what_is_staged_goes_on(capture: Capture) -> None:
+def test_a_slot_behind_what_is_staged_goes_on(capture: HandStaged) -> None:
     capture.settle()
     staged = capture.stage(TABLE).end_lsn
-    assert capture.confirmed() < staged
+    assert capture.confirmed_lsn() < staged
     assert capture.settle().staged_lsn == staged
     capture.advance(staged)
     assert capture.settle().number == 1
 
 
-def test_a_slot_of_another_name_goes_on_if_it_can_send_what_is_not_staged(capture: Capture) -> None:
+def test_a_slot_of_another_name_goes_on_if_it_can_send_what_is_not_staged(capture: HandStaged) -> None:
     capture.settle()
-    capture.at_source(
-        "SELECT pg_copy_logical_replication_slot(%s, %s)", capture.config.slot, capture.config.slot + "_copy"
-    )
+    slot = capture.config.slot
+    capture.sql(f"SELECT pg_copy_logical_replication_slot('{slot}', '{slot}_copy')")
     capture.stage(TABLE)
     capture.config = replace(capture.config, slot=capture.config.slot + "_copy")
     own_slot.note(capture.config, capture.source, capture.ledger)
@@ -85,14 +84,14 @@ def test_a_slot_of_another_name_goes_on_if_it_can_send_what_is_not_staged(captur
 # --- gaps ------------------------------------------------------------------------------------------------------------
 
 
-def drop_and_create(capture: Capture) -> None:
+def drop_and_create(capture: HandStaged) -> None:
     capture.drop_slot()
     capture.create_slot()
 
 
-@pytest.mark.parametrize("move", [Capture.advance, drop_and_create])
+@pytest.mark.parametrize("move", [HandStaged.advance, drop_and_create])
 def test_a_slot_beyond_what_is_staged_is_a_gap_that_is_said_once(
-    capture: Capture, move: Callable[[Capture], None]
+    capture: HandStaged, move: Callable[[HandStaged], None]
 ) -> None:
     capture.settle()
     staged = capture.stage(TABLE).end_lsn
@@ -100,13 +99,13 @@ def test_a_slot_beyond_what_is_staged_is_a_gap_that_is_said_once(
     move(capture)
     with pytest.raises(ChangesGone, match=str(staged)) as said:
         capture.settle()
-    assert str(capture.confirmed()) in str(said.value)
+    assert str(capture.confirmed_lsn()) in str(said.value)
     assert needs_backfill(capture) == [(TABLE, tables.GAP)]
     generation = capture.settle()
-    assert (generation.number, generation.staged_lsn) == (2, capture.confirmed())
+    assert (generation.number, generation.staged_lsn) == (2, capture.confirmed_lsn())
 
 
-def test_a_recreated_slot_is_a_gap_even_where_nothing_was_written_in_between(capture: Capture) -> None:
+def test_a_recreated_slot_is_a_gap_even_where_nothing_was_written_in_between(capture: HandStaged) -> None:
     """Creating a slot writes WAL itself, so it stands beyond what is staged: a gap until proven otherwise."""
     capture.settle()
     capture.stage(TABLE)
@@ -115,26 +114,28 @@ def test_a_recreated_slot_is_a_gap_even_where_nothing_was_written_in_between(cap
         capture.settle()
 
 
-def test_a_gap_whose_run_died_before_saying_so_is_said_by_the_next(capture: Capture) -> None:
+def test_a_gap_whose_run_died_before_saying_so_is_said_by_the_next(capture: HandStaged) -> None:
     capture.settle()
     capture.stage(TABLE)
     drop_and_create(capture)
     with pytest.raises(ChangesGone):
         capture.settle()
-    capture.in_ledger("UPDATE tidemark.generations SET error_raised_at = NULL WHERE number = 2")
+    capture.ledger_query("UPDATE tidemark.generations SET error_raised_at = NULL WHERE number = 2")
     with pytest.raises(ChangesGone):
         capture.settle()
     assert capture.settle().number == 2
 
 
-def test_a_death_between_the_lake_and_the_ledger_opens_the_generation_with_its_error_later(capture: Capture) -> None:
+def test_a_death_between_the_lake_and_the_ledger_opens_the_generation_with_its_error_later(capture: HandStaged) -> None:
     capture.settle()
     capture.stage(TABLE)
     drop_and_create(capture)
     with pytest.raises(ChangesGone):
         capture.settle()
-    capture.in_ledger("UPDATE tidemark.tables SET needs_backfill = false, backfill_reason = NULL, backfill_kind = NULL")
-    capture.in_ledger("DELETE FROM tidemark.generations WHERE number = 2")
+    capture.ledger_query(
+        "UPDATE tidemark.tables SET needs_backfill = false, backfill_reason = NULL, backfill_kind = NULL"
+    )
+    capture.ledger_query("DELETE FROM tidemark.generations WHERE number = 2")
     with pytest.raises(ChangesGone):
         capture.settle()
     assert capture.generation().number == 2
@@ -142,40 +143,40 @@ def test_a_death_between_the_lake_and_the_ledger_opens_the_generation_with_its_e
     assert capture.settle().number == 2
 
 
-def test_another_system_is_another_generation(capture: Capture) -> None:
+def test_another_system_is_another_generation(capture: HandStaged) -> None:
     capture.settle()
     capture.stage(TABLE)
-    capture.in_ledger("UPDATE tidemark.generations SET system_identifier = '7'")
+    capture.ledger_query("UPDATE tidemark.generations SET system_identifier = '7'")
     with pytest.raises(SourceReplaced, match="system identifier"):
         capture.settle()
     assert needs_backfill(capture) == [(TABLE, tables.GAP)]
     assert capture.settle().number == 2
 
 
-def test_a_source_whose_wal_ends_below_what_is_staged_was_put_back(capture: Capture) -> None:
+def test_a_source_whose_wal_ends_below_what_is_staged_was_put_back(capture: HandStaged) -> None:
     capture.settle()
     capture.stage(TABLE)
-    capture.in_ledger("UPDATE tidemark.generations SET staged_lsn = 'F000000/0'")
+    capture.ledger_query("UPDATE tidemark.generations SET staged_lsn = 'F000000/0'")
     with pytest.raises(SourceReplaced, match="older copy"):
         capture.settle()
-    assert capture.settle().start_lsn == capture.confirmed()
+    assert capture.settle().start_lsn == capture.confirmed_lsn()
 
 
-def test_another_timeline_is_another_generation_unless_the_slot_was_carried_over(capture: Capture) -> None:
+def test_another_timeline_is_another_generation_unless_the_slot_was_carried_over(capture: HandStaged) -> None:
     capture.settle()
     capture.stage(TABLE)
-    capture.in_ledger("UPDATE tidemark.generations SET timeline = 7")
+    capture.ledger_query("UPDATE tidemark.generations SET timeline = 7")
     with pytest.raises(SourceReplaced, match=r"timeline 1 instead of 7, and the slot .* is no failover slot"):
         capture.settle()
     assert capture.settle().number == 2
 
 
-def test_a_failover_slot_needs_a_history_that_holds_what_is_staged(capture: Capture) -> None:
+def test_a_failover_slot_needs_a_history_that_holds_what_is_staged(capture: HandStaged) -> None:
     capture.drop_slot()
     capture.create_slot(", failover => true")
     capture.settle()
     capture.stage(TABLE)
-    capture.in_ledger("UPDATE tidemark.generations SET timeline = 7")
+    capture.ledger_query("UPDATE tidemark.generations SET timeline = 7")
     with pytest.raises(SourceReplaced, match="left that one at an unknown position"):
         capture.settle()
 
@@ -183,7 +184,7 @@ def test_a_failover_slot_needs_a_history_that_holds_what_is_staged(capture: Capt
 # --- the stream is open ----------------------------------------------------------------------------------------------
 
 
-def test_a_slot_that_moved_after_it_was_judged_is_seen_once_the_stream_is_open(capture: Capture) -> None:
+def test_a_slot_that_moved_after_it_was_judged_is_seen_once_the_stream_is_open(capture: HandStaged) -> None:
     generation = capture.settle()
     with source_connection.connect(capture.source, application_name="a_test") as source:
         still_continues(source, generation)
@@ -200,22 +201,22 @@ def test_a_slot_that_moved_after_it_was_judged_is_seen_once_the_stream_is_open(c
 # --- slots that cannot be read ---------------------------------------------------------------------------------------
 
 
-def test_a_missing_slot_is_an_error_of_its_own(capture: Capture) -> None:
+def test_a_missing_slot_is_an_error_of_its_own(capture: HandStaged) -> None:
     capture.drop_slot()
     with pytest.raises(SlotMissing, match=capture.config.slot):
         capture.settle()
 
 
-def test_a_slot_of_another_plugin_is_an_error_of_its_own(capture: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slot_of_another_plugin_is_an_error_of_its_own(capture: HandStaged, monkeypatch: pytest.MonkeyPatch) -> None:
     """The embedded server has one plugin, so what is expected is changed, not what the slot has."""
     monkeypatch.setattr(slots, "PLUGIN", "another_plugin")
     with pytest.raises(SlotPluginDiffers, match="pgoutput"):
         capture.settle()
 
 
-def test_a_physical_slot_is_an_error_of_its_own(capture: Capture) -> None:
+def test_a_physical_slot_is_an_error_of_its_own(capture: HandStaged) -> None:
     capture.drop_slot()
-    capture.at_source("SELECT pg_create_physical_replication_slot(%s)", capture.config.slot)
+    capture.sql(f"SELECT pg_create_physical_replication_slot('{capture.config.slot}')")
     try:
         with pytest.raises(SlotOfAnother, match="physical"):
             capture.settle()
@@ -224,33 +225,33 @@ def test_a_physical_slot_is_an_error_of_its_own(capture: Capture) -> None:
 
 
 def test_a_slot_of_another_database_is_an_error_of_its_own(
-    capture: Capture, new_database: Callable[[str], str], tmp_path: Path
+    capture: HandStaged, new_database: Callable[[str], str], tmp_path: Path
 ) -> None:
-    elsewhere = capture_of(new_database("elsewhere"), capture.ledger, tmp_path / "lake2")
+    elsewhere = hand_staged(new_database("elsewhere"), capture.ledger, tmp_path / "lake2")
     capture.config = replace(capture.config, slot=elsewhere.config.slot)
     with pytest.raises(SlotDatabaseDiffers, match="elsewhere"):
         capture.settle()
 
 
-def test_a_two_phase_slot_is_an_error_of_its_own(capture: Capture) -> None:
+def test_a_two_phase_slot_is_an_error_of_its_own(capture: HandStaged) -> None:
     capture.drop_slot()
     capture.create_slot(", twophase => true")
     with pytest.raises(SlotTwoPhase, match="two_phase"):
         capture.settle()
 
 
-def test_an_error_of_the_slot_opens_no_generation(capture: Capture) -> None:
+def test_an_error_of_the_slot_opens_no_generation(capture: HandStaged) -> None:
     capture.drop_slot()
     with pytest.raises(TidemarkError):
         capture.settle()
-    assert capture.in_ledger("SELECT 1 FROM tidemark.generations") == []
+    assert capture.ledger_query("SELECT 1 FROM tidemark.generations") == []
 
 
 # --- servers of their own --------------------------------------------------------------------------------------------
 
 
-def capture_on(server: PostgresServer, folder: Path) -> Capture:
-    return capture_of(create_database(server, "source"), create_database(server, "ledger"), folder / "lake")
+def capture_on(server: PostgresServer, folder: Path) -> HandStaged:
+    return hand_staged(create_database(server, "source"), create_database(server, "ledger"), folder / "lake")
 
 
 def test_an_invalidated_slot_says_that_changes_are_gone_and_what_to_do(tmp_path: Path) -> None:
@@ -258,9 +259,9 @@ def test_an_invalidated_slot_says_that_changes_are_gone_and_what_to_do(tmp_path:
         capture = capture_on(server, tmp_path)
         capture.settle()
         for _ in range(4):
-            capture.at_source("SELECT pg_logical_emit_message(false, 'fill', repeat('x', 1000000))")
-            capture.at_source("SELECT pg_switch_wal()")
-        capture.at_source("CHECKPOINT")
+            capture.sql("SELECT pg_logical_emit_message(false, 'fill', repeat('x', 1000000))")
+            capture.sql("SELECT pg_switch_wal()")
+        capture.sql("CHECKPOINT")
         with pytest.raises(SlotInvalidated, match=r"wal_status=lost.*pg_drop_replication_slot"):
             capture.settle()
         drop_and_create(capture)
@@ -273,12 +274,12 @@ def test_a_crash_of_the_source_moves_the_slot_back_and_changes_nothing(tmp_path:
     with running(tmp_path / "source", 18) as server:
         capture = capture_on(server, tmp_path)
         capture.settle()
-        capture.at_source("CHECKPOINT")
+        capture.sql("CHECKPOINT")
         capture.advance(capture.stage(TABLE).end_lsn)
         staged = capture.stage(TABLE).end_lsn
         capture.advance(staged)
         server.restart("immediate")
-        assert capture.confirmed() < staged
+        assert capture.confirmed_lsn() < staged
         assert (capture.settle().number, capture.settle().staged_lsn) == (1, staged)
 
 
@@ -299,21 +300,21 @@ def test_a_promoted_standby_keeps_the_generation_of_a_failover_slot(tmp_path: Pa
             primary.stop("immediate")
             standby.promote()
             capture.source, capture.ledger = standby.conninfo(database), standby.conninfo(ledger)
-            capture.in_ledger("DELETE FROM tidemark.leases")
+            capture.ledger_query("DELETE FROM tidemark.leases")
             generation = capture.settle()
             assert (generation.number, generation.timeline, generation.staged_lsn) == (1, 2, staged)
 
             # What the old primary wrote above the point where the new timeline began is in no history any more.
             capture.write()
-            capture.in_ledger("UPDATE tidemark.generations SET timeline = 1, staged_lsn = %s", capture.flush_lsn())
+            capture.ledger_query("UPDATE tidemark.generations SET timeline = 1, staged_lsn = %s", capture.flush_lsn())
             with pytest.raises(SourceReplaced, match="timeline 2 instead of 1, which left that one at"):
                 capture.settle()
             assert capture.settle().number == 2
 
 
-def carried_over(capture: Capture, connection: psycopg.Connection[Any]) -> bool:
+def carried_over(capture: HandStaged, connection: psycopg.Connection[Any]) -> bool:
     """A slot is carried over once the primary's moved on to what the standby still holds."""
-    capture.at_source("SELECT pg_log_standby_snapshot()")
+    capture.sql("SELECT pg_log_standby_snapshot()")
     capture.advance(capture.stage(TABLE).end_lsn)
     row = connection.execute(
         "SELECT 1 FROM pg_replication_slots WHERE slot_name = %s AND synced AND NOT temporary", (capture.config.slot,)

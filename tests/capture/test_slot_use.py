@@ -5,14 +5,14 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from tests.capture.slot.conftest import Capture
-from tests.capture.slot.test_confirm import reading
+from tests.capture.test_confirm import reading
+from tests.support.hand_staged import HandStaged
 from tidemark import postgres_session
 from tidemark.errors import LeaseLost, SlotBusy
 from tidemark.source.slot_use import take_when_free
 
 
-def test_whoever_lost_the_lease_ends_no_backend(capture: Capture) -> None:
+def test_whoever_lost_the_lease_ends_no_backend(capture: HandStaged) -> None:
     capture.settle()
     name = capture.config.application_name
 
@@ -33,10 +33,10 @@ def test_whoever_lost_the_lease_ends_no_backend(capture: Capture) -> None:
                 check_lease=lease_is_lost,
             )
         pid = of_another_attempt.info.backend_pid
-        assert capture.at_source("SELECT 1 FROM pg_stat_activity WHERE pid = %s", pid)
+        assert capture.sql(f"SELECT 1 FROM pg_stat_activity WHERE pid = {pid}")
 
 
-def test_a_slot_that_stays_in_use_after_its_backend_was_ended_is_busy(capture: Capture) -> None:
+def test_a_slot_that_stays_in_use_after_its_backend_was_ended_is_busy(capture: HandStaged) -> None:
     capture.settle()
     name = capture.config.application_name
     tries = []
@@ -56,6 +56,6 @@ def test_a_slot_that_stays_in_use_after_its_backend_was_ended_is_busy(capture: C
                 check_lease=lambda: None,
             )
         assert len(tries) > 2
-        assert not capture.at_source(
-            "SELECT 1 FROM pg_replication_slots WHERE active AND slot_name = %s", capture.config.slot
+        assert not capture.sql(
+            f"SELECT 1 FROM pg_replication_slots WHERE active AND slot_name = '{capture.config.slot}'"
         )

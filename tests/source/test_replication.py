@@ -8,7 +8,7 @@ import pytest
 from psycopg import sql
 
 from sandbox.services.postgres import wait_for
-from tests.capture.conftest import Pipeline
+from tests.support.pipeline import Pipeline
 from tidemark.errors import DatabaseRefused, ReplicationFailed
 from tidemark.lsn import Lsn
 from tidemark.source.replication import XLOG_HEADER_BYTES, ReplicationStream, SlotInUse

@@ -1,0 +1,99 @@
+"""A pipeline whose drain is played by hand: what it would have staged is written, and registered, as a test says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+import psycopg
+
+from tests.support.manifests import manifest_of, path_of
+from tests.support.pipeline import Place, pipeline_config
+from tidemark.formats.manifest import BatchManifest, SourceIdentity
+from tidemark.ledger import batches, leases, positions
+from tidemark.ledger.generations import Generation
+from tidemark.ledger.leases import SLOT
+from tidemark.ledger.migrations import migrate
+from tidemark.lsn import Lsn
+from tidemark.source.slot import read_server
+
+TABLE = "public.item"
+
+
+@dataclass
+class HandStaged(Place):
+    """`stage` registers, or only leaves in the lake, one batch from what is staged up to the source's WAL end."""
+
+    def open_generation(self) -> Generation:
+        generation = self.generation()
+        assert generation is not None
+        return generation
+
+    def write(self) -> None:
+        self.sql("INSERT INTO public.item (note) VALUES ('a row')")
+
+    def stage(
+        self,
+        *tables: str,
+        register: bool = True,
+        start: Lsn | None = None,
+        end: Lsn | None = None,
+        heartbeat: bool = True,
+    ) -> BatchManifest:
+        """One batch; a write at the source comes first, so that the range is not empty."""
+        if end is None:
+            self.write()
+        generation = self.open_generation()
+        with psycopg.connect(self.source) as connection:
+            server = read_server(connection)
+        manifest = manifest_of(
+            start or generation.staged_lsn,
+            end or server.flush_lsn,
+            *tables,
+            pipeline=self.config.pipeline,
+            generation=generation.number,
+            attempt=str(uuid4()),
+            source=SourceIdentity(server.system_identifier, server.timeline, self.config.slot, server.version),
+            heartbeat=heartbeat,
+        )
+        for table in manifest.tables:
+            for file in table.files:
+                self.store.write_atomic(file.path, b"x" * file.bytes)
+        self.store.write_atomic(path_of(manifest), manifest.to_json().encode())
+        if register:
+            self.register(manifest)
+        return manifest
+
+    def register(self, manifest: BatchManifest) -> None:
+        with (
+            leases.hold(self.ledger, self.config.pipeline, SLOT, "drain/1") as lease,
+            self.ledger_connection() as book,
+        ):
+            batches.register(book, lease, manifest, path_of(manifest))
+
+    def apply(self, table: str, to: Lsn) -> None:
+        generation = self.open_generation().number
+        with self.ledger_connection() as book:
+            positions.rise(book, generation, {table: (to, to)})
+
+
+def hand_staged(source: str, ledger: str, lake: Path) -> HandStaged:
+    """One table, its publication, a slot and a migrated ledger; no generation is open yet."""
+    migrate(ledger)
+    database = psycopg.conninfo.conninfo_to_dict(source)["dbname"]
+    config = pipeline_config(
+        "shop",
+        lake,
+        bounds={"lock_timeout_s": 2},
+        slot=f"slot_{database}",
+        publication="Item's",
+        manage_publication=False,
+    )
+    made = HandStaged(config, source, ledger)
+    made.sql(
+        "CREATE TABLE public.item (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, note text)",
+        """CREATE PUBLICATION "Item's" FOR TABLE public.item""",
+    )
+    made.create_slot()
+    return made
