@@ -10,8 +10,6 @@ from dataclasses import replace
 import pytest
 
 from tests.support.pipeline import Pipeline, pipeline_config
-from tests.support.runs import a_run
-from tidemark.capture.preflight import preflight
 from tidemark.config import TableRule
 from tidemark.errors import PipelineFileDiffers, PipelineFileSuperseded
 from tidemark.ledger import leases, pipeline_files
@@ -142,7 +140,7 @@ def test_whoever_waits_for_a_note_sees_what_was_noted(two_tables: Pipeline) -> N
 def test_a_preflight_with_the_file_of_before_changes_nothing_until_it_is_meant(two_tables: Pipeline) -> None:
     with another_worker(two_tables, *BOTH):
         two_tables.capture()
-    report = preflight(a_run(two_tables.config, source=two_tables.source, ledger=two_tables.ledger))
+    report = two_tables.preflight()
     assert "as it was before" in str(report)
     with pytest.raises(PipelineFileSuperseded):
         report.raise_for_errors()
@@ -159,7 +157,7 @@ def test_a_preflight_with_the_file_of_before_changes_nothing_until_it_is_meant(t
 
 def test_a_look_at_another_file_takes_no_notice_of_it(two_tables: Pipeline) -> None:
     with another_worker(two_tables, *BOTH):
-        preflight(a_run(two_tables.config, source=two_tables.source, ledger=two_tables.ledger), act=False)
+        two_tables.preflight(act=False)
     two_tables.drain()
 
 

@@ -11,7 +11,6 @@ import pytest
 from sandbox.services.postgres import wait_for
 from tests.support.pipeline import Pipeline
 from tests.support.roles import login
-from tests.support.runs import a_run
 from tidemark.backfill import exported, keyless
 from tidemark.backfill.exported import exported_snapshot
 from tidemark.backfill.ranges import ReadResult
@@ -223,7 +222,7 @@ def test_a_reader_ends_with_the_process_that_started_it(captured: Pipeline) -> N
     (backfill,) = captured.plan(tables=["public.t"], mode="exported_snapshot")
     with psycopg.connect(captured.source) as altering:
         altering.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
-        run = a_run(captured.config, source=captured.source, ledger=captured.ledger, run_id=captured.run_id)
+        run = captured.task("read", captured.run_id)
         work = exported._Work(run, ImportedSnapshot("none", Lsn(1)))
         process = exported._start(work)
         assert process.stdin is not None

@@ -10,7 +10,6 @@ import psycopg
 import pytest
 
 from tests.support.pipeline import Pipeline
-from tests.support.runs import a_run
 from tidemark.backfill import planning
 from tidemark.backfill.wanted import Wanted, wanted
 from tidemark.config import TableRule
@@ -249,7 +248,7 @@ def test_after_unpark_anew_a_capture_run_comes_first_and_that_is_said(
         assert captured.plan() == []
         assert "public.orders needs a backfill and is left out: it is parked" in caplog.text
         joins.begin_anew(connection, "public.orders")
-    assert wanted(a_run(captured.config, ledger=captured.ledger)) == []
+    assert wanted(captured.task()) == []
     with pytest.raises(
         CaptureNotBegun, match=r"A backfill of public\.orders cannot begin .* begins anew, .* Run the capture"
     ):

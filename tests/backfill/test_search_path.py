@@ -11,10 +11,7 @@ import psycopg
 import pytest
 
 from tests.support.pipeline import Pipeline
-from tests.support.runs import a_run
 from tidemark import postgres_session
-from tidemark.capture.confirm import confirm
-from tidemark.capture.preflight import preflight
 from tidemark.capture.status import read_status
 from tidemark.capture.waiting import changes_waiting
 from tidemark.ledger import connection as ledger_sessions
@@ -65,8 +62,8 @@ def test_operators_that_somebody_planted_in_public_are_never_picked_up(captured:
     assert captured.read().rows == 200
     captured.execute("UPDATE orders SET how = 'high' WHERE id = '7'")
     captured.drain()
-    confirm(a_run(captured.config, source=captured.source, ledger=captured.ledger, holder="confirm"))
-    assert not preflight(a_run(captured.config, source=captured.source, ledger=captured.ledger)).errors
+    captured.confirm()
+    assert not captured.preflight().errors
     changes_waiting(captured.config, source=captured.source, ledger=captured.ledger)
     read_status(captured.config, source=captured.source, ledger=captured.ledger)
 

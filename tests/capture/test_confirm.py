@@ -12,7 +12,6 @@ import pytest
 
 from sandbox.services.postgres import wait_for
 from tests.support.hand_staged import TABLE, HandStaged
-from tests.support.runs import a_run
 from tidemark.capture.confirm import ConfirmResult, confirm, confirm_up_to_staged
 from tidemark.errors import ConfirmFailed, GenerationMissing, GenerationStale, LeaseTaken, SlotBusy
 from tidemark.formats.error_record import ErrorRecord
@@ -25,9 +24,7 @@ OTHER = "public.other"
 
 
 def run(capture: HandStaged, busy_wait_s: float = 10.0) -> ConfirmResult:
-    return confirm(
-        a_run(capture.config, source=capture.source, ledger=capture.ledger, holder="confirm/1"), busy_wait_s=busy_wait_s
-    )
+    return confirm(capture.task("confirm"), busy_wait_s=busy_wait_s)
 
 
 def test_everything_applied_confirms_what_is_staged(capture: HandStaged) -> None:

@@ -9,7 +9,6 @@ import pytest
 from sandbox.services.postgres import PostgresServer
 from tests.conftest import create_database, drop_database
 from tests.support.hand_staged import TABLE, HandStaged, hand_staged
-from tests.support.runs import a_run
 from tidemark.capture import waiting
 from tidemark.capture.confirm import confirm
 from tidemark.capture.waiting import Waiting, changes_waiting
@@ -113,7 +112,7 @@ def test_on_postgresql_16_settling_looking_and_confirming_work_alike(
         capture.apply(TABLE, batch.end_lsn)
         capture.ledger_query("UPDATE tidemark.generations SET heartbeat_at = clock_timestamp()")
         assert "confirmed up to" in look(capture).reason
-        assert confirm(a_run(capture.config, source=source, ledger=ledger, holder="c")).after == batch.end_lsn
+        assert confirm(capture.task()).after == batch.end_lsn
         assert look(capture).waiting is False
         capture.write()
         assert "changed" in look(capture).reason

@@ -13,7 +13,6 @@ from tests.faults.test_source_and_ledger_move import copied_ledger
 from tests.faults.test_two_at_once import _goes_on, _stopped
 from tests.support import judge
 from tests.support.capture import Environment
-from tests.support.runs import a_run
 from tests.support.thorough import thorough
 from tidemark.capture.drain import drain
 from tidemark.errors import BackfillClosed, BackfillIsOpen, BackfillNotApplied, ChangesGone, RetryError
@@ -69,13 +68,7 @@ def test_a_chunk_is_claimed_by_the_run_that_its_high_watermark_arrives_in(shop: 
 
 
 def _one_batch(shop: Environment) -> None:
-    given = shop.stage_input()
-    drain(
-        a_run(
-            given.config, source=given.source, ledger=given.ledger, run_id=given.run_id, holder=given.holder("drain")
-        ),
-        run_s=0,
-    )
+    drain(shop.task("drain", shop.report.run_id), run_s=0)
 
 
 def _first_chunk_waits(old: Old, run_id: str) -> bool:

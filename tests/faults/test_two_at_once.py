@@ -14,7 +14,6 @@ from sandbox.services.postgres import wait_for
 from tests.faults import workload
 from tests.support import judge, stages
 from tests.support.capture import Environment
-from tests.support.runs import a_run
 from tests.support.thorough import thorough
 from tidemark.capture.merging import ingest, make_plan
 from tidemark.errors import LeaseTaken
@@ -88,7 +87,7 @@ def test_a_batch_merged_before_the_one_ahead_of_it_is_an_error_that_changes_noth
     workload.change(shop)
     shop.begin_run()
     shop.drain()
-    plan = make_plan(a_run(shop.config, ledger=shop.ledger, holder="a test", run_id=shop.report.run_id))
+    plan = make_plan(shop.task("a test", shop.report.run_id))
     assert plan is not None
     assert all(len(table.batches) == 2 for table in plan.tables)
     _rewrite(shop, _without_its_first_batches(plan))
@@ -98,7 +97,7 @@ def test_a_batch_merged_before_the_one_ahead_of_it_is_an_error_that_changes_noth
     assert {table.error and table.error.kind for table in result.tables} == {"PositionBelowPlan"}
     assert judge.delta_versions(shop) == before
     # The plan was a forgery; that its error parks the tables is as it should be for an error whose move is not RETRY.
-    ingest(a_run(shop.config, ledger=shop.ledger))
+    ingest(shop.task())
     _unpark(shop)
     shop.let_leases_end()
     _converged(shop)

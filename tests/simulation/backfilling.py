@@ -21,8 +21,6 @@ from tests.simulation.workload import SCHEMA, TABLES, Workload, create_tables
 from tests.support import judge
 from tests.support.capture import Environment
 from tests.support.hung_commit import HungCommit
-from tests.support.pipeline import SALT
-from tests.support.runs import a_run
 from tidemark import failpoints
 from tidemark.backfill.ranges import read_chunks
 from tidemark.backfill.wanted import wanted
@@ -103,12 +101,12 @@ class Play:
         found = wrongs([table for table, row in rows.items() if judge.marked(row) is None])
         assert found == [], f"before the last backfills: {found}; acts {self.acts}"
         for _ in range(5):
-            if not wanted(a_run(self.environment.config, ledger=self.environment.ledger)):
+            if not wanted(self.environment.task()):
                 return
             self.environment.let_leases_end()
             self.environment.backfill(chunk_rows=self.random.choice([1, 3, 100]))
             self.environment.run()
-        raise AssertionError(f"still wanted: {wanted(a_run(self.environment.config, ledger=self.environment.ledger))}")
+        raise AssertionError(f"still wanted: {wanted(self.environment.task())}")
 
     def once_more(self) -> set[str]:
         """Read everything again that may be read twice; the ids of these backfills."""
@@ -171,21 +169,11 @@ class Play:
 
     def _two_readers(self) -> None:
         self._of_backfill()
-        given = self.environment.stage_input()
         failed: list[BaseException] = []
 
         def work(number: int) -> None:
             try:
-                read_chunks(
-                    a_run(
-                        given.config,
-                        source=given.source,
-                        ledger=given.ledger,
-                        run_id=given.run_id,
-                        holder=given.holder(f"read_{number}"),
-                        salt=SALT,
-                    )
-                )
+                read_chunks(self.environment.task(f"read_{number}", self.environment.report.run_id))
             except TOLD:
                 pass
             except BaseException as error:

@@ -13,10 +13,8 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from tests.support.pipeline import Pipeline
-from tests.support.runs import a_run
 from tidemark.backfill import sessions
 from tidemark.backfill.chunk_reading import exactly
-from tidemark.capture.preflight import preflight
 from tidemark.config import TableRule
 from tidemark.errors import FilterRoleRefused, ReadRefused, RowFilterInvalid
 from tidemark.names import TableName
@@ -606,7 +604,7 @@ def test_preflight_says_what_the_role_lacks_and_what_it_has_too_much(
     assert first[0] == severity
     assert said in first[1]
     if cure:
-        report = preflight(a_run(with_role.config, source=with_role.source, ledger=with_role.ledger), act=False)
+        report = with_role.preflight(act=False)
         with_role.execute(next(f.remedy for f in report.findings if f.check == "filter_role"))
         assert of_the_role(with_role) == []
 

@@ -35,7 +35,7 @@ class StageInput:
     request: BackfillRequest = field(default_factory=BackfillRequest)
 
     def run(self, task: str, *, salt: bytes | None = None) -> Run:
-        holder = f"{self.config.pipeline}/{self.run_id}/{task}/-1"
+        holder = f"{self.config.pipeline}/{self.run_id}/{task}"
         return Run(self.config, self.source, self.ledger, self.run_id, holder, salt)
 
 

@@ -11,8 +11,6 @@ from psycopg.conninfo import make_conninfo
 
 from tests.capture.preflight.shop import Shop, said, since_18
 from tests.support.roles import login
-from tests.support.runs import a_run
-from tidemark.capture.drain import drain
 from tidemark.capture.parked import announce_parked
 from tidemark.config import TableRule
 from tidemark.formats.manifest import BatchManifest
@@ -68,7 +66,7 @@ def errors(shop: Shop) -> dict[str, TableErrors]:
 
 def staged(shop: Shop, run_id: str) -> dict[str, int]:
     """Drain once; the changes that were staged, by table."""
-    drained = drain(a_run(shop.config, source=shop.source, ledger=shop.ledger, run_id=run_id, holder=run_id))
+    drained = shop.drain(run_id)
     assert drained.reached_target
     with open_ledger(shop.ledger, shop.config.pipeline) as ledger:
         found = [b for b in batches.after(ledger, 1, Lsn(0)) if b.run_id == run_id]
@@ -118,7 +116,7 @@ class TestATableThatCannotBeCaptured:
         assert errors(shop)["shop.bad"].barred
         told: list[str] = []
         for _ in range(2):
-            announce_parked(a_run(shop.config, ledger=shop.ledger), tell=told.append)
+            announce_parked(shop.task(), tell=told.append)
         assert len(told) == 1
         assert said_of_it in told[0]
 
