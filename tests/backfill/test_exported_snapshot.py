@@ -105,9 +105,8 @@ def test_a_try_takes_over_what_the_readers_of_a_killed_one_hold(captured: Pipeli
     a_table(captured)
     (backfill,) = captured.plan(tables=["public.t"], mode="exported_snapshot")
     (part,) = captured.ranges(backfill)
-    killed = leases.hold(
-        captured.ledger, captured.config.pipeline, part.lease, f"backfill/{captured.run_id}/read/1", lease_s=600
-    )
+    holder = captured.task("read", captured.run_id).holder
+    killed = leases.hold(captured.ledger, captured.config.pipeline, part.lease, f"{holder}/1", lease_s=600)
     killed.__enter__()
     assert captured.read_exported(readers=2).rows == 1000
     assert sorted(row["n"] for row in captured.rows(backfill)) == list(range(1, 1001))

@@ -273,7 +273,7 @@ def test_a_form_without_tables_takes_what_is_wanted(captured: Pipeline, monkeypa
         Wanted("public.holes", "keys", (("2",),), "holes"),
         Wanted("public.gone", "chunks", (), "it was there once"),
     ]
-    monkeypatch.setattr("tidemark.backfill.planning.wanted", lambda config, *, ledger: found)
+    monkeypatch.setattr("tidemark.backfill.planning.wanted", lambda run: found)
     first = captured.plan()
     assert [(b.table, b.mode, b.sweeps) for b in first] == [
         ("public.holes", "keys", False),
