@@ -35,6 +35,7 @@ import psycopg
 
 from sandbox.services.postgres import PostgresServer, running
 from tidemark.capture import drain as drain_module
+from tidemark.capture import generation
 from tidemark.capture.confirm import confirm
 from tidemark.capture.drain import drain
 from tidemark.capture.merging import ingest, leased_plan
@@ -58,7 +59,7 @@ TOUCHED = 5
 BATCHES_A_PLAN = 2
 # Parts of the drain, each a name in its module.
 PARTS = {
-    "recovery": (drain_module.generation, "settle"),
+    "recovery": (generation, "settle"),
     "abandoned folders": (drain_module, "_remove_abandoned"),
     "beginning": (drain_module, "_Run"),
     "register": (batches, "register"),
@@ -71,7 +72,7 @@ class Cost:
 
     seconds: float = 0.0
     ledger_s: float = 0.0
-    statements: int = 0
+    statements: float = 0
     listing_s: float = 0.0
 
 
@@ -204,7 +205,7 @@ class Pipeline:
         """One run of the capture DAG, and a look at its status."""
         self.runs += 1
         self.change()
-        ends = {"source": self.source, "ledger": self.ledger}
+        ends: dict[str, Any] = {"source": self.source, "ledger": self.ledger}
         with watched(meter):
             with meter.stage("preflight"):
                 preflight(self.task("preflight")).raise_for_errors()
@@ -295,7 +296,7 @@ def repeat(pipeline: Pipeline, times: int) -> dict[str, Cost]:
 
 def total(costs: dict[str, Cost], part: str) -> float:
     """Over the stages of a run; the drain's parts are in it already, and idle waiting and status are no part of it."""
-    return sum(getattr(cost, part) for stage, cost in costs.items() if stage in RUN)
+    return sum(float(getattr(cost, part)) for stage, cost in costs.items() if stage in RUN)
 
 
 RUN = ("preflight", "waiting", "drain", "plan", "ingest", "confirm")

@@ -103,12 +103,12 @@ def capture_dag(config: PipelineConfig) -> DAG:
         start_date=START,
         catchup=False,
         max_active_runs=1,
-        allowed_run_types=["scheduled", "manual"],
+        allowed_run_types=["scheduled", "manual"],  # type: ignore[list-item]
         dagrun_timeout=timedelta(seconds=run_timeout_s(config)),
         default_args=_defaults(),
         tags=["tidemark", config.pipeline],
     )
-    one = {"dag": dag, "config": config}
+    one: dict[str, Any] = {"dag": dag, "config": config}
     chain(
         PreflightOperator(task_id="preflight", **one),
         ChangesWaitingSensor(task_id="changes_waiting", timeout=config.bounds.wait_s, **one),
@@ -130,13 +130,13 @@ def backfill_dag(config: PipelineConfig) -> DAG:
         start_date=START,
         catchup=False,
         max_active_runs=1,
-        allowed_run_types=["manual", "operator_triggered"],
+        allowed_run_types=["manual", "operator_triggered"],  # type: ignore[list-item]
         is_paused_upon_creation=False,
         params=form(config),
         default_args=_defaults(),
         tags=["tidemark", config.pipeline],
     )
-    one = {"dag": dag, "config": config}
+    one: dict[str, Any] = {"dag": dag, "config": config}
     plan = PlanBackfillOperator(task_id="plan", max_active_tis_per_dag=1, **one)
     read = ReadChunksOperator.partial(
         task_id="read_chunks",
@@ -157,7 +157,7 @@ def _shared(
     dag: DAG, config: PipelineConfig, *, run_s: float | None = None, starts_backfill: bool = False
 ) -> list[BaseOperator]:
     """drain, merge and confirm, which both DAGs have."""
-    one = {"dag": dag, "config": config, "max_active_tis_per_dag": 1}
+    one: dict[str, Any] = {"dag": dag, "config": config, "max_active_tis_per_dag": 1}
     return [
         DrainOperator(task_id="drain", run_s=run_s, **one),
         MergeOperator(

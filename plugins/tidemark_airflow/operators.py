@@ -151,7 +151,7 @@ class MergeOperator(SparkSubmitOperator):
         self.config = config
 
     @guarded
-    def execute(self, context: Context) -> dict[str, Any]:
+    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
         from tidemark.capture.merging import ingest, leased_plan
 
         run = run_of(self.config, context)
@@ -192,13 +192,14 @@ class MergeOperator(SparkSubmitOperator):
             self.conf = dict(self.config.spark_conf)
             self.jars = submission.jars()
             master, deploy_mode = spark_master(self.config.spark_connection)
+            environment: dict[str, str] = {}
             if submission.drives_here(master, deploy_mode):
-                self.env_vars = submission.without_airflow()
-                self.env_vars |= submission.quiet_log(self.config.spark_conf)
+                environment |= submission.without_airflow() | submission.quiet_log(self.config.spark_conf)
             if submission.is_local(master):
-                self.env_vars |= submission.local_environment()
+                environment |= submission.local_environment()
             else:
                 self.py_files = submission.library_zip(scratch)
+            self.env_vars = environment or None
             limit_s = self.config.bounds.merge_timeout_s
             with time_limit(limit_s, self.on_kill) as limit:
                 try:

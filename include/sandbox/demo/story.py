@@ -90,7 +90,7 @@ def _start_afresh(checkout: Checkout, steps: Steps) -> processes.Services:
                     api.pause(dag_id, True)
                     _until(
                         f"the active runs of {dag_id} end",
-                        lambda dag_id=dag_id: api.active_runs(dag_id) == 0,  # type: ignore[misc]
+                        lambda dag_id=dag_id: api.active_runs(dag_id) == 0,
                         _RUN_S,
                     )
     running = processes.start_postgres(checkout, steps)

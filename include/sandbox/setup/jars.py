@@ -123,7 +123,7 @@ def _resolve(packages: Sequence[str], excludes: Sequence[str], ivy: Path) -> Non
     conf.set("spark.jars.packages", ",".join(packages))
     conf.set("spark.jars.excludes", ",".join(excludes))
     conf.set("spark.jars.ivy", str(ivy))
-    launch_gateway(conf).shutdown()  # type: ignore[no-untyped-call]
+    launch_gateway(conf).shutdown()
 
 
 if __name__ == "__main__":
