@@ -122,7 +122,7 @@ def _result(environment: Environment, plan: MergePlan) -> PlanResult:
 def _unpark(environment: Environment) -> None:
     with environment.ledger_connection() as connection:
         for table in judge.captured(environment):
-            judge.ledger_tables.unpark(connection, environment.config.pipeline, table)
+            judge.ledger_tables.unpark(connection, table)
 
 
 def _stopped(environment: Environment, stage: str, failpoint: str) -> subprocess.Popen[str]:

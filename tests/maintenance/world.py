@@ -14,6 +14,7 @@ from psycopg import sql
 
 from tests.support.backfills import backfill_of, chunk_of
 from tests.support.manifests import manifest_of, path_of
+from tests.support.runs import a_run
 from tidemark.capture import merging
 from tidemark.capture.recovery import register_again
 from tidemark.config import PipelineConfig, TableRule
@@ -249,7 +250,9 @@ class World:
             marked = {
                 row.table for row in tables.all_of(book) if row.life.needs_backfill and row.backfill_kind == tables.GAP
             }
-        plan = merging.make_plan(self.config, ledger=self.ledger, holder=f"merge/{self.runs}", run_id=f"r{self.runs}")
+        plan = merging.make_plan(
+            a_run(self.config, ledger=self.ledger, holder=f"merge/{self.runs}", run_id=f"r{self.runs}")
+        )
         if plan is None:
             return
         results = []
@@ -262,7 +265,7 @@ class World:
             results.append(TableResult(table.table, lsn, lsn))
         if self.random.random() < 0.8:
             self._result(plan, results)
-            merging.ingest(self.config, ledger=self.ledger)
+            merging.ingest(a_run(self.config, ledger=self.ledger))
 
     def _result(self, plan: MergePlan, results: list[TableResult]) -> None:
         result = PlanResult(plan.plan, plan.pipeline, plan.generation, tuple(results))

@@ -67,7 +67,6 @@ def test_an_unparked_table_gets_all_its_batches_in_order(new_environment: Callab
     with environment.ledger_connection() as connection:
         judge.ledger_tables.park(
             connection,
-            "unparking",
             "public.broken",
             ErrorRecord("Test", "FIX_TARGET", "broken by hand"),
         )
@@ -79,7 +78,7 @@ def test_an_unparked_table_gets_all_its_batches_in_order(new_environment: Callab
     assert judge.wrongs(environment, ["public.sound"]) == []
     assert judge.current_equals_source(environment, "public.broken") != []
     with environment.ledger_connection() as connection:
-        assert judge.ledger_tables.unpark(connection, "unparking", "public.broken")
+        assert judge.ledger_tables.unpark(connection, "public.broken")
     environment.run()
     assert judge.wrongs(environment) == []
     assert judge.second_run_changes_nothing(environment) == []

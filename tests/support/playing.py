@@ -337,7 +337,7 @@ class Play:
 
     def _state(self, expected: Expectation, table: str) -> None:
         with self.environment.ledger_connection() as connection:
-            row = judge.ledger_tables.one(connection, self.environment.config.pipeline, table)
+            row = judge.ledger_tables.one(connection, table)
         assert row is not None, "the ledger does not know the table"
         said = judge.marked(row)
         if expected.kind == "merging":

@@ -18,7 +18,7 @@ ITEM, SHAPED = "anew.item", "anew.shaped"
 
 def row(environment: Environment, table: str) -> TableRow:
     with environment.ledger_connection() as connection:
-        found = judge.ledger_tables.one(connection, environment.config.pipeline, table)
+        found = judge.ledger_tables.one(connection, table)
     assert found is not None
     return found
 
