@@ -61,7 +61,7 @@ BATCHES_A_PLAN = 2
 PARTS = {
     "recovery": (generation, "settle"),
     "abandoned folders": (drain_module, "_remove_abandoned"),
-    "beginning": (drain_module, "_Run"),
+    "beginning": (drain_module, "Run"),
     "register": (batches, "register"),
 }
 
