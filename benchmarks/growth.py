@@ -56,6 +56,7 @@ PIPELINE = "growth"
 # A filled batch covers so many bytes of WAL, touches so many tables, and one plan in so many applied it.
 BATCH_BYTES = 64
 TOUCHED = 5
+ALL = 1_000_000
 BATCHES_A_PLAN = 2
 # Parts of the drain, each a name in its module.
 PARTS = {
@@ -163,16 +164,13 @@ def watched(meter: Meter) -> Iterator[None]:
 
 
 class Pipeline:
-    """One pipeline with a source and a ledger of its own on the server, and the stages of its runs."""
+    """One pipeline over a source and a ledger of its own, both empty, and the stages of its runs."""
 
-    def __init__(self, server: PostgresServer, lake: Path, tables: int, changed: int) -> None:
+    def __init__(self, source: str, ledger: str, lake: Path, tables: int, changed: int = ALL) -> None:
         self.tables = tables
         self.changed = min(tables, changed)
-        self.lake = lake / f"lake_{tables}"
-        with psycopg.connect(server.conninfo(), autocommit=True) as connection:
-            for name in ("source", "ledger"):
-                connection.execute(f"CREATE DATABASE {name}_{tables}".encode())
-        self.source, self.ledger = server.conninfo(f"source_{tables}"), server.conninfo(f"ledger_{tables}")
+        self.lake = lake
+        self.source, self.ledger = source, ledger
         with psycopg.connect(self.source, autocommit=True) as connection:
             for number in range(tables):
                 columns = "id bigint PRIMARY KEY, name text, price numeric(10,2), created timestamptz DEFAULT now()"
@@ -233,8 +231,7 @@ class Pipeline:
             assert not waiting.waiting, waiting.reason
             with meter.stage("status"):
                 status = read_status(self.config, **ends)
-            if len(status.tables) != self.tables:
-                print(f"  status saw {len(status.tables)} tables: {status.unseen}", flush=True)
+            assert len(status.tables) == self.tables, status.unseen
 
     def merged(self, plan: MergePlan) -> None:
         """What the Spark application would have written."""
@@ -257,6 +254,12 @@ class Pipeline:
     def analyze(self) -> None:
         with psycopg.connect(self.ledger, autocommit=True) as book:
             book.execute("VACUUM ANALYZE")
+
+
+def new_database(server: PostgresServer, name: str) -> str:
+    with psycopg.connect(server.conninfo(), autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}".encode())
+    return server.conninfo(name)
 
 
 def fill(book: psycopg.Connection[Any], pipeline: str, low: int, number: int, tables: int) -> None:
@@ -324,7 +327,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batches", type=int, default=200_000)
     parser.add_argument("--tables", type=int, nargs="+", default=[20, 500])
-    parser.add_argument("--changed", type=int, default=10_000, help="tables with a change in a run (default: all)")
+    parser.add_argument("--changed", type=int, default=ALL, help="tables with a change in a run (default: all)")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--folder", type=Path, help="where server and lake lie (default: a temporary folder)")
     parser.add_argument("--json", type=Path, help="write the figures there")
@@ -343,7 +346,8 @@ def main() -> None:
         ) as server,
     ):
         for tables in arguments.tables:
-            pipeline = Pipeline(server, Path(temporary), tables, arguments.changed)
+            ends = [new_database(server, f"{name}_{tables}") for name in ("source", "ledger")]
+            pipeline = Pipeline(*ends, Path(temporary) / f"lake_{tables}", tables, arguments.changed)
             pipeline.run(Meter())
             cases = {"fresh": repeat(pipeline, arguments.repeat)}
             began = time.perf_counter()

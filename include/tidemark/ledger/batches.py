@@ -295,7 +295,11 @@ def after(ledger: Ledger, generation: int, lsn: Lsn) -> list[Batch]:
 
 def _batches(ledger: Ledger, condition: str, values: tuple[Any, ...]) -> list[Batch]:
     with ledger.connection.cursor(row_factory=class_row(Batch)) as cursor:
-        query = f"SELECT {_COLUMNS} FROM tidemark.batches WHERE {condition} ORDER BY generation, end_lsn"
+        # OFFSET 0: without statistics the order would be read off the primary key, over all batches.
+        query = f"""
+            SELECT {_COLUMNS} FROM (SELECT * FROM tidemark.batches WHERE {condition} OFFSET 0) b
+             ORDER BY generation, end_lsn
+            """
         return cursor.execute(query.encode(), values).fetchall()
 
 
@@ -420,11 +424,12 @@ def previous_ends(ledger: Ledger, generation: int, starts: Mapping[str, Lsn]) ->
         SELECT f."table",
                (SELECT b.end_lsn FROM tidemark.batch_tables b
                  WHERE b.pipeline = %(pipeline)s AND b.generation = %(generation)s AND b."table" = f."table"
-                   AND b.end_lsn <= f.start_lsn AND b.end_lsn > coalesce(p.begun_lsn, '0/0')
+                   AND b.end_lsn <= f.start_lsn
+                   AND b.end_lsn > coalesce((SELECT p.begun_lsn FROM tidemark.positions p
+                                              WHERE p.pipeline = %(pipeline)s AND p.generation = %(generation)s
+                                                AND p."table" = f."table"), '0/0')
                  ORDER BY b.end_lsn DESC LIMIT 1)
           FROM unnest(%(tables)s::text[], %(starts)s::text[]::pg_lsn[]) AS f ("table", start_lsn)
-          LEFT JOIN tidemark.positions p
-                 ON p.pipeline = %(pipeline)s AND p.generation = %(generation)s AND p."table" = f."table"
         """,
         {
             "pipeline": ledger.pipeline,

@@ -124,14 +124,14 @@ def _progress(ledger: Ledger) -> list[tuple[str, str, Lsn, Lsn]]:
         SELECT t."table", t.merge_state,
                coalesce((SELECT b.start_lsn FROM tidemark.batch_tables b
                           WHERE b.pipeline = g.pipeline AND b.generation = g.number AND b."table" = t."table"
-                            AND b.end_lsn > coalesce(p.applied_lsn, '0/0')
+                            AND b.end_lsn > coalesce((SELECT p.applied_lsn FROM tidemark.positions p
+                                                       WHERE p.pipeline = g.pipeline AND p.generation = g.number
+                                                         AND p."table" = t."table"), '0/0')
                           ORDER BY b.end_lsn LIMIT 1), g.staged_lsn),
                g.staged_lsn
           FROM (SELECT pipeline, number, staged_lsn FROM tidemark.generations
                  WHERE pipeline = %s ORDER BY number DESC LIMIT 1) g
           JOIN tidemark.tables t ON t.pipeline = g.pipeline
-          LEFT JOIN tidemark.positions p
-                 ON p.pipeline = g.pipeline AND p.generation = g.number AND p."table" = t."table"
          ORDER BY t."table"
         """,
         (ledger.pipeline,),
