@@ -546,6 +546,16 @@ class BackfillRefused(ConfigError):
     remedy = "Correct the form and trigger the DAG again; nothing was started for this table."
 
 
+class VerifyRefused(ConfigError):
+    happened = "{table} cannot be verified: {reason}"
+    remedy = "Mend that, or leave the table out of the form, and trigger the DAG again; nothing was started."
+
+
+class VerifyFormInvalid(ConfigError):
+    happened = "The form of the verify of pipeline {pipeline} cannot be used: {problems}"
+    remedy = "Trigger the DAG again with the fields {fields}; nothing was started."
+
+
 class RowFilterInvalid(ConfigError):
     happened = "The row filter cannot be used on table {table}: {detail}"
     remedy = (
@@ -575,6 +585,27 @@ class BackfillNotApplied(RetryError):
     remedy = (
         "The retry looks again. The pipeline's next capture run claims and merges what was read; what is unread goes "
         "on when the run's reading tasks are cleared, or with the next run of the backfill DAG."
+    )
+
+
+class DifferencesFound(BackfillError):
+    happened = "Tables of pipeline {pipeline} are not what their source is. {differences}"
+    remedy = (
+        "Trigger {pipeline}_verify with these tables, share 1 and `repair`, or a backfill of them; either leaves them "
+        "equal. Keys of the rows: {keys}. Then find out who else writes to the lake."
+    )
+
+
+class DifferencesRepaired(TargetError):
+    happened = "Tables of pipeline {pipeline} were not what their source is, and were repaired. {differences}"
+    remedy = "They are equal now. Find out who else writes to the lake; keys of the rows: {keys}."
+
+
+class NothingProven(BackfillError):
+    happened = "A verify of pipeline {pipeline} says nothing of {tables}"
+    remedy = (
+        "The tables were merged as ever. Where a backfill is needed, start it; the next run of {pipeline}_verify takes "
+        "these parts first. Where it happens again, the log of `merge` says why they were not compared."
     )
 
 

@@ -66,7 +66,7 @@ class ReadChunksOperator(BaseOperator):
         run = run_of(self.config, context, salted=True)
         results = []
         try:
-            if given["mode"] == form.EXPORTED:
+            if given.get("mode") == form.EXPORTED:  # a verify's form has no mode
                 results.append(read_exported(run, readers=given["readers"]))
             # Beside an exported snapshot too: the keys of holes are read in chunks whatever the form says.
             results.append(read_chunks(run))

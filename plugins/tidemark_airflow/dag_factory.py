@@ -1,7 +1,7 @@
-"""Pipeline files -> DAGs: `<pipeline>_capture` and `<pipeline>_backfill` each.
+"""Pipeline files -> DAGs: `<pipeline>_capture`, `<pipeline>_backfill` and `<pipeline>_verify` each.
 
     preflight ─► changes_waiting ─► drain ─► merge ─► confirm
-    plan ─► read_chunks (one per reader) ─► drain ─► merge ─► confirm ─► report
+    plan ─► read_chunks (one per reader) ─► drain ─► merge ─► confirm ─► report        backfill and verify
 
 Edge by edge. A failure anywhere leaves the rest undone and the run red; the next run catches up, a backfill goes on
 when the failed task is cleared. Where nothing waits the sensor is skipped, and with it drain and merge (all_success);
@@ -31,6 +31,7 @@ from airflow.sdk import DAG, BaseOperator, TriggerRule, chain
 
 from tidemark.config import PipelineConfig
 from tidemark.config_file import Problem, read_all
+from tidemark_airflow import verify_form
 from tidemark_airflow.auto_backfill import backfill_dag_id
 from tidemark_airflow.backfill_operators import PlanBackfillOperator, ReadChunksOperator, ReportBackfillOperator
 from tidemark_airflow.failures import MovePolicy
@@ -46,6 +47,7 @@ from tidemark_airflow.operators import (
     slot_wait_s,
 )
 from tidemark_airflow.sensors import TRIGGERER_GRACE_S, ChangesWaitingSensor
+from tidemark_airflow.verify_operators import PlanVerifyOperator, ReportVerifyOperator
 
 # A constant, as parsing must give the same DAG each time; without catchup nothing before now is run.
 START = datetime(2025, 1, 1, tzinfo=UTC)
@@ -59,6 +61,7 @@ READ_MAX_RETRY_DELAY_S = 600
 REPORT_RETRIES = 20
 SLACK_S = 3600
 BROKEN_SCHEDULE = "*/5 * * * *"
+VERIFY_SCHEDULE = "0 2 * * *"
 
 _BACKFILL_DOCUMENT = """\
 Reads rows that were there before pipeline `{pipeline}` captured them, or that need to be read again, while capture
@@ -72,6 +75,16 @@ goes on. Trigger it, with tables or without: then it takes all that need it.
 Progress stands in the log of `read_chunks`, the outcome in that of `report`.
 """
 
+_VERIFY_DOCUMENT = """\
+Proves that the Delta tables of pipeline `{pipeline}` equal their source, while both keep changing: rows are read as a
+backfill reads them, and compared instead of merged. Each night takes a share of every table, that which was proven
+longest ago; `status` says through which LSN each table is proven as a whole.
+
+- **Red** where anything differs, once: `report` says what and how many, the keys lie beside the lake.
+- **Repair** by triggering it with `repair`, these tables and share `1`.
+- It writes no row otherwise, and keeps neither writers nor capture waiting.
+"""
+
 
 def pipeline_dags(folder: Path | str) -> Iterator[DAG]:
     """The DAGs of every pipeline file in `folder`, broken ones included."""
@@ -79,7 +92,7 @@ def pipeline_dags(folder: Path | str) -> Iterator[DAG]:
     taken: set[str] = set()
     for config in configs:
         try:
-            dags = [capture_dag(config), backfill_dag(config)]
+            dags = [capture_dag(config), backfill_dag(config), verify_dag(config)]
             for dag in dags:
                 dag.validate()
         except Exception as refused:  # whatever Airflow says of one file must not take the others with it
@@ -138,25 +151,53 @@ def backfill_dag(config: PipelineConfig) -> DAG:
     )
     one: dict[str, Any] = {"dag": dag, "config": config}
     plan = PlanBackfillOperator(task_id="plan", max_active_tis_per_dag=1, **one)
+    report = ReportBackfillOperator(
+        task_id="report", trigger_rule=TriggerRule.NONE_FAILED, retries=REPORT_RETRIES, **one
+    )
+    _read_and_merge(dag, config, plan, report)
+    return dag
+
+
+def verify_dag(config: PipelineConfig) -> DAG:
+    """The DAG `<pipeline>_verify`: every night, where the pipeline has a schedule at all."""
+    dag = DAG(
+        dag_id=f"{config.pipeline}_verify",
+        description=f"Proves that the Delta tables equal {config.source_connection}, part by part",
+        doc_md=_VERIFY_DOCUMENT.format(pipeline=config.pipeline),
+        schedule=None if config.schedule is None else VERIFY_SCHEDULE,
+        start_date=START,
+        catchup=False,
+        max_active_runs=1,
+        allowed_run_types=["scheduled", "manual"],  # type: ignore[list-item]
+        params=verify_form.form(config),
+        default_args=_defaults(),
+        tags=["tidemark", config.pipeline],
+    )
+    one: dict[str, Any] = {"dag": dag, "config": config}
+    plan = PlanVerifyOperator(task_id="plan", max_active_tis_per_dag=1, **one)
+    report = ReportVerifyOperator(task_id="report", trigger_rule=TriggerRule.NONE_FAILED, retries=REPORT_RETRIES, **one)
+    _read_and_merge(dag, config, plan, report)
+    return dag
+
+
+def _read_and_merge(dag: DAG, config: PipelineConfig, plan: BaseOperator, report: BaseOperator) -> None:
+    """What lies between a plan and its report."""
     read = ReadChunksOperator.partial(
         task_id="read_chunks",
         retries=READ_RETRIES,
         retry_exponential_backoff=2.0,
         max_retry_delay=timedelta(seconds=READ_MAX_RETRY_DELAY_S),
         map_index_template="reader {{ task.reader }}",
-        **one,
+        dag=dag,
+        config=config,
     ).expand(reader=plan.output)
-    report = ReportBackfillOperator(
-        task_id="report", trigger_rule=TriggerRule.NONE_FAILED, retries=REPORT_RETRIES, **one
-    )
     chain(plan, read, *_shared(dag, config, run_s=math.inf), report)
-    return dag
 
 
 def _shared(
     dag: DAG, config: PipelineConfig, *, run_s: float | None = None, starts_backfill: bool = False
 ) -> list[BaseOperator]:
-    """drain, merge and confirm, which both DAGs have."""
+    """drain, merge and confirm, which all of these DAGs have."""
     one: dict[str, Any] = {"dag": dag, "config": config, "max_active_tis_per_dag": 1}
     return [
         DrainOperator(task_id="drain", run_s=run_s, **one),

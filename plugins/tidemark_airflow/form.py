@@ -110,14 +110,12 @@ def request(config: PipelineConfig, given: Mapping[str, Any], typed: Iterable[st
     """
     from tidemark.backfill.planning import BackfillRequest
 
-    known, typed = tuple(form(config)), tuple(typed)
-    strange = sorted(set(typed) - set(known) - _OF_AIRFLOW)
-    unknown = [f"{key!r} is no field{_did_you_mean(key, known, typed)}" for key in strange]
+    known = tuple(form(config))
+    unknown = unknown_fields(known, typed)
     if unknown:
         raise BackfillFormInvalid(pipeline=config.pipeline, problems="; ".join(unknown), fields=", ".join(known))
-    names = [name.strip() for field in ("tables", "other_tables") for name in given[field] or ()]
     return BackfillRequest(
-        tables=tuple(dict.fromkeys(name for name in names if name)),
+        tables=table_names(given),
         row_filter=(given["row_filter"] or "").strip() or None,
         chunk_rows=given["chunk_rows"],
         mode=given["mode"],
@@ -125,6 +123,19 @@ def request(config: PipelineConfig, given: Mapping[str, Any], typed: Iterable[st
         replace=given["replace"],
         readers=given["readers"],
     )
+
+
+def unknown_fields(known: Iterable[str], typed: Iterable[str]) -> list[str]:
+    """A sentence per key that was sent and is no field."""
+    known, typed = tuple(known), tuple(typed)
+    strange = sorted(set(typed) - set(known) - _OF_AIRFLOW)
+    return [f"{key!r} is no field{_did_you_mean(key, known, typed)}" for key in strange]
+
+
+def table_names(given: Mapping[str, Any]) -> tuple[str, ...]:
+    """The tables of both fields, each once."""
+    names = [name.strip() for field in ("tables", "other_tables") for name in given[field] or ()]
+    return tuple(dict.fromkeys(name for name in names if name))
 
 
 def readers(given: Mapping[str, Any]) -> list[int]:

@@ -15,8 +15,15 @@ CAPTURE_TASKS = {"preflight", "changes_waiting", "drain", "merge", "confirm"}
 
 def test_every_dag_imports_and_serializes_with_the_network_blocked(sound: dict[str, Any]) -> None:
     assert sound["import_errors"] == {}
-    assert {"shop_capture", "shop_backfill", "example_orders_report"} <= set(sound["dags"])
+    assert {"shop_capture", "shop_backfill", "shop_verify", "example_orders_report"} <= set(sound["dags"])
     assert all(sound["serialized"].values())
+
+
+def test_a_verify_has_a_backfills_tasks_and_runs_every_night(sound: dict[str, Any]) -> None:
+    verify, backfill = sound["dags"]["shop_verify"], sound["dags"]["shop_backfill"]
+    assert set(verify["tasks"]) == set(backfill["tasks"])
+    assert verify["schedule"] == "0 2 * * *"
+    assert backfill["schedule"] == "None"
 
 
 def test_parsing_imports_nothing_heavy(sound: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from fractions import Fraction
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -55,7 +56,10 @@ class Died(BaseException):
 class Play:
     """`acts` says what was done, for the message of a seed that fails."""
 
-    def __init__(self, environment: Environment, random: Random, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self, environment: Environment, random: Random, monkeypatch: pytest.MonkeyPatch, *, verifies: bool = False
+    ) -> None:
+        self.verifies = verifies
         self.environment = environment
         self.random = random
         self.monkeypatch = monkeypatch
@@ -138,6 +142,7 @@ class Play:
             (self._end, 2),
             (self._hang, 4),
             (self._join, 1),
+            (self.verify, 4 * self.verifies),
         ]
         return [act for act, weight in weighted for _ in range(weight)]
 
@@ -224,6 +229,13 @@ class Play:
             self._read()
             return f"hang, {said}, read"
         return "hang"
+
+    def verify(self, share: Fraction | None = None) -> str:
+        """Nothing that a verify finds to differ may be there: nobody touches the lake."""
+        report = self.environment.verify(share=share or self.random.choice([Fraction(1), Fraction(1, 3)]))
+        found = [str(one) for one in report.tables if one.unproven is None and one.outcome.differences]
+        assert found == [], f"acts {self.acts}"
+        return f"verify of {len(report.tables)} tables"
 
     def _join(self) -> None:
         self._capture(TABLES)

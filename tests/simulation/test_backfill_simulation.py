@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable
+from fractions import Fraction
 from random import Random
 
 import psycopg
@@ -31,7 +32,7 @@ def test_the_tables_end_equal_to_their_source(
     random = Random(seed)
     bounds = {"batch_rows": random.choice([5, 40, 1_000_000]), "merge_threads": random.choice([1, 2, 4])}
     environment = new_backfilled(f"backfills{seed}", bounds)
-    play = Play(environment, random, monkeypatch)
+    play = Play(environment, random, monkeypatch, verifies=True)
     try:
         play.begin()
         for _ in range(ACTS):
@@ -43,6 +44,8 @@ def test_the_tables_end_equal_to_their_source(
     assert judge.wrongs(environment) == [], said
     assert _history_of_what_has_no_current(environment) == _at_source(environment), said
     versions = judge.delta_versions(environment)
+    play.verify(Fraction(1))
+    assert judge.data_written_since(environment, versions) == {}, said
     play.once_more()
     written = judge.data_written_since(environment, versions)
     # A table that was empty all along, and that nobody had to read, gets its Delta tables now.

@@ -85,6 +85,12 @@ class BackfillSteps:
     def wanted(self) -> None:
         self.environment.backfill()
 
+    def verify(self, *, repair: bool) -> None:
+        """All of every table that can be proven."""
+        with watching(self.fire):
+            report = self.environment.verify(repair=repair)
+        self.environment.report.verified = {table.table: table for table in report.tables}
+
     def again(self) -> dict[str, str]:
         """Backfill everything once more; what was written although nothing had changed, by Delta table."""
         before = judge.delta_versions(self.environment)

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ from tests.support import local_spark, stages
 from tests.support.pipeline import SALT, Place
 from tidemark import failpoints
 from tidemark.backfill.planning import BackfillRequest
+from tidemark.backfill.proving import TableProof, VerifyReport
+from tidemark.backfill.verifying import VerifyRequest
 from tidemark.ledger import leases
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -33,7 +36,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 @dataclass(slots=True)
 class RunReport:
     """What one run did; `drained` is None where `changes_waiting` said no, `spark_started` False where no plan was
-    needed. `backfilled` maps the tables of a backfill's report, `pending` is why there is none yet.
+    needed. `backfilled` maps the tables of a backfill's report, `pending` is why there is none yet; `verified`
+    those of a verify's.
     """
 
     run_id: str
@@ -42,6 +46,7 @@ class RunReport:
     spark_started: bool = False
     confirmed: Any = None
     backfilled: dict[str, Any] = field(default_factory=dict)
+    verified: dict[str, TableProof] = field(default_factory=dict)
     pending: str = ""
 
 
@@ -54,6 +59,7 @@ class Environment(Place):
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     report: RunReport = field(default_factory=lambda: RunReport("none yet"))
     request: BackfillRequest = field(default_factory=BackfillRequest)
+    verify_request: VerifyRequest = field(default_factory=VerifyRequest)
 
     # --- the stages ----------------------------------------------------------------------------------------------
 
@@ -133,8 +139,23 @@ class Environment(Place):
         """What the run's last task says; it raises until all is applied."""
         return stages.report(self.stage_input())
 
+    def verify(
+        self, *tables: str, share: Fraction = Fraction(1), run_id: str | None = None, **request: Any
+    ) -> VerifyReport:
+        """One run of the verify DAG, as its form asks for it; what it found, differences included."""
+        self.begin_run(run_id or f"verify-{next(self.numbers)}")
+        self.verify_request = VerifyRequest(tables=tables, share=share, **request)
+        stages.plan_verify(self.stage_input())
+        self.read()
+        self.drain()
+        self.merge()
+        self.confirm()
+        return stages.verified(self.stage_input())
+
     def stage_input(self) -> stages.StageInput:
-        return stages.StageInput(self.config, self.source, self.ledger, self.report.run_id, SALT, self.request)
+        return stages.StageInput(
+            self.config, self.source, self.ledger, self.report.run_id, SALT, self.request, self.verify_request
+        )
 
     # --- faults --------------------------------------------------------------------------------------------------
 

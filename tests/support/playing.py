@@ -28,7 +28,7 @@ from tidemark.names import METADATA_COLUMNS, TableName
 
 # Where some wait for one of these and others do not, these go first.
 EXTRA = ("drain", "read", "end backfill", "backfill wanted")
-JUDGED = ("run", "end backfill", "backfill wanted", "backfill again")
+JUDGED = ("run", "end backfill", "backfill wanted", "backfill again", "verify", "repair")
 
 
 class Unexpected(AssertionError):
@@ -121,6 +121,8 @@ def _perform(steps: BackfillSteps, turn: list[Play]) -> None:
             steps.end()
         case "backfill wanted":
             steps.wanted()
+        case "verify" | "repair":
+            steps.verify(repair=step.name == "repair")
         case "backfill again":
             for table, written in steps.again().items():
                 for one in turn:
@@ -166,6 +168,7 @@ class Play:
     excused: set[str] = field(default_factory=set)
     lacking: dict[str, tuple[str, ...]] = field(default_factory=dict)
     filtered: set[str] = field(default_factory=set)
+    differing: set[str] = field(default_factory=set)
     staged_before: Lsn = field(default_factory=lambda: Lsn(0))
     refused: bool = False
     # What is to be done within the next step, by point; transactions that hang; whether the tables were backfilled.
@@ -251,6 +254,8 @@ class Play:
                 raise Unexpected(
                     f"{self.scenario.name}.sql:{act.line}: expected {act.kind} {act.table}: {wrong}"
                 ) from wrong
+        if step.name in ("verify", "repair"):
+            self._nothing_else_differs()
         judged = step.name in JUDGED or (step.name == "retry" and step.crash_at.startswith(("merge.", "confirm.")))
         if judged and step.refused is None and self.filled and not self.hung:
             compared = sorted(set(self._captured()) - self.filtered)
@@ -259,7 +264,17 @@ class Play:
                 found += judge.history_leads_to_current(self.environment, table)
             if found:
                 raise Unexpected(f"after the step of {self.scenario.name}.sql:{step.line}:\n" + "\n".join(found))
+        self.excused -= self.differing
+        self.differing.clear()
         self.advance()
+
+    def _nothing_else_differs(self) -> None:
+        """Of the tables that are right, each was compared, and nothing was found."""
+        for table, said in self.environment.report.verified.items():
+            if TableName.parse(table).schema == self.scenario.name and table not in self.differing:
+                wrong = said.unproven if said.unproven is not None else said.outcome.differences
+                if wrong:
+                    raise Unexpected(f"{self.scenario.name}: the verify said {said}")
 
     def _session(self, name: str) -> str:
         return f"{self.scenario.name} {name}"
@@ -299,6 +314,8 @@ class Play:
                 self.filtered.add(table)
             case "report":
                 self._report(expected, table)
+            case "differs":
+                self._differs(expected, table)
             case "backfill open":
                 self._backfill_open(expected, table)
             case "converted":
@@ -356,6 +373,17 @@ class Play:
         for wanted in split_columns(expected.detail):
             name, count = wanted.split("=")
             assert getattr(said, name) == int(count), f"it is {said}"
+
+    def _differs(self, expected: Expectation, table: str) -> None:
+        """What the verify found; the judge excuses the table, unless it is repaired."""
+        said = self.environment.report.verified.get(table)
+        assert said is not None, "it was not verified"
+        for wanted in split_columns(expected.detail):
+            name, count = wanted.split("=")
+            assert getattr(said.outcome, name) == int(count), f"found was {said.outcome}"
+        self.differing.add(table)
+        if not said.repaired:
+            self.excused.add(table)
 
     def _backfill_open(self, expected: Expectation, table: str) -> None:
         """Still open; the detail is why one of its chunks was rejected."""

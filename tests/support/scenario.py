@@ -22,6 +22,8 @@ STEPS = (
     "end backfill",
     "backfill wanted",
     "backfill again",
+    "verify",
+    "repair",
     "retry",
 )
 CRASH = "crash at "
@@ -39,6 +41,7 @@ EXPECTATIONS = (
     "filtered",
     "backfill open",
     "report",
+    "differs",
     "converted",
     "batches at least",
     "batches",

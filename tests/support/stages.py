@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidemark.backfill.planning import BackfillRequest
+from tidemark.backfill.proving import VerifyReport
+from tidemark.backfill.verifying import VerifyRequest
 from tidemark.config import PipelineConfig
 from tidemark.ledger.backfills import Backfill
 from tidemark.run import Run
@@ -33,6 +35,7 @@ class StageInput:
     run_id: str
     salt: bytes
     request: BackfillRequest = field(default_factory=BackfillRequest)
+    verify: VerifyRequest | None = None
 
     def run(self, task: str, *, salt: bytes | None = None) -> Run:
         holder = f"{self.config.pipeline}/{self.run_id}/{task}"
@@ -72,6 +75,19 @@ def report(given: StageInput) -> Any:
     from tidemark.backfill.reporting import report
 
     return report(given.run("report"))
+
+
+def plan_verify(given: StageInput) -> list[Backfill]:
+    from tidemark.backfill.verifying import plan_verify
+
+    assert given.verify is not None
+    return plan_verify(given.run("plan"), request=given.verify)
+
+
+def verified(given: StageInput) -> VerifyReport:
+    from tidemark.backfill.proving import outcome_of
+
+    return outcome_of(given.run("report"))
 
 
 def drain(given: StageInput) -> Any:

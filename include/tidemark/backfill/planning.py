@@ -67,7 +67,7 @@ KEYS_PER_RANGE: Final = 1000
 # Longer than a lease lives, so that a reader that was killed is not in the way of the run that goes on.
 READER_WAIT_S: Final = 75.0
 
-_CHANGED_MEANWHILE: Final = "it changed at the source while it was looked at"
+CHANGED_MEANWHILE: Final = "it changed at the source while it was looked at"
 _PARAMETER_TEXT = str | int | float
 
 
@@ -252,7 +252,7 @@ class _Planner:
         request = self._request
         if request.row_filter is not None or request.keys or request.mode == "keys":
             raise BackfillRefused(table="no table", reason="a filter and keys are those of tables that the form names")
-        was_open = backfills.all_open(self._ledger)
+        was_open = [b for b in backfills.all_open(self._ledger) if b.purpose == "fill"]
         asked = {one.table: (one.mode, tuple(one.keys or ())) for one in wanted(self._run)}
         for known in was_open:
             # What seems to be read may have been read by the dead: `_goes_on` waits for their leases to end.
@@ -298,14 +298,14 @@ class _Planner:
         named: dict[str, None] = {}
         problems, not_captured = [], {}
         for text in self._request.tables:
-            found = [table for table in at_source if table == text] or _matching(text, at_source)
+            found = [table for table in at_source if table == text] or matching(text, at_source)
             fit = [t for t in found if self._unfit(at_source[t], rows.get(t)) is None]
             if fit:
                 named.update(dict.fromkeys(fit))
             elif found:
                 not_captured[text] = self._unfit(at_source[found[0]], rows.get(found[0])) or ""
             else:
-                readable = [_readable(captured.table) for captured in at_source.values()]
+                readable = [readable(captured.table) for captured in at_source.values()]
                 meant = closest(text, readable, taken=self._request.tables, cutoff=TABLE_CUTOFF)
                 problems.append(f"{text!r}" + (f" (did you mean {meant!r}?)" if meant else ""))
         if problems:
@@ -379,7 +379,7 @@ class _Planner:
             with self._source.transaction():
                 now = keyset.table_to_read(self._source, wish.captured, None).key_order
         except LookupError:
-            raise BackfillRefused(table=wish.table, reason=_CHANGED_MEANWHILE) from None
+            raise BackfillRefused(table=wish.table, reason=CHANGED_MEANWHILE) from None
         return now != known.key_order
 
     def _await_readers(self, known: Backfill) -> None:
@@ -457,7 +457,7 @@ class _Planner:
             detail = denied.diag.message_primary or "a right is missing"
             raise ReadRefused(table=wish.table, detail=detail) from denied
         except (psycopg.errors.UndefinedTable, LookupError):
-            raise BackfillRefused(table=wish.table, reason=_CHANGED_MEANWHILE) from None
+            raise BackfillRefused(table=wish.table, reason=CHANGED_MEANWHILE) from None
         whole = wish.row_filter is None and not by_keys
         seen = make_durable(conn)
         return _Prepared(wish, row[0], seen, estimated, whole and bool(wish.captured.key), wanted.key_order, ranges)
@@ -546,7 +546,8 @@ def _texts(table: str, columns: tuple[str, ...], number: int, given: Mapping[str
     return tuple(str(value) for value in values)
 
 
-def _matching(text: str, at_source: Mapping[str, CapturedTable]) -> list[str]:
+def matching(text: str, at_source: Mapping[str, CapturedTable]) -> list[str]:
+    """The ids of the tables that the pattern matches."""
     rule = TableRule(text)
     try:
         return [table for table, captured in at_source.items() if rule.matches(captured.table)]
@@ -554,7 +555,7 @@ def _matching(text: str, at_source: Mapping[str, CapturedTable]) -> list[str]:
         return []
 
 
-def _readable(table: TableName) -> str:
+def readable(table: TableName) -> str:
     """The name as the pipeline file has it."""
     return ".".join(
         part if re.fullmatch(r'[^".*?\[]+', part) else '"' + part.replace('"', '""') + '"'

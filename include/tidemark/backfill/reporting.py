@@ -95,8 +95,8 @@ def report(run: Run) -> BackfillReport:
         migrations.require(book.connection)
         with book.transaction():
             book.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            ours = backfills.of_run(book, run.run_id)
-            pending = [_pending(book, b) for b in ours if b.state == "open"]
+            ours = [b for b in backfills.of_run(book, run.run_id) if b.purpose == "fill"]
+            pending = [pending_of(book, b) for b in ours if b.state == "open"]
             if pending:
                 raise BackfillNotApplied(run_id=run.run_id, pending="; ".join(pending))
             closed = [_closed(book, b) for b in ours if b.state == "closed"]
@@ -116,7 +116,8 @@ def how_far(run: Run) -> list[str]:
         ]
 
 
-def _pending(ledger: Ledger, backfill: Backfill) -> str:
+def pending_of(ledger: Ledger, backfill: Backfill) -> str:
+    """What is still to be done of an open one, half a sentence."""
     (now,) = (p for p in chunks.progress(ledger) if p.backfill == backfill.backfill)
     row = tables.one(ledger, backfill.table)
     parked = ""

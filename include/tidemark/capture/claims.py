@@ -25,7 +25,7 @@ from typing import Any, Final
 import numpy as np
 import psycopg
 
-from tidemark.formats.manifest import Claim, Sweep, TableChanges
+from tidemark.formats.manifest import Claim, Purpose, Sweep, TableChanges
 from tidemark.formats.watermark import Watermark
 from tidemark.ledger import backfills, chunks
 from tidemark.ledger.chunks import Awaited, ChunkId, ReadChunk, Rejection
@@ -153,18 +153,19 @@ def claims_of(
         return Claims()
     ignored = 0
     waiting = {(c.backfill, c.chunk, c.attempt): c for c in chunks.unclaimed(ledger)}
+    purposes = {b.backfill: b.purpose for b in backfills.all_open(ledger)}
     claims: dict[str, list[Claim]] = {}
     rejected: list[Rejection] = []
     for identity, one in by_id.items():
         chunk = waiting.get(identity)
-        if chunk is None:
+        if chunk is None or chunk.backfill not in purposes:
             ignored += 1
             continue
         difference = _difference(chunk, fingerprints, look_again)
         if difference:
             rejected.append(Rejection(*identity, difference))
         else:
-            claims.setdefault(chunk.table, []).append(_claim(chunk, one))
+            claims.setdefault(chunk.table, []).append(_claim(chunk, one, purposes[chunk.backfill]))
     return Claims(
         claims={table: tuple(found) for table, found in claims.items()},
         sweeps=_sweeps(ledger, claims),
@@ -189,7 +190,7 @@ def _unfollowed(read: Fingerprint, now: Fingerprint | None) -> str:
     return "; ".join(d.reason for d in compare_fingerprints(read, now) if d.verdict is not Verdict.FOLLOWED)
 
 
-def _claim(chunk: ReadChunk, seen: Seen) -> Claim:
+def _claim(chunk: ReadChunk, seen: Seen, purpose: Purpose) -> Claim:
     return Claim(
         backfill=chunk.backfill,
         chunk=chunk.chunk,
@@ -201,6 +202,7 @@ def _claim(chunk: ReadChunk, seen: Seen) -> Claim:
         consistent_point=chunk.consistent_point,
         rows=chunk.rows,
         files=chunk.files,
+        purpose=purpose,
     )
 
 
@@ -218,5 +220,8 @@ def _sweeps(ledger: Ledger, claims: Mapping[str, list[Claim]]) -> dict[str, tupl
             left = {(c.backfill, c.chunk, c.attempt) for c in read if c.claimed_lsn is None and c.rejected is None}
             valid = sum(chunk.rejected is None for chunk in read)
             if left <= ours:
-                found[table] = (*found.get(table, ()), Sweep(backfill, known.snapshot, valid))
+                found[table] = (
+                    *found.get(table, ()),
+                    Sweep(backfill, known.snapshot, valid, known.purpose, known.parts),
+                )
     return found

@@ -28,7 +28,7 @@ from tidemark.formats.error_record import ErrorRecord
 from tidemark.formats.plan import MergePlan, PlannedBatch, PlannedFile, PlannedTable
 from tidemark.formats.result import PlanResult, TableResult
 from tidemark.formats.snapshot import Snapshot
-from tidemark.ledger import backfills, batches, chunks, plans, positions, tables
+from tidemark.ledger import backfills, batches, chunks, plans, positions, proofs, tables
 from tidemark.ledger.batches import TouchedTable
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.leases import hold, of_table
@@ -320,6 +320,10 @@ def _ingest_table(
     ended = None
     if result.table in being_read:
         ended = backfills.complete(ledger, generation, result.table, risen.after)
+        verified = backfills.complete(ledger, generation, result.table, risen.after, verifies=True)
+        if verified is not None:
+            proven = "is proven" if proofs.conclude(ledger, verified) else "is applied, and proves nothing"
+            log.info("Verify %s of %s %s, as of %s", verified.backfill, verified.table, proven, verified.complete_lsn)
     if ended is not None:
         log.info("Backfill %s of %s is applied, as of %s", ended.backfill, ended.table, ended.complete_lsn)
     return IngestedTable(

@@ -96,7 +96,8 @@ class Status:
         return frozenset(
             backfill.progress.table
             for backfill in self.ledger.backfills
-            if backfill.read_by is not None or backfill.progress.ranges_done == backfill.progress.ranges
+            if backfill.purpose == "fill"
+            and (backfill.read_by is not None or backfill.progress.ranges_done == backfill.progress.ranges)
         )
 
     def _of_pipeline(self) -> Iterator[Need]:
@@ -138,6 +139,9 @@ class Status:
             if row.life.needs_backfill and not self.config.auto_backfill and row.table not in self._being_read():
                 reason = row.backfill_reason or ""
                 yield Need("needs a backfill", reason, reason, name, row.backfill_since)
+            if table.differences:
+                way = f"Trigger {self.config.pipeline}_verify with this table, share 1 and repair"
+                yield Need("differs", "", f"It is not what its source is. {table.differences}", name, ways=(way,))
 
 
 def read_status(

@@ -43,7 +43,7 @@ def text(status: Status, *, everything: bool = False) -> str:
         lines += ["", *_backfill(backfill)]
     if everything and status.tables:
         rows = [_line(status, table) for table in status.tables]
-        lines += ["", *_aligned([("table", "state", "applied", "waiting", "needs"), *rows])]
+        lines += ["", *_aligned([("table", "state", "applied", "waiting", "proven through", "needs"), *rows])]
         for table in status.tables:
             row = table.row
             if row.error is not None and not row.life.is_parked:
@@ -96,6 +96,12 @@ def to_json(status: Status) -> dict[str, Any]:
                 "waiting_batches": table.waiting_batches,
                 "waiting_changes": table.waiting_changes,
                 "needs_backfill": table.row.backfill_reason,
+                "verified_through": None
+                if table.verified is None or table.verified.through_lsn is None
+                else str(table.verified.through_lsn),
+                "verified_at": None
+                if table.verified is None or table.verified.through_at is None
+                else table.verified.through_at.isoformat(),
             }
             for table in status.tables
         ],
@@ -149,7 +155,16 @@ def _generation(status: Status) -> str:
 
 # --- what needs somebody ----------------------------------------------------------------------------------------------
 
-_KINDS: Final = ("cannot be seen", "slot", "no run", "parked", "not captured", "has an error", "needs a backfill")
+_KINDS: Final = (
+    "cannot be seen",
+    "slot",
+    "no run",
+    "parked",
+    "not captured",
+    "has an error",
+    "needs a backfill",
+    "differs",
+)
 
 
 def _order(need: Need) -> tuple[int, str, str]:
@@ -183,8 +198,9 @@ def _backfill(backfill: OpenBackfill) -> list[str]:
         if backfill.read_by
         else f"nobody reads it, last at {shown_time(backfill.active_at)}"
     )
+    what = "backfill" if backfill.purpose == "fill" else "verify"
     lines = [
-        f"backfill {now.backfill} of {readable(now.table)}, open since {shown_time(backfill.opened_at)}, {reader}",
+        f"{what} {now.backfill} of {readable(now.table)}, open since {shown_time(backfill.opened_at)}, {reader}",
         f"  {now}",
     ]
     if backfill.filled:
@@ -193,7 +209,16 @@ def _backfill(backfill: OpenBackfill) -> list[str]:
     return lines
 
 
-def _line(status: Status, table: TableStatus) -> tuple[str, str, str, str, str]:
+def _proven(table: TableStatus) -> str:
+    found = table.verified
+    if found is None:
+        return "-"
+    if found.through_at is None:
+        return f"{found.proven} of {counted(found.parts, 'part')}"
+    return f"{found.through_lsn} at {shown_time(found.through_at)}"
+
+
+def _line(status: Status, table: TableStatus) -> tuple[str, ...]:
     waiting = "-"
     if table.waiting_batches:
         waiting = f"{counted(table.waiting_changes, 'change')} in {counted(table.waiting_batches, 'batch')}"
@@ -202,7 +227,14 @@ def _line(status: Status, table: TableStatus) -> tuple[str, str, str, str, str]:
         needs.append(f"a backfill: {table.row.backfill_reason}")
     if table.row.holes:
         needs.append(f"values of {', '.join(sorted(table.row.holes))} ({sum(table.row.holes.values())})")
-    return readable(table.table), status.state_of(table), str(table.applied_lsn), waiting, "; ".join(needs) or "-"
+    return (
+        readable(table.table),
+        status.state_of(table),
+        str(table.applied_lsn),
+        waiting,
+        _proven(table),
+        "; ".join(needs) or "-",
+    )
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -4,7 +4,8 @@
                  └──another one takes its place, nobody reads it, its table leaves or cannot be read,
                         a new generation opens──► closed, with the reason
 
-A backfill is one table's, and a table has one open backfill at most. What was read of it stands in `chunks`. Its row is
+A backfill is one table's, and a table has one open backfill at most, and one open verify (`proofs`) beside it: that is
+a backfill whose chunks are compared. What was read of it stands in `chunks`. Its row is
 the lock of everything below it: recording, claiming and rejecting chunks and ending the backfill lock it first, so that
 whether it is open, and all of it read and claimed, is decided by one transaction at a time.
 """
@@ -12,7 +13,7 @@ whether it is open, and all of it read and claimed, is decided by one transactio
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
@@ -20,6 +21,7 @@ from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
 from tidemark.errors import SnapshotBeforeCleanUp
+from tidemark.formats.manifest import KeyPart, Purpose
 from tidemark.formats.snapshot import Snapshot
 from tidemark.ledger import tables
 from tidemark.ledger.connection import Ledger
@@ -34,8 +36,8 @@ KeyOrder = list[list[str | bool | None]]
 
 _COLUMNS: Final = (
     'pipeline, backfill, "table", generation, mode, row_filter, chunk_rows, run_id, snapshot, timeline, '
-    "snapshot_lsn, estimated_rows, sweeps, key_order, state, state_reason, opened_at, active_at, ended_at, swept, "
-    "complete_lsn"
+    "snapshot_lsn, estimated_rows, sweeps, key_order, purpose, parts, state, state_reason, "
+    "opened_at, active_at, ended_at, swept, complete_lsn"
 )
 
 
@@ -61,6 +63,8 @@ class Backfill:
     estimated_rows: int
     sweeps: bool
     key_order: KeyOrder = field(default_factory=list)
+    purpose: Purpose = "fill"
+    parts: tuple[KeyPart, ...] | None = None
     state: State = "open"
     state_reason: str | None = None
     opened_at: datetime | None = None
@@ -71,8 +75,8 @@ class Backfill:
 
     @property
     def whole_table(self) -> bool:
-        """Whether every row of the table is read, rather than those of a filter or of chosen keys."""
-        return self.row_filter is None and self.mode != "keys"
+        """Whether every row of the table is read, rather than those of a filter, of chosen keys, or of some parts."""
+        return self.row_filter is None and self.mode != "keys" and self.parts is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +88,18 @@ class NewRange:
     keys: tuple[Key, ...] | None = None
 
 
-def open_of(ledger: Ledger, table: str) -> Backfill | None:
-    """The table's open backfill, None without one."""
-    found = _select(ledger, """pipeline = %s AND "table" = %s AND state = 'open'""", (ledger.pipeline, table))
+def open_of(ledger: Ledger, table: str, *, verifies: bool = False) -> Backfill | None:
+    """The table's open backfill, or its open verify, None without one."""
+    condition = """pipeline = %s AND "table" = %s AND state = 'open' AND (purpose <> 'fill') = %s"""
+    found = _select(ledger, condition, (ledger.pipeline, table, verifies))
     return found[0] if found else None
+
+
+def close_of(ledger: Ledger, table: str, reason: str) -> None:
+    """Close whatever is open of the table, as `close` does."""
+    for known in (open_of(ledger, table), open_of(ledger, table, verifies=True)):
+        if known is not None:
+            close(ledger, known.backfill, reason)
 
 
 def one(ledger: Ledger, backfill: str) -> Backfill | None:
@@ -102,7 +114,7 @@ def of_run(ledger: Ledger, run_id: str) -> list[Backfill]:
 
 
 def all_open(ledger: Ledger) -> list[Backfill]:
-    """Every open backfill of the pipeline, by table."""
+    """Every open backfill and verify of the pipeline, by table."""
     return _select(ledger, "pipeline = %s AND state = 'open'", (ledger.pipeline,))
 
 
@@ -110,7 +122,7 @@ def tables_tried_within(ledger: Ledger, seconds: float) -> set[str]:
     """The tables of which a backfill was begun, adopted or read on within the last `seconds`."""
     rows = ledger.execute(
         'SELECT DISTINCT "table" FROM tidemark.backfills '
-        "WHERE pipeline = %s AND active_at > clock_timestamp() - make_interval(secs => %s)",
+        "WHERE pipeline = %s AND purpose = 'fill' AND active_at > clock_timestamp() - make_interval(secs => %s)",
         (ledger.pipeline, seconds),
     )
     return {table for (table,) in rows}
@@ -119,7 +131,13 @@ def tables_tried_within(ledger: Ledger, seconds: float) -> set[str]:
 def _select(ledger: Ledger, condition: str, values: tuple[Any, ...]) -> list[Backfill]:
     with ledger.connection.cursor(row_factory=class_row(Backfill)) as cursor:
         query = f'SELECT {_COLUMNS} FROM tidemark.backfills b WHERE {condition} ORDER BY "table", opened_at, backfill'
-        return cursor.execute(query.encode(), values).fetchall()
+        found = cursor.execute(query.encode(), values).fetchall()
+    # The ledger has its parts as JSON.
+    parts: list[Any] = [b.parts for b in found]
+    return [
+        b if raw is None else replace(b, parts=tuple(KeyPart.from_json(part) for part in raw))
+        for b, raw in zip(found, parts, strict=True)
+    ]
 
 
 def create(ledger: Ledger, backfill: Backfill, ranges: Sequence[NewRange]) -> bool:
@@ -138,12 +156,12 @@ def create(ledger: Ledger, backfill: Backfill, ranges: Sequence[NewRange]) -> bo
             """
             INSERT INTO tidemark.backfills
                    (pipeline, backfill, "table", generation, mode, row_filter, chunk_rows, run_id, snapshot,
-                    timeline, snapshot_lsn, estimated_rows, sweeps, key_order)
-            SELECT %s, %s, %s, number, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s
+                    timeline, snapshot_lsn, estimated_rows, sweeps, key_order, purpose, parts)
+            SELECT %s, %s, %s, number, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s
               FROM tidemark.generations
              WHERE pipeline = %s AND number = %s AND timeline = %s
                AND number = (SELECT max(number) FROM tidemark.generations WHERE pipeline = %s)
-            ON CONFLICT (pipeline, "table") WHERE state = 'open' DO NOTHING
+            ON CONFLICT (pipeline, "table", (purpose = 'fill')) WHERE state = 'open' DO NOTHING
             """,
             (
                 backfill.pipeline,
@@ -159,6 +177,8 @@ def create(ledger: Ledger, backfill: Backfill, ranges: Sequence[NewRange]) -> bo
                 backfill.estimated_rows,
                 backfill.sweeps,
                 Jsonb(backfill.key_order),
+                backfill.purpose,
+                None if backfill.parts is None else Jsonb([asdict(part) for part in backfill.parts]),
                 backfill.pipeline,
                 backfill.generation,
                 backfill.timeline,
@@ -331,11 +351,14 @@ def keep_swept(ledger: Ledger, swept: Mapping[str, int]) -> None:
         )
 
 
-def complete(ledger: Ledger, generation: int, table: str, applied_lsn: Lsn | None) -> Backfill | None:
-    """End the table's open backfill if all of it is read, claimed and, as `applied_lsn` says, merged; it is returned
-    the one time that this is done. With the whole table it takes the table's mark away, unless something asked for a
-    backfill again since it was opened. The caller has the table's row locked."""
-    known = open_of(ledger, table)
+def complete(
+    ledger: Ledger, generation: int, table: str, applied_lsn: Lsn | None, *, verifies: bool = False
+) -> Backfill | None:
+    """End the table's open backfill, or its open verify, if all of it is read, claimed and, as `applied_lsn` says,
+    merged; it is returned the one time that this is done. A backfill of the whole table takes the table's mark away,
+    unless something asked for a backfill again since it was opened, and repairs what a verify found. The caller has the
+    table's row locked."""
+    known = open_of(ledger, table, verifies=verifies)
     if known is None or known.generation != generation or applied_lsn is None:
         return None
     ledger.execute(
@@ -345,10 +368,13 @@ def complete(ledger: Ledger, generation: int, table: str, applied_lsn: Lsn | Non
     last = _last_claim(ledger, known.backfill)
     if last is None or applied_lsn < last:
         return None
-    if known.whole_table:
+    if known.whole_table and known.purpose == "fill":
         row = tables.one(ledger, table)
         if row is not None and (row.marked_at is None or known.opened_at is None or row.marked_at <= known.opened_at):
             tables.clear_needs_backfill(ledger, table)
+        ledger.execute(
+            'UPDATE tidemark.parts SET differing = NULL WHERE pipeline = %s AND "table" = %s', (ledger.pipeline, table)
+        )
     if not _end(ledger, known.backfill, state="applied", reason=None, complete_lsn=last):
         return None
     return one(ledger, known.backfill)

@@ -418,7 +418,9 @@ def reject_lost(ledger: Ledger, timeline: int, left_lsn: Lsn) -> int:
 def keep_results(ledger: Ledger, results: Iterable[ChunkResult]) -> None:
     """What became of the rows of claimed chunks; written over, never added, since a plan may be repeated."""
     for found in results:
-        counts = {name: count for name, count in asdict(found).items() if isinstance(count, int)}
+        counts: dict[str, Any] = {name: count for name, count in asdict(found).items() if isinstance(count, int)}
+        if found.columns:
+            counts["columns"] = found.columns
         ledger.execute(
             "UPDATE tidemark.chunks SET result = %s "
             "WHERE pipeline = %s AND backfill = %s AND chunk = %s AND attempt = %s::uuid",

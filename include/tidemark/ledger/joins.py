@@ -63,7 +63,7 @@ def leave(ledger: Ledger, table: str) -> None:
             'UPDATE tidemark.tables SET captured = false, join_horizon = NULL WHERE pipeline = %s AND "table" = %s',
             (ledger.pipeline, table),
         )
-        _close_backfill(ledger, table, LEFT)
+        backfills.close_of(ledger, table, LEFT)
 
 
 def forget(ledger: Ledger, table: str) -> None:
@@ -93,7 +93,7 @@ def begin_anew(ledger: Ledger, table: str) -> bool:
                 'WHERE pipeline = %s AND "table" = %s',
                 (ledger.pipeline, table),
             )
-        _close_backfill(ledger, table, "its table was begun anew")
+        backfills.close_of(ledger, table, "its table was begun anew")
         positions.begin_anew(ledger, table)
         reason = "its Delta tables were removed and are begun anew, without the rows and changes from before"
         tables.mark_needs_backfill(ledger, table, BEGUN_ANEW, reason)
@@ -123,7 +123,7 @@ def judge_anew(ledger: Ledger, table: str, reason: str) -> None:
             'WHERE pipeline = %s AND "table" = %s',
             (ledger.pipeline, table),
         )
-        _close_backfill(ledger, table, reason)
+        backfills.close_of(ledger, table, reason)
 
 
 def seen_empty(ledger: Ledger, table: str, seen: WalPoint) -> bool:
@@ -140,10 +140,3 @@ def seen_empty(ledger: Ledger, table: str, seen: WalPoint) -> bool:
             (seen.timeline, seen.lsn, ledger.pipeline, table),
         )
     return True
-
-
-def _close_backfill(ledger: Ledger, table: str, reason: str) -> None:
-    """An open one is no base for what comes: what was read of it lies before a gap."""
-    backfill = backfills.open_of(ledger, table)
-    if backfill is not None:
-        backfills.close(ledger, backfill.backfill, reason)

@@ -13,10 +13,12 @@ from typing import Any
 
 from psycopg.rows import class_row
 
-from tidemark.ledger import backfills, chunks, generations, positions, table_errors, tables
+from tidemark.formats.manifest import Purpose
+from tidemark.ledger import backfills, chunks, generations, positions, proofs, table_errors, tables
 from tidemark.ledger.chunks import Filled, Progress
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.generations import Generation
+from tidemark.ledger.proofs import Verified
 from tidemark.ledger.table_errors import TableErrors
 from tidemark.ledger.tables import TableRow
 from tidemark.lsn import Lsn
@@ -25,7 +27,8 @@ from tidemark.lsn import Lsn
 @dataclass(frozen=True, slots=True)
 class TableStatus:
     """One table. `applied_lsn` is how far it counts as applied; what is `waiting` is staged and not applied, over all
-    generations; `lag_bytes` is WAL between applied and staged, 0 for a table that is level."""
+    generations; `lag_bytes` is WAL between applied and staged, 0 for a table that is level. `verified` is how far it is
+    proven, None where it never was."""
 
     row: TableRow
     history_lsn: Lsn | None
@@ -36,6 +39,12 @@ class TableStatus:
     waiting_changes: int
     waiting_bytes: int
     waiting_since: datetime | None
+    verified: Verified | None = None
+
+    @property
+    def differences(self) -> str:
+        """What a verify found and nobody repaired, in words."""
+        return "" if self.verified is None else "; ".join(self.verified.differing)
 
     @property
     def table(self) -> str:
@@ -59,9 +68,10 @@ class HeldLease:
 
 @dataclass(frozen=True, slots=True)
 class OpenBackfill:
-    """How far an open backfill is, since when it is open, who reads it (None: nobody), and the stretches that are
-    filled, as `chunks.filled` has them: their bounds are values of rows."""
+    """How far an open backfill, or a verify by its `purpose`, is, since when it is open, who reads it (None: nobody),
+    and the stretches that are filled, as `chunks.filled` has them: their bounds are values of rows."""
 
+    purpose: Purpose
     progress: Progress
     opened_at: datetime
     active_at: datetime
@@ -145,6 +155,7 @@ def _tables(ledger: Ledger, generation: Generation) -> tuple[TableStatus, ...]:
             {"pipeline": ledger.pipeline},
         )
     }
+    proven = proofs.verified(ledger)
     found = []
     for row in tables.all_of(ledger):
         if not row.life.is_listed:
@@ -162,6 +173,7 @@ def _tables(ledger: Ledger, generation: Generation) -> tuple[TableStatus, ...]:
                 waiting_changes=changes,
                 waiting_bytes=size_bytes,
                 waiting_since=since,
+                verified=proven.get(row.table),
             )
         )
     return tuple(found)
@@ -186,6 +198,7 @@ def _backfills(ledger: Ledger) -> tuple[OpenBackfill, ...]:
         assert backfill.active_at is not None
         found.append(
             OpenBackfill(
+                purpose=backfill.purpose,
                 progress=progress,
                 opened_at=backfill.opened_at,
                 active_at=backfill.active_at,

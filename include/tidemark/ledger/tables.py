@@ -247,7 +247,8 @@ def mark_holes(ledger: Ledger, table: str) -> None:
         SELECT holes FROM tidemark.tables t
          WHERE pipeline = %s AND "table" = %s AND holes <> '{}'
            AND NOT EXISTS (SELECT 1 FROM tidemark.backfills b
-                            WHERE b.pipeline = t.pipeline AND b."table" = t."table" AND b.state = 'open')
+                            WHERE b.pipeline = t.pipeline AND b."table" = t."table" AND b.state = 'open'
+                              AND b.purpose = 'fill')
         """,
         (ledger.pipeline, table),
     ).fetchone()

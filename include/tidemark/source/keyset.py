@@ -18,7 +18,7 @@ asked for, however many share the leading columns. Source: PostgreSQL documentat
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -357,3 +357,54 @@ def canonical_keys(conn: psycopg.Connection[Any], key: Sequence[KeyColumn], keys
         sql.SQL(", ").join(names),
     )
     return list(dict.fromkeys(tuple(texts) for texts in conn.execute(query).fetchall()))
+
+
+# --- order ------------------------------------------------------------------------------------------------------------
+
+# PostgreSQL's type and the Delta type that holds it, where Spark orders the stored values as PostgreSQL's own operators
+# order the type's.
+_ORDERED_ALIKE: Final = frozenset(
+    {
+        ("smallint", "smallint"),
+        ("integer", "int"),
+        ("bigint", "bigint"),
+        ("oid", "bigint"),
+        ("date", "date"),
+        ("timestamp without time zone", "timestamp_ntz"),
+        ("timestamp with time zone", "timestamp"),
+        ("uuid", "string"),
+    }
+)
+_TEXTS: Final = ("text", "character varying")
+_OWN_LESS: Final = "OPERATOR(pg_catalog.<)"
+
+
+def is_ordered_as_stored(conn: psycopg.Connection[Any], key: Sequence[KeyColumn], stored: Mapping[str, str]) -> bool:
+    """Whether the order of the key is that of its stored values, column by column, as Spark has it. `stored` maps a
+    column to its Delta type."""
+    return all(
+        not column.descending
+        and column.operators["<"] == _OWN_LESS
+        and (
+            (column.type, stored.get(column.name)) in _ORDERED_ALIKE
+            or (column.type == "numeric" and stored.get(column.name, "").startswith("decimal("))
+            or (column.type in _TEXTS and stored.get(column.name) == "string" and _is_by_bytes(conn, column))
+        )
+        for column in key
+    )
+
+
+def _is_by_bytes(conn: psycopg.Connection[Any], column: KeyColumn) -> bool:
+    """Whether texts are ordered by their bytes in UTF-8."""
+    row = conn.execute(
+        """
+        SELECT coalesce(bool_or(CASE l.collprovider
+                                     WHEN 'c' THEN l.collcollate IN ('C', 'POSIX')
+                                     WHEN 'd' THEN d.datlocprovider = 'c' AND d.datcollate IN ('C', 'POSIX')
+                                END), false)
+               AND getdatabaseencoding() = 'UTF8'
+          FROM pg_collation l, pg_database d WHERE l.oid = to_regcollation(%s) AND d.datname = current_database()
+        """,
+        (column.collation,),
+    ).fetchone()
+    return row is not None and bool(row[0])

@@ -57,10 +57,6 @@ def shape() -> StructType:
 class Comparison(ChunkChanges):
     """Chunks of the purposes `verify`, or `repair` among others: then it is merged too."""
 
-    @property
-    def _merges(self) -> bool:
-        return any(claim.purpose != "verify" for claim in self.claims)
-
     # --- tables with a key --------------------------------------------------------------------------------------------
 
     def _judge(self, rows: DataFrame) -> fold.Transform:
@@ -198,7 +194,7 @@ class Comparison(ChunkChanges):
         """`MOST_KEYS` of the rows that differ, in the shape of their table; None without any."""
         found = self._swept_rows()
         of = self._compared
-        if of and (self.keyed or self._base is not None):
+        if of and (self.keyed or (self._base is not None and self._base.number in of)):
             purposes = {n.number: n.claim.purpose for n in self.alive}
             names = F.create_map(*[F.lit(part) for n, name in of.items() for part in (n, name)])
             repairs = [n for n in of if purposes[n] == "repair"]
@@ -228,8 +224,10 @@ class Comparison(ChunkChanges):
     # --- results ------------------------------------------------------------------------------------------------------
 
     def chunk_results(self) -> tuple[ChunkResult, ...]:
-        """As of a backfill, with what differs by column, and what is extra."""
-        results = super().chunk_results() if self.keyed or self._merges else self._results_without_key()
+        """As of a backfill, with what differs by column, and what is extra. Of a table without key a backfill counts
+        what history lacks, a verify what current does."""
+        of_verify = self._base is not None and self._base.number in self._compared
+        results = self._results_without_key() if not self.keyed and of_verify else super().chunk_results()
         if not self.keyed or not any(r.inserted or r.repaired for r in results):
             return results
         extra: dict[int, int] = {}

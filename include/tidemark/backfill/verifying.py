@@ -1,0 +1,366 @@
+"""What a verify's form asks for -> open backfills of purpose `verify` or `repair`, in the ledger (R7).
+
+    fit      captured, filled, not parked, not being filled, with a current to prove
+    cut      a table without parts, or one that has doubled or is ordered otherwise since, into parts of its key's order
+    choose   of a table of many parts its share of them, those whose proof is the oldest; of the others their share of
+             tables, by rows; nothing that was proven within one round of shares, unless somebody named it
+    open     per table one backfill, whose ranges are the parts
+
+A part of a table can be proven only where Spark orders the stored keys as the index does (`source.keyset`): else rows
+that are in no chunk cannot be told from those of other parts. Any other table is one part, and so is a table without
+key. What another run has left open is closed: its parts have the oldest proofs, and are taken again.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from fractions import Fraction
+from math import ceil
+from typing import Any, Final
+
+import psycopg
+from psycopg import sql
+
+from tidemark import postgres_session
+from tidemark.backfill import sessions
+from tidemark.backfill.chunk_reading import shape
+from tidemark.backfill.planning import CHANGED_MEANWHILE, RANGES_PER_READER, matching, readable
+from tidemark.capture import generation
+from tidemark.errors import (
+    BackfillTablesUnknown,
+    CaptureNotBegun,
+    GenerationStale,
+    ReadRefused,
+    TidemarkError,
+    VerifyRefused,
+)
+from tidemark.failpoints import reach
+from tidemark.findings import listed
+from tidemark.formats.manifest import KeyPart, Purpose
+from tidemark.ledger import backfills, generations, migrations, pipeline_files, proofs, tables
+from tidemark.ledger.backfills import Backfill, NewRange
+from tidemark.ledger.connection import Ledger, open_ledger
+from tidemark.ledger.generations import Generation
+from tidemark.ledger.proofs import Cut, Part
+from tidemark.ledger.tables import TableRow
+from tidemark.run import Run
+from tidemark.source import catalog, keyset
+from tidemark.source.catalog import CapturedTable
+from tidemark.source.keyset import TableToRead
+from tidemark.source.publication import lock_bounded
+from tidemark.source.wal_messages import make_durable
+from tidemark.wording import TABLE_CUTOFF, closest, counted
+
+log = logging.getLogger(__name__)
+
+# A table is cut into so many parts at most.
+MOST_PARTS: Final = 1000
+# A table that has grown so much since it was cut is cut anew.
+OUTGROWN: Final = 2
+_LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyRequest:
+    """What the form of the verify DAG says. Without `tables` all that can be proven; `share` is of each table, and of
+    the tables that can only be proven as a whole."""
+
+    tables: tuple[str, ...] = ()
+    row_filter: str | None = None
+    share: Fraction = Fraction(1, 30)
+    repair: bool = False
+    readers: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What was seen of a table at the source."""
+
+    captured: CapturedTable
+    snapshot: str
+    wanted: TableToRead
+    estimated_rows: int
+    cut: Cut | None
+    ranges: tuple[NewRange, ...]
+
+    @property
+    def table(self) -> str:
+        return str(self.captured.table)
+
+
+def plan_verify(
+    run: Run,
+    *,
+    request: VerifyRequest,
+    token: Callable[[], str] = lambda: secrets.token_hex(4),
+) -> list[Backfill]:
+    """The run's open verifies, by table; empty where nothing is due.
+
+    Raises CaptureNotBegun, BackfillTablesUnknown, VerifyRefused or RowFilterInvalid; then nothing was opened but what
+    an earlier try of this run had.
+    """
+    config = run.config
+    with (
+        open_ledger(run.ledger, config.pipeline, config.application_name) as book,
+        sessions.connect(run.source, config) as conn,
+        postgres_session.outages(),
+    ):
+        migrations.require(book.connection)
+        pipeline_files.require(book, config.digest)
+        return _Planner(run, conn, book, request, token).plan()
+
+
+class _Planner:
+    def __init__(
+        self,
+        run: Run,
+        source: psycopg.Connection[Any],
+        ledger: Ledger,
+        request: VerifyRequest,
+        token: Callable[[], str],
+    ) -> None:
+        self._config = run.config
+        self._run_id = run.run_id
+        self._now = run.now()
+        self._source = source
+        self._ledger = ledger
+        self._request = request
+        self._token = token
+
+    def plan(self) -> list[Backfill]:
+        opened = self._settled()
+        mine = {b.table for b in backfills.of_run(self._ledger, self._run_id) if b.state != "closed"}
+        fit = self._fit_tables()
+        if not mine:  # else an earlier try chose
+            looks = [look for captured in fit.values() if (look := self._look(captured)) is not None]
+            for look, parts in self._chosen(looks):
+                self._open(opened, look, parts)
+        return [b for b in backfills.of_run(self._ledger, self._run_id) if b.state == "open"]
+
+    def _settled(self) -> Generation:
+        named = listed(self._request.tables) if self._request.tables else "its tables"
+        opened = generations.current(self._ledger)
+        if opened is None:
+            raise CaptureNotBegun(
+                tables=named, pipeline=self._config.pipeline, reason="its slot was never read, no generation is open"
+            )
+        try:
+            generation.still_continues(self._source, opened)
+        except GenerationStale as stale:
+            raise CaptureNotBegun(
+                tables=named, pipeline=self._config.pipeline, reason=str(stale.facts["difference"])
+            ) from stale
+        return opened
+
+    # --- fit ----------------------------------------------------------------------------------------------------------
+
+    def _fit_tables(self) -> dict[str, CapturedTable]:
+        """The tables to look at, by id. Raises VerifyRefused where one that the form names cannot be proven."""
+        with lock_bounded(self._source, self._config.bounds.lock_timeout_s, "the published tables"):
+            at_source = {str(t.table): t for t in catalog.captured_tables(self._source, self._config)}
+        rows = {row.table: row for row in tables.all_of(self._ledger)}
+        named = self._named(at_source)
+        chosen = {table: at_source[table] for table in (at_source if named is None else named)}
+        fit = {}
+        for table, captured in sorted(chosen.items()):
+            reason = self._unfit(captured, rows.get(table))
+            if reason is None:
+                fit[table] = captured
+            elif named is not None:
+                raise VerifyRefused(table=table, reason=reason)
+            else:
+                log.warning("%s is not verified: %s", table, reason)
+        return fit
+
+    def _named(self, at_source: Mapping[str, CapturedTable]) -> Iterable[str] | None:
+        if not self._request.tables:
+            if self._request.row_filter is not None:
+                raise VerifyRefused(table="no table", reason="a row filter is that of tables that the form names")
+            return None
+        named: dict[str, None] = {}
+        problems = []
+        for text in self._request.tables:
+            found = [table for table in at_source if table == text] or matching(text, at_source)
+            named.update(dict.fromkeys(found))
+            if not found:
+                meant = closest(
+                    text,
+                    [readable(captured.table) for captured in at_source.values()],
+                    taken=self._request.tables,
+                    cutoff=TABLE_CUTOFF,
+                )
+                problems.append(f"{text!r}" + (f" (did you mean {meant!r}?)" if meant else ""))
+        if problems:
+            raise BackfillTablesUnknown(pipeline=self._config.pipeline, problems=", ".join(problems))
+        return named
+
+    def _unfit(self, captured: CapturedTable, row: TableRow | None) -> str | None:
+        if not captured.published or row is None or not row.life.can_be_read:
+            return "the capture has not seen it join the publication"
+        if row.life.is_parked:
+            return "it is parked"
+        if row.life.needs_backfill:
+            return f"it needs a backfill: {row.backfill_reason}"
+        if backfills.open_of(self._ledger, row.table) is not None:
+            return "a backfill of it is open"
+        if not captured.key and captured.identity != "full":
+            return "it has no replica identity, so there is no current to be proven"
+        if not captured.key and self._request.row_filter is not None:
+            return "it has no key, so it is read as a whole, without a row filter"
+        return None
+
+    # --- cut ----------------------------------------------------------------------------------------------------------
+
+    def _look(self, captured: CapturedTable) -> _Look | None:
+        """The table under its lock; None where it is refused and nobody named it."""
+        try:
+            return self._locked(captured)
+        except TidemarkError as refused:
+            if self._request.tables:
+                raise
+            log.warning("%s is not verified: %s", captured.table, refused)
+            return None
+
+    def _locked(self, captured: CapturedTable) -> _Look:
+        conn, table, row_filter = self._source, captured.table, self._request.row_filter
+        filtered: AbstractContextManager[None] = nullcontext()
+        try:
+            with lock_bounded(conn, self._config.bounds.lock_timeout_s, str(table)), conn.transaction():
+                for setting in sessions.CHUNK_SETTINGS:
+                    conn.execute(setting)
+                name = sql.Identifier(table.schema, table.name)
+                conn.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(name))
+                row = conn.execute("SELECT pg_current_snapshot()::text").fetchone()
+                assert row is not None
+                wanted = keyset.table_to_read(conn, captured, row_filter)
+                if row_filter is not None:
+                    filtered = sessions.filtered(conn, self._config, table, sessions.TRY_FILTER_S)
+                with filtered:
+                    if row_filter is not None:
+                        keyset.try_conditions(conn, wanted)
+                    rows = keyset.estimated_rows(conn, wanted)
+                    cut = None if row_filter is not None else self._cut(captured, wanted, rows)
+                    ranges = self._ranges(wanted, rows) if cut is None or len(cut.parts) == 1 else ()
+        except psycopg.errors.InsufficientPrivilege as denied:
+            raise ReadRefused(table=table, detail=denied.diag.message_primary or "a right is missing") from denied
+        except (psycopg.errors.UndefinedTable, LookupError):
+            raise VerifyRefused(table=table, reason=CHANGED_MEANWHILE) from None
+        return _Look(captured, row[0], wanted, rows, cut, ranges)
+
+    def _cut(self, captured: CapturedTable, wanted: TableToRead, rows: int) -> Cut:
+        known = proofs.cut_of(self._ledger, str(wanted.table))
+        few = self._config.bounds.chunk_rows
+        fits = known is not None and known.key_order == wanted.key_order
+        if known is not None and fits and rows <= OUTGROWN * max(known.estimated_rows, few):
+            return known
+        bounds: list[keyset.Key] = []
+        if wanted.key and keyset.is_ordered_as_stored(self._source, wanted.key, self._stored(captured)):
+            bounds = keyset.sampled_bounds(self._source, wanted, min(MOST_PARTS, rows // few))
+        parts = [KeyPart(lower, upper) for lower, upper in zip([None, *bounds], [*bounds, None], strict=True)]
+        return proofs.cut(self._ledger, str(wanted.table), wanted.key_order, parts, rows)
+
+    def _stored(self, captured: CapturedTable) -> dict[str, str]:
+        """The Delta type of each column."""
+        known = tables.versions(self._ledger, str(captured.table))
+        schema = shape(self._source, captured, lambda _: known[-1] if known else None)
+        return {column.name: column.target for column in schema.columns}
+
+    def _ranges(self, wanted: TableToRead, rows: int) -> tuple[NewRange, ...]:
+        """Of a table that is read as a whole: as many as keep the readers busy."""
+        if not wanted.key:
+            return (NewRange(),)
+        bounds = self._config.bounds
+        most = RANGES_PER_READER * (self._request.readers or bounds.readers)
+        found = keyset.sampled_bounds(self._source, wanted, min(most, rows // bounds.chunk_rows))
+        return tuple(NewRange(lower, upper) for lower, upper in zip([None, *found], [*found, None], strict=True))
+
+    # --- choose -------------------------------------------------------------------------------------------------------
+
+    def _chosen(self, looks: Sequence[_Look]) -> list[tuple[_Look, Sequence[Part] | None]]:
+        """What is read: of each table some parts, None for all of it."""
+        chosen: list[tuple[_Look, Sequence[Part] | None]] = []
+        whole: list[tuple[datetime, _Look]] = []
+        for look in looks:
+            if look.cut is None:
+                chosen.append((look, None))
+            elif len(look.cut.parts) == 1:
+                if self._is_due(look.cut.parts[0]):
+                    whole.append((look.cut.parts[0].proven_at or _LONG_AGO, look))
+            else:
+                oldest_first = sorted(look.cut.parts, key=lambda part: (part.proven_at or _LONG_AGO, part.part))
+                due = [part for part in oldest_first if self._is_due(part)]
+                parts = due[: ceil(len(oldest_first) * self._request.share)]
+                if parts:
+                    chosen.append((look, None if len(parts) == len(oldest_first) else parts))
+        whole.sort(key=lambda one: (one[0], one[1].table))
+        budget = self._request.share * sum(
+            max(1, look.estimated_rows) for look in looks if look.cut is not None and len(look.cut.parts) == 1
+        )
+        for _, look in whole:
+            if budget <= 0 and not self._request.tables:
+                break
+            budget -= max(1, look.estimated_rows)
+            chosen.append((look, None))
+        return chosen
+
+    def _is_due(self, part: Part) -> bool:
+        """A night has its share; half a night of slack, since no two begin at one moment of the day."""
+        if self._request.tables or self._request.share == 1 or part.proven_at is None:
+            return True
+        return self._now - part.proven_at > timedelta(days=float(1 / self._request.share) - 0.5)
+
+    # --- open ---------------------------------------------------------------------------------------------------------
+
+    def _open(self, opened: Generation, look: _Look, parts: Sequence[Part] | None) -> None:
+        """The snapshot was taken before the first chunk; that of a part is older than it need be."""
+        seen = make_durable(self._source)
+        purpose: Purpose = "repair" if self._request.repair else "verify"
+        ranges = look.ranges
+        if parts is not None:
+            in_order = sorted(parts, key=lambda part: part.part)
+            ranges = tuple(NewRange(part.bounds.lower, part.bounds.upper) for part in in_order)
+        elif look.cut is not None and len(look.cut.parts) > 1:
+            ranges = tuple(NewRange(part.bounds.lower, part.bounds.upper) for part in look.cut.parts)
+        rows = look.estimated_rows if parts is None else sum(part.estimated_rows for part in parts)
+        verify = Backfill(
+            pipeline=self._config.pipeline,
+            backfill=f"{self._now:%Y%m%dT%H%M%S}-{self._token()}",
+            table=look.table,
+            generation=opened.number,
+            mode="chunks",
+            row_filter=self._request.row_filter,
+            chunk_rows=self._config.bounds.chunk_rows,
+            run_id=self._run_id,
+            snapshot=look.snapshot,
+            timeline=seen.timeline,
+            snapshot_lsn=seen.lsn,
+            estimated_rows=rows,
+            sweeps=bool(look.captured.key) and self._request.row_filter is None,
+            key_order=look.wanted.key_order,
+            purpose=purpose,
+            parts=None if parts is None else tuple(part.bounds for part in parts),
+        )
+        reach("plan.before_open")
+        with self._ledger.transaction():
+            left = backfills.open_of(self._ledger, look.table, verifies=True)
+            if left is not None:
+                backfills.close(self._ledger, left.backfill, f"run {self._run_id} begins anew")
+            created = backfills.create(self._ledger, verify, ranges)
+        if not created:
+            raise CaptureNotBegun(
+                tables=look.table,
+                pipeline=self._config.pipeline,
+                reason="its generation has ended, or goes on on another timeline",
+            )
+        reach("plan.after_open")
+        said = (
+            counted(len(ranges), "range")
+            if parts is None or look.cut is None
+            else (f"{len(parts)} of {counted(len(look.cut.parts), 'part')}")
+        )
+        log.info("Verify %s of %s: about %s in %s", verify.backfill, look.table, counted(rows, "row"), said)

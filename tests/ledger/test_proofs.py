@@ -1,0 +1,189 @@
+"""What an applied verify says of its parts, from the results of its chunks, without any Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.ledger.test_backfills_merged import World
+from tests.support.backfills import HALVES, open_backfill
+from tests.support.runs import a_run
+from tidemark.backfill.proving import outcome_of, report
+from tidemark.config import Bounds, PipelineConfig
+from tidemark.errors import BackfillNotApplied, DifferencesFound, DifferencesRepaired, NothingProven
+from tidemark.formats.manifest import KeyPart, Purpose, Sweep
+from tidemark.formats.result import ChunkResult
+from tidemark.ledger import backfills, overview, proofs, tables
+from tidemark.ledger.backfills import Backfill
+from tidemark.ledger.chunks import ReadChunk
+from tidemark.ledger.connection import Ledger
+from tidemark.ledger.generations import Generation
+from tidemark.ledger.leases import Lease
+
+PARTS = tuple(KeyPart(half.lower, half.upper) for half in HALVES)
+
+
+@pytest.fixture
+def world(tmp_path: Path, ledger: str, book: Ledger, lease: Lease, generation: Generation) -> World:
+    config = PipelineConfig(
+        pipeline="shop",
+        source_connection="source",
+        slot="shop",
+        publication="shop",
+        manage_publication=True,
+        tables=(),
+        lake=str(tmp_path),
+        ledger_connection="ledger",
+        bounds=Bounds(park_after=2),
+    )
+    made = World(config, ledger, book, lease)
+    made.stage("s.a")
+    made.merge()
+    proofs.cut(book, "s.a", [], PARTS, 20)
+    return made
+
+
+def verified(world: World, purpose: Purpose = "verify", parts: tuple[KeyPart, ...] | None = None) -> ReadChunk:
+    """A verify whose one chunk is read and claimed, by the batch that ends its sweep."""
+    made = open_backfill(world.book, "s.a", "v1", purpose=purpose, parts=parts, run_id="run1")
+    chunk = world.read(made)
+    world.claim(chunk, sweeps=(Sweep("v1", made.snapshot, 1, purpose, parts),))
+    return chunk
+
+
+def result(chunk: ReadChunk, **counts: Any) -> ChunkResult:
+    given = {"inserted": 0, "repaired": 0, "unchanged": 5, "overtaken": 0, "lost_by_window": 0, **counts}
+    return ChunkResult(chunk.backfill, chunk.chunk, chunk.attempt, 5, **given)
+
+
+def proven(world: World) -> list[bool]:
+    cut = proofs.cut_of(world.book, "s.a")
+    assert cut is not None
+    return [part.proven_lsn is not None for part in cut.parts]
+
+
+def report_of(world: World) -> str:
+    return str(report(a_run(world.config, ledger=world.ledger, run_id="run1")))
+
+
+def test_parts_that_are_equal_are_proven_as_of_the_batch_that_claimed_the_last_of_them(world: World) -> None:
+    chunk = verified(world, parts=PARTS[:1])
+    with pytest.raises(BackfillNotApplied):
+        report_of(world)
+    world.merge((result(chunk),), {"v1": 0})
+    assert proven(world) == [True, False]
+    assert proofs.verified(world.book)["s.a"].through_lsn is None
+    assert "1 of 2 parts equal to the source as of 0/12C" in report_of(world)
+    world.mark()
+    assert world.row().life.needs_backfill, "a verify of a part takes no mark away"
+
+
+def test_verified_through_is_the_oldest_proof(world: World) -> None:
+    world.merge((result(verified(world)),), {"v1": 0})
+    first = proofs.verified(world.book)["s.a"]
+    assert (first.parts, first.proven, str(first.through_lsn)) == (2, 2, "0/12C")
+    made = open_backfill(world.book, "s.a", "v2", purpose="verify", parts=PARTS[1:], run_id="run2")
+    chunk = world.read(made)
+    world.claim(chunk, sweeps=(Sweep("v2", made.snapshot, 1, "verify", PARTS[1:]),))
+    world.merge((result(chunk),), {"v2": 0})
+    assert proofs.verified(world.book)["s.a"].through_lsn == first.through_lsn
+    status = overview.read(world.book)
+    assert status is not None
+    assert [table.verified for table in status.tables if table.table == "s.a"] == [proofs.verified(world.book)["s.a"]]
+
+
+def test_differences_are_said_by_kind_and_stay_until_they_are_gone(world: World) -> None:
+    chunk = verified(world)
+    world.merge((result(chunk, inserted=1, repaired=3, extra=1, columns={"note": 2}),), {"v1": 4})
+    assert proven(world) == [False, False]
+    words = "1 row is missing, 5 rows are not in the source, 2 rows differ in note (2)"
+    with pytest.raises(DifferencesFound) as found:
+        report_of(world)
+    assert words in str(found.value)
+    assert "differences/s/a" in str(found.value)
+    assert differences(world) == f"verify v1: {words}"
+    fill = open_backfill(world.book, "s.a", "b1")
+    world.claim(world.read(fill))
+    world.merge()
+    assert differences(world) == ""
+
+
+def differences(world: World) -> str:
+    status = overview.read(world.book)
+    assert status is not None
+    (table,) = (t for t in status.tables if t.table == "s.a")
+    return table.differences
+
+
+def test_what_is_repaired_is_proven_and_told_once(world: World) -> None:
+    chunk = verified(world, "repair")
+    world.merge((result(chunk, inserted=1),), {"v1": 0})
+    assert proven(world) == [True, True]
+    with pytest.raises(DifferencesRepaired, match="1 row is missing"):
+        report_of(world)
+    assert differences(world) == ""
+
+
+@pytest.mark.parametrize("results", ["no chunk", "no sweep"])
+def test_what_is_not_known_proves_nothing(world: World, results: str) -> None:
+    chunk = verified(world)
+    if results == "no chunk":
+        world.merge((), {"v1": 0})
+    else:
+        world.merge((result(chunk),))
+    assert proven(world) == [False, False]
+    with pytest.raises(NothingProven, match="what became of 1 chunk is not known"):
+        report_of(world)
+
+
+def test_a_table_that_needs_a_backfill_by_then_proves_nothing(world: World) -> None:
+    chunk = verified(world)
+    world.mark()
+    world.merge((result(chunk, inserted=2),), {"v1": 0})
+    assert proven(world) == [False, False]
+    assert differences(world) == ""
+    with pytest.raises(NothingProven, match="needs a backfill"):
+        report_of(world)
+    assert world.row().life.needs_backfill
+
+
+def test_a_filter_proves_no_part_and_reports_what_it_found(world: World) -> None:
+    made = open_backfill(world.book, "s.a", "v1", purpose="verify", row_filter="id > 1", sweeps=False, run_id="run1")
+    chunk = world.read(made)
+    world.claim(chunk)
+    world.merge((result(chunk),))
+    assert proven(world) == [False, False]
+    (table,) = outcome_of(a_run(world.config, ledger=world.ledger, run_id="run1")).tables
+    assert "the rows of the filter equal to the source" in str(table)
+
+
+def test_a_verify_that_was_closed_proves_nothing(world: World) -> None:
+    open_backfill(world.book, "s.a", "v1", *HALVES, purpose="verify", run_id="run1")
+    backfills.close(world.book, "v1", "it is over")
+    with pytest.raises(NothingProven, match="it is over"):
+        report_of(world)
+
+
+def test_cutting_anew_keeps_the_oldest_proof_only_if_there_is_one_everywhere(world: World) -> None:
+    world.merge((result(verified(world, parts=PARTS[:1])),), {"v1": 0})
+    cut = proofs.cut(world.book, "s.a", [], PARTS[:1], 10)
+    assert [part.proven_at for part in cut.parts] == [None]
+    assert (cut.estimated_rows, tables.one(world.book, "s.a") is not None) == (10, True)
+
+
+def test_a_table_has_one_open_backfill_and_one_open_verify(world: World) -> None:
+    fill = open_backfill(world.book, "s.a", "b1")
+    verify = open_backfill(world.book, "s.a", "v1", purpose="verify", parts=PARTS)
+    assert not backfills.create(world.book, Backfill(**_fields(verify, backfill="v2")), HALVES)
+    known = backfills.open_of(world.book, "s.a"), backfills.open_of(world.book, "s.a", verifies=True)
+    assert [one.backfill for one in known if one is not None] == ["b1", "v1"]
+    assert known[1] is not None
+    assert known[1].parts == PARTS
+    backfills.close_of(world.book, "s.a", "enough")
+    assert [backfills.one(world.book, one.backfill).state for one in (fill, verify)] == ["closed"] * 2  # type: ignore[union-attr]
+
+
+def _fields(made: Backfill, **other: Any) -> dict[str, Any]:
+    return {name: getattr(made, name) for name in Backfill.__dataclass_fields__} | other
