@@ -16,7 +16,6 @@ import dataclasses
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import Any, Final
 
 import psycopg
@@ -30,18 +29,18 @@ from tidemark.capture.relations import Catalog, define
 from tidemark.config import PipelineConfig
 from tidemark.errors import JoinHorizonAhead, ReadInterrupted, ReadRefused, SchemaNotFollowed, SourceInRecovery
 from tidemark.formats import layout
-from tidemark.formats.manifest import StagedFile
 from tidemark.formats.snapshot import Snapshot
 from tidemark.ledger import schema_versions, tables
-from tidemark.ledger.backfills import Backfill, Key
-from tidemark.ledger.chunks import Range
+from tidemark.ledger.backfills import Backfill
+from tidemark.ledger.chunks import Range, ReadChunk
 from tidemark.ledger.connection import Ledger
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
 from tidemark.pgoutput.messages import RelationColumn, RelationMessage
 from tidemark.run import Run
+from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import TableSchema
-from tidemark.source import catalog, keyset
+from tidemark.source import catalog, keyset, wal_messages
 from tidemark.source.catalog import CapturedTable
 from tidemark.source.column_look import renamed_since
 from tidemark.source.keyset import TableToRead
@@ -55,23 +54,6 @@ KEY_REORDERED: Final = "the order of its key is another one since the backfill b
 
 class TableLost(Exception):
     """The table is no longer there to be read, for the reason given. Internal: its backfill is closed with it."""
-
-
-@dataclass(frozen=True, slots=True)
-class ChunkRead:
-    """What was read of a range from its cursor on. `last_key` is the last row's, None where there was no row or the
-    table has no key; `done` says that the range has no more rows."""
-
-    snapshot: str
-    consistent_point: Lsn | None
-    fingerprint: dict[str, Any]
-    files: tuple[StagedFile, ...]
-    folder: str
-    rows: int
-    converted: dict[str, int]
-    last_key: Key | None
-    done: bool
-    seconds: float
 
 
 class ChunkReader:
@@ -96,8 +78,11 @@ class ChunkReader:
         self._sub_readers = sub_readers
         self._schemas: dict[TableName, tuple[CapturedTable, TableSchema]] = {}
 
-    def read(self, backfill: Backfill, part: Range, attempt: str, limit: int) -> ChunkRead:
-        """Up to `limit` rows behind the range's cursor; of chosen keys and of a table without key, all of them.
+    def read(
+        self, backfill: Backfill, part: Range, attempt: str, *, low_lsn: Lsn, limit: int
+    ) -> tuple[ReadChunk, bool]:
+        """Up to `limit` rows behind the range's cursor, in files that are durable; of chosen keys and of a table
+        without key, all of them. And whether the range has no more rows. `low_lsn` is the chunk's low watermark.
 
         Raises TableLost, SnapshotUnfit, or what the table must be parked for: KeyValueUnfit, SchemaNotFollowed.
         """
@@ -105,14 +90,39 @@ class ChunkReader:
         folder = layout.chunk_folder(self._config.pipeline, backfill.backfill, table, part.chunk, attempt)
         began = time.monotonic()
         with self._refusals(table):
-            read = self._in_one_transaction(backfill, part, table, folder, limit)
-        if read.files:
+            rows, snapshot, fingerprint = self._in_one_transaction(backfill, part, table, folder, limit)
+        if rows.files:
             self._store.sync_folders(folder)
-        return dataclasses.replace(read, seconds=time.monotonic() - began)
+        seconds = time.monotonic() - began
+        seen = wal_messages.make_durable(self._conn)
+        chunk = ReadChunk(
+            pipeline=self._config.pipeline,
+            backfill=backfill.backfill,
+            chunk=part.chunk,
+            attempt=attempt,
+            table=backfill.table,
+            generation=backfill.generation,
+            range=part.range,
+            lower=part.lower if part.cursor is None else part.cursor,
+            upper=part.upper if rows.ended else rows.last_key,
+            snapshot=snapshot,
+            timeline=seen.timeline,
+            consistent_point=None if self._imported is None else self._imported.consistent_point,
+            fingerprint=fingerprint.to_json(),
+            low_lsn=low_lsn,
+            read_lsn=seen.lsn,
+            files=rows.files,
+            converted=rows.converted,
+            rows=rows.count,
+            bytes=sum(file.bytes for file in rows.files),
+            seconds=seconds,
+        )
+        return chunk, rows.ended
 
     def _in_one_transaction(
         self, backfill: Backfill, part: Range, table: TableName, folder: str, limit: int
-    ) -> ChunkRead:
+    ) -> tuple[ChunkRows, str, Fingerprint]:
+        """What was written, the snapshot and the fingerprint it was read under."""
         conn, imported = self._conn, self._imported
         with lock_bounded(conn, self._config.bounds.lock_timeout_s, str(table)), conn.transaction():
             for setting in sessions.CHUNK_SETTINGS:
@@ -137,13 +147,11 @@ class ChunkReader:
                 with self._filtered(backfill, table):
                     if part.keys is not None:
                         rows.copy(keyset.keys_query(wanted, part.keys))
-                        done, files = True, rows.writer.finish()
+                        rows.finish(ended=True)
                     elif wanted.key:
-                        done = self._walk(rows, wanted, part, limit)
-                        files = rows.writer.finish()
+                        rows.finish(ended=self._walk(rows, wanted, part, limit))
                     else:
-                        done = True
-                        files = keyless.read(
+                        keyless.read(
                             conn,
                             wanted,
                             rows,
@@ -154,18 +162,7 @@ class ChunkReader:
             except BaseException:
                 rows.writer.abandon()
                 raise
-        return ChunkRead(
-            snapshot=snapshot,
-            consistent_point=None if imported is None else imported.consistent_point,
-            fingerprint=prints[str(table)].to_json(),
-            files=files,
-            folder=folder,
-            rows=rows.count,
-            converted=rows.converted,
-            last_key=rows.last_key,
-            done=done,
-            seconds=0.0,
-        )
+        return rows, snapshot, prints[str(table)]
 
     def _filtered(self, backfill: Backfill, table: TableName) -> AbstractContextManager[None]:
         if backfill.row_filter is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import psycopg
@@ -9,6 +10,7 @@ from psycopg import sql
 
 from tidemark.backfill import sessions
 from tidemark.errors import KeyValueUnfit, SettingsChanged
+from tidemark.formats.manifest import StagedFile
 from tidemark.ledger.backfills import Key
 from tidemark.pgoutput.copy_rows import CopyDecoder
 from tidemark.schema.table import TableSchema
@@ -17,7 +19,8 @@ from tidemark.staging.chunk_writer import ChunkWriter
 
 
 class ChunkRows:
-    """What one session writes of a chunk. `last_key` is that of the last row, None where the table has no key."""
+    """What one session writes of a chunk. `last_key` is that of the last row, None where the table has no key. Once all
+    is written, `files` are the chunk's, and `ended` says whether the range has no more rows."""
 
     def __init__(
         self, conn: psycopg.Connection[Any], schema: TableSchema, salt: bytes | None, writer: ChunkWriter
@@ -28,6 +31,8 @@ class ChunkRows:
         self.count = 0
         self.converted: dict[str, int] = {}
         self.last_key: Key | None = None
+        self.files: tuple[StagedFile, ...] = ()
+        self.ended = False
         self._conn = conn
 
     def copy(self, query: sql.Composed) -> None:
@@ -58,3 +63,8 @@ class ChunkRows:
     def add_converted(self, converted: dict[str, int]) -> None:
         for column, count in converted.items():
             self.converted[column] = self.converted.get(column, 0) + count
+
+    def finish(self, *, ended: bool, others: Sequence[StagedFile] = ()) -> None:
+        """End the files. `others` are those that further sessions wrote, where this one wrote none."""
+        self.files = tuple(others) if others else self.writer.finish()
+        self.ended = ended

@@ -54,13 +54,14 @@ def read(
     run: Run,
     store: Store,
     readers: int,
-) -> tuple[StagedFile, ...]:
-    """Write all of the table's rows and return the files; what was counted is added to `rows`. `conn` is in the chunk's
+) -> None:
+    """Write all of the table's rows; what was counted, and the files, are in `rows` then. `conn` is in the chunk's
     transaction, the table locked; further ones connect to the run's source."""
     stretches = list(_stretches(conn, wanted, STRETCH_PAGES))
     if readers < 2 or len(stretches) < 2:
         rows.copy(keyset.whole_query(wanted))
-        return rows.writer.finish()
+        rows.finish(ended=True)
+        return
     row = conn.execute("SELECT pg_export_snapshot()").fetchone()
     assert row is not None
     queue: SimpleQueue[Stretch] = SimpleQueue()
@@ -103,7 +104,7 @@ def read(
             _empty(queue)
             _end(parts, at_work)
             raise
-    return tuple(files)
+    rows.finish(ended=True, others=files)
 
 
 def _next(queue: SimpleQueue[Stretch]) -> Stretch | None:

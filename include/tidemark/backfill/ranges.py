@@ -24,7 +24,7 @@ import psycopg
 
 from tidemark import postgres_session
 from tidemark.backfill import sessions
-from tidemark.backfill.chunk_reading import ChunkRead, ChunkReader, TableLost
+from tidemark.backfill.chunk_reading import ChunkReader, TableLost
 from tidemark.backfill.chunk_size import next_chunk_rows
 from tidemark.backfill.sessions import ImportedSnapshot, SnapshotUnfit
 from tidemark.errors import (
@@ -173,43 +173,19 @@ class _RangeReader:
             )
             low_lsn = wal_messages.emit(conn, mark)
             reach("read.after_low")
-            read = reader.read(backfill, part, lease.attempt, limit)
-            seen = wal_messages.make_durable(conn)
+            chunk, ended = reader.read(backfill, part, lease.attempt, low_lsn=low_lsn, limit=limit)
             reach("read.after_files")
-            upper = part.upper if read.done else read.last_key
-            chunk = ReadChunk(
-                pipeline=self._config.pipeline,
-                backfill=backfill.backfill,
-                chunk=part.chunk,
-                attempt=lease.attempt,
-                table=backfill.table,
-                generation=backfill.generation,
-                range=part.range,
-                lower=part.lower if part.cursor is None else part.cursor,
-                upper=upper,
-                snapshot=read.snapshot,
-                timeline=seen.timeline,
-                consistent_point=read.consistent_point,
-                fingerprint=read.fingerprint,
-                low_lsn=low_lsn,
-                read_lsn=seen.lsn,
-                files=read.files,
-                converted=read.converted,
-                rows=read.rows,
-                bytes=sum(file.bytes for file in read.files),
-                seconds=read.seconds,
-            )
             reach("read.before_chunk")
-            if not self._record(lease, chunk, part.cursor, done=read.done):
+            if not self._record(lease, chunk, part.cursor, done=ended):
                 log.info("Chunk %s of %s was read by another, or is not wanted any more", part.chunk, backfill.table)
-                self._store.delete(read.folder)
+                self._store.delete(chunk.folder)
                 return
             reach("read.after_chunk")
             wal_messages.emit(conn, replace(mark, side="high"))
             reach("read.after_high")
-            self.result += ReadResult(1, read.rows, int(read.done))
-            self._note(backfill, part, read, limit)
-            part = replace(part, cursor=upper or part.cursor, next_chunk=part.next_chunk + 1, done=read.done)
+            self.result += ReadResult(1, chunk.rows, int(ended))
+            self._note(backfill, chunk, limit)
+            part = replace(part, cursor=chunk.upper or part.cursor, next_chunk=part.next_chunk + 1, done=ended)
 
     def _record(self, lease: Lease, chunk: ReadChunk, cursor_before: Key | None, *, done: bool) -> bool:
         """False where the chunk is not wanted any more. Raises PipelineFileDiffers where it was read by another file
@@ -218,14 +194,14 @@ class _RangeReader:
             pipeline_files.require(self._ledger, self._config.digest)
             return chunks.record(self._ledger, lease, chunk, cursor_before=cursor_before, done=done)
 
-    def _note(self, backfill: Backfill, part: Range, read: ChunkRead, limit: int) -> None:
+    def _note(self, backfill: Backfill, chunk: ReadChunk, limit: int) -> None:
         """Size the next chunk by this one's pace, and say how far the backfill is."""
-        if read.rows == limit:
+        if chunk.rows == limit:
             self._sizes[backfill.backfill] = next_chunk_rows(
-                limit, read.seconds, wanted_s=self._config.bounds.chunk_s, first_rows=backfill.chunk_rows
+                limit, chunk.seconds, wanted_s=self._config.bounds.chunk_s, first_rows=backfill.chunk_rows
             )
-        size = f"{counted(read.rows, 'row')} in {duration(read.seconds)}"
-        log.info("Chunk %s of %s: %s", part.chunk, backfill.table, size)
+        size = f"{counted(chunk.rows, 'row')} in {duration(chunk.seconds)}"
+        log.info("Chunk %s of %s: %s", chunk.chunk, backfill.table, size)
         for progress in chunks.progress(self._ledger, self._run.run_id):
             if progress.backfill == backfill.backfill:
                 log.info("%s", progress)

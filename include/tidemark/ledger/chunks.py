@@ -22,6 +22,7 @@ from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
 from tidemark.errors import ClaimRefused
+from tidemark.formats.layout import chunk_folder
 from tidemark.formats.manifest import Claim, StagedFile, Sweep
 from tidemark.formats.result import ChunkResult
 from tidemark.ledger import backfills
@@ -29,6 +30,7 @@ from tidemark.ledger.backfills import Key, Mode, NewRange
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.leases import Lease, of_range
 from tidemark.lsn import Lsn
+from tidemark.names import TableName
 from tidemark.wording import counted, duration
 
 # A chunk's identity in messages and ledger: backfill, chunk, attempt.
@@ -98,6 +100,11 @@ class ReadChunk:
     claimed_lsn: Lsn | None = None
     watermark_lsn: Lsn | None = None
     result: dict[str, int] | None = None
+
+    @property
+    def folder(self) -> str:
+        """Where its files lie."""
+        return chunk_folder(self.pipeline, self.backfill, TableName.parse(self.table), self.chunk, self.attempt)
 
 
 @dataclass(frozen=True, slots=True)
