@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from tidemark.formats.error_record import ErrorRecord
 
-# What helps where a table's Delta tables cannot be gone on with.
+# What helps when a table's Delta tables cannot be continued.
 BEGIN_ANEW = (
     "remove both Delta tables, history and current, unpark the table with `--anew`, and start a backfill of it once a "
     "capture run is through."
@@ -174,7 +174,7 @@ class LakeUnusable(TargetError):
 
 
 class SourceLocked(RetryError):
-    happened = "No lock on {what} was to be had within {waited}: {blockers}"
+    happened = "No lock on {what} could be taken within {waited}: {blockers}"
     remedy = "Wait until that transaction ends, or have its owner end it; the retry asks again."
 
 

@@ -96,8 +96,8 @@ def form(config: PipelineConfig) -> dict[str, Param]:
             False,
             type="boolean",
             title="Replace",
-            description="Close an open backfill of the same table and begin anew. Otherwise it is gone on with, or, "
-            "where it has another filter or mode, this one is refused.",
+            description="Close an open backfill of the same table and begin anew. Otherwise it is continued, or, "
+            "if it has another filter or mode, this one is refused.",
             section=_RARE,
         ),
     }

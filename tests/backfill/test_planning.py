@@ -1,4 +1,4 @@
-"""What a form may ask for, what it is refused with, and what is opened: ranges, keys, gone on with, replaced."""
+"""What a form may ask for, what it is refused with, and what is opened: ranges, keys, continued, replaced."""
 
 from __future__ import annotations
 
@@ -281,7 +281,7 @@ def test_a_form_without_tables_takes_what_is_wanted(captured: Pipeline, monkeypa
     ]
     captured.read()
     assert [row["id"] for row in captured.rows(first[0])] == [2]
-    # An open one is gone on with, whatever it reads.
+    # An open one is continued, whatever it reads.
     assert [b.backfill for b in captured.plan()] == [b.backfill for b in first]
     with pytest.raises(BackfillRefused, match="that the form names"):
         captured.plan(row_filter="id > 1")

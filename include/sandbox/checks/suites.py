@@ -105,7 +105,7 @@ def faults(checkout: Checkout) -> int:
 
 def scheduler(checkout: Checkout) -> int:
     """What Airflow itself runs, under a real scheduler and by `airflow dags test`: captures and backfills, cancelled,
-    gone on with, refused, and killed at every failpoint."""
+    continued, refused, and killed at every failpoint."""
     names = ("test_dags_import", "test_end_to_end", "test_backfill_end_to_end", "test_backfill_killed")
     chosen = [f"tests/airflow/{name}.py" for name in names]
     return _all(checkout, {"tests under a scheduler": _pytest(checkout, "tests under a scheduler", chosen)})

@@ -2,8 +2,8 @@
 
     settle    generation open · slot continues it · tables captured · filter, keys and mode tried at the source
     wait      until everything that began before a table joined the stream has ended (join horizon)
-    open      per table: gone on with where one is open with equal filter and mode, and the key's order is that of its
-              ranges; else a new one
+    open      per table: one that is open is continued if filter and mode are equal and the key's order is that of its
+              ranges; otherwise a new one
 
 Nothing is opened before everything was looked at, and planning again in the same run returns what is recorded. A range
 is a part of the key's order whose bounds were sampled and compared by PostgreSQL, the first and the last one open at
@@ -91,7 +91,7 @@ class BackfillRequest:
 @dataclass(frozen=True, slots=True)
 class _Wish:
     """One table's part of the request; `keys` as they were given. `explicit`: a person named the table. `was_open`:
-    nobody did, and it had an open backfill, which is to be gone on with."""
+    nobody did, and it had an open backfill, which is to be continued."""
 
     captured: CapturedTable
     row: TableRow

@@ -32,29 +32,29 @@ from tidemark.waits import Wait
 LOOKS_S: Final = 60
 
 
-def leaving(survey: Survey, found: Matching, published: Publication | None) -> list[str]:
+def leaving(survey: Survey, matched: Matching, published: Publication | None) -> list[str]:
     """Tables that the ledger takes for captured, and that are no longer in both file and publication."""
-    captured = {str(table.table) for table in captured_tables(found, published)}
+    captured = {str(table.table) for table in captured_tables(matched, published)}
     rows = ledger_tables.all_of(survey.ledger)
     return [row.table for row in rows if row.life.is_captured and row.table not in captured]
 
 
 def joining(
-    survey: Survey, found: Matching, published: Publication | None
+    survey: Survey, matched: Matching, published: Publication | None
 ) -> list[tuple[SourceTable, TableRow | None]]:
     """Captured tables whose join was not judged yet, with what the ledger knows of them."""
     rows = {row.table: row for row in ledger_tables.all_of(survey.ledger)}
-    pairs = [(table, rows.get(str(table.table))) for table in captured_tables(found, published)]
+    pairs = [(table, rows.get(str(table.table))) for table in captured_tables(matched, published)]
     return [(table, row) for table, row in pairs if row is None or row.life.awaits_its_join]
 
 
 def join(
     survey: Survey,
-    found: Matching,
+    matched: Matching,
     published: Publication | None,
 ) -> None:
     """Judge the tables that joined: was each seen empty by a snapshot that saw all the stream lacks?"""
-    newcomers = joining(survey, found, published)
+    newcomers = joining(survey, matched, published)
     if not newcomers:
         return
     horizon = publication.join_horizon(survey.source)
@@ -89,9 +89,9 @@ def join(
     survey.note("tables", f"Capturing {listed(table.table for table, _ in newcomers)}")
 
 
-def look_again_at_marked(survey: Survey, found: Matching) -> None:
+def look_again_at_marked(survey: Survey, matched: Matching) -> None:
     """A table marked for its older rows and seen empty now has none that matter: the stream brought the rest."""
-    tables = {str(table.table): table for table in found.tables}
+    tables = {str(table.table): table for table in matched.tables}
     looks = _Looks(survey.source, survey.config.bounds.lock_timeout_s)
     for row in ledger_tables.all_of(survey.ledger):
         table = tables.get(row.table)

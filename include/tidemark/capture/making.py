@@ -83,12 +83,12 @@ def create_slot(source: psycopg.Connection[Any], config: PipelineConfig, conninf
     return True
 
 
-def bring_about_publication(survey: Survey, lease: Lease, found: Matching) -> None:
+def bring_about_publication(survey: Survey, lease: Lease, matched: Matching) -> None:
     """Create or change it where it is not what the file says, noted as our own before."""
     named = ownership.thing(survey.source, "publication", survey.config.publication)
     own = belongings.is_own(survey.ledger, named)
     published = publication.read(survey.source, survey.config.publication)
-    work = publication_work(survey.config, found, published, survey.facts)
+    work = publication_work(survey.config, matched, published, survey.facts)
     if published is not None and not own:
         ownership.require_own_publication(survey, work)
         return
@@ -102,7 +102,7 @@ def bring_about_publication(survey: Survey, lease: Lease, found: Matching) -> No
         # its transaction's end. Where the note was there, it was another try of this task, which the lease does
         # not keep out.
         published = publication.read(survey.source, survey.config.publication)
-        work = publication_work(survey.config, found, published, survey.facts)
+        work = publication_work(survey.config, matched, published, survey.facts)
         if first:
             belongings.forget(survey.ledger, lease, named)
             ownership.require_own_publication(survey, work)

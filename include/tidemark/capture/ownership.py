@@ -84,15 +84,15 @@ def usable(
     """The pipeline's own slot and its confirmed LSN. Raises SlotUnknown where it is somebody else's, or what
     `source.slot.usable` raises."""
     try:
-        found = slots.usable(source, config.slot)
+        usable_slot = slots.usable(source, config.slot)
     except (SlotInvalidated, SlotNotReady):
         # Their remedies are for a slot of one's own.
         if not is_own_slot(config, source, ledger, store):
             raise unknown(config, source, slots.read_slot(source, config.slot)) from None
         raise
     if not is_own_slot(config, source, ledger, store):
-        raise unknown(config, source, found[0])
-    return found
+        raise unknown(config, source, usable_slot[0])
+    return usable_slot
 
 
 def refuse_other_reader(config: PipelineConfig, source: psycopg.Connection[Any], *, own: bool) -> None:

@@ -95,8 +95,8 @@ class _Look:
     def run(self, check: str, step: Callable[[], None]) -> None:
         try:
             step()
-        except TidemarkError as known:
-            self.findings.append(Finding.of(check, known))
+        except TidemarkError as error:
+            self.findings.append(Finding.of(check, error))
         except psycopg.errors.InsufficientPrivilege as denied:
             message = denied.diag.message_primary or "a right is missing"
             self.findings.append(
@@ -117,7 +117,7 @@ class _Look:
         notes = {str(finding) for finding in self.findings if finding.severity == "note"}
         with open_ledger(self.about.ledger, self.config.pipeline) as ledger:
             new = ledger_notes.not_said_yet(ledger, notes)
-        self.findings = [found for found in self.findings if found.severity != "note" or str(found) in new]
+        self.findings = [finding for finding in self.findings if finding.severity != "note" or str(finding) in new]
 
     @property
     def settle_s(self) -> int:

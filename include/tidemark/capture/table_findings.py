@@ -53,12 +53,12 @@ def select(
 ) -> tuple[Matching, Publication | None]:
     """What the file names, less the tables with an error that keeps them out; and the publication. Everything said of
     them is added to the findings, of which those that are there already may keep a table out too."""
-    found = publication.matching(source, config)
+    matched = publication.matching(source, config)
     published = publication.read(source, config.publication)
-    findings += inspection.table_findings(found, config, facts, known.followed)
-    findings += filter_role.findings(source, config, found.tables)
-    findings += publication_findings(config, found, published, facts)
-    selected = found.without(barred_by(findings, known.captured & covered(published)))
+    findings += inspection.table_findings(matched, config, facts, known.followed)
+    findings += filter_role.findings(source, config, matched.tables)
+    findings += publication_findings(config, matched, published, facts)
+    selected = matched.without(barred_by(findings, known.captured & covered(published)))
     work = publication_work(config, selected, published, facts)
     findings += work_findings(config, published, work, facts, slot=slot)
     if not (captured_tables(selected, published) or work.create or work.add):
@@ -99,8 +99,8 @@ def covered(published: Publication | None) -> frozenset[TableName]:
     return frozenset() if published is None else published.covered
 
 
-def captured_tables(found: Matching, published: Publication | None) -> list[SourceTable]:
-    return [] if published is None else [table for table in found.tables if table.table in published.covered]
+def captured_tables(matched: Matching, published: Publication | None) -> list[SourceTable]:
+    return [] if published is None else [table for table in matched.tables if table.table in published.covered]
 
 
 def backfill_findings(ledger: Ledger, config: PipelineConfig) -> Iterator[Finding]:

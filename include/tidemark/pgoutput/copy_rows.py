@@ -109,7 +109,7 @@ class CopyDecoder:
                 last[i] = values
             arrays.append(conversion.column(column, values, everything, column.name, clamp=i not in self._key))
         if (at != ends).any():
-            raise MalformedMessage(detail="a row of a COPY has bytes too many")
+            raise MalformedMessage(detail="a row of a COPY has bytes left over")
         unfit = tuple(name for name, i in zip(self._schema.key, self._key, strict=True) if arrays[i].null_count)
         arrays.append(conversion.text())
         return RowBlock(

@@ -505,7 +505,7 @@ def _read_rows(block: _Block, relation: _Relation, index: NDArray[np.intp], kind
         old, after = _read_tuple(block, relation, at[old_rows] + 1, ends[old_rows])
         at[old_rows] = after
     if is_delete.any() and (at[is_delete] != ends[is_delete]).any():
-        raise MalformedMessage(detail=f"a DELETE of relation {oid} has bytes too many")
+        raise MalformedMessage(detail=f"a DELETE of relation {oid} has bytes left over")
     everywhere = bool(has_new.all())
     new_rows = np.arange(len(index)) if everywhere else np.flatnonzero(has_new)
     at, new_ends = (at, ends) if everywhere else (at[new_rows], ends[new_rows])
@@ -513,7 +513,7 @@ def _read_rows(block: _Block, relation: _Relation, index: NDArray[np.intp], kind
         raise MalformedMessage(detail=f"an UPDATE of relation {oid} has no new tuple")
     new, after = _read_tuple(block, relation, at + 1, new_ends)
     if (after != new_ends).any():
-        raise MalformedMessage(detail=f"a change of relation {oid} has bytes too many")
+        raise MalformedMessage(detail=f"a change of relation {oid} has bytes left over")
     if not everywhere:
         spread = []
         for values in new:

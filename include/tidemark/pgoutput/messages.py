@@ -193,4 +193,4 @@ class _Reader:
 
     def end(self) -> None:
         if self._at != len(self._message):
-            raise MalformedMessage(detail=f"{self._kind} has {len(self._message) - self._at} bytes too many")
+            raise MalformedMessage(detail=f"{self._kind} has {len(self._message) - self._at} bytes left over")

@@ -195,10 +195,10 @@ class Catalogue:
     def common(self, types: list[int]) -> int | None:
         """The type that values of all these get where they stand in one place: select_common_type() of
         parse_coerce.c."""
-        known = [type_ for type_ in types if type_ != UNKNOWN]
-        if not known:
+        typed = [type_ for type_ in types if type_ != UNKNOWN]
+        if not typed:
             return TEXT if types else None
-        chosen, *others = (self.base(type_) for type_ in known)
+        chosen, *others = (self.base(type_) for type_ in typed)
         for other in others:
             if other == chosen:
                 continue

@@ -34,8 +34,8 @@ class Overloads:
         if UNKNOWN not in types and tuple(types) in exact:
             return self._concrete(exact[tuple(types)], types)
         if assume_same and len(types) == 2 and types.count(UNKNOWN) == 1:
-            known = next(type_ for type_ in types if type_ != UNKNOWN)
-            for same in (known, self.catalogue.base(known)):
+            typed = next(type_ for type_ in types if type_ != UNKNOWN)
+            for same in (typed, self.catalogue.base(typed)):
                 if (same, same) in exact:
                     return exact[same, same]
         fitting = [c for c in candidates if self._accepts(c, types)]
@@ -53,16 +53,16 @@ class Overloads:
         """func_select_candidate() of parse_func.c."""
         catalogue = self.catalogue
         bases = [type_ if type_ == UNKNOWN else catalogue.base(type_) for type_ in types]
-        known = [i for i, type_ in enumerate(bases) if type_ != UNKNOWN]
+        typed = [i for i, type_ in enumerate(bases) if type_ != UNKNOWN]
         unknown = [i for i, type_ in enumerate(bases) if type_ == UNKNOWN]
 
         def exact(candidate: Routine) -> int:
-            return sum(candidate.arguments[i] == bases[i] for i in known)
+            return sum(candidate.arguments[i] == bases[i] for i in typed)
 
         def exact_or_preferred(candidate: Routine) -> int:
             return sum(
                 to == bases[i] or (catalogue.preferred(to) and catalogue.category(to) == catalogue.category(bases[i]))
-                for i in known
+                for i in typed
                 for to in (candidate.arguments[i],)
             )
 
@@ -94,8 +94,8 @@ class Overloads:
             candidates = kept or candidates
             if len(candidates) == 1:
                 return candidates[0]
-        if len({bases[i] for i in known}) == 1:
-            of_all = bases[known[0]]
+        if len({bases[i] for i in typed}) == 1:
+            of_all = bases[typed[0]]
             candidates = [c for c in candidates if self._accepts(c, [of_all] * len(types))]
             return candidates[0] if len(candidates) == 1 else None
         return None

@@ -388,7 +388,7 @@ def change(
     role: str | None = None,
 ) -> None:
     """Run statements on the publication in one transaction, as `role` where one is given: the rights of the tables'
-    owner are this session's for these statements alone. Raises SourceLocked where a table's lock is not to be had."""
+    owner are this session's for these statements alone. Raises SourceLocked if a table's lock cannot be taken."""
     with lock_bounded(connection, lock_timeout_s, "the publication's tables"), connection.transaction():
         connection.execute("SELECT set_config('lock_timeout', %s, true)", (f"{int(lock_timeout_s * 1000)}ms",))
         if role is not None:

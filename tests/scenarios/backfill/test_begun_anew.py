@@ -1,4 +1,4 @@
-"""A table whose Delta tables cannot be gone on with: removed, begun anew, and filled by a backfill."""
+"""A table whose Delta tables cannot be continued: removed, begun anew, and filled by a backfill."""
 
 from __future__ import annotations
 
