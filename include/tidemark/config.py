@@ -187,7 +187,7 @@ class PipelineConfig:
         return self._matcher.only_names
 
     def rule(self, table: TableName) -> TableRule | None:
-        """What the file says of one table: all entries that match it, merged; None where none does.
+        """What the file says of one table: all entries that match it, merged; None if none does.
 
         No entry wins over another. Where two of them say different things of one column, `conflicts` has it, and
         preflight refuses the file; the merged rule then has what the later entry says.

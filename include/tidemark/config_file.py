@@ -109,7 +109,7 @@ _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.+")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Problem:
-    """One thing that is wrong with a pipeline file; `line` counts from 1, 0 where the file has no line for it."""
+    """One thing that is wrong with a pipeline file; `line` counts from 1, 0 if the file has no line for it."""
 
     path: str
     line: int

@@ -80,7 +80,7 @@ def look_up(
     environment: Mapping[str, str] | None = None,
     ask_airflow: Callable[[str], str | None] | None = None,
 ) -> Connection:
-    """Find a connection by its id. Raises ConnectionMissing where neither the environment nor Airflow knows it."""
+    """Find a connection by its id. Raises ConnectionMissing if neither the environment nor Airflow knows it."""
     value = (os.environ if environment is None else environment).get(f"AIRFLOW_CONN_{connection_id.upper()}")
     if not value:
         value = (ask_airflow or _airflow_uri)(connection_id)
@@ -145,7 +145,7 @@ def _from_uri(connection_id: str, value: str) -> Connection:
 
 
 def _airflow_uri(connection_id: str) -> str | None:
-    """What `airflow connections get` says, as a URI; None where there is no Airflow or no such connection."""
+    """What `airflow connections get` says, as a URI; None if there is no Airflow or no such connection."""
     try:
         done = subprocess.run(
             ["airflow", "connections", "get", connection_id, "--output", "json"],

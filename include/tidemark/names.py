@@ -105,7 +105,7 @@ class TableName:
 
     @classmethod
     def parse(cls, table_id: str) -> TableName:
-        """The reverse of `str()`. Raises ValueError where the text is not an id."""
+        """The reverse of `str()`. Raises ValueError if the text is not an id."""
         schema, dot, name = table_id.partition(".")
         if not (schema and dot and name) or "." in name:
             raise ValueError(f"not a table id: {table_id!r} (expected schema.table)")

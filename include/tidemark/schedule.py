@@ -29,7 +29,7 @@ _DAYS_OF_MONTHS: Final = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
 
 def longest_gap_s(schedule: str | None) -> float | None:
-    """The longest time between two runs, None where it cannot be told (no schedule, a form of another kind).
+    """The longest time between two runs, None if it cannot be told (no schedule, a form of another kind).
 
     Worked out over four years in which the first of January falls on different weekdays.
     """

@@ -54,7 +54,7 @@ class Wait:
         return self._clock() - self._began
 
     def goes_on(self, what: Callable[[], str]) -> bool:
-        """Pause before the next look; False where the time is over, and the caller raises. `what` is asked where
+        """Pause before the next look; False if the time is over, and the caller raises. `what` is asked where
         a line is due: what is waited for, who holds it and until when."""
         left_s = self._limit_s - self.waited_s
         if left_s <= 0:

@@ -35,9 +35,9 @@ def backfill_dag_id(config: PipelineConfig) -> str:
 
 
 def start_wanted(run: Run, *, context: Context) -> str | None:
-    """What stands in the way of starting a backfill, None where nothing is wanted.
+    """What stands in the way of starting a backfill, None if nothing is wanted.
 
-    Raises DagRunTriggerException where one is to be started: the task ends with that, successfully.
+    Raises DagRunTriggerException if one is to be started: the task ends with that, successfully.
     """
     from tidemark.backfill.wanted import wanted
 

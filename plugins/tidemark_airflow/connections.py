@@ -39,7 +39,7 @@ def salt(connection_id: str | None) -> bytes | None:
 
 
 def spark_master(connection_id: str) -> tuple[str, str | None]:
-    """The master and deploy mode that SparkSubmitHook resolves; "yarn" and None where it found no connection."""
+    """The master and deploy mode that SparkSubmitHook resolves; "yarn" and None if it found no connection."""
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
     resolved = SparkSubmitHook(conn_id=connection_id)._connection

@@ -107,7 +107,7 @@ def compare_rows(
     masked: Collection[str] = (),
     most_examples: int = 5,
 ) -> Comparison:
-    """The same for rows of `current` that were read by other means; `fields` are its columns, None where there is none.
+    """The same for rows of `current` that were read by other means; `fields` are its columns, None if there is none.
 
     `rows` is asked for the columns to compare. Times are numbers, microseconds or days since 1970; floats their `repr`;
     arrays tuples; maps sorted pairs.

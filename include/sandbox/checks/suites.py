@@ -69,7 +69,7 @@ def _is_usable(memory: Path) -> bool:
 
 
 def _available(meminfo: Path) -> int:
-    """Bytes of memory that may be used; 0 where the system does not say."""
+    """Bytes of memory that may be used; 0 if the system does not say."""
     lines = meminfo.read_text().splitlines() if meminfo.exists() else []
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), 0)
 

@@ -34,7 +34,7 @@ class AirflowApi:
     _token: str = field(default="", repr=False)
 
     def knows(self, dag_id: str) -> bool:
-        """Whether the DAG is parsed; raises RuntimeError where its file cannot be imported."""
+        """Whether the DAG is parsed; raises RuntimeError if its file cannot be imported."""
         errors = self._call("GET", "/api/v2/importErrors")["import_errors"]
         if errors:
             raise RuntimeError("\n".join(f"{e['filename']}: {e['stack_trace']}" for e in errors))

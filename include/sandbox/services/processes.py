@@ -312,7 +312,7 @@ def stop_airflow(services: Services) -> None:
 
 
 def _started(pid: int) -> float | None:
-    """None where there is no such process, or only what its parent has not yet collected."""
+    """None if there is no such process, or only what its parent has not yet collected."""
     try:
         process = psutil.Process(pid)
         return None if process.status() == psutil.STATUS_ZOMBIE else process.create_time()

@@ -44,7 +44,7 @@ def packages(manager: PackageManager) -> list[str]:
 
 
 def version(home: Path) -> int | None:
-    """The major version of the Java in `home`, from its `release` file or by asking it; None where there is no Java."""
+    """The major version of the Java in `home`, from its `release` file or by asking it; None if there is no Java."""
     program = home / "bin" / "java"
     if not os.access(program, os.X_OK):
         return None

@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def entries_of(lock: str, packages: Sequence[str]) -> str:
-    """Raises StopIteration where the lock does not have one of them."""
+    """Raises StopIteration if the lock does not have one of them."""
     lines = lock.splitlines()
     entries: list[str] = []
     for package in packages:

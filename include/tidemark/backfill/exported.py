@@ -183,7 +183,7 @@ def _start(work: _Work) -> subprocess.Popen[bytes]:
 
 
 def _outcome(process: subprocess.Popen[bytes]) -> ReadResult | TidemarkError | None:
-    """What the process said at its end; None where it was killed or failed in a way that nobody thought of."""
+    """What the process said at its end; None if it was killed or failed in a way that nobody thought of."""
     assert process.stdout is not None
     said = process.stdout.read()
     process.stdout.close()

@@ -124,7 +124,7 @@ def plan(
     reader_wait_s: float = READER_WAIT_S,
     token: Callable[[], str] = lambda: secrets.token_hex(4),
 ) -> list[Backfill]:
-    """The run's open backfills, by table; empty where nothing is wanted.
+    """The run's open backfills, by table; empty if nothing is wanted.
 
     Raises CaptureNotBegun, BackfillTablesUnknown, RowFilterInvalid, BackfillRefused, BackfillIsOpen, BackfillIsRead or
     JoinHorizonBlocked; then nothing was opened but what an earlier try of this run had.
@@ -328,7 +328,7 @@ class _Planner:
     # --- an open backfill ---------------------------------------------------------------------------------------------
 
     def _goes_on(self, wish: _Wish) -> bool:
-        """Whether nothing is to be opened: the table's open backfill is, from now on, this run's. False where there is
+        """Whether nothing is to be opened: the table's open backfill is, from now on, this run's. False if there is
         none, or it is to be replaced. Raises BackfillIsOpen or BackfillIsRead, unless nobody named the table."""
         known = backfills.open_of(self._ledger, wish.table)
         if known is None:
@@ -425,7 +425,7 @@ class _Planner:
     # --- ranges -------------------------------------------------------------------------------------------------------
 
     def _prepare(self, wish: _Wish) -> _Prepared | None:
-        """Everything that the source is asked for one table; None where it is refused and nobody named it."""
+        """Everything that the source is asked for one table; None if it is refused and nobody named it."""
         try:
             return self._look(wish)
         except TidemarkError as refused:

@@ -98,7 +98,7 @@ class _RangeReader:
         self._sizes: dict[str, int] = {}
 
     def next_range(self) -> bool:
-        """Read the next free range to its end, or as far as it goes; False where no range is free."""
+        """Read the next free range to its end, or as far as it goes; False if no range is free."""
         for part in chunks.free_ranges(self._ledger, self._run.run_id, self._run.holder):
             if part.backfill in self.failed:
                 continue
@@ -188,7 +188,7 @@ class _RangeReader:
             part = replace(part, cursor=chunk.upper or part.cursor, next_chunk=part.next_chunk + 1, done=ended)
 
     def _record(self, lease: Lease, chunk: ReadChunk, cursor_before: Key | None, *, done: bool) -> bool:
-        """False where the chunk is not wanted any more. Raises PipelineFileDiffers where it was read by another file
+        """False if the chunk is not wanted any more. Raises PipelineFileDiffers if it was read by another file
         than the one that holds when it is recorded."""
         with self._ledger.transaction():
             pipeline_files.require(self._ledger, self._config.digest)

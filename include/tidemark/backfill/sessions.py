@@ -136,7 +136,7 @@ def filtered(conn: psycopg.Connection[Any], config: PipelineConfig, table: Table
 
 
 def import_snapshot(conn: psycopg.Connection[Any], identifier: str) -> None:
-    """Raises SnapshotUnfit where the session that exported it has ended."""
+    """Raises SnapshotUnfit if the session that exported it has ended."""
     try:
         conn.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(identifier)))
     except (

@@ -98,7 +98,7 @@ class Watermarks:
         self._committed_at: dict[Lsn, str] = {}
 
     def _of(self, message: LogicalMessage) -> Watermark | None:
-        """The pipeline's watermark that the message is, low or high, None where it is something else."""
+        """The pipeline's watermark that the message is, low or high, None if it is something else."""
         if not message.transactional or message.prefix != PREFIX:
             return None
         found = Watermark.parse(message.content)

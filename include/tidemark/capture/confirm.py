@@ -115,7 +115,7 @@ def _advance(
     busy_wait_s: float,
     check_lease: Callable[[], None],
 ) -> None:
-    """Move the slot. Raises SlotBusy where it stays in use."""
+    """Move the slot. Raises SlotBusy if it stays in use."""
 
     def move() -> None:
         with saying(ADVANCE_TIMEOUT_S, lambda: f'the source, which moves the slot "{config.slot}" to {position}'):

@@ -186,7 +186,7 @@ def _open_stream(
     lease: Lease,
     start: ledger_generations.Generation,
 ) -> ReplicationStream:
-    """Start streaming at what is staged. Raises SlotBusy where the slot stays in use."""
+    """Start streaming at what is staged. Raises SlotBusy if the slot stays in use."""
     config = run.config
 
     def start_streaming() -> ReplicationStream:
@@ -210,7 +210,7 @@ def _open_stream(
 
 
 def _reply_lsn(config: PipelineConfig, source_conn: psycopg.Connection[Any], ledger_conn: Ledger) -> Lsn | None:
-    """What status replies carry: the confirmed LSN of the ledger. None where the slot is further already, since some
+    """What status replies carry: the confirmed LSN of the ledger. None if the slot is further already, since some
     versions take an older position at its word and move back."""
     known = ledger_generations.required(ledger_conn).confirmed_lsn
     _, confirmed = slot.usable(source_conn, config.slot)
@@ -455,7 +455,7 @@ class _Draining:
         return fingerprints, changed, tuple(marks)
 
     def _look_again(self, table: str) -> Fingerprint | None:
-        """One table's fingerprint now, None where it is captured no more."""
+        """One table's fingerprint now, None if it is captured no more."""
         here = [t for t in self._look().tables.values() if str(t.table) == table and t.published]
         return catalog.fingerprint(self._source, self._config.publication, here).get(table)
 

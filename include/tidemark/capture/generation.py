@@ -158,7 +158,7 @@ def still_continues(source: psycopg.Connection[Any], generation: Generation) -> 
 def _what_is_gone(
     source: psycopg.Connection[Any], server: Server, slot: SlotState, confirmed_lsn: Lsn, generation: Generation
 ) -> tuple[str, TidemarkError] | None:
-    """Why the slot does not continue the generation, as reason and error; None where it does."""
+    """Why the slot does not continue the generation, as reason and error; None if it does."""
     staged_lsn = generation.staged_lsn
     difference = _other_life(server, generation)
     if difference is None and server.timeline != generation.timeline:

@@ -99,7 +99,7 @@ def _hiding(rule: TableRule, hidden: Hidden) -> TableRule:
 
 
 def require_fit(config: PipelineConfig, table: TableName, names: tuple[str, ...], rows: Rows, known: Guards) -> None:
-    """Raises Withheld where the table's own entry masks or leaves out a column that it does not have."""
+    """Raises Withheld if the table's own entry masks or leaves out a column that it does not have."""
     missing = guards.unfit(config.guarded_by_name(table), str(table), names, rows, known)
     if missing:
         raise Withheld(f"the file masks or leaves out {', '.join(missing)}, which it does not have")

@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 def make_slot(survey: Survey, lease: Lease, conninfo: str) -> bool:
-    """Create the slot, noted as our own before; False where another try of this task just did. Raises SlotUnknown
+    """Create the slot, noted as our own before; False if another try of this task just did. Raises SlotUnknown
     where it was somebody else. `conninfo` leads to the source, as for `create_slot`."""
     named = ownership.thing(survey.source, "slot", survey.config.slot)
     first = belongings.note(survey.ledger, lease, named, "made")
@@ -54,7 +54,7 @@ def make_slot(survey: Survey, lease: Lease, conninfo: str) -> bool:
 
 
 def create_slot(source: psycopg.Connection[Any], config: PipelineConfig, conninfo: str) -> bool:
-    """Create the slot; False where somebody else just did. Raises SlotCreationBlocked, naming the open transactions.
+    """Create the slot; False if somebody else just did. Raises SlotCreationBlocked, naming the open transactions.
     `conninfo` leads to the source too: while the one session waits, another says for whom.
 
     PostgreSQL waits until all transactions that were open have ended; `drain_stall_s` bounds it. A cancelled creation

@@ -76,7 +76,7 @@ class Ingested:
 
 
 def make_plan(run: Run) -> MergePlan | None:
-    """Write a plan for everything staged and not applied; None where there is nothing. See `leased_plan`."""
+    """Write a plan for everything staged and not applied; None if there is nothing. See `leased_plan`."""
     with leased_plan(run) as plan:
         return plan
 

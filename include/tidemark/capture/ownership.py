@@ -81,7 +81,7 @@ def unknown(config: PipelineConfig, source: psycopg.Connection[Any], slot: SlotS
 def usable(
     config: PipelineConfig, source: psycopg.Connection[Any], ledger: Ledger, store: Store
 ) -> tuple[SlotState, Lsn]:
-    """The pipeline's own slot and its confirmed LSN. Raises SlotUnknown where it is somebody else's, or what
+    """The pipeline's own slot and its confirmed LSN. Raises SlotUnknown if it is somebody else's, or what
     `source.slot.usable` raises."""
     try:
         usable_slot = slots.usable(source, config.slot)
@@ -96,7 +96,7 @@ def usable(
 
 
 def refuse_other_reader(config: PipelineConfig, source: psycopg.Connection[Any], *, own: bool) -> None:
-    """Raise SlotBusy where somebody reads the slot. Under our own name, and of our own slot, that is a drain of the
+    """Raise SlotBusy if somebody reads the slot. Under our own name, and of our own slot, that is a drain of the
     pipeline's other DAG, or a dead attempt that the drain ends."""
     user = slot_use.read_user(source, config.slot)
     if user is None or (own and user.application_name == config.application_name[:63]):
@@ -105,7 +105,7 @@ def refuse_other_reader(config: PipelineConfig, source: psycopg.Connection[Any],
 
 
 def require_own_publication(survey: Survey, work: PublicationWork) -> None:
-    """Raises PublicationUnknown where the publication would have to change, and is not this pipeline's."""
+    """Raises PublicationUnknown if the publication would have to change, and is not this pipeline's."""
     if not survey.config.manage_publication or not (work.add or work.drop) or survey.adopt_slot:
         return
     named = thing(survey.source, "publication", survey.config.publication)

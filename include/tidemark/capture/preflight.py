@@ -63,7 +63,7 @@ def preflight(
 
     `adopt_slot`: a person says that slot and publication of the file are this pipeline's, whoever made them.
 
-    `spark_master` is what the Spark hook resolved, None where nobody looked. With `act` false nothing is created,
+    `spark_master` is what the Spark hook resolved, None if nobody looked. With `act` false nothing is created,
     changed or recorded, but the ledger's schema is brought up to date all the same. With `only_new_notes` a note
     that the preflight before this one had too is left out: a schedule's runs are not told the same every five minutes.
     """
@@ -191,7 +191,7 @@ class _Look:
         return followed
 
     def own_slot(self, source: psycopg.Connection[Any], slot: SlotState | None) -> bool | None:
-        """Whether the slot is this pipeline's; None where it does not exist, or the ledger cannot be asked."""
+        """Whether the slot is this pipeline's; None if it does not exist, or the ledger cannot be asked."""
         if slot is None or not self.ledger_ready:
             return None
         with open_ledger(self.about.ledger, self.config.pipeline) as ledger:

@@ -90,7 +90,7 @@ def _learn_what_is_retired(ledger: Ledger, store: Store, lease: Lease, number: i
 
 
 def read_retired(store: Store, pipeline: str, generation: int) -> RetiredFile | None:
-    """How far the generation's staging was cleaned up; None where it never was."""
+    """How far the generation's staging was cleaned up; None if it never was."""
     try:
         return RetiredFile.from_json(store.read(layout.retired_file(pipeline, generation)).decode())
     except FileNotFoundError:
@@ -164,7 +164,7 @@ def _open_again(
     ledger: Ledger, store: Store, lease: Lease, number: int, found: dict[str, BatchManifest]
 ) -> Generation | None:
     """Open a generation that only staging knows: where its clean-up ended, else where its oldest remaining batches
-    begin. What lay below was applied, but for what single tables still kept: those are marked. None where nothing says
+    begin. What lay below was applied, but for what single tables still kept: those are marked. None if nothing says
     how it began."""
     try:
         opening = GenerationFile.from_json(store.read(layout.generation_file(lease.pipeline, number)).decode())

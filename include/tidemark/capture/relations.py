@@ -73,7 +73,7 @@ class Schemas:
         return self._catalog
 
     def schema_for(self, relation: RelationMessage) -> TableSchema | None:
-        """The definition that the changes behind this message follow; None where no rule names the table."""
+        """The definition that the changes behind this message follow; None if no rule names the table."""
         rule = self._rule_for(relation.table)
         self._note_other_name(relation)
         if rule is None:

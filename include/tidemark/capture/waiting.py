@@ -103,7 +103,7 @@ def _at_source(
     server: Server,
     slot: SlotState,
 ) -> str | None:
-    """Why there may be changes above `staged`; None where it is certain that there are none."""
+    """Why there may be changes above `staged`; None if it is certain that there are none."""
     try:
         still_continues(connection, generation)
     except GenerationStale as stale:

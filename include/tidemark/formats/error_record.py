@@ -23,5 +23,5 @@ class ErrorRecord:
 
     @classmethod
     def from_json(cls, raw: dict[str, str]) -> ErrorRecord:
-        """Raises TypeError where it is none."""
+        """Raises TypeError if it is none."""
         return cls(**raw)

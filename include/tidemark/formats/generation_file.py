@@ -37,7 +37,7 @@ class GenerationFile:
 
     @classmethod
     def from_json(cls, text: str) -> GenerationFile:
-        """Raises ValueError where the text is no such file of a known format."""
+        """Raises ValueError if the text is no such file of a known format."""
         try:
             raw = json.loads(text)
             if raw.pop("format") != FORMAT:

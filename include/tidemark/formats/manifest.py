@@ -137,7 +137,7 @@ class TableChanges:
     `counts` maps an operation (insert, update, delete, truncate) to its changes. `unchanged` counts changes with at
     least one unchanged-TOAST column, `moved` changes of the key; both tell the merge which paths it needs. `converted`
     maps a column to the number of values its target type could not hold (R8). `max_xid` is the highest transaction id
-    of the changes, None where there are none: a snapshot whose xmin is above it has seen them all. A batch may touch a
+    of the changes, None if there are none: a snapshot whose xmin is above it has seen them all. A batch may touch a
     table by `claims` alone.
     """
 
@@ -250,7 +250,7 @@ class BatchManifest:
 
     @classmethod
     def from_json(cls, text: str) -> BatchManifest:
-        """Raises ValueError where the text is no manifest of a known format; a half-written file is one such."""
+        """Raises ValueError if the text is no manifest of a known format; a half-written file is one such."""
         try:
             raw = json.loads(text)
             if raw["format"] != FORMAT:

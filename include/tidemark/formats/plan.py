@@ -84,7 +84,7 @@ class PlannedBatch:
 
 @dataclass(frozen=True, slots=True)
 class PlannedTable:
-    """`after`: end of the last touching batch before the plan, None where there is none in this generation.
+    """`after`: end of the last touching batch before the plan, None if there is none in this generation.
 
     `schemas` holds every version that a file of the plan follows, oldest first; the last one is the target's.
     `evidence` are older batches, R1 order, none of which the plan applies: those with changes that a chunk or a sweep

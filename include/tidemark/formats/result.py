@@ -55,10 +55,10 @@ class Holes:
 class TableResult:
     """What the application found or did to one table.
 
-    Positions are `txnVersion`s read back from Delta after the last step, None where the table has none. `rows` counts
+    Positions are `txnVersion`s read back from Delta after the last step, None if the table has none. `rows` counts
     what was appended to history and inserted, updated, deleted in current; `swept` maps a backfill to the rows that its
     sweep removed. `holes` is what current holds of them now, None where this plan cannot have changed it. `error` is
-    None where the table was merged.
+    None if the table was merged.
     """
 
     table: str

@@ -32,7 +32,7 @@ class RetiredFile:
 
     @classmethod
     def from_json(cls, text: str) -> RetiredFile:
-        """Raises ValueError where the text is no such file of a known format."""
+        """Raises ValueError if the text is no such file of a known format."""
         try:
             raw = json.loads(text)
             if raw.pop("format") != FORMAT:

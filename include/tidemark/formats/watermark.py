@@ -36,7 +36,7 @@ class Watermark:
 
     @classmethod
     def parse(cls, content: bytes) -> Watermark | None:
-        """None where the content is no watermark: another kind of message, one of another version, or anything else."""
+        """None if the content is no watermark: another kind of message, one of another version, or anything else."""
         if len(content) > LONGEST_BYTES:
             return None
         try:

@@ -221,7 +221,7 @@ def add_ranges(ledger: Ledger, backfill: str, ranges: Iterable[NewRange]) -> Non
 
 
 def adopt(ledger: Ledger, backfill: str, run_id: str) -> bool:
-    """Let another DAG run read on. False where the backfill is not open any more."""
+    """Let another DAG run read on. False if the backfill is not open any more."""
     return (
         ledger.execute(
             "UPDATE tidemark.backfills SET run_id = %s, active_at = clock_timestamp() "
@@ -233,7 +233,7 @@ def adopt(ledger: Ledger, backfill: str, run_id: str) -> bool:
 
 
 def touch(ledger: Ledger, backfill: str) -> bool:
-    """Note that somebody works on the backfill now. False where it is not open any more."""
+    """Note that somebody works on the backfill now. False if it is not open any more."""
     return (
         ledger.execute(
             "UPDATE tidemark.backfills SET active_at = clock_timestamp() "
@@ -246,7 +246,7 @@ def touch(ledger: Ledger, backfill: str) -> bool:
 
 def close(ledger: Ledger, backfill: str, reason: str) -> bool:
     """End the backfill before it was applied: no batch staged from now on claims anything of it; what was claimed is
-    merged. `reason` is a sentence for people. False where it is not open any more."""
+    merged. `reason` is a sentence for people. False if it is not open any more."""
     with ledger.transaction():
         return _end(ledger, backfill, state="closed", reason=reason, complete_lsn=None)
 

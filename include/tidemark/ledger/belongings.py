@@ -49,7 +49,7 @@ def is_own(ledger: Ledger, thing: Belonging) -> bool:
 
 
 def note(ledger: Ledger, lease: Lease, thing: Belonging, origin: Origin) -> bool:
-    """Write it down, before it is made or taken. False where it was there already. Needs the lease `slot`."""
+    """Write it down, before it is made or taken. False if it was there already. Needs the lease `slot`."""
     with ledger.transaction():
         lease.check(ledger, SLOT)
         ledger.execute(

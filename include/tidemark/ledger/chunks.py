@@ -167,7 +167,7 @@ def _ranges(ledger: Ledger, rest: str, values: dict[str, Any]) -> list[Range]:
 
 
 def being_read(ledger: Ledger, backfill: str) -> tuple[str, datetime] | None:
-    """Who has a live lease of one of the backfill's ranges, and until when, the last of them; None where nobody has."""
+    """Who has a live lease of one of the backfill's ranges, and until when, the last of them; None if nobody has."""
     row = ledger.execute(
         "SELECT holder, expires_at FROM tidemark.leases WHERE pipeline = %s AND starts_with(name, %s) "
         "AND expires_at >= clock_timestamp() ORDER BY expires_at DESC LIMIT 1",
@@ -492,7 +492,7 @@ class Filled:
 @dataclass(frozen=True, slots=True)
 class Progress:
     """How far a backfill is: `chunks` and `rows` read, `claimed` and `applied` chunks of them; `rate_rows_s` is that
-    of the last minutes, or since the last retry in them; None where nothing was read in them."""
+    of the last minutes, or since the last retry in them; None if nothing was read in them."""
 
     backfill: str
     table: str
@@ -511,7 +511,7 @@ class Progress:
 
     @property
     def left_s(self) -> float | None:
-        """How long the rest takes at this rate, if the estimate holds; None where there is no telling."""
+        """How long the rest takes at this rate, if the estimate holds; None if there is no telling."""
         if self.ranges_done == self.ranges:
             return 0.0
         if not self.rate_rows_s:

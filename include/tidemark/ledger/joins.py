@@ -79,7 +79,7 @@ def forget(ledger: Ledger, table: str) -> None:
 
 def begin_anew(ledger: Ledger, table: str) -> bool:
     """Un-park a table whose Delta tables are gone: what is staged of it by now is never merged, and a backfill brings
-    the rows. False where it is not parked.
+    the rows. False if it is not parked.
 
     Its join is judged anew by the next preflight, so that the backfill's snapshots see whatever is passed over here.
     """

@@ -29,7 +29,7 @@ def holds(ledger: Ledger, digest: str) -> bool:
 
 
 def require(ledger: Ledger, digest: str) -> None:
-    """Raises PipelineFileDiffers where another digest holds. Within a transaction it holds until that ends. A ledger in
+    """Raises PipelineFileDiffers if another digest holds. Within a transaction it holds until that ends. A ledger in
     which no preflight noted any yet, as behind an upgrade, lets pass."""
     # A row that every note locks, and that stays: the digest's own is another one behind a note that was waited for.
     ledger.execute("SELECT 1 FROM tidemark.pipelines WHERE pipeline = %s FOR SHARE", (ledger.pipeline,))
@@ -39,7 +39,7 @@ def require(ledger: Ledger, digest: str) -> None:
 
 
 def refuse_superseded(ledger: Ledger, digest: str, settle_s: float) -> None:
-    """Raises PipelineFileSuperseded where another digest took this one's place less than `settle_s` seconds ago."""
+    """Raises PipelineFileSuperseded if another digest took this one's place less than `settle_s` seconds ago."""
     row = ledger.execute(
         """
         SELECT superseded_at, superseded_at + make_interval(secs => %(settle_s)s) FROM tidemark.pipeline_files

@@ -476,7 +476,7 @@ def plans_removed(ledger: Ledger, names: Sequence[str]) -> None:
 
 
 def learn(ledger: Ledger, lease: Lease, file: RetiredFile, is_gone: Callable[[list[str]], bool]) -> bool:
-    """Take over what retired.json says and the ledger, which was restored from before, does not know. False where it
+    """Take over what retired.json says and the ledger, which was restored from before, does not know. False if it
     knows. Needs the lease `slot`; `is_gone` says whether a batch's files, by their paths, are gone.
 
     What is retired was applied, so positions rise. Open backfills are closed: since then they may have ended, and what

@@ -26,7 +26,7 @@ _COLUMN: Final[dict[Machine, str]] = {
 def step(ledger: Ledger, machine: Machine, event: str, tables: Collection[str]) -> Iterator[None]:
     """The block does to these tables what the event means, in one transaction with the checks before and after it.
 
-    Raises TableLifeBroken where the event does not fit the state of one of them, or the block left it in another state
+    Raises TableLifeBroken if the event does not fit the state of one of them, or the block left it in another state
     than the event leads to; then nothing of it is done. `merge` and `target` have no state for a table without a row:
     LookupError.
     """

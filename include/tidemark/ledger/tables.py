@@ -86,7 +86,7 @@ def all_of(ledger: Ledger) -> list[TableRow]:
 
 
 def one(ledger: Ledger, table: str) -> TableRow | None:
-    """The table's row, None where it was never captured."""
+    """The table's row, None if it was never captured."""
     with ledger.connection.cursor(row_factory=kwargs_row(_row)) as cursor:
         query = f'SELECT {_COLUMNS} FROM tidemark.tables WHERE pipeline = %s AND "table" = %s'
         return cursor.execute(query.encode(), (ledger.pipeline, table)).fetchone()
@@ -159,7 +159,7 @@ def _merge_state(ledger: Ledger, table: str) -> str | None:
 
 
 def unpark(ledger: Ledger, table: str) -> bool:
-    """Let the next run apply all of the table's batches in order. False where the table is not parked or not known."""
+    """Let the next run apply all of the table's batches in order. False if the table is not parked or not known."""
     with ledger.transaction():
         if _merge_state(ledger, table) not in (table_life.PARKED, table_life.RETRIED):
             return False
@@ -200,7 +200,7 @@ def failed(ledger: Ledger, table: str, error: ErrorRecord, *, park_after: int) -
 
 def succeeded(ledger: Ledger, merged: Mapping[str, Holes | None]) -> None:
     """Record that these tables were merged: the counter of each is 0 again, a park that came from RETRY errors ends.
-    With each is what its target holds of holes now, None where the merge says nothing of it."""
+    With each is what its target holds of holes now, None if the merge says nothing of it."""
     with ledger.transaction():
         with table_lives.step(ledger, "merge", "merge", merged):
             rows = ledger.execute(

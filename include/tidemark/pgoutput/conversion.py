@@ -27,7 +27,7 @@ PADDING: Final = bytes(8)
 
 
 def require_salt(schema: TableSchema, salt: bytes | None) -> None:
-    """Raises MaskWithoutSalt where a column needs a salt and there is none."""
+    """Raises MaskWithoutSalt if a column needs a salt and there is none."""
     masked = [c.name for c in schema.columns if c.mask == "sha256"]
     if masked and salt is None:
         raise MaskWithoutSalt(table=schema.table, columns=", ".join(masked))

@@ -36,7 +36,7 @@ _TRAILER: Final = b"\xff\xff"
 class RowBlock:
     """`rows` follow `chunk_schema`; `converted` counts per column the values whose text is kept in `_text` (R8).
     `key_unfit` names the key columns with a value that their target type cannot hold. `last_key` is the last row's
-    key, as PostgreSQL's texts; None where the table has none, or the block no row."""
+    key, as PostgreSQL's texts; None if the table has none, or the block no row."""
 
     rows: pa.RecordBatch
     converted: dict[str, int]

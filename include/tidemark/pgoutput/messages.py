@@ -65,7 +65,7 @@ class RelationMessage:
 
 @dataclass(frozen=True, slots=True)
 class LogicalMessage:
-    """`pg_logical_emit_message`; `commit_lsn` and `xid` are those of its transaction, None where it is not
+    """`pg_logical_emit_message`; `commit_lsn` and `xid` are those of its transaction, None if it is not
     transactional. Prefix and content are any login's words: a byte of the prefix that is not UTF-8 is replaced."""
 
     prefix: str
@@ -149,7 +149,7 @@ def check_origin(message: bytes) -> None:
 
 
 class _Reader:
-    """Consumes one message behind its kind byte; every method raises MalformedMessage where the bytes run out."""
+    """Consumes one message behind its kind byte; every method raises MalformedMessage if the bytes run out."""
 
     __slots__ = ("_at", "_kind", "_message")
 

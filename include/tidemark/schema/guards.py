@@ -111,7 +111,7 @@ def unfit(required: Iterable[str], table: str, names: Iterable[str], rows: Rows,
 
 def resolve(rule: Rule, table: str, names: Iterable[str], before: Rows | None, after: Rows, known: Guards) -> Hidden:
     """What becomes of the columns of a RELATION message of `table`. `before` is a look that had not seen the change's
-    transaction, None where there is none: then the names of `after` are taken for those of the change. `known` are the
+    transaction, None if there is none: then the names of `after` are taken for those of the change. `known` are the
     guards once `after` is bound."""
     names = tuple(names)
     earlier = after if before is None else before

@@ -108,7 +108,7 @@ TRANSITIONS: Final[Mapping[Machine, Mapping[str, Mapping[str, str]]]] = {
 
 
 def after(machine: Machine, event: str, state: str) -> str | None:
-    """The state that the event leads to from this one; None where it must not happen there."""
+    """The state that the event leads to from this one; None if it must not happen there."""
     return TRANSITIONS[machine][event].get(state)
 
 

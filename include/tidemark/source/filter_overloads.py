@@ -26,7 +26,7 @@ class Overloads:
     catalogue: Catalogue
 
     def chosen(self, candidates: list[Routine], types: list[int], *, assume_same: bool = False) -> Routine | None:
-        """The candidate for the types, under "unknown" for a quoted literal; None where there is none or no single one.
+        """The candidate for the types, under "unknown" for a quoted literal; None if there is none or no single one.
 
         `assume_same` is the rule of binary operators: an unknown side is first taken to be of the other side's type.
         """
@@ -144,7 +144,7 @@ class Overloads:
         return base.element or None
 
     def _of_element(self, element: int, shape: str, types: list[int]) -> int:
-        """The reverse; a range is that of an argument, since several may have one subtype. 0 where there is none."""
+        """The reverse; a range is that of an argument, since several may have one subtype. 0 if there is none."""
         if shape in ("element", "enum"):
             return element
         if shape == "array":

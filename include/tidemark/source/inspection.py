@@ -40,7 +40,7 @@ Entry = tuple[TableName, str]
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """`slot_wal_keep_bytes` and `idle_slot_timeout_s` are None where the server sets no limit. Every login may write
+    """`slot_wal_keep_bytes` and `idle_slot_timeout_s` are None if the server sets no limit. Every login may write
     logical messages (`anybody_writes_messages`) unless somebody revoked it."""
 
     version: int
@@ -227,7 +227,7 @@ def _limit_findings(facts: ServerFacts, config: PipelineConfig) -> Iterator[Find
 
 
 def _synchronous_name(setting: str, application_name: str) -> str | None:
-    """What in the list fits our own connections: "*", or the name itself; None where nothing does."""
+    """What in the list fits our own connections: "*", or the name itself; None if nothing does."""
     inner = re.sub(r"^\s*(?:(?:FIRST|ANY)\s+)?\d+\s*\(|\)\s*$", "", setting, flags=re.IGNORECASE)
     for part in re.findall(r'"(?:[^"]|"")*"|[^,\s]+', inner):
         name = part[1:-1].replace('""', '"') if part.startswith('"') else part

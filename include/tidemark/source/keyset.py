@@ -45,7 +45,7 @@ _TRIED_ROWS: Final = 1000
 class KeyColumn:
     """One column of a key index. `type` and `collation` are SQL, `operators` maps "<", "<=", "=", ">=", ">" to the
     operator class's own operators, by their strategy numbers. `collation_version` is that of the library the server
-    runs with, None where it tells none."""
+    runs with, None if it tells none."""
 
     name: str
     type: str
@@ -90,7 +90,7 @@ class KeyColumn:
 @dataclass(frozen=True, slots=True)
 class TableToRead:
     """What of a table is captured, as SQL: `conditions` are the publication's row filter and the backfill's own. `key`
-    is empty where the table has none."""
+    is empty if the table has none."""
 
     table: TableName
     partitioned: bool

@@ -297,7 +297,7 @@ _COLUMNS: Final = """
 
 
 def read(connection: psycopg.Connection[Any], name: str) -> Publication | None:
-    """The publication as it is now, None where there is none of this name."""
+    """The publication as it is now, None if there is none of this name."""
     generated = "p.pubgencols = 's'" if connection.info.server_version >= 180000 else "false"
     becomes = may_become(connection, "p.pubowner").as_string(None)
     row = connection.execute(

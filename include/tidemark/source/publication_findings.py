@@ -30,7 +30,7 @@ from tidemark.source.slot import SlotState
 
 @dataclass(frozen=True, slots=True)
 class PublicationWork:
-    """What preflight has to do so that the publication is what the file says; all empty where it is. `unpublished` are
+    """What preflight has to do so that the publication is what the file says; all empty if it is. `unpublished` are
     tables that only somebody else can add: their owner, or the publication's."""
 
     create: tuple[TableName, ...] = ()
@@ -101,7 +101,7 @@ def work_findings(
     slot: SlotState | None,
 ) -> Iterator[Finding]:
     """What keeps the work from being done: a publication that is missing, and rights that are. `slot` is the
-    pipeline's own; None where there is none, or it is somebody else's."""
+    pipeline's own; None if there is none, or it is somebody else's."""
     if publication is None:
         yield from _missing_publication(config, work, facts, slot)
     else:

@@ -196,7 +196,7 @@ class _Writer:
         return _Typed(self._cast_sql(typed.sql, base), base)
 
     def _coerced(self, typed: _Typed, target: int) -> sql.Composable:
-        """As PostgreSQL would convert it by itself, but said. Raises FilterRefused where that is not immutable."""
+        """As PostgreSQL would convert it by itself, but said. Raises FilterRefused if that is not immutable."""
         if typed.literal is not None:
             return self._literal(typed.literal, target)
         plain = self._as_base(typed)

@@ -85,7 +85,7 @@ def read_server(connection: psycopg.Connection[Any]) -> Server:
 
 
 def read_slot(connection: psycopg.Connection[Any], name: str) -> SlotState | None:
-    """The slot as it stands now; None where there is none of this name."""
+    """The slot as it stands now; None if there is none of this name."""
     row = connection.execute(
         """
         SELECT to_jsonb(s),
@@ -151,13 +151,13 @@ def usable(connection: psycopg.Connection[Any], name: str) -> tuple[SlotState, L
 
 
 def retained_bytes(connection: psycopg.Connection[Any], name: str) -> int:
-    """WAL that the source keeps because of the slot; 0 where there is no slot."""
+    """WAL that the source keeps because of the slot; 0 if there is no slot."""
     slot = read_slot(connection, name)
     return 0 if slot is None else slot.retained_bytes
 
 
 def timeline_left(connection: psycopg.Connection[Any], timeline: int, earlier: int) -> Lsn | None:
-    """Where the history of `timeline` leaves the earlier one; None where the earlier one is no part of it.
+    """Where the history of `timeline` leaves the earlier one; None if the earlier one is no part of it.
 
     Asked over a walsender of its own, as only the replication protocol's TIMELINE_HISTORY shows it to any role that
     may replicate. Each line of the file reads: timeline, tab, LSN at which the next one began, tab, reason.

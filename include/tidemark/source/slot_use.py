@@ -40,7 +40,7 @@ class SlotUser:
 
 
 def read_user(connection: psycopg.Connection[Any], name: str) -> SlotUser | None:
-    """Who reads the slot now; None where nobody does. A name that this role may not see is empty."""
+    """Who reads the slot now; None if nobody does. A name that this role may not see is empty."""
     row = connection.execute(
         "SELECT s.active_pid, coalesce(a.application_name, '') FROM pg_replication_slots s "
         "LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid "

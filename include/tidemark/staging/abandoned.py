@@ -22,7 +22,7 @@ class Attempt(NamedTuple):
 
 
 def read_name(folder: str) -> Attempt | None:
-    """None where the name is not that of a batch folder; such a folder is nobody's to remove."""
+    """None if the name is not that of a batch folder; such a folder is nobody's to remove."""
     start, dash, attempt = folder.partition("-")
     if not dash or not attempt or len(start) != 16:
         return None

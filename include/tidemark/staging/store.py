@@ -41,7 +41,7 @@ class Files(Protocol):
         """In bytes. Raises FileNotFoundError."""
 
     def list(self, target: str) -> list[str]:
-        """The names directly below a folder as they are now, in any order; empty where there is no such folder."""
+        """The names directly below a folder as they are now, in any order; empty if there is no such folder."""
 
     def delete(self, target: str) -> None:
         """A file, or a folder with all it holds; nothing happens where there is none."""
@@ -111,7 +111,7 @@ class Store:
         return self._files.size(self.uri(path))
 
     def list(self, folder: str, at_or_above: str = "") -> list[str]:
-        """The names directly below a folder, sorted, from a name on; empty where the folder does not exist."""
+        """The names directly below a folder, sorted, from a name on; empty if the folder does not exist."""
         return sorted({name for name in self._files.list(self.uri(folder)) if name >= at_or_above})
 
     def delete(self, path: str) -> None:

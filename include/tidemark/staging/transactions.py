@@ -86,7 +86,7 @@ class TransactionIndex:
             self._flush()
 
     def finish(self) -> StagedFile | None:
-        """End the file and make it durable; None where the batch touched no captured table."""
+        """End the file and make it durable; None if the batch touched no captured table."""
         if not self.touched and self._file is None:
             return None
         self._flush()

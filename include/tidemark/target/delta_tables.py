@@ -128,7 +128,7 @@ class PinnedTable:
         return int(checksum.get().tableSizeBytes()) if checksum.isDefined() else None
 
     def position(self, application: str) -> Lsn | None:
-        """The end LSN of the last batch applied under this application id, None where there is none.
+        """The end LSN of the last batch applied under this application id, None if there is none.
 
         Taken from the version's checksum file, which every commit writes with all transactions in it; where that is
         missing, from the whole log, which costs a Spark job or two.
@@ -247,7 +247,7 @@ def create(spark: SparkSession, table: PinnedTable, schema: StructType, properti
 
 
 def _refuse_what_is_not_ours(spark: SparkSession, table: PinnedTable) -> None:
-    """Raises LocationTaken where files lie beside a log without a version: they are somebody's own, and the next VACUUM
+    """Raises LocationTaken if files lie beside a log without a version: they are somebody's own, and the next VACUUM
     would remove them. Delta leaves names alone that begin with "_" or ".".
     """
     folder = java_class(spark, "org.apache.hadoop.fs.Path")(table.path)

@@ -143,7 +143,7 @@ def fill_unchanged(
 ) -> Transform:
     """Put a value where `_unchanged` says that none was sent; the mark stays. Sets HOLES.
 
-    `unchanged` are the columns that occur in the mask; `target` is the pinned version of current, None where there is
+    `unchanged` are the columns that occur in the mask; `target` is the pinned version of current, None if there is
     none. `moved` says that a change of the key has unchanged values too, `truncated` that the plan holds a truncate:
     a life above it that no insert began has no base in the target.
 

@@ -332,7 +332,7 @@ class TableMerge:
         )
 
     def _holes(self) -> Holes | None:
-        """The rows of current that lack a value; None where nothing of it can have changed."""
+        """The rows of current that lack a value; None if nothing of it can have changed."""
         if not self.schema.key or not (self.new_holes or self.planned.had_holes):
             return None
         return delta_tables.count_holes(self.session, self.current_path, self.schema.key, MAX_HOLE_KEYS)

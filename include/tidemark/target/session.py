@@ -72,7 +72,7 @@ DEFAULT_SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
 def start(name: str, settings: Mapping[str, str] | None = None) -> SparkSession:
     """The application's session. What spark-submit was given wins over the defaults here, `settings` over both.
 
-    Raises DeltaMissing where Spark has no Delta Lake.
+    Raises DeltaMissing if Spark has no Delta Lake.
     """
     # Executors and driver run the same interpreter; without this Spark takes whatever `python3` is on the path.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

@@ -53,7 +53,7 @@ _W, _W_AT, _LOW, _IS_ABOVE = "__tidemark_w", "__tidemark_w_at", "__tidemark_low"
 
 @dataclass(frozen=True, slots=True)
 class NumberedClaim:
-    """A claim with its number in the plan; `above` is False where the plan's last truncate came after its snapshot,
+    """A claim with its number in the plan; `above` is False if the plan's last truncate came after its snapshot,
     so that the truncate removes its rows too."""
 
     number: int
