@@ -346,8 +346,8 @@ def main() -> None:
         ) as server,
     ):
         for tables in arguments.tables:
-            ends = [new_database(server, f"{name}_{tables}") for name in ("source", "ledger")]
-            pipeline = Pipeline(*ends, Path(temporary) / f"lake_{tables}", tables, arguments.changed)
+            source, ledger = (new_database(server, f"{name}_{tables}") for name in ("source", "ledger"))
+            pipeline = Pipeline(source, ledger, Path(temporary) / f"lake_{tables}", tables, arguments.changed)
             pipeline.run(Meter())
             cases = {"fresh": repeat(pipeline, arguments.repeat)}
             began = time.perf_counter()

@@ -16,9 +16,11 @@ its backfill, not the others' (R6).
 from __future__ import annotations
 
 import logging
+import math
+import time
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import psycopg
 
@@ -52,6 +54,9 @@ from tidemark.staging.store import Store
 from tidemark.wording import counted, duration
 
 log = logging.getLogger(__name__)
+
+# How often a reader says how far its backfill is: that takes a look at all of its chunks.
+PROGRESS_S: Final = 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +101,7 @@ class _RangeReader:
         self._ledger = ledger
         self._store = Store(run.config.lake)
         self._sizes: dict[str, int] = {}
+        self._told_at = -math.inf
 
     def next_range(self) -> bool:
         """Read the next free range to its end, or as far as it goes; False if no range is free."""
@@ -202,6 +208,9 @@ class _RangeReader:
             )
         size = f"{counted(chunk.rows, 'row')} in {duration(chunk.seconds)}"
         log.info("Chunk %s of %s: %s", chunk.chunk, backfill.table, size)
+        if time.monotonic() - self._told_at < PROGRESS_S:
+            return
+        self._told_at = time.monotonic()
         for progress in chunks.progress(self._ledger, self._run.run_id):
             if progress.backfill == backfill.backfill:
                 log.info("%s", progress)

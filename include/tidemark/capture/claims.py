@@ -74,10 +74,13 @@ class Claims:
 
 def emit_again(source: psycopg.Connection[Any], ledger: Ledger, generation: int) -> int:
     """Write a high watermark for every unclaimed chunk that the ledger has, in one transaction; how many."""
-    waiting = chunks.unclaimed(ledger)
+    waiting = chunks.unclaimed_ids(ledger)
     wal_messages.emit_all(
         source,
-        [Watermark("high", ledger.pipeline, generation, c.backfill, c.table, c.chunk, c.attempt) for c in waiting],
+        [
+            Watermark("high", ledger.pipeline, generation, backfill, table, chunk, attempt)
+            for (backfill, chunk, attempt), table in waiting.items()
+        ],
     )
     return len(waiting)
 
@@ -216,9 +219,7 @@ def _sweeps(ledger: Ledger, claims: Mapping[str, list[Claim]]) -> dict[str, tupl
             known = backfills.one(ledger, backfill)
             if known is None or not known.sweeps or not chunks.all_read(ledger, backfill):
                 continue
-            read = chunks.of_backfill(ledger, backfill)
-            left = {(c.backfill, c.chunk, c.attempt) for c in read if c.claimed_lsn is None and c.rejected is None}
-            valid = sum(chunk.rejected is None for chunk in read)
+            valid, left = chunks.left_of(ledger, backfill)
             if left <= ours:
                 found[table] = (
                     *found.get(table, ()),

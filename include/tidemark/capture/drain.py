@@ -130,7 +130,7 @@ def _of_run(ledger: Ledger, run_id: str) -> DrainResult:
 
 
 def _is_done(ledger: Ledger, done: DrainResult) -> bool:
-    return done.reached_target and not chunks.unclaimed(ledger)
+    return done.reached_target and not chunks.unclaimed_ids(ledger)
 
 
 # --- before the stream ------------------------------------------------------------------------------------------------
@@ -248,7 +248,7 @@ class _Draining:
         self._schemas = Schemas(
             self._rule,
             self._look,
-            lambda t: schema_versions.streamed(ledger_conn, t),
+            schema_versions.Streamed(ledger_conn),
             lambda t: schema_versions.ahead(ledger_conn, t),
             lambda t: schema_versions.merged(ledger_conn, t),
             self._guarding.place,

@@ -88,12 +88,13 @@ class Schemas:
         ):
             self._catalog = self._look()
         latest = self._latest_of(relation.table)
-        ahead = self._ahead_of(relation.table, latest)
+        ahead = [] if latest is not None else self._ahead_of(relation.table, latest)
         shape, unfit = define(relation, rule, self._catalog, latest or (ahead[-1] if ahead else None))
         differences = [Difference(Verdict.PARK, reason) for reason in unfit]
         if latest is not None and latest.same_shape(shape):
             found = replace(latest, relation_oid=shape.relation_oid)
         else:
+            ahead = self._ahead_of(relation.table, latest)
             found = replace(shape, version=_number(shape, latest, ahead))
             differences += self._since_merged(found, _since(latest, ahead, found))
         if marks := marks_of(found.table, differences):
@@ -140,7 +141,8 @@ class Schemas:
         return self._latest[table]
 
     def _ahead_of(self, table: TableName, latest: TableSchema | None) -> list[TableSchema]:
-        """Asked anew at every RELATION message, which are few: readers come and go beside the drain."""
+        """Asked anew at every RELATION message with a new shape, which are few: readers come and go beside the
+        drain."""
         return [v for v in self._ahead(str(table)) if latest is None or v.version > latest.version]
 
 

@@ -84,10 +84,10 @@ def _in_ledger(book: Ledger, config: PipelineConfig, generation: Generation, now
     if counts:
         number = sum(counts.values())
         return f"{counted(number, 'batch')} {plural(number, 'is')} not applied to {listed(counts)}"
-    unclaimed = chunks.unclaimed(book)
+    unclaimed = chunks.unclaimed_ids(book)
     if unclaimed:
         number = len(unclaimed)
-        of = listed(sorted({chunk.table for chunk in unclaimed}))
+        of = listed(sorted(set(unclaimed.values())))
         return f"{counted(number, 'chunk')} of {of} {plural(number, 'is')} not claimed"
     if generation.heartbeat_at is None:
         return "nothing was staged yet: this is the first run"

@@ -280,17 +280,40 @@ def _move_cursor(ledger: Ledger, chunk: ReadChunk, cursor_before: Key | None, do
 # --- claiming ---------------------------------------------------------------------------------------------------------
 
 
+_UNCLAIMED: Final = """
+  JOIN tidemark.backfills b USING (pipeline, backfill)
+ WHERE c.pipeline = %(pipeline)s AND c.claimed_lsn IS NULL AND c.rejected IS NULL AND b.state = 'open'
+   AND c.generation = (SELECT max(number) FROM tidemark.generations WHERE pipeline = %(pipeline)s)
+"""
+
+
 def unclaimed(ledger: Ledger) -> list[ReadChunk]:
     """The chunks that no batch has claimed, of the backfills that are open in the open generation."""
-    return _chunks(
-        ledger,
-        """
-          JOIN tidemark.backfills b USING (pipeline, backfill)
-         WHERE c.pipeline = %(pipeline)s AND c.claimed_lsn IS NULL AND c.rejected IS NULL AND b.state = 'open'
-           AND c.generation = (SELECT max(number) FROM tidemark.generations WHERE pipeline = %(pipeline)s)
-        """,
+    return _chunks(ledger, _UNCLAIMED, {"pipeline": ledger.pipeline})
+
+
+def unclaimed_ids(ledger: Ledger) -> dict[ChunkId, str]:
+    """Which those are, in the order they were read, each with its table."""
+    rows = ledger.execute(
+        f"""SELECT c.backfill, c.chunk, c.attempt::text, c."table" FROM tidemark.chunks c {_UNCLAIMED}
+            ORDER BY c.read_at, c.backfill, c.chunk""".encode(),
         {"pipeline": ledger.pipeline},
     )
+    return {(backfill, chunk, attempt): table for backfill, chunk, attempt, table in rows}
+
+
+def left_of(ledger: Ledger, backfill: str) -> tuple[int, set[ChunkId]]:
+    """How many chunks of the backfill were read and not rejected, and which of them no batch has claimed."""
+    row = ledger.execute(
+        """
+        SELECT count(*), coalesce(array_agg(array[chunk, attempt::text]) FILTER (WHERE claimed_lsn IS NULL), '{}')
+          FROM tidemark.chunks WHERE pipeline = %s AND backfill = %s AND rejected IS NULL
+        """,
+        (ledger.pipeline, backfill),
+    ).fetchone()
+    assert row is not None
+    count, left = row
+    return count, {(backfill, chunk, attempt) for chunk, attempt in left}
 
 
 @dataclass(frozen=True, slots=True)

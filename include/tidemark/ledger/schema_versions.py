@@ -8,12 +8,16 @@ last streamed one, never with what a reader saw: a column that only the catalogu
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from psycopg.types.json import Jsonb
 
 from tidemark.ledger import generations, tables
 from tidemark.ledger.connection import Ledger
 from tidemark.schema.table import TableSchema
+
+# Tables of which a drain asks one by one.
+FEW: Final = 8
 
 
 def adopt(ledger: Ledger, schema: TableSchema) -> TableSchema:
@@ -51,6 +55,24 @@ def adopt(ledger: Ledger, schema: TableSchema) -> TableSchema:
 def streamed(ledger: Ledger, table: str) -> list[TableSchema]:
     """The versions that registered batches hold changes of, oldest first."""
     return _versions(ledger, "streamed", table)
+
+
+class Streamed:
+    """What `streamed` says of one table after another, for a drain, which alone streams: where it asks of many tables,
+    they are read all at once."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._asked = 0
+        self._all: dict[str, list[TableSchema]] | None = None
+
+    def __call__(self, table: str) -> list[TableSchema]:
+        self._asked += 1
+        if self._all is None and self._asked <= FEW:
+            return streamed(self._ledger, table)
+        if self._all is None:
+            self._all = tables.versions_of(self._ledger, None, only_streamed=True)
+        return self._all.get(table, [])
 
 
 def ahead(ledger: Ledger, table: str) -> list[TableSchema]:

@@ -328,12 +328,15 @@ def with_holes(ledger: Ledger) -> set[str]:
     return {table for (table,) in ledger.execute(query, (ledger.pipeline,))}
 
 
-def versions_of(ledger: Ledger, names: Iterable[str]) -> dict[str, list[TableSchema]]:
-    """The schema versions of these tables, oldest first; without those that have none."""
+def versions_of(
+    ledger: Ledger, names: Iterable[str] | None, *, only_streamed: bool = False
+) -> dict[str, list[TableSchema]]:
+    """The schema versions of these tables (None: all), oldest first; without those that have none."""
+    wanted = None if names is None else sorted(names)
     rows = ledger.execute(
-        'SELECT "table", definition FROM tidemark.schema_versions '
-        'WHERE pipeline = %s AND "table" = ANY(%s) ORDER BY "table", version',
-        (ledger.pipeline, sorted(names)),
+        'SELECT "table", definition FROM tidemark.schema_versions WHERE pipeline = %s '
+        'AND (%s::text[] IS NULL OR "table" = ANY(%s)) AND (streamed OR NOT %s) ORDER BY "table", version',
+        (ledger.pipeline, wanted, wanted, only_streamed),
     )
     found: dict[str, list[TableSchema]] = {}
     for table, definition in rows:
