@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark.model import Change, Row
@@ -27,6 +28,9 @@ from tidemark.schema.table import Column, Identity, TableSchema
 from tidemark.target.merge import apply_plan
 
 PIPELINE = "shop"
+
+# Of tests that hold for both ways of folding few changes, see the fixture `way`.
+both_ways = pytest.mark.parametrize("way", ["spark", "driver"], indirect=True)
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 

@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
-from tests.spark.lake import TEXTS, Lake, StagedTable, table_schema
+from tests.spark.lake import TEXTS, Lake, StagedTable, both_ways, table_schema
 from tests.spark.model import Change, Key, Row, apply, random_changes
 from tests.support.thorough import thorough
 from tidemark import failpoints
 from tidemark.target import changes as target_changes
+
+pytestmark = both_ways
 
 SEEDS = range(3)
 PLANS = 3

@@ -14,11 +14,13 @@ from typing import Any
 
 import pytest
 
-from tests.spark.lake import TEXTS, Lake, StagedTable, table_schema, with_columns
+from tests.spark.lake import TEXTS, Lake, StagedTable, both_ways, table_schema, with_columns
 from tests.spark.model import Change, Row, apply
 from tests.spark.test_values import BAG, ONE, delete, insert, move, row, update
 from tidemark.target import changes as target_changes
 from tidemark.target import delta_tables, merge
+
+pytestmark = both_ways
 
 # Batches 0 to 3. Each touches what the one before it left, so that one applied twice or out of order shows.
 KEYED: list[list[Change]] = [

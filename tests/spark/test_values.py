@@ -8,7 +8,7 @@ written out.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from decimal import Decimal
@@ -23,6 +23,7 @@ from tests.spark.model import Change, Key, Row, apply
 from tidemark.formats.result import Holes, TableResult
 from tidemark.schema.table import TableSchema
 from tidemark.target import changes as target_changes
+from tidemark.target import few_changes
 
 UTC = ZoneInfo("UTC")  # as Arrow gives it back
 
@@ -250,9 +251,18 @@ class Merged:
         return [r for r in rows if r["id"] // SPAN == SHARING.index(trap.name)]
 
 
-@pytest.fixture(scope="module")
-def merged(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Merged:
-    """All traps, by two plans of one lake."""
+@pytest.fixture(scope="module", params=["spark", "driver"])
+def merged(
+    request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Merged]:
+    """All traps, by two plans of one lake; by Spark, and as far as the driver folds few changes, by the driver."""
+    with pytest.MonkeyPatch.context() as patched:
+        if request.param == "spark":
+            patched.setattr(few_changes, "MAX_ROWS", -1)
+        yield _merged(spark, tmp_path_factory)
+
+
+def _merged(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Merged:
     lake = Lake(spark, tmp_path_factory.mktemp("values") / "lake")
     tables = {trap.schema.table: lake.table(trap.schema) for trap in TRAPS}
     by_trap = {trap.name: tables[trap.schema.table] for trap in TRAPS}

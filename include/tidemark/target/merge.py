@@ -52,6 +52,7 @@ from tidemark.target.chunk_changes import ChunkChanges
 from tidemark.target.comparison import Comparison
 from tidemark.target.delta_tables import PinnedTable
 from tidemark.target.failures import as_error, told
+from tidemark.target.few_changes import FewChanges, few_changes
 from tidemark.target.session import expect_few_rows, expect_many_rows, table_session
 from tidemark.target.staged_changes import check_versions, metadata_ddl, struct_of
 
@@ -299,10 +300,13 @@ class TableMerge:
 
     def _changes(
         self, batches: list[PlannedBatch], history: PinnedTable, current: PinnedTable | None, *, few_rows: bool
-    ) -> Changes:
+    ) -> Changes | FewChanges:
         """The batches that come next, with what stands behind them in evidence or plan; without the chunks that are
         only compared."""
         batches = [b.of("fill", "repair") for b in batches]
+        few = few_changes(self.session, self.plan.lake, self.planned.schemas, batches, current, history)
+        if few is not None:
+            return few
         if not any(b.claims or b.sweeps for b in batches):
             return Changes(self.session, self.plan.lake, self.planned.schemas, batches, current, few_rows=few_rows)
         repairs = any(claim.purpose == "repair" for b in batches for claim in b.claims)

@@ -1,0 +1,88 @@
+"""Whole small files of the lake, read and written by the driver itself: through Hadoop's file systems, as everything a
+Spark application does with the lake (R10), so that it needs no other client of an object store.
+
+A local file is read past the JVM. It is written through it all the same, since Hadoop may keep a checksum beside it.
+"""
+
+from __future__ import annotations
+
+import io
+import uuid
+from typing import Any, BinaryIO, cast
+
+from pyspark.sql import SparkSession
+
+from tidemark.target.session import java_class
+
+
+def open_to_read(spark: SparkSession, uri: str) -> BinaryIO:
+    """A file of the lake, to be read at any position. Raises FileNotFoundError, or what the file system has to say."""
+    path = java_class(spark, "org.apache.hadoop.fs.Path")(uri)
+    scheme = path.toUri().getScheme()
+    if scheme == "file" or (scheme is None and uri.startswith("/") and _is_local_by_default(spark)):
+        return open(path.toUri().getPath(), "rb")
+    files = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    size = int(files.getFileStatus(path).getLen())
+    return cast(BinaryIO, io.BufferedReader(_Stream(files.open(path), size), buffer_size=2**16))
+
+
+def read_whole(spark: SparkSession, uri: str) -> bytes:
+    with open_to_read(spark, uri) as file:
+        return file.read()
+
+
+def write_new(spark: SparkSession, folder: str, content: bytes) -> str:
+    """A new Parquet file in the folder; its name. An object store shows it when it is closed, and a table's folder may
+    hold it before: until a commit adds it, it is garbage that a VACUUM removes."""
+    name = f"part-{uuid.uuid4()}.parquet"
+    path = java_class(spark, "org.apache.hadoop.fs.Path")(folder, name)
+    files = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    stream = files.create(path, False)
+    try:
+        stream.write(bytearray(content))
+    finally:
+        stream.close()
+    return name
+
+
+def _is_local_by_default(spark: SparkSession) -> bool:
+    default = spark._jsparkSession.sessionState().newHadoopConf().get("fs.defaultFS", "file:///")
+    return str(default).startswith("file:")
+
+
+class _Stream(io.RawIOBase):
+    """An FSDataInputStream as Python's kind of file."""
+
+    def __init__(self, stream: Any, size: int) -> None:
+        self._stream = stream
+        self._size = size
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        self._at = max(0, start + offset)
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        wanted = min(len(buffer), self._size - self._at)
+        if wanted <= 0:
+            return 0
+        self._stream.seek(self._at)
+        content = bytes(self._stream.readNBytes(wanted))
+        buffer[: len(content)] = content
+        self._at += len(content)
+        return len(content)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._stream.close()
+        super().close()
