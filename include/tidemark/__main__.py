@@ -13,12 +13,14 @@ command line was not understood.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import socket
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from tidemark import config_file
 from tidemark.config import PipelineConfig
@@ -46,6 +48,13 @@ def _run(options: argparse.Namespace, look_up: LookUp) -> int:
     return int(options.command(config_file.load(options.file), options, look_up))
 
 
+def _with_lake(config: PipelineConfig, look_up: LookUp) -> PipelineConfig:
+    """The pipeline with what the connection of its lake holds."""
+    if config.lake_connection is None:
+        return config
+    return dataclasses.replace(config, lake_access=look_up(config.lake_connection).lake_access(config.lake))
+
+
 def _preflight(config: PipelineConfig, options: argparse.Namespace, look_up: LookUp) -> int:
     from tidemark.capture.preflight import preflight
 
@@ -57,7 +66,7 @@ def _preflight(config: PipelineConfig, options: argparse.Namespace, look_up: Loo
         look_up(config.mask_salt_connection).salt()
     somebody = f"preflight/{socket.gethostname()}/{os.getpid()}"
     run = Run(
-        config,
+        _with_lake(config, look_up),
         source=look_up(config.source_connection).conninfo(),
         ledger=look_up(config.ledger_connection).conninfo(),
         run_id=somebody,
@@ -83,6 +92,8 @@ def _status(config: PipelineConfig, options: argparse.Namespace, look_up: LookUp
         except TidemarkError as wrong:
             return wrong
 
+    with suppress(TidemarkError):  # then the lake is what cannot be seen
+        config = _with_lake(config, look_up)
     status = read_status(config, source=conninfo(config.source_connection), ledger=conninfo(config.ledger_connection))
     if options.json:
         print(json.dumps(status_text.to_json(status), indent=2))
@@ -94,6 +105,7 @@ def _status(config: PipelineConfig, options: argparse.Namespace, look_up: LookUp
 def _unpark(config: PipelineConfig, options: argparse.Namespace, look_up: LookUp) -> int:
     from tidemark.capture.by_hand import unpark
 
+    config = _with_lake(config, look_up)
     said, done = unpark(config, options.table, ledger=look_up(config.ledger_connection).conninfo(), anew=options.anew)
     print(said)
     return 0 if done else 1

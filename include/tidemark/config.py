@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase, translate
 from typing import Any, Literal
 
+from tidemark.lake_access import LakeAccess
 from tidemark.names import TableName
 
 _NAME_PART = re.compile(r'"((?:[^"]|"")+)"|([^".]+)')
@@ -151,7 +152,10 @@ def _compiled(text: str, quoted: bool) -> re.Pattern[str]:
 
 @dataclass(frozen=True, slots=True)
 class PipelineConfig:
-    """One pipeline file. `*_connection` are Airflow connection ids; `lake` is a URI or an absolute local path."""
+    """One pipeline file. `*_connection` are Airflow connection ids; `lake` is a URI or an absolute local path.
+
+    `lake_access` is the one field that no file says: what `lake_connection` holds, for whoever opens the lake.
+    """
 
     pipeline: str
     source_connection: str
@@ -161,6 +165,8 @@ class PipelineConfig:
     tables: tuple[TableRule, ...]
     lake: str
     ledger_connection: str
+    lake_connection: str | None = None
+    lake_access: LakeAccess = field(default=LakeAccess(), repr=False, compare=False)
     spark_connection: str = "spark_default"
     spark_conf: dict[str, str] = field(default_factory=dict)
     schedule: str | None = "*/5 * * * *"

@@ -45,7 +45,7 @@ OPTIONS: Final[dict[str, dict[str, str]]] = {
         "pipeline": "name of the pipeline: of its DAGs, of its folder in the lake, of its rows in the ledger",
         "source": "the database whose changes are captured",
         "tables": "the tables to capture: names, patterns, or entries with options",
-        "lake": "root of the lake: a URI, an absolute path, or a path relative to this file's folder",
+        "lake": "where the tables go: `{root, connection}`, or the root alone",
         "ledger": "the database that holds the ledger",
         "spark": "where the Spark application runs",
         "schedule": "cron expression or Airflow preset of the capture DAG; null for none",
@@ -69,6 +69,10 @@ OPTIONS: Final[dict[str, dict[str, str]]] = {
         "mask": "column → `null` or `sha256`, applied before the value reaches staging; never on a key column. A mask "
         "stays with its column when that is renamed (as `null`), until the file names it: `clear` captures it as it is",
         "target": "column → `text` or `decimal(p,s)`, in place of the type that docs/formats.md gives it",
+    },
+    "lake": {
+        "root": "`s3://bucket/path` or another URI, an absolute path, or a path relative to this file's folder",
+        "connection": "Airflow connection (aws) of the object store; without one, the machine's own identity",
     },
     "ledger": {"connection": "Airflow connection of the ledger's database"},
     "spark": {
@@ -97,7 +101,7 @@ DEFAULTS: Final[dict[str, str]] = {
     "maintenance.versions_days": "`7`",
     **{f"bounds.{bound.name}": f"`{bound.default}`" for bound in fields(Bounds) if bound.metadata["option"]},
 }
-REQUIRED: Final = ("source", "source.connection", "tables", "tables[].name", "lake")
+REQUIRED: Final = ("source", "source.connection", "tables", "tables[].name", "lake", "lake.root")
 _ZERO_ALLOWED: Final = ("wait_s",)
 
 _PIPELINE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -228,6 +232,7 @@ class _Reader:
             source, "source.slot", default_slot, _SLOT_NAME, "lower-case letters, digits and '_', at most 63"
         )
         spark = self.section(top.get("spark"), "spark")
+        lake = self.section_or(top.get("lake"), "lake", "root")
         tables, conf = self.tables(top.get("tables")), self.conf(spark.get("conf"))
         salt = self.connection(top, "mask_salt_connection")
         hashed = [rule for rule in tables if "sha256" in rule.mask.values()]
@@ -246,7 +251,8 @@ class _Reader:
             publication=self.text(source.get("publication"), "source.publication") or slot,
             manage_publication=self.boolean(source.get("manage_publication"), "source.manage_publication", True),
             tables=tables,
-            lake=self.lake(top.get("lake")),
+            lake=self.lake(lake.get("root")),
+            lake_connection=self.connection(lake, "lake.connection"),
             ledger_connection=self.connection(self.section(top.get("ledger"), "ledger"), "ledger.connection")
             or "tidemark_ledger",
             spark_connection=self.connection(spark, "spark.connection") or "spark_default",
@@ -354,6 +360,10 @@ class _Reader:
             return ""
         if text.startswith("file://"):
             text = "/" + text.removeprefix("file://").lstrip("/")
+        if "@" in text.partition("://")[2].partition("/")[0] and not text.startswith("abfss://"):
+            self.problem(node, "lake.root has no user and no secret in it; name a connection: lake: {root, connection}")
+        if text.startswith(("s3://", "s3n://")):
+            text = f"s3a://{text.partition('://')[2]}"  # Hadoop's name for it, and one lake has one name
         if _URI.fullmatch(text):
             return text.rstrip("/")
         return str((self.path.absolute().parent / text).resolve())
@@ -393,6 +403,10 @@ class _Reader:
                 if prefix + key in REQUIRED and key not in found:
                     self.problem(node, f"{prefix}{key} is missing: {known[key]}")
         return found
+
+    def section_or(self, node: Node | None, name: str, key: str) -> dict[str, Node]:
+        """A section that may also be written as the value of one of its keys alone."""
+        return {key: node} if isinstance(node, ScalarNode) else self.section(node, name)
 
     def known_keys(self, node: MappingNode, name: str) -> dict[str, Node]:
         known, found = OPTIONS[name], dict[str, Node]()

@@ -20,7 +20,9 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 from psycopg.pq import Conninfo
 
+from tidemark import lake_access
 from tidemark.errors import ConnectionInvalid, ConnectionMissing
+from tidemark.lake_access import LakeAccess
 
 _POSTGRES: Final = ("postgres", "postgresql")
 _AIRFLOW_TIMEOUT_S: Final = 60
@@ -64,6 +66,17 @@ class Connection:
         else:
             master = f"{self.conn_type}://{self.host or ''}"
         return f"{master}:{self.port}" if self.port else master
+
+    def lake_access(self, lake: str) -> LakeAccess:
+        """How the object store of a lake is got at."""
+        return lake_access.read(
+            lake,
+            connection=self.id,
+            conn_type=self.conn_type,
+            login=self.login,
+            password=self.password,
+            extra=self.extra,
+        )
 
     def salt(self) -> bytes:
         """The password, as the salt of `sha256` masks."""

@@ -173,6 +173,21 @@ class LakeUnusable(TargetError):
     remedy = "Correct `lake` in the pipeline file, or the rights and the credentials of the Airflow workers there."
 
 
+class LakeRefused(TargetError):
+    is_of_no_table = True
+    happened = "The object store of {lake} refused {path}: {detail}"
+    remedy = (
+        "Give the lake's connection, or the machine's own identity where the file names none, the rights that "
+        "docs/operations.md lists, or new credentials where they expired; then run the DAG again."
+    )
+
+
+class LakeUnreachable(RetryError):
+    is_of_no_table = True
+    happened = "The object store of {lake} did not take {path}: {detail}"
+    remedy = "The retry asks again; where it stays so, look at the store, the network, and the endpoint and region."
+
+
 class SourceLocked(RetryError):
     happened = "No lock on {what} could be taken within {waited}: {blockers}"
     remedy = "Wait until that transaction ends, or have its owner end it; the retry asks again."

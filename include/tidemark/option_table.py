@@ -41,6 +41,14 @@ of type `postgres`, whose extras may be any libpq parameter (`sslmode`, `options
 written as JSON: `{"conn_type": "spark", "host": "local[*]", "extra": {"deploy-mode": "client"}}`.
 """
 
+_LAKE = """
+A lake on S3, or on what speaks as S3: `lake: {root: s3://bucket/path, connection: lake_s3}`. The connection is of type
+`aws`: login and password are the key, extras `region_name`, `endpoint_url` and `aws_session_token`. Without a
+connection, or with one that has no key, tasks and Spark work as the machine's own identity (instance profile, web
+identity, container role). `s3://` and `s3a://` are one lake. `gs://` and `abfss://`, with connections of type
+`google_cloud_platform` and `wasb`, are the same code, and were not tried.
+"""
+
 _TABLES = """
 ### Names and patterns
 
@@ -65,6 +73,7 @@ _SECTIONS = {
     "": "The file",
     "source": "source",
     "tables[]": "tables",
+    "lake": "lake",
     "ledger": "ledger",
     "spark": "spark",
     "maintenance": "maintenance",
@@ -83,6 +92,8 @@ def document() -> str:
         parts.append("\n".join([f"\n## {title}\n", "| option | default | meaning |", "|---|---|---|", *rows, ""]))
         if section == "tables[]":
             parts.append(_TABLES)
+        if section == "lake":
+            parts.append(_LAKE)
         if section == "bounds":
             parts.append(_BOUNDS + _fixed())
     return "".join(parts)

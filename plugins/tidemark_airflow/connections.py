@@ -7,6 +7,7 @@ hook turns a missing connection into "yarn" without an error, and preflight has 
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseHook
@@ -17,6 +18,7 @@ from tidemark.errors import ConnectionMissing
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
+    from tidemark.config import PipelineConfig
     from tidemark.connections import Connection as TidemarkConnection
 
 
@@ -31,6 +33,14 @@ async def conninfo_in_triggerer(connection_id: str) -> str:
         return _read(await BaseHook.aget_connection(connection_id)).conninfo()
     except AirflowNotFoundException:
         raise _missing(connection_id) from None
+
+
+def with_lake(config: PipelineConfig) -> PipelineConfig:
+    """The pipeline with what the connection of its lake holds, for the task that needs it: an operator's own `config`
+    never has it. Raises ConnectionMissing or ConnectionInvalid."""
+    if config.lake_connection is None:
+        return config
+    return dataclasses.replace(config, lake_access=_find(config.lake_connection).lake_access(config.lake))
 
 
 def salt(connection_id: str | None) -> bytes | None:

@@ -28,7 +28,7 @@ from tidemark.wording import counted, duration
 from tidemark_airflow import submission
 from tidemark_airflow.assets import event_extra, pipeline_alias, table_asset
 from tidemark_airflow.auto_backfill import start_wanted
-from tidemark_airflow.connections import conninfo, salt, spark_master
+from tidemark_airflow.connections import conninfo, salt, spark_master, with_lake
 from tidemark_airflow.failures import guarded
 from tidemark_airflow.notifiers import notify
 from tidemark_airflow.time_limit import ending_with_descendants, time_limit
@@ -36,6 +36,7 @@ from tidemark_airflow.time_limit import ending_with_descendants, time_limit
 if TYPE_CHECKING:
     from tidemark.capture.merging import Ingested
     from tidemark.formats.plan import MergePlan
+    from tidemark.lake_access import LakeAccess
 
 
 # A merge holds its tables as long as its application runs, so waiting for it is bounded by far less than that.
@@ -67,7 +68,7 @@ def run_of(config: PipelineConfig, context: Context, *, salted: bool = False) ->
     Raises ConnectionMissing or ConnectionInvalid.
     """
     return Run(
-        config,
+        with_lake(config),
         source=conninfo(config.source_connection),
         ledger=conninfo(config.ledger_connection),
         run_id=run_id(context),
@@ -160,14 +161,14 @@ class MergeOperator(SparkSubmitOperator):
         try:
             with leased_plan(run, wait_s=MERGE_WAIT_S) as plan:
                 if plan is not None:
-                    failure = self.submit(plan, context)
+                    failure = self.submit(plan, context, run.config.lake_access)
                     ingested.append(ingest(run))
         except LeaseTaken as busy:
             raise AirflowSkipException(f"Left to the next merge: {busy}") from busy
         events = self.emit(run, ingested, context)
         self.log.info("%s; moved: %s", plan.plan if plan else "Nothing to merge", ", ".join(events) or "no table")
         if plan is not None:
-            judge(self.config, plan.plan, ingested, failure)
+            judge(run.config, plan.plan, ingested, failure)
         return {"plan": plan.plan if plan else None, "moved": len(events)}
 
     def emit(self, run: Run, ingested: Sequence[Ingested], context: Context) -> list[str]:
@@ -180,7 +181,7 @@ class MergeOperator(SparkSubmitOperator):
             events.add(table_asset(self.config.pipeline, table.table), extra=event_extra(self.config, table))
         return [str(table.table) for table in tables]
 
-    def submit(self, plan: MergePlan, context: Context) -> Exception | None:
+    def submit(self, plan: MergePlan, context: Context, access: LakeAccess) -> Exception | None:
         """Run spark-submit to its end, or for `merge_timeout_s`; returns what went wrong, if anything did.
 
         Whether the plan has a result is another question: the driver may have written it and died later.
@@ -189,12 +190,13 @@ class MergeOperator(SparkSubmitOperator):
         with tempfile.TemporaryDirectory(prefix="tidemark-") as scratch:
             self.application = submission.application("merge_batch")
             self.application_args = ["--manifest", f"{plan.lake}/{plan_file(plan.pipeline, plan.plan)}"]
-            self.conf = dict(self.config.spark_conf)
-            self.jars = submission.jars()
+            self.conf = {**access.spark_settings(self.config.lake), **self.config.spark_conf}
+            self.jars = submission.jars(self.config.lake)
             master, deploy_mode = spark_master(self.config.spark_connection)
             environment: dict[str, str] = {}
             if submission.drives_here(master, deploy_mode):
                 environment |= submission.without_airflow() | submission.quiet_log(self.config.spark_conf)
+                environment |= submission.lake_secrets(access)
             if submission.is_local(master):
                 environment |= submission.local_environment()
             else:
@@ -227,7 +229,7 @@ def judge(config: PipelineConfig, plan: str, ingested: Sequence[Ingested], failu
     from tidemark.errors import is_of_no_table
     from tidemark.staging.store import Store
 
-    if not Store(config.lake).exists(result_file(config.pipeline, plan)):
+    if not Store(config.lake, config.lake_access).exists(result_file(config.pipeline, plan)):
         if isinstance(failure, SparkApplicationTooLong):
             raise failure
         raise SparkApplicationFailed(plan=plan, detail="it left no result") from failure

@@ -12,11 +12,15 @@ import sys
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import tidemark
+from tidemark.lake_access import LakeAccess
 
 JARS_VARIABLE = "TIDEMARK_SPARK_JARS"  # a folder of jars, or a comma-separated list of them
 APPLICATIONS_VARIABLE = "TIDEMARK_SPARK_APPS"  # the folder spark_apps, where it does not stand beside include/
+
+SESSION_TOKEN = "AWS_SESSION_TOKEN"
 
 LOG_VARIABLE = "LOG4J_CONFIGURATION_FILE"  # Log4j's own
 
@@ -38,13 +42,26 @@ def drives_here(master: str, deploy_mode: str | None) -> bool:
     return is_local(master) or (master.startswith("spark://") and deploy_mode != "cluster")
 
 
-def jars() -> str | None:
-    """What `--jars` gets: Delta's jars, where they are known to this machine."""
-    given = os.environ.get(JARS_VARIABLE)
-    if not given:
-        return None
+def jars(lake: str) -> str | None:
+    """What `--jars` gets: Delta's jars, where they are known to this machine; for a lake on S3 Hadoop's beside them,
+    and always our log store, which nothing else brings."""
+    given = os.environ.get(JARS_VARIABLE, "")
+    on_s3 = urlsplit(lake).scheme == "s3a"
     folder = Path(given)
-    return ",".join(str(jar) for jar in sorted(folder.glob("*.jar"))) or None if folder.is_dir() else given
+    listed = [given] if given else []
+    if given and folder.is_dir():
+        listed = [str(jar) for jar in sorted([*folder.glob("*.jar"), *(folder.glob("s3a/*.jar") if on_s3 else ())])]
+    if on_s3:
+        listed.append(str(Path(application("merge_batch")).parent / "log_store" / "tidemark-log-store.jar"))
+    return ",".join(listed) or None
+
+
+def lake_secrets(access: LakeAccess) -> dict[str, str]:
+    """What lets a driver that is a child of this process into the lake; a token of the machine's own does not go with
+    the key of another."""
+    secrets = access.driver_environment()
+    own = {SESSION_TOKEN: ""} if secrets and SESSION_TOKEN in os.environ else {}
+    return {**own, **secrets}
 
 
 def without_airflow() -> dict[str, str]:

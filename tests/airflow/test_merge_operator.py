@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import os
 import sys
 import threading
@@ -21,6 +22,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from sandbox.services.postgres import wait_for
 from tests.airflow.conftest import SHOP
 from tests.support.airflow_home import REPOSITORY, postgres_connection
+from tests.support.s3_server import KEY, REGION, SECRET, S3Server
 from tidemark.capture import merging, moved
 from tidemark.capture.merging import Ingested, IngestedTable
 from tidemark.capture.moved import MovedTable
@@ -54,10 +56,10 @@ ENDS = {
 class Merge:
     """A merge task whose plan, results and spark-submit are given by the test."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, lake: str = "lake") -> None:
         self.folder = folder
         file = folder / "shop.yaml"
-        file.write_text(SHOP + "spark: {conf: {spark.driver.memory: 3g}}\n")
+        file.write_text(SHOP.replace("lake: lake", f"lake: {lake}") + "spark: {conf: {spark.driver.memory: 3g}}\n")
         self.config = load(file)
         self.plan = folder / "lake" / "shop" / "plans" / PLAN
         self.plan.mkdir(parents=True)
@@ -183,6 +185,37 @@ def test_on_a_cluster_the_library_travels_as_a_zip_file(merge: Merge, monkeypatc
     assert "tidemark/target/merge.py" in names
     assert not [name for name in names if not name.startswith("tidemark/") or not name.endswith(".py")]
     assert "hidden-secret" not in "\n".join([*merge.arguments(), *merge.environment().values()])
+
+
+def test_the_secret_of_a_lake_on_s3_is_in_the_drivers_environment_and_nowhere_else(
+    merge: Merge, monkeypatch: pytest.MonkeyPatch, s3_server: S3Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    value = {
+        "conn_type": "aws",
+        "login": KEY,
+        "password": SECRET,
+        "extra": {"endpoint_url": s3_server.url, "region_name": REGION},
+    }
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE_S3", json.dumps(value))
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "of the machine's own identity")
+    bucket = s3_server.new_bucket()
+    (merge.folder / "s3").mkdir()
+    on_s3 = Merge(merge.folder / "s3", monkeypatch, f"{{root: 's3://{bucket}/lake', connection: lake_s3}}")
+    (merge.folder / "jars" / "s3a").mkdir()
+    (merge.folder / "jars" / "s3a" / "hadoop-aws.jar").touch()
+    on_s3.ends_with("no result", monkeypatch)
+    with pytest.raises(SparkApplicationFailed) as failed:
+        on_s3.execute()
+    environment, arguments = on_s3.environment(), on_s3.arguments()
+    assert (environment["AWS_ACCESS_KEY_ID"], environment["AWS_SECRET_ACCESS_KEY"]) == (KEY, SECRET)
+    assert environment["AWS_SESSION_TOKEN"] == ""
+    assert [name for name, value in environment.items() if SECRET in value] == ["AWS_SECRET_ACCESS_KEY"]
+    assert f"spark.hadoop.fs.s3a.bucket.{bucket}.endpoint={s3_server.url}" in arguments
+    jars = [Path(jar).name for jar in following(arguments, "--jars").split(",")]
+    assert jars == ["a.jar", "b.jar", "hadoop-aws.jar", "tidemark-log-store.jar"]
+    everything = [*arguments, caplog.text, str(failed.value), repr(on_s3.operator.config)]
+    assert SECRET not in "\n".join(everything)
 
 
 def test_an_event_is_added_for_each_table_that_moved(merge: Merge, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,11 +17,13 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from sandbox.checks.comparison import Comparison, compare_rows
 from tests.support import delta_files
 from tests.support.capture import Environment
 from tests.support.delta_files import DeltaFiles, Row
+from tests.support.s3_server import S3Server
 from tidemark.formats import layout
 from tidemark.ledger import tables as ledger_tables
 from tidemark.ledger.tables import TableRow
@@ -183,9 +185,19 @@ def _twice(table: str, changes: list[Row], key: tuple[str, ...]) -> list[str]:
 # --- Delta tables ----------------------------------------------------------------------------------------------------
 
 
+def lake_folder(environment: Environment) -> Path:
+    """The lake's files: its own folder, or what lies in its bucket now, copied."""
+    lake = urlsplit(environment.config.lake)
+    if lake.scheme != "s3a":
+        return Path(environment.config.lake)
+    copied = environment.folder / "copied"
+    S3Server(environment.config.lake_access.settings["endpoint"]).copy(lake.netloc, copied)
+    return copied / lake.path.strip("/")
+
+
 def table_path(environment: Environment, kind: str, table: str) -> Path:
     locate = {"current": layout.current_table, "history": layout.history_table}[kind]
-    return Path(environment.config.lake) / locate(environment.config.pipeline, TableName.parse(table))
+    return lake_folder(environment) / locate(environment.config.pipeline, TableName.parse(table))
 
 
 def read(environment: Environment, kind: str, table: str) -> DeltaFiles | None:
@@ -195,7 +207,7 @@ def read(environment: Environment, kind: str, table: str) -> DeltaFiles | None:
 
 def delta_versions(environment: Environment) -> dict[str, int]:
     """The newest version of every Delta table of the pipeline, by its path below the lake."""
-    root = Path(environment.config.lake) / environment.config.pipeline
+    root = lake_folder(environment) / environment.config.pipeline
     versions: dict[str, int] = {}
     for log in root.glob("*/*/*/_delta_log"):
         commits = [int(commit.stem) for commit in log.glob("*.json") if commit.stem.isdigit()]
@@ -205,7 +217,7 @@ def delta_versions(environment: Environment) -> dict[str, int]:
 
 def data_written_since(environment: Environment, versions: Mapping[str, int]) -> dict[str, str]:
     """By Delta table what newer versions than these added or removed; a commit that only moves the position is none."""
-    root = Path(environment.config.lake) / environment.config.pipeline
+    root = lake_folder(environment) / environment.config.pipeline
     found: dict[str, str] = {}
     for table, newest in delta_versions(environment).items():
         for version in range(versions.get(table, -1) + 1, newest + 1):

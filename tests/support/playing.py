@@ -428,7 +428,7 @@ class Play:
     def _nowhere(self, needle: bytes) -> None:
         found = [
             str(path)
-            for path in Path(self.environment.config.lake).rglob("*")
+            for path in judge.lake_folder(self.environment).rglob("*")
             if path.is_file() and _holds(path, needle)
         ]
         assert not found, f"it stands in {found[:3]}"

@@ -13,15 +13,19 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import botocore.session
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from sandbox.services.postgres import free_port, wait_for
+from tidemark.lake_access import LakeAccess
+
+if TYPE_CHECKING:
+    from tests.support.capture import Environment
 
 KEY, SECRET, REGION = "tidemark-tests", "not-a-secret-of-anybody", "us-east-1"
 PROGRAM = "TIDEMARK_VERSITYGW"
@@ -62,14 +66,22 @@ class S3Server:
         return [found["Key"] for found in self.client().list_multipart_uploads(Bucket=bucket).get("Uploads", ())]
 
     def copy(self, bucket: str, into: Path) -> None:
-        """Everything in the bucket as files of a folder."""
+        """Everything in the bucket as files of a folder, and nothing besides. A name that is there is not read again
+        unless its size or its time says so: what is written new is written once."""
         client = self.client()
-        for key in self.keys(bucket):
-            if key.endswith("/"):
-                continue
+        pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket)
+        objects = {o["Key"]: o for page in pages for o in page.get("Contents", ()) if not o["Key"].endswith("/")}
+        for file in [path for path in into.rglob("*") if path.is_file()]:
+            found = objects.get(str(file.relative_to(into)))
+            if found is None:
+                file.unlink()
+            elif (file.stat().st_size, file.stat().st_mtime) == (found["Size"], found["LastModified"].timestamp()):
+                del objects[found["Key"]]
+        for key, found in objects.items():
             file = into / key
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(client.get_object(Bucket=bucket, Key=key)["Body"].read())
+            os.utime(file, (found["LastModified"].timestamp(),) * 2)
 
 
 @contextmanager
@@ -108,3 +120,24 @@ def _answers(server: S3Server) -> bool:
     except (BotoCoreError, ClientError):
         return False
     return True
+
+
+def put_lake(environment: Environment, server: S3Server, url: str | None = None) -> str:
+    """Give a pipeline a lake in a bucket of its own, asked for at `url`; the bucket."""
+    bucket, asked = server.new_bucket(), url or server.url
+    environment.config = replace(environment.config, lake=f"s3a://{bucket}/lake", lake_access=access(asked))
+    hadoop = environment.spark().sparkContext._jsc.hadoopConfiguration()
+    settings = {
+        **{k.removeprefix("spark.hadoop."): v for k, v in access(asked).spark_settings(f"s3a://{bucket}").items()},
+        f"fs.s3a.bucket.{bucket}.access.key": KEY,
+        f"fs.s3a.bucket.{bucket}.secret.key": SECRET,
+        f"fs.s3a.bucket.{bucket}.fast.upload.buffer": "bytebuffer",  # of a local file system that is not the session's
+    }
+    for key, value in settings.items():
+        hadoop.set(key, value)
+    return bucket
+
+
+def access(url: str) -> LakeAccess:
+    """What a connection of the lake would hold."""
+    return LakeAccess({"endpoint": url, "region": REGION}, {"access_key_id": KEY, "secret_access_key": SECRET})

@@ -78,11 +78,18 @@ class TestSoundFile:
             ("../lake", "{parent}/lake"),
             ("file:///data/lake", "/data/lake"),
             ("s3a://bucket/lake/", "s3a://bucket/lake"),
+            ("s3://bucket/lake", "s3a://bucket/lake"),
+            ("{root: lake}", "{folder}/lake"),
         ],
     )
     def test_a_lake_is_a_uri_or_becomes_an_absolute_path(self, tmp_path: Path, written_as: str, read_as: str) -> None:
         config = config_file.load(written(tmp_path, LEAST.replace("/lake", written_as)))
         assert config.lake == read_as.format(folder=tmp_path, parent=tmp_path.parent)
+
+    def test_a_lake_may_name_the_connection_of_its_object_store(self, tmp_path: Path) -> None:
+        lake = "{root: s3://bucket/lake, connection: lake_s3}"
+        config = config_file.load(written(tmp_path, LEAST.replace("/lake", lake)))
+        assert (config.lake, config.lake_connection) == ("s3a://bucket/lake", "lake_s3")
 
     def test_a_null_schedule_is_none(self, tmp_path: Path) -> None:
         assert config_file.load(written(tmp_path, LEAST + "schedule: null\n")).schedule is None
@@ -298,9 +305,10 @@ def test_a_file_has_at_most_25_options() -> None:
     options = [f"{section}.{name}" for section, known in sections.items() for name in known]
     of_sections = [f".{section.removesuffix('[]')}" for section in sections if section]
     assert set(of_sections) < set(options)
-    # What maintenance keeps and when it runs is one mapping, like `mask` or `conf`: most files have none of it.
-    of_maintenance = [option for option in options if option.startswith("maintenance.")]
-    assert len(options) - len(of_sections) - len(of_maintenance) + 1 <= 25
+    # What maintenance keeps and when it runs is one mapping, like `mask` or `conf`: most files have none of it. A lake
+    # is where it lies and, in an object store, how to get in.
+    of_mappings = [option for option in options if option.startswith(("maintenance.", "lake."))]
+    assert len(options) - len(of_sections) - len(of_mappings) + 2 <= 25
 
 
 def test_the_page_of_options_is_current() -> None:

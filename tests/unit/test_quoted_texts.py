@@ -37,6 +37,7 @@ MAY_SEE = {
     "without_texts",
     "is_contested",
     "_words",
+    "_answer",
 }
 # Read with their own words: psycopg's (without values by then), Airflow's.
 HARMLESS = ("psycopg", "Airflow")

@@ -99,7 +99,7 @@ class _RangeReader:
         self._run = run
         self._config = run.config
         self._ledger = ledger
-        self._store = Store(run.config.lake)
+        self._store = Store(run.config.lake, run.config.lake_access)
         self._sizes: dict[str, int] = {}
         self._told_at = -math.inf
 

@@ -35,7 +35,7 @@ def _begin_anew(config: PipelineConfig, ledger: Ledger, table: str) -> tuple[str
     """The lake is looked at: beside tables that are still there, nothing can begin anew."""
     name = TableName.parse(table)
     folders = (layout.history_table(config.pipeline, name), layout.current_table(config.pipeline, name))
-    store = Store(config.lake)
+    store = Store(config.lake, config.lake_access)
     there = [folder for folder in folders if store.list(f"{folder}/_delta_log")]
     if there:
         return f"Nothing was done. First remove {' and '.join(there)} from {config.lake}.", False

@@ -101,7 +101,7 @@ def drain(run: Run, *, run_s: float | None = None, wait_s: float = 0.0) -> Drain
         ):
             # The lease keeps every preflight from noting another file while this drain works.
             pipeline_files.require(book, config.digest)
-            store = Store(config.lake)
+            store = Store(config.lake, config.lake_access)
             open_generation = generation.settle(config, source_conn, book, store, lease)
             done = _of_run(book, run.run_id)
             if _is_done(book, done):
@@ -328,7 +328,7 @@ class _Draining:
         manifest = self._manifest(staged, claims, heartbeat_lsn)
         path = layout.manifest_file(batch.folder)
         reach("drain.before_manifest")
-        self._store.write_atomic(path, manifest.to_json().encode())
+        self._store.write_new(path, manifest.to_json().encode())
         self._store.sync_folders(batch.folder)
         reach("drain.after_manifest")
         reach("drain.before_register")

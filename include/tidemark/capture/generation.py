@@ -209,7 +209,7 @@ def _open(ledger: Ledger, store: Store, lease: Lease, opening: GenerationFile) -
         number = 1 + max([0 if known is None else known.number, *staged_generations(store, lease.pipeline)])
         opening = replace(opening, number=number)
         path = layout.generation_file(lease.pipeline, number)
-        store.write_atomic(path, opening.to_json().encode())
+        store.write_new(path, opening.to_json().encode())
         store.sync_folders(layout.generation_folder(lease.pipeline, number))
         log.info("Opening generation %d of pipeline %s: %s", number, lease.pipeline, opening.reason)
         return generations.open_generation(ledger, lease, opening)

@@ -105,7 +105,7 @@ def look_again_at_marked(survey: Survey, matched: Matching) -> None:
 
 def _in_lake(config: PipelineConfig, table: TableName) -> bool:
     path = f"{layout.current_table(config.pipeline, table)}/_delta_log"
-    return bool(Store(config.lake).list(path))
+    return bool(Store(config.lake, config.lake_access).list(path))
 
 
 def _await_horizon(source: psycopg.Connection[Any], horizon: int, seconds: float) -> list[str]:

@@ -9,10 +9,11 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 from tidemark.config import PipelineConfig
-from tidemark.errors import LakeUnusable, Move
+from tidemark.errors import LakeUnusable, Move, TidemarkError
 from tidemark.findings import Finding
 from tidemark.staging.store import Store
 
+LOG_STORE: Final = "tidemark.delta.ConditionalLogStore"
 _DYNAMODB_LOG_STORE: Final = "io.delta.storage.S3DynamoDBLogStore"
 _MASTER: Final = re.compile(r"local(\[[^\]]+\])?|yarn|k8s://.+|spark://[^\[\]/]+:\d+(,[^\[\]/]+:\d+)*")
 
@@ -24,6 +25,8 @@ def probe(store: Store, config: PipelineConfig) -> None:
         store.write_atomic(path, content)
         read = store.read(path)
         store.delete(path)
+    except TidemarkError:
+        raise
     except Exception as failed:  # each object store has its own exceptions; all of them mean the same here
         raise LakeUnusable(lake=config.lake, detail=_words(failed)) from None
     if read != content:
@@ -43,24 +46,17 @@ def log_store_findings(config: PipelineConfig) -> Iterator[Finding]:
     """Whether Delta's log store for this scheme can put if absent; without it two drivers
     would overwrite each other (R5)."""
     scheme = urlsplit(config.lake).scheme
-    if scheme in ("s3", "s3a", "s3n"):
-        option = f"spark.delta.logStore.{scheme}.impl"
-        if config.spark_conf.get(option) != _DYNAMODB_LOG_STORE:
+    if scheme == "s3a":
+        option = "spark.delta.logStore.s3a.impl"
+        chosen = config.spark_conf.get(option, LOG_STORE)
+        if chosen not in (LOG_STORE, _DYNAMODB_LOG_STORE) or "spark.delta.logStore.class" in config.spark_conf:
             yield Finding(
                 "error",
                 "log_store",
-                f"Delta's log store for {scheme}:// cannot put a file only if it is absent: a second Spark driver "
-                "would overwrite the commits of the first",
-                f"Set spark.conf {option}: {_DYNAMODB_LOG_STORE} in the pipeline file, with its jar "
-                "(delta-storage-s3-dynamodb) and a DynamoDB table",
-                Move.FIX_CONFIG,
-            )
-        if scheme == "s3":
-            yield Finding(
-                "warning",
-                "log_store",
-                "Hadoop knows s3:// only on Amazon EMR",
-                "Write the lake root with s3a://, which fsspec and Hadoop both know",
+                f"spark.conf gives Delta a log store for {scheme}:// that may let a second Spark driver overwrite the "
+                "commits of the first",
+                f"Remove {option} and spark.delta.logStore.class from spark.conf of the pipeline file: Tidemark brings "
+                f"a log store of its own; {_DYNAMODB_LOG_STORE} is possible too, with its jar and a DynamoDB table",
                 Move.FIX_CONFIG,
             )
     elif scheme not in ("", "file", "gs", "abfs", "abfss", "hdfs", "oss"):
@@ -68,7 +64,7 @@ def log_store_findings(config: PipelineConfig) -> Iterator[Finding]:
             "warning",
             "log_store",
             f"Nobody tried a lake on {scheme}://; Delta needs a log store that puts a file only if it is absent",
-            "Use a local path, hdfs://, gs://, abfss:// or s3a:// with the DynamoDB log store",
+            "Use a local path, hdfs://, gs://, abfss:// or s3://",
             Move.FIX_CONFIG,
         )
 

@@ -106,7 +106,7 @@ def leased_plan(run: Run, *, wait_s: float = 0.0) -> Iterator[MergePlan | None]:
             return
         plan = _plan(book, config, todo, lease.attempt)
         path = layout.plan_file(config.pipeline, plan.plan)
-        Store(config.lake).write_atomic(path, plan.to_json().encode())
+        Store(config.lake, config.lake_access).write_new(path, plan.to_json().encode())
         plans.record(book, lease, plan, run_id=run.run_id, path=path)
         size = f"{counted(len(plan.tables), 'table')}, {counted(sum(table.rows for table in plan.tables), 'change')}"
         log.info("plan %s: %s", plan.plan, size)
@@ -250,7 +250,7 @@ def _only_adds(old: TableSchema, new: TableSchema) -> bool:
 def ingest(run: Run) -> Ingested:
     """Bring every result that lies beside a plan and is not in the ledger yet into it, oldest plan first."""
     config = run.config
-    store = Store(config.lake)
+    store = Store(config.lake, config.lake_access)
     found: list[str] = []
     changed: list[IngestedTable] = []
     with open_ledger(run.ledger, config.pipeline) as book:

@@ -127,7 +127,7 @@ class _Look:
 
     def lake(self) -> None:
         self.findings += log_store_findings(self.config)
-        probe(Store(self.config.lake), self.config)
+        probe(Store(self.config.lake, self.config.lake_access), self.config)
 
     def ledger_schema(self) -> None:
         migrations.migrate(self.about.ledger)
@@ -195,7 +195,7 @@ class _Look:
         if slot is None or not self.ledger_ready:
             return None
         with open_ledger(self.about.ledger, self.config.pipeline) as ledger:
-            return ownership.is_own_slot(self.config, source, ledger, Store(self.config.lake))
+            return ownership.is_own_slot(self.config, source, ledger, Store(self.config.lake, self.config.lake_access))
 
     def slot_state(self, source: psycopg.Connection[Any], slot: SlotState, own: bool | None) -> None:
         """What a slot of another kind is, is said before whose it is; what to do about one's own, after that."""
@@ -268,7 +268,9 @@ class _Look:
             if slot is None and make_slot(survey, lease, self.about.source):
                 survey.note("slot", f'Created slot "{self.config.slot}"')
             if slot is None or opened is None:
-                generation = settle(self.config, source, ledger, Store(self.config.lake), lease)
+                generation = settle(
+                    self.config, source, ledger, Store(self.config.lake, self.config.lake_access), lease
+                )
                 survey.note("generation", f"Generation {generation.number} is open from {generation.start_lsn} on")
             join(survey, selected, publication.read(source, self.config.publication))
 

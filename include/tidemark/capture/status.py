@@ -205,7 +205,7 @@ def _ledger(config: PipelineConfig, ledger: str | TidemarkError) -> PipelineStat
 
 def _lake(config: PipelineConfig, is_begun: bool) -> None:
     """The staging of a pipeline with a generation is never empty: generation.json stays."""
-    if not Store(config.lake).list(layout.staging_root(config.pipeline)) and is_begun:
+    if not Store(config.lake, config.lake_access).list(layout.staging_root(config.pipeline)) and is_begun:
         raise FileNotFoundError(errno.ENOENT, f"{config.lake} has no staging of the pipeline")
 
 

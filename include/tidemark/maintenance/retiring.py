@@ -135,7 +135,7 @@ def clean(
     wait_s: float = 0.0,
 ) -> Retired:
     """`retire`, of what was registered or ended before `cutoff`."""
-    store = Store(config.lake)
+    store = Store(config.lake, config.lake_access)
     report = Retired()
     with open_ledger(ledger, config.pipeline, config.application_name) as book:
         migrations.require(book.connection)

@@ -13,7 +13,7 @@ from tidemark.formats.columns import chunk_schema
 from tidemark.formats.manifest import StagedFile
 from tidemark.schema.table import TableSchema
 from tidemark.staging.store import Store
-from tidemark.staging.writer import FILE_BYTES, ROW_GROUP_BYTES, ParquetFile
+from tidemark.staging.writer import ROW_GROUP_BYTES, ParquetFile
 
 
 class ChunkWriter:
@@ -29,7 +29,7 @@ class ChunkWriter:
         first: int = 1,
         step: int = 1,
         row_group_bytes: int = ROW_GROUP_BYTES,
-        file_bytes: int = FILE_BYTES,
+        file_bytes: int | None = None,
     ) -> None:
         self.folder = folder
         self.rows = 0
@@ -39,7 +39,7 @@ class ChunkWriter:
         self._number = first
         self._step = step
         self._row_group_bytes = row_group_bytes
-        self._file_bytes = file_bytes
+        self._file_bytes = file_bytes or store.file_bytes
         self._buffered: list[pa.RecordBatch] = []
         self._size = 0
         self._file: ParquetFile | None = None

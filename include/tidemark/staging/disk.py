@@ -14,12 +14,15 @@ import os
 import shutil
 import stat
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
 
 class Disk:
     """`root` is the lake's, where `sync_folders` ends."""
+
+    file_bytes = 512 * 2**20
 
     def __init__(self, root: str) -> None:
         self._root = Path(root)
@@ -41,15 +44,20 @@ class Disk:
             if parent == self._root:
                 break
 
+    def write_new(self, target: str, content: bytes) -> None:
+        self._write_whole(Path(target), content, _link)
+
     def write_atomic(self, target: str, content: bytes) -> None:
-        final = Path(target)
+        self._write_whole(Path(target), content, Path.rename)
+
+    def _write_whole(self, final: Path, content: bytes, put: Callable[[Path, Path], object]) -> None:
         self._make_folders(final.parent)
         aside = final.with_name(f".{final.name}.{uuid.uuid4().hex}")
         try:
             with _create_private(aside) as out:
                 out.write(content)
                 self.sync(out)
-            aside.rename(final)
+            put(aside, final)
         finally:
             aside.unlink(missing_ok=True)
         _fsync_folder(final.parent)
@@ -86,6 +94,18 @@ class Disk:
             missing.mkdir(mode=0o700, exist_ok=True)
             if shared:
                 missing.chmod(0o2700 | shared)
+
+
+def _link(aside: Path, final: Path) -> None:
+    """Raises FileExistsError. A file system without hard links cannot refuse a second name: there it is looked for."""
+    try:
+        final.hardlink_to(aside)
+    except FileExistsError:
+        raise
+    except OSError:
+        if final.exists():
+            raise FileExistsError(str(final)) from None
+        aside.rename(final)
 
 
 def _create_private(path: Path) -> IO[bytes]:

@@ -1,58 +1,240 @@
-"""Objects behind any URI that fsspec knows: `store.Files` over an object store.
+"""Objects of S3, Google Cloud Storage and Azure: `store.Files` over an object store, through obstore.
 
-A put is durable when it returns and is never seen half, so nothing is synced and nothing renamed. Folders are made
-where a file system behind fsspec has them; an object store has none.
+A put is durable when it returns, and no object is seen in part: nothing is synced and nothing renamed. What is written
+new is put only if there is none ("If-None-Match: *"). An answer may be lost after the object was put; asked again the
+store says that it exists, as to somebody who came second. So every object has in its metadata who wrote it, and who is
+refused looks.
+
+A file that is being written lies on this machine's disk, without a name, until it is complete: then it is uploaded
+while the task goes on, a few at the same time, and `sync_folders` waits for them. One that is closed before it is
+complete is not uploaded. Memory is bounded by UPLOADS times the size of a file.
+
+Tried on S3 alone; Google's and Azure's stores are the same code, and were not tried.
 """
 
 from __future__ import annotations
 
-from typing import IO, Any, cast
+import re
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from datetime import timedelta
+from io import BytesIO, RawIOBase
+from typing import IO, Any, Final, cast
+from urllib.parse import urlsplit
+from uuid import uuid4
 
-import fsspec
+import obstore
+from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, UnauthenticatedError
+from obstore.store import from_url
+
+from tidemark.errors import LakeRefused, LakeUnreachable
+from tidemark.lake_access import LakeAccess
+
+FILE_BYTES: Final = 64 * 2**20
+UPLOADS: Final = 4
+IN_MEMORY_BYTES: Final = 2**20
+WRITER: Final = "tidemark-writer"
+# One request, and all tries of one operation together. obstore tries again by itself what failed or was told to slow
+# down; what is left to us is a put whose connection broke, which it does not dare to repeat.
+REQUEST_S: Final = 60
+RETRIES_S: Final = 180
+PUTS: Final = 4
+PAUSE_S: Final = 0.2
 
 
 class Objects:
-    """`root` is a URI whose fsspec package is installed."""
+    """`root` is the lake's URI."""
 
-    def __init__(self, root: str) -> None:
-        self._remote: Any = fsspec.core.url_to_fs(root)[0]
+    file_bytes = FILE_BYTES
+
+    def __init__(self, root: str, access: LakeAccess) -> None:
+        self._root = root
+        self._store = _open(root, access)
+        self._uploads: dict[str, Future[None]] = {}
+        self._pool: ThreadPoolExecutor | None = None
+        self._lock = threading.Lock()
 
     def open_new(self, target: str) -> IO[bytes]:
-        if self._remote.exists(target):
-            raise FileExistsError(target)
-        self._make_parent(target)
-        return cast(IO[bytes], self._remote.open(target, "wb"))
+        return cast(IO[bytes], _Incomplete(self, target))
 
     def sync(self, file: IO[bytes]) -> None:
-        file.flush()  # closing makes it durable
+        cast(_Incomplete, file).is_complete = True
 
     def sync_folders(self, target: str) -> None:
-        pass
+        with self._lock:
+            own = {name: upload for name, upload in self._uploads.items() if name.startswith(f"{target}/")}
+        try:
+            for upload in own.values():
+                upload.result()
+        finally:
+            wait(own.values())
+            with self._lock:
+                for name in own:
+                    self._uploads.pop(name, None)
+
+    def write_new(self, target: str, content: bytes) -> None:
+        self._put_new(target, content)
 
     def write_atomic(self, target: str, content: bytes) -> None:
-        self._make_parent(target)
-        self._remote.pipe_file(target, content)
+        with _refusals(target):
+            obstore.put(self._store, self._path(target), content, use_multipart=False)
 
     def open(self, target: str) -> IO[bytes]:
-        return cast(IO[bytes], self._remote.open(target, "rb"))
+        with _refusals(target):
+            return BytesIO(obstore.get(self._store, self._path(target)).bytes().to_bytes())
 
     def exists(self, target: str) -> bool:
-        return bool(self._remote.exists(target))
+        try:
+            self.size(target)
+        except FileNotFoundError:
+            return False
+        return True
 
     def size(self, target: str) -> int:
-        return int(self._remote.size(target))
+        with _refusals(target):
+            return int(obstore.head(self._store, self._path(target))["size"])
 
     def list(self, target: str) -> list[str]:
-        self._remote.invalidate_cache()
-        try:
-            listed = self._remote.ls(target, detail=False)
-        except FileNotFoundError:
-            return []
-        return [str(name).rstrip("/").rsplit("/", 1)[-1] for name in listed]
+        with _refusals(target):
+            listed = obstore.list_with_delimiter(self._store, self._path(target))
+        names = [*listed["common_prefixes"], *(str(found["path"]) for found in listed["objects"])]
+        return [name.rstrip("/").rsplit("/", 1)[-1] for name in names]
 
     def delete(self, target: str) -> None:
-        if self._remote.exists(target):
-            self._remote.rm(target, recursive=True)
+        """Of a folder the manifest first: until it is gone the folder is whole, and without it, it is nothing."""
+        path = self._path(target)
+        with _refusals(target):
+            below = [str(found["path"]) for page in obstore.list(self._store, path) for found in page]
+            manifest = [name for name in below if name.endswith("/manifest.json")]
+            for names in (manifest or [path], [name for name in below if name not in manifest]):
+                try:
+                    obstore.delete(self._store, names)
+                except FileNotFoundError:  # of another's delete at the same time
+                    continue
 
-    def _make_parent(self, target: str) -> None:
-        self._remote.makedirs(target.rsplit("/", 1)[0], exist_ok=True)
+    # --- new objects --------------------------------------------------------------------------------------------------
+
+    def upload(self, target: str, content: IO[bytes]) -> None:
+        """Begin to upload a complete file. Where many are under way it waits for one of them."""
+        with self._lock:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(UPLOADS, thread_name_prefix="tidemark-upload")
+            under_way = [upload for upload in self._uploads.values() if not upload.done()]
+        if len(under_way) >= UPLOADS:
+            wait(under_way, return_when=FIRST_COMPLETED)
+        with self._lock:
+            self._uploads[target] = self._pool.submit(self._upload, target, content)
+
+    def _upload(self, target: str, content: IO[bytes]) -> None:
+        with content:
+            content.seek(0)
+            self._put_new(target, content.read())
+
+    def _put_new(self, target: str, content: bytes) -> None:
+        """Put it if there is none. Raises FileExistsError."""
+        path, writer = self._path(target), uuid4().hex
+        for tried in range(1, PUTS + 1):
+            try:
+                with _refusals(target):
+                    obstore.put(
+                        self._store, path, content, mode="create", attributes={WRITER: writer}, use_multipart=False
+                    )
+                    return
+            except FileExistsError:
+                if self._writer_of(target) == writer:
+                    return
+                raise
+            except LakeUnreachable:
+                if tried == PUTS:
+                    raise
+                time.sleep(PAUSE_S * 2**tried)
+
+    def _writer_of(self, target: str) -> str:
+        with _refusals(target):
+            attributes: Mapping[Any, Any] = obstore.get(self._store, self._path(target)).attributes
+            return str(attributes.get(WRITER, ""))
+
+    def _path(self, target: str) -> str:
+        return target.removeprefix(self._root).lstrip("/")
+
+
+class _Incomplete(RawIOBase):
+    """A file under way: nameless on this machine, in memory while it is small."""
+
+    def __init__(self, objects: Objects, target: str) -> None:
+        super().__init__()
+        self.is_complete = False
+        self._objects = objects
+        self._target = target
+        self._content = tempfile.SpooledTemporaryFile(max_size=IN_MEMORY_BYTES)  # noqa: SIM115
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any, /) -> int:
+        return self._content.write(data)
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        super().close()
+        if self.is_complete:
+            self._objects.upload(self._target, cast(IO[bytes], self._content))
+        else:
+            self._content.close()
+
+
+def _open(root: str, access: LakeAccess) -> Any:
+    plain = access.settings.get("endpoint", "").startswith("http://")
+    settings: Any = {**access.settings, **access.secrets}
+    return from_url(
+        root,
+        config=settings,
+        client_options={"allow_http": plain, "timeout": timedelta(seconds=REQUEST_S)},
+        retry_config={
+            "max_retries": 10,
+            "retry_timeout": timedelta(seconds=RETRIES_S),
+            "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=15), "base": 2},
+        },
+    )
+
+
+@contextmanager
+def _refusals(target: str) -> Iterator[None]:
+    """What the store says, without what its answers hold besides: an access key's id, a signature, an address."""
+    try:
+        yield
+    except AlreadyExistsError:
+        raise FileExistsError(target) from None
+    except FileNotFoundError as missing:
+        if _answer(missing).endswith("NoSuchBucket"):
+            raise LakeRefused(lake=_bucket(target), path=target, detail="there is no such bucket") from None
+        raise FileNotFoundError(target) from None
+    except (PermissionDeniedError, UnauthenticatedError) as refused:
+        raise LakeRefused(lake=_bucket(target), path=target, detail=_answer(refused)) from None
+    except (BaseError, OSError) as failed:
+        if _answer(failed).endswith(_OF_CREDENTIALS):
+            raise LakeRefused(lake=_bucket(target), path=target, detail=_answer(failed)) from None
+        raise LakeUnreachable(lake=_bucket(target), path=target, detail=_answer(failed)) from None
+
+
+_STATUS: Final = re.compile(r"status code: (\d{3}[ \w]*)")
+_CODE: Final = re.compile(r"<Code>(\w+)</Code>")
+_CAUSE: Final = re.compile(r"(error sending request|connection [\w ]+|operation timed out|dns error|timed out)", re.I)
+# S3 answers some of these with 400, as if the request were wrong.
+_OF_CREDENTIALS: Final = ("ExpiredToken", "InvalidToken", "InvalidAccessKeyId", "SignatureDoesNotMatch", "AccessDenied")
+
+
+def _answer(failed: Exception) -> str:
+    text = str(failed)
+    said = [match[1].strip() for pattern in (_STATUS, _CODE, _CAUSE) if (match := pattern.search(text))]
+    return ", ".join(dict.fromkeys(said)) or type(failed).__name__
+
+
+def _bucket(target: str) -> str:
+    parts = urlsplit(target)
+    return f"{parts.scheme}://{parts.netloc}"

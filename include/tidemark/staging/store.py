@@ -1,8 +1,8 @@
-"""The lake root as a place for files: relative path <-> bytes, on a local disk or any URI that fsspec knows.
+"""The lake root as a place for files: relative path <-> bytes, on a local disk, in an object store, or behind fsspec.
 
 R3 calls a batch staged when its files are fsynced, then their folders, and then the ledger row is committed. `Files`
-says what a kind of storage must offer for that; `disk` and `objects` are the two there are. Paths are relative to the
-root, with "/" as separator, as they stand in ledger, manifest and plan.
+says what a kind of storage must offer for that; `disk`, `objects` and `remote` are those there are. Paths are relative
+to the root, with "/" as separator, as they stand in ledger, manifest and plan.
 """
 
 from __future__ import annotations
@@ -10,24 +10,36 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import IO, Protocol
+from typing import IO, Final, Protocol
 from urllib.parse import unquote, urlsplit
 
+from tidemark.lake_access import LakeAccess
 from tidemark.staging.disk import Disk
-from tidemark.staging.objects import Objects
+
+OBJECT_STORES: Final = ("s3a", "gs", "abfss")
+MACHINES_OWN: Final = LakeAccess()
 
 
 class Files(Protocol):
     """One kind of storage; every `target` is a full name, a local path or a URI."""
 
+    file_bytes: int
+    """At which size a staged file shall end."""
+
     def open_new(self, target: str) -> IO[bytes]:
-        """A new file, in folders that may be missing. Raises FileExistsError rather than replace one."""
+        """A new file, in folders that may be missing. A file of that name is not replaced: FileExistsError comes from
+        here, or from `sync_folders`."""
 
     def sync(self, file: IO[bytes]) -> None:
-        """What was written to an open file is durable at the latest when it is closed then."""
+        """The file is complete, and once it is closed `sync_folders` makes it durable. One that is closed without is
+        abandoned."""
 
     def sync_folders(self, target: str) -> None:
-        """The entries of all folders below the folder, of itself and of its parents up to the root are durable."""
+        """All complete files below the folder are durable, and so are the entries of all folders below it, of itself
+        and of its parents up to the root."""
+
+    def write_new(self, target: str, content: bytes) -> None:
+        """The whole file is in place, durably, or none. Raises FileExistsError rather than replace one."""
 
     def write_atomic(self, target: str, content: bytes) -> None:
         """The whole file is in place, durably, or none; an existing one is replaced."""
@@ -48,9 +60,10 @@ class Files(Protocol):
 
 
 class Store:
-    """One lake root: an absolute local path, a `file://` URI, or another URI whose fsspec package is installed."""
+    """One lake root: an absolute local path, a `file://` URI, one of an object store, or another one whose fsspec
+    package is installed. `access` says how an object store is got at."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, access: LakeAccess = MACHINES_OWN) -> None:
         parts = urlsplit(root)
         self._files: Files
         if parts.scheme in ("", "file"):
@@ -59,9 +72,21 @@ class Store:
                 raise ValueError(f"the lake root must be an absolute path or a URI, got {root!r}")
             self.root = str(path)
             self._files = Disk(self.root)
-        else:
+        elif parts.scheme in OBJECT_STORES:
+            from tidemark.staging.objects import Objects
+
             self.root = root.rstrip("/")
-            self._files = Objects(self.root)
+            self._files = Objects(self.root, access)
+        else:
+            from tidemark.staging.remote import Remote
+
+            self.root = root.rstrip("/")
+            self._files = Remote(self.root)
+
+    @property
+    def file_bytes(self) -> int:
+        """At which size a staged file shall end."""
+        return self._files.file_bytes
 
     def uri(self, path: str) -> str:
         """The full name of a file, as pyarrow, fsspec and Spark take it: a local path or a URI."""
@@ -69,8 +94,7 @@ class Store:
 
     @contextmanager
     def create(self, path: str) -> Iterator[IO[bytes]]:
-        """A new file to write to, durable when the block ends well. Raises
-        FileExistsError rather than replace a file."""
+        """A new file to write to, complete when the block ends well, and durable after `sync_folders`."""
         writer = self.open_new(path)
         try:
             yield writer
@@ -79,16 +103,21 @@ class Store:
             writer.close()
 
     def open_new(self, path: str) -> IO[bytes]:
-        """A new file to write to; the caller calls `sync`, then closes. Creates missing folders."""
+        """A new file to write to; the caller calls `sync`, then closes, or closes without to abandon it."""
         return self._files.open_new(self.uri(path))
 
     def sync(self, file: IO[bytes]) -> None:
-        """Make what was written so far durable; on an object store closing does that."""
+        """Say that the file is complete."""
         self._files.sync(file)
 
     def sync_folders(self, folder: str) -> None:
-        """Make the entries of all folders below `folder`, of itself and of its parents up to the root durable."""
+        """Make all complete files below `folder` durable, and the entries of all folders up to the root. Raises
+        FileExistsError where one of them would have replaced a file."""
         self._files.sync_folders(self.uri(folder))
+
+    def write_new(self, path: str, content: bytes) -> None:
+        """Put the whole file in place or none, durably. Raises FileExistsError rather than replace a file."""
+        self._files.write_new(self.uri(path), content)
 
     def write_atomic(self, path: str, content: bytes) -> None:
         """Put the whole file in place or none, durably; an existing one is replaced."""

@@ -25,7 +25,6 @@ from tidemark.staging.store import Store
 
 ROW_GROUP_BYTES: Final = 32 * 2**20
 BUFFER_BYTES: Final = 96 * 2**20
-FILE_BYTES: Final = 512 * 2**20
 OPEN_FILES: Final = 64
 
 
@@ -89,14 +88,14 @@ class ParquetFile:
         self.rows += table.num_rows
 
     def finish(self) -> StagedFile:
-        """Write the footer, make the file durable, close it."""
+        """Write the footer and close the file, complete."""
         self._parquet.close()
         self._store.sync(self._file)
         self._file.close()
         return StagedFile(self.path, self.rows, self._sink.size, self._sink.sha256, self.schema_version)
 
     def abandon(self) -> None:
-        """Let go of the file as it is; what was written of it is garbage (R4)."""
+        """Let go of the file as it is; what was written of it is garbage (R4), and on an object store never seen."""
         self._file.close()
 
 
@@ -119,14 +118,14 @@ class BatchWriter:
         *,
         row_group_bytes: int = ROW_GROUP_BYTES,
         buffer_bytes: int = BUFFER_BYTES,
-        file_bytes: int = FILE_BYTES,
+        file_bytes: int | None = None,
         open_files: int = OPEN_FILES,
     ) -> None:
         self.folder = folder
         self._store = store
         self._row_group_bytes = row_group_bytes
         self._buffer_bytes = buffer_bytes
-        self._file_bytes = file_bytes
+        self._file_bytes = file_bytes or store.file_bytes
         self._open_files = open_files
         self._tables: dict[TableName, _TableBuffer] = {}
         self._finished: dict[TableName, list[StagedFile]] = {}

@@ -14,10 +14,13 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from py4j.java_gateway import JavaPackage
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from tidemark.errors import DeltaMissing
 from tidemark.target.driver_log import let_speak
+
+LOG_STORE_OF_S3: Final = "spark.delta.logStore.s3a.impl"
 
 # Taken when the application starts; whatever spark-submit or the pipeline file sets explicitly wins.
 APPLICATION_SETTINGS: Final[Mapping[str, str]] = {
@@ -25,6 +28,11 @@ APPLICATION_SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     # Tables are merged at the same time; without it a large one's tasks stand in line before all others.
     "spark.scheduler.mode": "FAIR",
+    # Of two drivers that commit one version on S3 exactly one wins (spark_apps/log_store); Delta's own log store there
+    # knows of one driver only.
+    LOG_STORE_OF_S3: "tidemark.delta.ConditionalLogStore",
+    # A staged file is read from its beginning to its end, and nobody looks for folders before a file is written.
+    "spark.hadoop.fs.s3a.create.performance": "true",
     "spark.ui.enabled": "false",
     "spark.sql.catalogImplementation": "in-memory",
     # For an error's message PySpark notes where in Python each Column was made: a dozen calls to the JVM and a failed
@@ -160,7 +168,12 @@ def read_text(spark: SparkSession, uri: str) -> str:
 
 
 def write_text(spark: SparkSession, uri: str, text: str) -> None:
-    """A small file, seen whole or not at all: written aside and renamed, which an object store does by closing it."""
+    """A small file, seen whole or not at all: written aside and renamed. An object store publishes it when it is
+    closed, and renames by copying: there it is written under its own name, unless there is one already: what another
+    driver said of the same plan is as true."""
+    if uri.startswith("s3a://"):
+        _put(spark, uri, text)
+        return
     path = java_class(spark, "org.apache.hadoop.fs.Path")
     final = path(uri)
     aside = path(final.getParent(), f".{final.getName()}.{os.getpid()}")
@@ -175,3 +188,17 @@ def write_text(spark: SparkSession, uri: str, text: str) -> None:
     files.delete(final, False)
     if not files.rename(aside, final):
         raise OSError(f"could not rename {aside} to {final}")
+
+
+def _put(spark: SparkSession, uri: str, text: str) -> None:
+    """By the log store, which puts a file only if it is absent, and knows its own after a lost answer."""
+    path = java_class(spark, "org.apache.hadoop.fs.Path")(uri)
+    configuration = spark._jsparkSession.sessionState().newHadoopConf()
+    lines = java_class(spark, "java.util.ArrayList")()
+    lines.add(text)
+    store = java_class(spark, str(spark.conf.get(LOG_STORE_OF_S3)))(configuration)
+    try:
+        store.write(path, lines.iterator(), False, configuration)
+    except Py4JJavaError:
+        if not path.getFileSystem(configuration).exists(path):
+            raise

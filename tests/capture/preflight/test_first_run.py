@@ -112,7 +112,7 @@ class TestFirstRun:
     ) -> None:
         """What the first one wrote to staging is the second one's too, never a number that is taken already."""
         looked, written = threading.Event(), threading.Event()
-        again, write = generation_module.register_again, Store.write_atomic
+        again, write = generation_module.register_again, Store.write_new
         second = threading.Thread(target=lambda: shop.preflight(holder="capture/1/preflight"))
 
         def look(*given: Any) -> Any:
@@ -141,7 +141,7 @@ class TestFirstRun:
                 written.set()
 
         monkeypatch.setattr(generation_module, "register_again", look)
-        monkeypatch.setattr(Store, "write_atomic", write_late)
+        monkeypatch.setattr(Store, "write_new", write_late)
         shop.preflight(holder="capture/1/preflight")
         second.join()
         monkeypatch.undo()

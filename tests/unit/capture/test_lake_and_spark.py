@@ -19,15 +19,16 @@ DYNAMODB = "io.delta.storage.S3DynamoDBLogStore"
         ("/lake", {}, []),
         ("gs://bucket/lake", {}, []),
         ("abfss://c@a.dfs.core.windows.net/lake", {}, []),
-        ("s3a://bucket/lake", {}, ["error"]),
+        ("s3a://bucket/lake", {}, []),
         ("s3a://bucket/lake", {"spark.delta.logStore.s3a.impl": DYNAMODB}, []),
-        ("s3a://bucket/lake", {"spark.delta.logStore.s3.impl": DYNAMODB}, ["error"]),
+        ("s3a://bucket/lake", {"spark.delta.logStore.class": DYNAMODB}, ["error"]),
         ("s3a://bucket/lake", {"spark.delta.logStore.s3a.impl": "io.delta.storage.S3SingleDriverLogStore"}, ["error"]),
-        ("s3://bucket/lake", {"spark.delta.logStore.s3.impl": DYNAMODB}, ["warning"]),
         ("ftp://host/lake", {}, ["warning"]),
     ],
 )
-def test_plain_s3_is_refused(lake: str, conf: dict[str, str], severities: list[str]) -> None:
+def test_a_log_store_that_does_not_fence_drivers_is_refused(
+    lake: str, conf: dict[str, str], severities: list[str]
+) -> None:
     findings = list(log_store_findings(replace(CONFIG, lake=lake, spark_conf=conf)))
     assert [f.severity for f in findings] == severities
 

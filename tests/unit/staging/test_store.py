@@ -39,6 +39,14 @@ def test_a_file_is_never_created_twice(store: Store) -> None:
     assert store.read("p/one.bin") == b"first"
 
 
+def test_what_is_put_new_is_whole_and_never_replaced(store: Store) -> None:
+    store.write_new("p/manifest.json", b"first")
+    with pytest.raises(FileExistsError):
+        store.write_new("p/manifest.json", b"second")
+    assert store.read("p/manifest.json") == b"first"
+    assert store.list("p") == ["manifest.json"]
+
+
 def test_an_atomic_write_replaces_the_whole_file(store: Store) -> None:
     store.write_atomic("p/manifest.json", b"a long first content")
     store.write_atomic("p/manifest.json", b"second")

@@ -1,0 +1,64 @@
+"""Files behind any other URI that fsspec knows, HDFS for one: `store.Files` as well as fsspec can keep it. Not tried.
+
+fsspec has no put-if-absent: a new file is one that was not there a moment before. What a task leaves half written is
+never recorded (R4).
+"""
+
+from __future__ import annotations
+
+from typing import IO, Any, cast
+
+import fsspec
+
+
+class Remote:
+    """`root` is a URI whose fsspec package is installed."""
+
+    file_bytes = 512 * 2**20
+
+    def __init__(self, root: str) -> None:
+        self._remote: Any = fsspec.core.url_to_fs(root)[0]
+
+    def open_new(self, target: str) -> IO[bytes]:
+        if self._remote.exists(target):
+            raise FileExistsError(target)
+        self._make_parent(target)
+        return cast(IO[bytes], self._remote.open(target, "wb"))
+
+    def sync(self, file: IO[bytes]) -> None:
+        file.flush()  # closing makes it durable
+
+    def sync_folders(self, target: str) -> None:
+        pass
+
+    def write_new(self, target: str, content: bytes) -> None:
+        with self.open_new(target) as file:
+            file.write(content)
+
+    def write_atomic(self, target: str, content: bytes) -> None:
+        self._make_parent(target)
+        self._remote.pipe_file(target, content)
+
+    def open(self, target: str) -> IO[bytes]:
+        return cast(IO[bytes], self._remote.open(target, "rb"))
+
+    def exists(self, target: str) -> bool:
+        return bool(self._remote.exists(target))
+
+    def size(self, target: str) -> int:
+        return int(self._remote.size(target))
+
+    def list(self, target: str) -> list[str]:
+        self._remote.invalidate_cache()
+        try:
+            listed = self._remote.ls(target, detail=False)
+        except FileNotFoundError:
+            return []
+        return [str(name).rstrip("/").rsplit("/", 1)[-1] for name in listed]
+
+    def delete(self, target: str) -> None:
+        if self._remote.exists(target):
+            self._remote.rm(target, recursive=True)
+
+    def _make_parent(self, target: str) -> None:
+        self._remote.makedirs(target.rsplit("/", 1)[0], exist_ok=True)

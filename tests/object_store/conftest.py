@@ -1,0 +1,19 @@
+"""A lake in a bucket of its own, behind a proxy that counts and breaks requests."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.s3_proxy import Proxy
+from tests.support.s3_server import S3Server, access
+from tidemark.staging.store import Store
+
+
+@pytest.fixture
+def bucket(s3_server: S3Server) -> str:
+    return s3_server.new_bucket()
+
+
+@pytest.fixture
+def store(s3_proxy: Proxy, bucket: str) -> Store:
+    return Store(f"s3a://{bucket}/lake", access(s3_proxy.url))

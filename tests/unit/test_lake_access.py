@@ -1,0 +1,70 @@
+"""An Airflow connection of an object store -> what clients and Spark get of it, and where its secrets are not."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from tidemark import lake_access
+from tidemark.errors import ConnectionInvalid
+from tidemark.lake_access import LakeAccess
+
+LAKE = "s3a://bucket/lake"
+
+
+def read(lake: str = LAKE, conn_type: str = "aws", **fields: Any) -> LakeAccess:
+    given = {"login": "id", "password": "the secret", "extra": {}, **fields}
+    return lake_access.read(lake, connection="lake", conn_type=conn_type, **given)
+
+
+def test_keys_go_to_clients_and_to_a_drivers_environment_and_nowhere_else() -> None:
+    extra = {"endpoint_url": "http://store:9000", "region_name": "eu-west-1", "aws_session_token": "the token"}
+    access = read(extra=extra)
+    assert access.settings == {"endpoint": "http://store:9000", "region": "eu-west-1"}
+    assert access.driver_environment() == {
+        "AWS_ACCESS_KEY_ID": "id",
+        "AWS_SECRET_ACCESS_KEY": "the secret",
+        "AWS_SESSION_TOKEN": "the token",
+    }
+    assert access.spark_settings(LAKE) == {
+        "spark.hadoop.fs.s3a.bucket.bucket.endpoint": "http://store:9000",
+        "spark.hadoop.fs.s3a.bucket.bucket.connection.ssl.enabled": "false",
+        "spark.hadoop.fs.s3a.bucket.bucket.path.style.access": "true",
+        "spark.hadoop.fs.s3a.bucket.bucket.endpoint.region": "eu-west-1",
+    }
+    assert "secret" not in repr(access)
+    assert "token" not in repr(access)
+
+
+def test_without_keys_the_machines_own_identity_counts() -> None:
+    access = read(login=None, password=None, extra={"region_name": "eu-west-1"})
+    assert not access.has_secrets
+    assert access.driver_environment() == {}
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"password": None}, "one of login and password"),
+        ({"extra": {"role_arn": "arn:aws:iam::1:role/r"}}, "role_arn is not known here"),
+        ({"conn_type": "postgres"}, "its type is 'postgres'; a lake on s3a:// needs aws"),
+        ({"lake": "/lake"}, "a lake at /lake needs none"),
+        ({"lake": "gs://bucket/lake"}, "needs google_cloud_platform"),
+    ],
+)
+def test_a_connection_that_would_be_another_identity_is_refused(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConnectionInvalid, match=said) as refused:
+        read(**fields)
+    assert "the secret" not in str(refused.value)
+
+
+def test_a_configuration_never_shows_what_its_lakes_connection_holds() -> None:
+    from tests.support.pipeline import pipeline_config  # a configuration like any other
+
+    config = pipeline_config("p", "s3a://bucket/lake", ())
+    with_keys = dataclasses.replace(config, lake_access=read())
+    assert "the secret" not in repr(with_keys)
+    assert with_keys == config
+    assert with_keys.digest == config.digest
