@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from posixpath import dirname
 from typing import Final
@@ -39,6 +40,9 @@ from tidemark.staging.chain import chain_from
 from tidemark.staging.store import Store
 
 log = logging.getLogger(__name__)
+
+# Manifests or plans that are read at the same time.
+READERS: Final = 16
 
 LOST: Final = "the ledger was lost while staging kept changes of the table that were not applied, or not proven to be"
 
@@ -189,18 +193,20 @@ def _complete(store: Store, pipeline: str, generation: int, above: Lsn) -> dict[
     """Complete manifests of a generation that start at or above a position, by path. A manifest is written last, so
     only the retention can have taken a file from under it: those are looked for."""
     folder = layout.generation_folder(pipeline, generation)
-    found = {}
-    for name in store.list(folder, above.hex16):
-        if "-" not in name:
-            continue
-        path = layout.manifest_file(f"{folder}/{name}")
+    names = [name for name in store.list(folder, above.hex16) if "-" in name]
+
+    def manifest_of(path: str) -> BatchManifest | None:
         try:
             manifest = BatchManifest.from_json(store.read(path).decode())
         except (FileNotFoundError, ValueError):
-            continue
-        if _has_all_files(store, manifest):
-            found[path] = manifest
-    return found
+            return None
+        return manifest if _has_all_files(store, manifest) else None
+
+    # A lost ledger has thousands of them, and on an object store each file is a request of its own.
+    with ThreadPoolExecutor(READERS, thread_name_prefix="tidemark-recovery") as readers:
+        paths = [layout.manifest_file(f"{folder}/{name}") for name in names]
+        read = zip(paths, readers.map(manifest_of, paths), strict=True)
+        return {path: manifest for path, manifest in read if manifest is not None}
 
 
 def _has_all_files(store: Store, manifest: BatchManifest) -> bool:
@@ -216,14 +222,13 @@ def _has_all_files(store: Store, manifest: BatchManifest) -> bool:
 def _unknown_plans(ledger: Ledger, store: Store, generation: int) -> list[MergePlan]:
     """The plans in the lake that the ledger has no row of; a ledger that was not restored knows all but the newest."""
     known = plans.recorded(ledger)
-    found = []
-    for name in store.list(layout.plans_root(ledger.pipeline)):
-        if name in known:
-            continue
+    names = [name for name in store.list(layout.plans_root(ledger.pipeline)) if name not in known]
+
+    def plan_of(name: str) -> MergePlan | None:
         try:
-            plan = MergePlan.from_json(store.read(layout.plan_file(ledger.pipeline, name)).decode())
+            return MergePlan.from_json(store.read(layout.plan_file(ledger.pipeline, name)).decode())
         except (FileNotFoundError, ValueError, KeyError, TypeError):
-            continue
-        if plan.generation == generation:
-            found.append(plan)
-    return found
+            return None
+
+    with ThreadPoolExecutor(READERS, thread_name_prefix="tidemark-recovery") as readers:
+        return [plan for plan in readers.map(plan_of, names) if plan is not None and plan.generation == generation]
