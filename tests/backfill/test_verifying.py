@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.backfill.conftest import Captured
+from tests.support.pipeline import Pipeline
 from tests.support.runs import a_run
 from tidemark.backfill.verifying import VerifyRequest, plan_verify
 from tidemark.config import TableRule
@@ -22,7 +22,7 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 HALF = Fraction(1, 2)
 
 
-def many_parts(captured: Captured, *statements: str) -> None:
+def many_parts(captured: Pipeline, *statements: str) -> None:
     """A table of 100 rows that was seen empty, and that is cut into parts of about 10 rows."""
     captured.config = dataclasses.replace(
         captured.config, bounds=dataclasses.replace(captured.config.bounds, chunk_rows=10)
@@ -32,7 +32,7 @@ def many_parts(captured: Captured, *statements: str) -> None:
     captured.execute("INSERT INTO orders SELECT i, 'v' || i FROM generate_series(1, 100) AS i", "ANALYZE orders")
 
 
-def plan(captured: Captured, run_id: str = "v1", now: datetime = NOON, **request: Any) -> list[Backfill]:
+def plan(captured: Pipeline, run_id: str = "v1", now: datetime = NOON, **request: Any) -> list[Backfill]:
     captured.run_id = run_id
     return plan_verify(
         a_run(captured.config, source=captured.source, ledger=captured.ledger, run_id=run_id, now=lambda: now),
@@ -40,11 +40,11 @@ def plan(captured: Captured, run_id: str = "v1", now: datetime = NOON, **request
     )
 
 
-def read_of(captured: Captured, verify: Backfill) -> set[tuple[Any, Any]]:
+def read_of(captured: Pipeline, verify: Backfill) -> set[tuple[Any, Any]]:
     return {(part.lower, part.upper) for part in captured.ranges(verify)}
 
 
-def applied(captured: Captured, verify: Backfill, now: datetime) -> None:
+def applied(captured: Pipeline, verify: Backfill, now: datetime) -> None:
     """As if its parts were proven now."""
     captured.read()
     with open_ledger(captured.ledger, captured.config.pipeline) as book:
@@ -55,7 +55,7 @@ def applied(captured: Captured, verify: Backfill, now: datetime) -> None:
         book.execute("UPDATE tidemark.backfills SET state = 'applied' WHERE backfill = %s", (verify.backfill,))
 
 
-def test_each_night_takes_the_share_that_was_proven_longest_ago(captured: Captured) -> None:
+def test_each_night_takes_the_share_that_was_proven_longest_ago(captured: Pipeline) -> None:
     many_parts(captured)
     night, seen, counts = NOON, [], []
     for number in range(5):
@@ -73,7 +73,7 @@ def test_each_night_takes_the_share_that_was_proven_longest_ago(captured: Captur
     assert [b.parts for b in plan(captured, "v5", night, share=Fraction(1, 5))] == [tuple(seen[:2])]
 
 
-def test_what_was_proven_lately_is_not_due_unless_it_is_named(captured: Captured) -> None:
+def test_what_was_proven_lately_is_not_due_unless_it_is_named(captured: Pipeline) -> None:
     many_parts(captured)
     (verify,) = plan(captured, share=Fraction(1))
     assert verify.parts is None
@@ -84,7 +84,7 @@ def test_what_was_proven_lately_is_not_due_unless_it_is_named(captured: Captured
     assert len(plan(captured, "v4", NOON + timedelta(hours=37), share=HALF)) == 1
 
 
-def test_a_key_that_spark_orders_otherwise_is_read_as_a_whole(captured: Captured) -> None:
+def test_a_key_that_spark_orders_otherwise_is_read_as_a_whole(captured: Pipeline) -> None:
     """The bag has no key, char(8) is compared without its blanks; text is ordered by bytes here."""
     many_parts(
         captured,
@@ -124,7 +124,7 @@ def test_a_key_that_spark_orders_otherwise_is_read_as_a_whole(captured: Captured
         ("join_horizon = NULL", "has not seen it join"),
     ],
 )
-def test_a_table_that_may_differ_is_left_out_or_refused(captured: Captured, mark: str, reason: str) -> None:
+def test_a_table_that_may_differ_is_left_out_or_refused(captured: Pipeline, mark: str, reason: str) -> None:
     many_parts(captured)
     captured.ledger_query(f"UPDATE tidemark.tables SET {mark} RETURNING 1")
     assert plan(captured) == []
@@ -132,7 +132,7 @@ def test_a_table_that_may_differ_is_left_out_or_refused(captured: Captured, mark
         plan(captured, "v2", tables=("public.orders",))
 
 
-def test_what_cannot_be_proven_is_refused_with_the_reason(captured: Captured) -> None:
+def test_what_cannot_be_proven_is_refused_with_the_reason(captured: Pipeline) -> None:
     named = dataclasses.replace(captured.config, tables=(*captured.config.tables, TableRule("public.log")))
     captured.config = named
     bag = "CREATE TABLE bag (what text)", "ALTER TABLE bag REPLICA IDENTITY FULL"
@@ -152,12 +152,12 @@ def test_what_cannot_be_proven_is_refused_with_the_reason(captured: Captured) ->
         plan(captured, tables=("public.orders",))
 
 
-def test_without_a_capture_there_is_nothing_to_verify(captured: Captured) -> None:
+def test_without_a_capture_there_is_nothing_to_verify(captured: Pipeline) -> None:
     with pytest.raises(CaptureNotBegun, match="no generation is open"):
         plan(captured)
 
 
-def test_planning_again_in_the_same_run_changes_nothing_and_another_run_begins_anew(captured: Captured) -> None:
+def test_planning_again_in_the_same_run_changes_nothing_and_another_run_begins_anew(captured: Pipeline) -> None:
     many_parts(captured)
     first = plan(captured, share=HALF)
     assert plan(captured, share=HALF) == first
@@ -166,7 +166,7 @@ def test_planning_again_in_the_same_run_changes_nothing_and_another_run_begins_a
     assert captured.again(first[0]).state_reason == "run v2 begins anew"
 
 
-def test_a_filter_proves_no_part(captured: Captured) -> None:
+def test_a_filter_proves_no_part(captured: Pipeline) -> None:
     many_parts(captured)
     (verify,) = plan(captured, tables=("public.orders",), row_filter="id > 40")
     assert (verify.sweeps, verify.whole_table, verify.parts) == (False, False, None)
@@ -174,7 +174,7 @@ def test_a_filter_proves_no_part(captured: Captured) -> None:
     assert {row["id"] for row in captured.rows(verify)} == set(range(41, 101))
 
 
-def test_a_table_that_has_doubled_is_cut_anew_and_keeps_its_oldest_proof(captured: Captured) -> None:
+def test_a_table_that_has_doubled_is_cut_anew_and_keeps_its_oldest_proof(captured: Pipeline) -> None:
     many_parts(captured)
     (verify,) = plan(captured, share=Fraction(1))
     applied(captured, verify, NOON)
@@ -190,7 +190,7 @@ def test_a_table_that_has_doubled_is_cut_anew_and_keeps_its_oldest_proof(capture
     assert (known.parts, known.proven, known.through_at) == (25, 25, NOON)
 
 
-def test_an_open_verify_is_no_backfill(captured: Captured) -> None:
+def test_an_open_verify_is_no_backfill(captured: Pipeline) -> None:
     """It hinders none, and keeps no mark of holes away."""
     many_parts(captured)
     (verify,) = plan(captured)
