@@ -46,6 +46,16 @@ def test_what_is_not_there_is_not_found_and_a_bucket_that_is_not_there_is_an_err
         lost.read("x")
 
 
+def test_a_listing_from_a_name_on_holds_that_name_and_what_is_above(store: Store) -> None:
+    for name in ("00A-x/one.bin", "00B-x/one.bin", "00B-x/two.bin", "00C/a/b.bin", "00D"):
+        store.write_new(f"p/{name}", b"")
+    assert store.list("p", "00B") == ["00B-x", "00C", "00D"]
+    assert store.list("p", "00C") == ["00C", "00D"]
+    assert store.list("p", "00D") == ["00D"]
+    assert store.list("p", "00E") == []
+    assert store.list("nowhere", "00A") == []
+
+
 def test_a_file_is_never_replaced(store: Store) -> None:
     store.write_new("p/one.bin", b"first")
     with pytest.raises(FileExistsError):

@@ -71,7 +71,7 @@ class Disk:
     def size(self, target: str) -> int:
         return Path(target).stat().st_size
 
-    def list(self, target: str) -> list[str]:
+    def list(self, target: str, at_or_above: str) -> list[str]:
         try:
             return os.listdir(target)
         except FileNotFoundError:

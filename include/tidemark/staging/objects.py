@@ -98,7 +98,20 @@ class Objects:
         with _refusals(target):
             return int(obstore.head(self._store, self._path(target))["size"])
 
-    def list(self, target: str) -> list[str]:
+    def _list_from(self, path: str, name: str) -> list[str]:
+        """By the objects above: only their listing can begin somewhere. Those of a pipeline's last batches are few, the
+        folders below are as many as staging is kept."""
+        below = f"{path}/"
+        with _refusals(path):
+            # The offset itself is left out.
+            pages = obstore.list(self._store, path, offset=f"{below}{name[:-1]}")
+            return sorted(
+                {str(found["path"]).removeprefix(below).partition("/")[0] for page in pages for found in page}
+            )
+
+    def list(self, target: str, at_or_above: str) -> list[str]:
+        if at_or_above:
+            return self._list_from(self._path(target), at_or_above)
         with _refusals(target):
             listed = obstore.list_with_delimiter(self._store, self._path(target))
         names = [*listed["common_prefixes"], *(str(found["path"]) for found in listed["objects"])]

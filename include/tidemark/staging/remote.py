@@ -48,7 +48,7 @@ class Remote:
     def size(self, target: str) -> int:
         return int(self._remote.size(target))
 
-    def list(self, target: str) -> list[str]:
+    def list(self, target: str, at_or_above: str) -> list[str]:
         self._remote.invalidate_cache()
         try:
             listed = self._remote.ls(target, detail=False)

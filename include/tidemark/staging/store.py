@@ -52,8 +52,9 @@ class Files(Protocol):
     def size(self, target: str) -> int:
         """In bytes. Raises FileNotFoundError."""
 
-    def list(self, target: str) -> list[str]:
-        """The names directly below a folder as they are now, in any order; empty if there is no such folder."""
+    def list(self, target: str, at_or_above: str) -> list[str]:
+        """The names directly below a folder as they are now, in any order; empty if there is no such folder. Those
+        below the name given may be left out, if that costs less."""
 
     def delete(self, target: str) -> None:
         """A file, or a folder with all it holds; nothing happens where there is none."""
@@ -141,7 +142,8 @@ class Store:
 
     def list(self, folder: str, at_or_above: str = "") -> list[str]:
         """The names directly below a folder, sorted, from a name on; empty if the folder does not exist."""
-        return sorted({name for name in self._files.list(self.uri(folder)) if name >= at_or_above})
+        names = self._files.list(self.uri(folder), at_or_above)
+        return sorted({name for name in names if name >= at_or_above})
 
     def delete(self, path: str) -> None:
         """Remove a file, or a folder with all it holds; nothing happens where there is none."""

@@ -146,3 +146,13 @@ def test_a_file_on_disk_is_fsynced_before_it_counts_as_created(tmp_path: Path, m
     with Store(str(tmp_path)).create("one.bin") as file:
         file.write(b"four")
     assert synced == [4]
+
+
+def test_a_listing_from_a_name_on_holds_that_name_and_what_is_above(store: Store) -> None:
+    for name in ("00A-x/one.bin", "00B-x/one.bin", "00B-x/two.bin", "00C/a/b.bin", "00D"):
+        store.write_new(f"p/{name}", b"")
+    assert store.list("p", "00B") == ["00B-x", "00C", "00D"]
+    assert store.list("p", "00C") == ["00C", "00D"]
+    assert store.list("p", "00D") == ["00D"]
+    assert store.list("p", "00E") == []
+    assert store.list("nowhere", "00A") == []
