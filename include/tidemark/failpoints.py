@@ -55,6 +55,8 @@ OF_MAINTENANCE: Final = (
     "maintain.after_rows",
     "maintain.after_chunks",
     "maintain.after_plans",
+    "maintain.after_optimize",
+    "maintain.before_result",
 )
 
 # Of what brings changes and rows into the tables; maintenance runs beside it.

@@ -1,7 +1,8 @@
-"""Pipeline files -> DAGs: `<pipeline>_capture`, `<pipeline>_backfill` and `<pipeline>_verify` each.
+"""Pipeline files -> DAGs: `<pipeline>_capture`, `_backfill`, `_verify` and `_maintenance` each.
 
     preflight ─► changes_waiting ─► drain ─► merge ─► confirm
     plan ─► read_chunks (one per reader) ─► drain ─► merge ─► confirm ─► report        backfill and verify
+    retire ─► compact                                                                  maintenance
 
 Edge by edge. A failure anywhere leaves the rest undone and the run red; the next run catches up, a backfill goes on
 when the failed task is cleared. Where nothing waits the sensor is skipped, and with it drain and merge (all_success);
@@ -36,6 +37,7 @@ from tidemark_airflow.auto_backfill import backfill_dag_id
 from tidemark_airflow.backfill_operators import PlanBackfillOperator, ReadChunksOperator, ReportBackfillOperator
 from tidemark_airflow.failures import MovePolicy
 from tidemark_airflow.form import form
+from tidemark_airflow.maintenance_operators import CompactOperator, RetireOperator
 from tidemark_airflow.operators import (
     MERGE_SLACK_S,
     MERGE_WAIT_S,
@@ -86,13 +88,20 @@ longest ago; `status` says through which LSN each table is proven as a whole.
 """
 
 
+_MAINTENANCE_DOCUMENT = """\
+Removes what pipeline `{pipeline}` does not need any more: applied staging after {days} days, chunks, plans, rows of the
+ledger, and dead files of the Delta tables, whose small files become few. Nothing is wrong while it is paused, things
+only grow.
+"""
+
+
 def pipeline_dags(folder: Path | str) -> Iterator[DAG]:
     """The DAGs of every pipeline file in `folder`, broken ones included."""
     configs, problems = read_all(folder)
     taken: set[str] = set()
     for config in configs:
         try:
-            dags = [capture_dag(config), backfill_dag(config), verify_dag(config)]
+            dags = [capture_dag(config), backfill_dag(config), verify_dag(config), maintenance_dag(config)]
             for dag in dags:
                 dag.validate()
         except Exception as refused:  # whatever Airflow says of one file must not take the others with it
@@ -192,6 +201,33 @@ def _read_and_merge(dag: DAG, config: PipelineConfig, plan: BaseOperator, report
         config=config,
     ).expand(reader=plan.output)
     chain(plan, read, *_shared(dag, config, run_s=math.inf), report)
+
+
+def maintenance_dag(config: PipelineConfig) -> DAG:
+    """The DAG `<pipeline>_maintenance`. `compact` has all_done: what keeps staging says nothing of the tables."""
+    dag = DAG(
+        dag_id=f"{config.pipeline}_maintenance",
+        description=f"Keeps staging, ledger and Delta tables of {config.pipeline} small",
+        doc_md=_MAINTENANCE_DOCUMENT.format(pipeline=config.pipeline, days=config.maintenance.staging_days),
+        schedule=config.maintenance.schedule,
+        start_date=START,
+        catchup=False,
+        max_active_runs=1,
+        allowed_run_types=["scheduled", "manual"],  # type: ignore[list-item]
+        default_args=_defaults(),
+        tags=["tidemark", config.pipeline],
+    )
+    retire = RetireOperator(task_id="retire", max_active_tis_per_dag=1, dag=dag, config=config)
+    compact = CompactOperator(
+        task_id="compact",
+        max_active_tis_per_dag=1,
+        retries=MERGE_RETRIES,
+        trigger_rule=TriggerRule.ALL_DONE,
+        dag=dag,
+        config=config,
+    )
+    chain(retire, compact)
+    return dag
 
 
 def _shared(

@@ -130,26 +130,67 @@ class DrainOperator(BaseOperator):
         }
 
 
-class MergeOperator(SparkSubmitOperator):
+class ApplicationOperator(SparkSubmitOperator):
+    """Runs one of the Spark applications by spark-submit. Nothing is resumed, so `durable` is off. Marking the task
+    failed kills spark-submit and its driver, and so does the application's time limit.
+    """
+
+    def __init__(self, *, config: PipelineConfig, **kwargs: Any) -> None:
+        super().__init__(conn_id=config.spark_connection, name=f"tidemark_{config.pipeline}", durable=False, **kwargs)
+        self.config = config
+
+    def run_application(
+        self, name: str, manifest: str, plan: str, access: LakeAccess, limit_s: float, context: Context
+    ) -> Exception | None:
+        """Run spark-submit to its end, or for `limit_s`; returns what went wrong, if anything did.
+
+        Whether the plan has a result is another question: the driver may have written it and died later.
+        """
+        failure: Exception | None = None
+        with tempfile.TemporaryDirectory(prefix="tidemark-") as scratch:
+            self._hook = None  # it keeps the arguments of the application before
+            self.application = submission.application(name)
+            self.application_args = ["--manifest", manifest]
+            self.conf = {**access.spark_settings(self.config.lake), **self.config.spark_conf}
+            self.jars = submission.jars(self.config.lake)
+            master, deploy_mode = spark_master(self.config.spark_connection)
+            environment: dict[str, str] = {}
+            if submission.drives_here(master, deploy_mode):
+                environment |= submission.without_airflow() | submission.quiet_log(self.config.spark_conf)
+                environment |= submission.lake_secrets(access)
+            if submission.is_local(master):
+                environment |= submission.local_environment()
+            else:
+                self.py_files = submission.library_zip(scratch)
+            self.env_vars = environment or None
+            with time_limit(limit_s, self.on_kill) as limit:
+                try:
+                    super().execute(context)
+                except AirflowException as failed:
+                    failure = failed
+            if limit.passed:
+                return SparkApplicationTooLong(plan=plan, ran=duration(limit.ran_s), limit=duration(limit_s))
+        return failure
+
+    def on_kill(self) -> None:
+        """spark-submit, the driver's JVM and its Python; on a cluster the driver there, by the hook."""
+        process = None if self._hook is None else self._hook._submit_sp
+        with ending_with_descendants(None if process is None else process.pid):
+            super().on_kill()
+
+
+class MergeOperator(ApplicationOperator):
     """Brings what is staged and not applied into Delta, by one Spark application for all tables.
 
-    Each try writes a plan of its own, so nothing is resumed: `durable` is off. Marking the task failed kills
-    spark-submit and its driver, and so does `merge_timeout_s`, which counts from the application's start; a driver
-    that survives it loses by the fence (R5).
+    Each try writes a plan of its own. `merge_timeout_s` counts from the application's start; a driver that survives it
+    loses by the fence (R5).
 
     While another merge holds one of the tables it waits, for MERGE_WAIT_S at most; then it is skipped. What is staged
     stays unapplied until the next merge, and confirm counts what is applied.
     """
 
     def __init__(self, *, config: PipelineConfig, **kwargs: Any) -> None:
-        super().__init__(
-            conn_id=config.spark_connection,
-            name=f"tidemark_{config.pipeline}",
-            durable=False,
-            outlets=[pipeline_alias(config.pipeline)],
-            **kwargs,
-        )
-        self.config = config
+        super().__init__(config=config, outlets=[pipeline_alias(config.pipeline)], **kwargs)
 
     @guarded
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
@@ -182,41 +223,10 @@ class MergeOperator(SparkSubmitOperator):
         return [str(table.table) for table in tables]
 
     def submit(self, plan: MergePlan, context: Context, access: LakeAccess) -> Exception | None:
-        """Run spark-submit to its end, or for `merge_timeout_s`; returns what went wrong, if anything did.
-
-        Whether the plan has a result is another question: the driver may have written it and died later.
-        """
-        failure: Exception | None = None
-        with tempfile.TemporaryDirectory(prefix="tidemark-") as scratch:
-            self.application = submission.application("merge_batch")
-            self.application_args = ["--manifest", f"{plan.lake}/{plan_file(plan.pipeline, plan.plan)}"]
-            self.conf = {**access.spark_settings(self.config.lake), **self.config.spark_conf}
-            self.jars = submission.jars(self.config.lake)
-            master, deploy_mode = spark_master(self.config.spark_connection)
-            environment: dict[str, str] = {}
-            if submission.drives_here(master, deploy_mode):
-                environment |= submission.without_airflow() | submission.quiet_log(self.config.spark_conf)
-                environment |= submission.lake_secrets(access)
-            if submission.is_local(master):
-                environment |= submission.local_environment()
-            else:
-                self.py_files = submission.library_zip(scratch)
-            self.env_vars = environment or None
-            limit_s = self.config.bounds.merge_timeout_s
-            with time_limit(limit_s, self.on_kill) as limit:
-                try:
-                    super().execute(context)
-                except AirflowException as failed:
-                    failure = failed
-            if limit.passed:
-                return SparkApplicationTooLong(plan=plan.plan, ran=duration(limit.ran_s), limit=duration(limit_s))
-        return failure
-
-    def on_kill(self) -> None:
-        """spark-submit, the driver's JVM and its Python; on a cluster the driver there, by the hook."""
-        process = None if self._hook is None else self._hook._submit_sp
-        with ending_with_descendants(None if process is None else process.pid):
-            super().on_kill()
+        """Run the merge's application; returns what went wrong, if anything did."""
+        manifest = f"{plan.lake}/{plan_file(plan.pipeline, plan.plan)}"
+        limit_s = self.config.bounds.merge_timeout_s
+        return self.run_application("merge_batch", manifest, plan.plan, access, limit_s, context)
 
 
 def judge(config: PipelineConfig, plan: str, ingested: Sequence[Ingested], failure: Exception | None) -> None:

@@ -21,6 +21,16 @@ def backfill(sound: dict[str, Any]) -> dict[str, Any]:
     return dict(sound["dags"]["shop_backfill"])
 
 
+def test_maintenance_runs_once_a_day_and_compacts_whatever_keeps_staging(sound: dict[str, Any]) -> None:
+    maintenance = sound["dags"]["shop_maintenance"]
+    assert maintenance["tasks"]["compact"]["upstream"] == ["retire"]
+    assert maintenance["tasks"]["compact"]["trigger_rule"] == "all_done"
+    assert maintenance["max_active_runs"] == 1
+    assert maintenance["catchup"] is False
+    assert maintenance["schedule"] == "@daily"
+    assert {task["retry_policy"] for task in maintenance["tasks"].values()} == {"MovePolicy"}
+
+
 def test_the_tasks_stand_in_one_chain(capture: dict[str, Any], backfill: dict[str, Any]) -> None:
     for dag, tasks in ((capture, TASKS), (backfill, BACKFILL_TASKS)):
         upstream = {name: task["upstream"] for name, task in dag["tasks"].items()}

@@ -38,7 +38,7 @@ class Staging:
         manifest = manifest_of(start, self.end, *touched, **fields)
         batches.register(self.book, self.lease, manifest, path_of(manifest))
         for table in manifest.tables if applied else ():
-            positions.rise(self.book, 1, table.table, history_lsn=manifest.end_lsn, current_lsn=manifest.end_lsn)
+            positions.rise(self.book, 1, {table.table: (manifest.end_lsn, manifest.end_lsn)})
         return manifest.end_lsn
 
     def retire(self, *, confirmed: int = 10_000, xmin: int = 10_000, age: timedelta = timedelta(hours=-1)) -> Marked:
@@ -96,9 +96,9 @@ def test_what_is_not_applied_to_a_table_keeps_all_that_follows(staging: Staging)
 
 def test_a_parked_table_keeps_its_own_files_alone(staging: Staging) -> None:
     staging.stage(A, B)
-    positions.rise(staging.book, 1, A, history_lsn=Lsn(200), current_lsn=Lsn(200))
+    positions.rise(staging.book, 1, {A: (Lsn(200), Lsn(200))})
     staging.stage(A, B, applied=False)
-    positions.rise(staging.book, 1, A, history_lsn=Lsn(300), current_lsn=Lsn(300))
+    positions.rise(staging.book, 1, {A: (Lsn(300), Lsn(300))})
     staging.stage(A)
     tables.park(staging.book, B, BROKEN)
     marked = staging.retire()
@@ -109,7 +109,7 @@ def test_a_parked_table_keeps_its_own_files_alone(staging: Staging) -> None:
     assert whole == {200: True, 300: False, 400: True}
     staging.remove()
     assert staging.rows() == [(B, 200), (B, 300), (A, 400)]
-    positions.rise(staging.book, 1, B, history_lsn=Lsn(300), current_lsn=Lsn(300))
+    positions.rise(staging.book, 1, {B: (Lsn(300), Lsn(300))})
     assert staging.retire().file.kept == ()
     staging.remove()
     assert staging.rows() == [(B, 300), (A, 400)]
@@ -148,7 +148,7 @@ def test_the_batches_that_took_chunks_stay_until_the_backfill_is_swept(staging: 
     tables.park(staging.book, A, BROKEN)
     staging.retire()
     assert staging.retired() == set()
-    positions.rise(staging.book, 1, A, history_lsn=Lsn(staging.end), current_lsn=Lsn(staging.end))
+    positions.rise(staging.book, 1, {A: (Lsn(staging.end), Lsn(staging.end))})
     staging.retire()
     assert {end for _, end in staging.retired()} == {200, staging.end}
 

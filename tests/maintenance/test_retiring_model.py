@@ -10,7 +10,6 @@ from random import Random
 import pytest
 
 from tests.maintenance.world import World, world_of
-from tests.support.runs import a_run
 from tidemark import failpoints
 from tidemark.capture import merging
 from tidemark.maintenance import retiring
@@ -105,7 +104,7 @@ def finish(world: World) -> None:
             break
     else:
         raise AssertionError("it does not come to rest")
-    merging.ingest(a_run(world.config, ledger=world.ledger))  # gives up the plans of those who died
+    merging.ingest(world.run("merge"))  # gives up the plans of those who died
     world.open.clear()
     world.show()
     world.clean()

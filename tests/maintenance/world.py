@@ -34,6 +34,7 @@ from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import SLOT
 from tidemark.lsn import Lsn
 from tidemark.maintenance import retiring
+from tidemark.run import Run
 from tidemark.staging.store import Store
 
 TABLES = ("public.a", "public.b", "public.c")
@@ -97,6 +98,9 @@ class World:
     def snapshot(self) -> Snapshot:
         running = sorted(self.open | self.invisible)
         return Snapshot(min(running, default=self.next_xid), self.next_xid, tuple(running))
+
+    def run(self, holder: str) -> Run:
+        return a_run(self.config, ledger=self.ledger, holder=holder)
 
     # --- capture --------------------------------------------------------------------------------------------------
 
@@ -250,9 +254,7 @@ class World:
             marked = {
                 row.table for row in tables.all_of(book) if row.life.needs_backfill and row.backfill_kind == tables.GAP
             }
-        plan = merging.make_plan(
-            a_run(self.config, ledger=self.ledger, holder=f"merge/{self.runs}", run_id=f"r{self.runs}")
-        )
+        plan = merging.make_plan(self.run(f"merge/{self.runs}"))
         if plan is None:
             return
         results = []
@@ -265,7 +267,7 @@ class World:
             results.append(TableResult(table.table, lsn, lsn))
         if self.random.random() < 0.8:
             self._result(plan, results)
-            merging.ingest(a_run(self.config, ledger=self.ledger))
+            merging.ingest(self.run("merge"))
 
     def _result(self, plan: MergePlan, results: list[TableResult]) -> None:
         result = PlanResult(plan.plan, plan.pipeline, plan.generation, tuple(results))
@@ -331,7 +333,7 @@ class World:
             return retiring.Seen(Lsn(self.confirmed), self.snapshot().xmin)
 
         in_future = datetime.now(UTC) + timedelta(hours=1)  # everything is old enough
-        retiring.clean(self.config, ledger=self.ledger, holder="clean/1", cutoff=in_future, look=look)
+        retiring.clean(self.run("clean/1"), cutoff=in_future, look=look)
 
     def keep_copy(self) -> None:
         """A backup of the ledger."""

@@ -21,7 +21,15 @@ INPUT_AND_OUTPUT = {"fsspec", "os", "socket", "subprocess", "pathlib"}
 # Folder or module -> what nothing in it may import, at module level or inside a function.
 FORBIDDEN = {
     "dags": {"pyspark", "psycopg", "delta", "sandbox", "tests"},
-    "plugins": {"pyspark", "delta", "sandbox", "tests", "tidemark.target.delta_tables", "tidemark.target.session"},
+    "plugins": {
+        "pyspark",
+        "delta",
+        "sandbox",
+        "tests",
+        "tidemark.target.delta_tables",
+        "tidemark.target.session",
+        "tidemark.target.upkeep",
+    },
     "spark_apps": {
         *("airflow", "tidemark_airflow", "psycopg"),
         *("tidemark.source", "tidemark.ledger", "tidemark.capture", "tidemark.backfill"),
@@ -227,7 +235,7 @@ def test_every_application_imports_with_airflow_blocked(application: Path) -> No
 
 
 def test_there_is_an_application() -> None:
-    assert [path.stem for path in APPLICATIONS] == ["merge_batch"]
+    assert [path.stem for path in APPLICATIONS] == ["compact_tables", "merge_batch"]
 
 
 def test_no_file_has_a_name_that_says_nothing() -> None:

@@ -77,6 +77,13 @@ def to_json(status: Status) -> dict[str, Any]:
             "confirmable_lsn": str(ledger.confirmable_lsn),
             "heartbeat_at": ledger.generation.heartbeat_at and ledger.generation.heartbeat_at.isoformat(),
         },
+        "maintenance": None
+        if ledger is None or ledger.maintenance is None
+        else {
+            "ended_at": ledger.maintenance.ended_at.isoformat(),
+            "retired": ledger.maintenance.retired,
+            "tables": ledger.maintenance.tables,
+        },
         "needs": [
             {
                 "kind": need.kind,
@@ -124,7 +131,20 @@ def _summary(status: Status) -> list[str]:
         f"  ledger  {_generation(status)}",
         f"  lake    {'cannot be seen' if 'lake' in status.unseen else status.config.lake}",
         f"  tables  {tables}",
+        *_maintenance(status),
     ]
+
+
+def _maintenance(status: Status) -> Iterator[str]:
+    """Nothing before its first run: its DAG may be paused by choice."""
+    last = None if status.ledger is None else status.ledger.maintenance
+    if last is not None:
+        held = f"; staging is kept, since {last.retired['held_by']}" if last.retired.get("held_by") else ""
+        batches, files = last.retired.get("batches", 0), last.tables.get("compacted", 0)
+        yield (
+            f"  upkeep  last {shown_time(last.ended_at)}: {counted(batches, 'batch')} removed from staging, "
+            f"{counted(files, 'Delta table')} compacted{held}"
+        )
 
 
 def _ok_first(counted: tuple[str, int]) -> tuple[bool, str]:

@@ -7,6 +7,7 @@
         manifest.json
     <pipeline>/chunks/<backfill>/<schema>.<table>/<chunk>-<attempt>/v<schema version>-<n>.parquet
     <pipeline>/plans/<plan>/plan.json, result.json
+    <pipeline>/maintenance/<plan>/plan.json, result.json
     <pipeline>/current/<schema>/<table>    <pipeline>/history/<schema>/<table>
     <pipeline>/differences/<schema>/<table>    keys of the rows that a verify found to differ
 
@@ -100,6 +101,14 @@ def plan_file(pipeline: str, plan: str) -> str:
 
 def result_file(pipeline: str, plan: str) -> str:
     return f"{plan_folder(pipeline, plan)}/result.json"
+
+
+def maintenance_root(pipeline: str) -> str:
+    return f"{pipeline}/maintenance"
+
+
+def maintenance_file(pipeline: str, plan: str) -> str:
+    return f"{maintenance_root(pipeline)}/{plan}/plan.json"
 
 
 def current_table(pipeline: str, table: TableName) -> str:

@@ -14,11 +14,12 @@ from typing import Any
 from psycopg.rows import class_row
 
 from tidemark.formats.manifest import Purpose
-from tidemark.ledger import backfills, chunks, generations, positions, proofs, table_errors, tables
+from tidemark.ledger import backfills, chunks, generations, positions, proofs, retirement, table_errors, tables
 from tidemark.ledger.chunks import Filled, Progress
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.generations import Generation
 from tidemark.ledger.proofs import Verified
+from tidemark.ledger.retirement import LastMaintenance
 from tidemark.ledger.table_errors import TableErrors
 from tidemark.ledger.tables import TableRow
 from tidemark.lsn import Lsn
@@ -97,6 +98,7 @@ class PipelineStatus:
     leases: tuple[HeldLease, ...]
     backfills: tuple[OpenBackfill, ...]
     table_errors: tuple[TableErrors, ...]
+    maintenance: LastMaintenance | None
 
 
 def read(ledger: Ledger) -> PipelineStatus | None:
@@ -133,6 +135,7 @@ def read(ledger: Ledger) -> PipelineStatus | None:
             tables=_tables(ledger, generation),
             leases=_leases(ledger),
             backfills=_backfills(ledger),
+            maintenance=retirement.last(ledger),
             table_errors=tuple(table_errors.all_of(ledger)),
         )
 

@@ -579,6 +579,25 @@ def _learn_rows(ledger: Ledger, file: RetiredFile, up_to: Lsn, is_gone: Callable
 # --- the last run -----------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class LastMaintenance:
+    """What the last run did to staging and ledger, and to the Delta tables; {} where no run has come so far."""
+
+    ended_at: datetime
+    retired: dict[str, Any]
+    tables: dict[str, Any]
+
+
+def last(ledger: Ledger) -> LastMaintenance | None:
+    """The pipeline's last maintenance, None before the first."""
+    row = ledger.execute(
+        "SELECT ended_at, coalesce(retired, '{}'), coalesce(tables, '{}') FROM tidemark.maintenance "
+        "WHERE pipeline = %s",
+        (ledger.pipeline,),
+    ).fetchone()
+    return None if row is None else LastMaintenance(*row)
+
+
 def note(ledger: Ledger, *, retired: dict[str, Any] | None = None, tables: dict[str, Any] | None = None) -> None:
     """What a run of maintenance did; a part that is None stays as the run before said."""
     ledger.execute(

@@ -13,7 +13,6 @@ gone.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -24,7 +23,6 @@ from typing import Any, Final
 from tidemark import postgres_session as source_sessions
 from tidemark.capture.generation import still_continues
 from tidemark.capture.recovery import is_gone, read_retired
-from tidemark.config import PipelineConfig
 from tidemark.errors import LedgerBehindStaging, ParkedKeepsStaging
 from tidemark.failpoints import reach
 from tidemark.findings import listed
@@ -36,13 +34,12 @@ from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import SLOT, Lease
 from tidemark.ledger.retirement import Kept, Marked
 from tidemark.lsn import Lsn
+from tidemark.run import Run
 from tidemark.source import slot as slots
 from tidemark.source.publication import snapshot_xmin
 from tidemark.staging.abandoned import read_name
 from tidemark.staging.store import Store
 from tidemark.wording import counted
-
-log = logging.getLogger(__name__)
 
 # Batches or plans whose files are removed before the ledger's rows follow.
 PAGE: Final = 500
@@ -94,17 +91,15 @@ class Seen:
     xmin: int
 
 
-def retire(config: PipelineConfig, *, source: str, ledger: str, holder: str, wait_s: float = 0.0) -> Retired:
+def retire(run: Run, *, wait_s: float = 0.0) -> Retired:
     """Remove what is older than `staging_days` and needed by nobody. Takes the lease `slot` while it decides.
 
     Raises `GenerationStale` or `LedgerBehindStaging` where the capture has to run first, LeaseTaken, a slot's error,
     and at the end `ParkedKeepsStaging` where parked tables keep more than `parked_bytes`.
     """
-    cutoff = datetime.now(UTC) - timedelta(days=config.maintenance.staging_days)
-    report = clean(
-        config, ledger=ledger, holder=holder, wait_s=wait_s, cutoff=cutoff, look=partial(_look, config, source)
-    )
-    log.info("%s", report)
+    config = run.config
+    cutoff = run.now() - timedelta(days=config.maintenance.staging_days)
+    report = clean(run, cutoff=cutoff, look=partial(_look, run), wait_s=wait_s)
     parked = {table: kept.bytes for table, kept in report.kept.items() if kept.parked}
     if sum(parked.values()) > config.bounds.parked_bytes:
         raise ParkedKeepsStaging(
@@ -116,32 +111,24 @@ def retire(config: PipelineConfig, *, source: str, ledger: str, holder: str, wai
     return report
 
 
-def _look(config: PipelineConfig, source: str, opened: Generation) -> Seen:
+def _look(run: Run, opened: Generation) -> Seen:
     with source_sessions.connect(
-        source, application_name=config.application_name, lock_timeout_s=config.bounds.lock_timeout_s
+        run.source, application_name=run.config.application_name, lock_timeout_s=run.config.bounds.lock_timeout_s
     ) as connection:
         still_continues(connection, opened)
         _, confirmed = slots.usable(connection, opened.slot)
         return Seen(confirmed, snapshot_xmin(connection))
 
 
-def clean(
-    config: PipelineConfig,
-    *,
-    ledger: str,
-    holder: str,
-    cutoff: datetime,
-    look: Callable[[Generation], Seen],
-    wait_s: float = 0.0,
-) -> Retired:
+def clean(run: Run, *, cutoff: datetime, look: Callable[[Generation], Seen], wait_s: float = 0.0) -> Retired:
     """`retire`, of what was registered or ended before `cutoff`."""
-    store = Store(config.lake, config.lake_access)
+    store = Store(run.config.lake, run.config.lake_access)
     report = Retired()
-    with open_ledger(ledger, config.pipeline, config.application_name) as book:
+    with open_ledger(run.ledger, run.pipeline, run.config.application_name) as book:
         migrations.require(book.connection)
         if generations.current(book) is None:
             return report
-        with leases.hold(ledger, config.pipeline, SLOT, holder, wait_s=wait_s) as lease:
+        with leases.hold(run.ledger, run.pipeline, SLOT, run.holder, wait_s=wait_s) as lease:
             marked = _mark(book, store, lease, cutoff, look)
         reach("maintain.after_mark")
         for one in marked:

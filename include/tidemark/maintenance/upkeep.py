@@ -1,0 +1,111 @@
+"""Around the Spark application that keeps Delta tables small: ledger -> plan.json, result.json -> what it says.
+
+    look, for all tables, beside merges ──► the tables whose `current` is due
+    current, a few of those at a time, under their leases
+
+A merge that finds one of its tables leased waits, for longer than such a step may take; a table that is being merged
+is left to the next run. Nothing here is needed for a table to be right, so nothing is repeated within a run.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from secrets import token_hex
+from typing import Any, Final
+
+from tidemark.config import PipelineConfig
+from tidemark.errors import LeaseTaken
+from tidemark.formats import layout
+from tidemark.formats.upkeep import Step, UpkeepPlan, UpkeepResult
+from tidemark.ledger import leases, migrations, retirement, tables
+from tidemark.ledger.connection import open_ledger
+from tidemark.run import Run
+from tidemark.staging.store import Store
+
+log = logging.getLogger(__name__)
+
+# Every so many days VACUUM looks for files that no version of a table ever named: those of drivers that died.
+THOROUGH_DAYS: Final = 7
+
+
+def groups(config: PipelineConfig, result: UpkeepResult) -> list[list[str]]:
+    """The tables whose `current` is due, as many together as are merged at the same time."""
+    due = [table.table for table in result.tables if table.due]
+    size = config.bounds.merge_threads
+    return [due[first : first + size] for first in range(0, len(due), size)]
+
+
+def plan_look(run: Run) -> UpkeepPlan | None:
+    """A plan for every table that anything was ever merged into; None where there is none."""
+    config = run.config
+    with open_ledger(run.ledger, run.pipeline, config.application_name) as book:
+        migrations.require(book.connection)
+        names = [row.table for row in tables.all_of(book)]
+    if not names:
+        return None
+    store = Store(config.lake, config.lake_access)
+    for left in store.list(layout.maintenance_root(config.pipeline)):
+        store.delete(f"{layout.maintenance_root(config.pipeline)}/{left}")  # of a run that was killed
+    return _plan(config, "look", names)
+
+
+@contextmanager
+def plan_current(run: Run, group: Sequence[str]) -> Iterator[UpkeepPlan | None]:
+    """A plan for the group, with its tables leased while the block runs; None where one of them is being merged."""
+    names = [leases.of_table(table) for table in group]
+    with ExitStack() as held:
+        try:
+            held.enter_context(leases.hold(run.ledger, run.pipeline, names, run.holder))
+        except LeaseTaken as busy:
+            log.info("Left to the next run: %s", busy)
+            yield None
+            return
+        yield _plan(run.config, "current", group)
+
+
+def _plan(config: PipelineConfig, step: Step, names: Sequence[str]) -> UpkeepPlan:
+    now = datetime.now(UTC)
+    plan = UpkeepPlan(
+        plan=f"{now:%Y%m%dT%H%M%S}-{token_hex(8)}",
+        pipeline=config.pipeline,
+        lake=config.lake,
+        step=step,
+        tables=tuple(names),
+        threads=config.bounds.merge_threads,
+        versions_days=config.maintenance.versions_days,
+        thorough=now.toordinal() % THOROUGH_DAYS == 0,
+    )
+    Store(config.lake, config.lake_access).write_atomic(
+        layout.maintenance_file(config.pipeline, plan.plan), plan.to_json().encode()
+    )
+    return plan
+
+
+def take_result(config: PipelineConfig, plan: UpkeepPlan) -> UpkeepResult | None:
+    """What the application said, None where it left no result; its files are deleted."""
+    store = Store(config.lake, config.lake_access)
+    folder = f"{layout.maintenance_root(config.pipeline)}/{plan.plan}"
+    try:
+        return UpkeepResult.from_json(store.read(f"{folder}/result.json").decode())
+    except (FileNotFoundError, ValueError):
+        return None
+    finally:
+        store.delete(folder)
+
+
+def note(run: Run, results: Sequence[UpkeepResult]) -> dict[str, Any]:
+    """Keep in the ledger, for `status`, what the run did; returns it."""
+    done = [table for result in results for table in result.tables]
+    said = {
+        "tables": len({table.table for table in done}),
+        "compacted": sum(table.compacted for table in done),
+        "files_before": sum(table.files_before for table in done if table.compacted),
+        "files_after": sum(table.files_after for table in done if table.compacted),
+        "left": sorted({table.table for table in done if table.left}),
+    }
+    with open_ledger(run.ledger, run.pipeline, run.config.application_name) as book:
+        retirement.note(book, tables=said)
+    return said
