@@ -14,7 +14,7 @@ from tidemark.backfill.proving import outcome_of, report
 from tidemark.config import Bounds, PipelineConfig
 from tidemark.errors import BackfillNotApplied, DifferencesFound, DifferencesRepaired, NothingProven
 from tidemark.formats.manifest import KeyPart, Purpose, Sweep
-from tidemark.formats.result import ChunkResult
+from tidemark.formats.result import ChunkResult, Holes
 from tidemark.ledger import backfills, overview, proofs, tables
 from tidemark.ledger.backfills import Backfill
 from tidemark.ledger.chunks import ReadChunk
@@ -139,14 +139,22 @@ def test_what_is_not_known_proves_nothing(world: World, results: str) -> None:
 
 
 def test_a_table_that_needs_a_backfill_by_then_proves_nothing(world: World) -> None:
-    chunk = verified(world)
     world.mark()
+    chunk = verified(world)
     world.merge((result(chunk, inserted=2),), {"v1": 0})
     assert proven(world) == [False, False]
     assert differences(world) == ""
     with pytest.raises(NothingProven, match="needs a backfill"):
         report_of(world)
     assert world.row().life.needs_backfill
+
+
+def test_an_open_verify_fills_no_hole_and_is_no_try_of_a_backfill(world: World) -> None:
+    world.stage("s.a")
+    open_backfill(world.book, "s.a", "v1", purpose="verify")
+    world.merge(holes=Holes({"note": 2}, (("1",), ("2",))))
+    assert world.row().life.needs_backfill
+    assert backfills.tables_tried_within(world.book, 3600) == set()
 
 
 def test_a_filter_proves_no_part_and_reports_what_it_found(world: World) -> None:

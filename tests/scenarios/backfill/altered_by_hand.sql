@@ -35,3 +35,4 @@ INSERT INTO item VALUES (71, 'true by now');
 --   *      | *  | *
 -- step: run
 -- step: backfill again
+-- step: verify

@@ -25,3 +25,4 @@ INSERT INTO item VALUES (3, 'new');
 -- step: backfill wanted
 -- expect: merging item
 -- step: backfill again
+-- step: verify

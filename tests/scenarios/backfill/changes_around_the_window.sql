@@ -55,3 +55,4 @@ DELETE FROM item WHERE id IN (5, 15, 25, 35, 45);
 CALL around(61, 'a run later');
 -- step: run
 -- step: backfill again
+-- step: verify

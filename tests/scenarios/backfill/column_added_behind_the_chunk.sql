@@ -23,3 +23,4 @@ UPDATE bag SET added = 'one of them' WHERE ctid = (SELECT min(ctid) FROM bag);
 --   4 | new | n | new
 -- step: run
 -- step: backfill again
+-- step: verify

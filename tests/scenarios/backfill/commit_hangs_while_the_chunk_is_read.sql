@@ -67,3 +67,4 @@ UPDATE late SET id = 23, what = 'd' WHERE id = 6;
 --   22 | b   | b
 --   23 | b   | o
 -- step: backfill again
+-- step: verify

@@ -75,3 +75,4 @@ INSERT INTO log VALUES ('above W');
 --   read   | old
 --   insert | above W
 -- step: backfill again
+-- step: verify

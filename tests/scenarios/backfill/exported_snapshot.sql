@@ -27,3 +27,4 @@ UPDATE item SET what = 'above' WHERE id IN (2, 5);
 -- expect: report item (read=9, inserted=4, repaired=1, unchanged=1, overtaken=3, swept=0)
 -- step: run
 -- step: backfill again
+-- step: verify

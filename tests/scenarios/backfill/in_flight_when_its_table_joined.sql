@@ -22,3 +22,4 @@ COMMIT;
 -- expect: merging joins
 -- step: run
 -- step: backfill again
+-- step: verify

@@ -40,3 +40,4 @@ UPDATE note SET title = 'changed ahead of the reader' WHERE id = 50;
 --   read   | 1  | o | ∅
 -- step: run
 -- step: backfill again
+-- step: verify

@@ -22,3 +22,4 @@ UPDATE item SET what = 'streamed' WHERE id IN (1, 4, 8);
 -- expect: report item (read=6, swept=2)
 -- step: run
 -- step: backfill again
+-- step: verify

@@ -28,3 +28,4 @@ UPDATE person SET name = 'Bo' WHERE id = 2;
 -- expect: nowhere in the lake (clear-)
 -- step: run
 -- step: backfill again
+-- step: verify

@@ -24,3 +24,4 @@ UPDATE ticket SET open = true WHERE id = 3;
 --   7 | streamed
 -- step: run
 -- step: backfill again
+-- step: verify

@@ -27,3 +27,4 @@ DELETE FROM word WHERE n % 11 = 0;
 -- expect: report word (swept=0)
 -- step: run
 -- step: backfill again
+-- step: verify

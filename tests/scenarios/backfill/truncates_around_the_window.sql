@@ -55,3 +55,4 @@ INSERT INTO late_bag VALUES ('new'), ('old');
 -- step: end backfill
 -- step: run
 -- step: backfill again
+-- step: verify

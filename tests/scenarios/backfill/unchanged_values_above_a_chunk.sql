@@ -33,3 +33,4 @@ UPDATE note SET other = 'n' WHERE id = 6;
 --   125 | old           | b | o
 -- step: run
 -- step: backfill again
+-- step: verify

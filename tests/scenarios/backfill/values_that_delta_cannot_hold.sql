@@ -71,3 +71,4 @@ UPDATE bag SET what = 7 WHERE what = 6;
 --   read   | 2 | 9999-12-31 | ∅
 -- step: run
 -- step: backfill again
+-- step: verify
