@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from typing import Any
 
@@ -125,17 +126,19 @@ def test_another_filter_or_mode_is_refused_unless_it_replaces(captured: Pipeline
 
 def test_a_backfill_that_is_being_read_is_not_taken_away(captured: Pipeline, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    captured.reader_wait_s = 1.2
     a_table(captured)
     (first,) = captured.plan(tables=["public.orders"])
+    captured.reader_wait_s = 12
     (part,) = captured.ranges(first)
     with (
         leases.hold(captured.ledger, captured.config.pipeline, part.lease, "the reader"),
         pytest.raises(BackfillIsRead, match="the reader"),
     ):
-        captured.plan(tables=["public.orders"])
+        # Each look at this run's clock takes 5 s.
+        captured.plan(tables=["public.orders"], clock=itertools.count(step=5).__next__)
     assert captured.again(first).run_id != captured.run_id
-    assert re.search(r"Waiting for the backfill .* its reader the reader may .* ends at 20.* UTC", caplog.text)
+    said = r"Waiting for the backfill .* its reader the reader may .* ends at 20.* UTC \(7 s at most\)"
+    assert re.search(said, caplog.text)
 
 
 def test_one_that_nobody_read_for_long_is_closed(captured: Pipeline) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,12 @@ def test_nothing_unapplied_is_no_plan(config: PipelineConfig, ledger: str) -> No
         ("s.b", None, Lsn(300), True),
     ]
     assert plan_for(config, ledger) is None
+
+
+def test_a_plan_is_named_after_the_time_of_its_run(config: PipelineConfig, ledger: str) -> None:
+    plan = make_plan(a_run(config, ledger=ledger, now=lambda: datetime(2031, 5, 7, 8, 9, 10, tzinfo=UTC)))
+    assert plan is not None
+    assert plan.plan.startswith("20310507T080910-")
 
 
 def test_every_attempt_has_a_plan_of_its_own(config: PipelineConfig, ledger: str) -> None:

@@ -273,7 +273,7 @@ class Pipeline(Place):
 
     def plan(self, run_id: str | None = None, **request: Any) -> list[Backfill]:
         self.run_id = run_id or f"backfill-{next(self.runs)}"
-        run = self.task("plan", self.run_id)
+        run = self.task("plan", self.run_id, **_of_the_run(request))
         return plan(run, request=BackfillRequest(**request), reader_wait_s=self.reader_wait_s)
 
     def read(self, reader: int = 1, **options: Any) -> ReadResult:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import logging
 import re
 import secrets
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -154,7 +153,7 @@ class _Planner:
         self._source = source
         self._ledger = ledger
         self._request = request
-        self._wait_ends = time.monotonic() + reader_wait_s
+        self._wait_ends = run.clock() + reader_wait_s
         self._reordered: dict[str, str] = {}  # table -> its open backfill, whose ranges are of another order
 
     def plan(self, token: Callable[[], str]) -> list[Backfill]:
@@ -254,17 +253,17 @@ class _Planner:
             raise BackfillRefused(table="no table", reason="a filter and keys are those of tables that the form names")
         was_open = [b for b in backfills.all_open(self._ledger) if b.purpose == "fill"]
         asked = {one.table: (one.mode, tuple(one.keys or ())) for one in wanted(self._run)}
-        for known in was_open:
+        for backfill in was_open:
             # What seems to be read may have been read by the dead: `_goes_on` waits for their leases to end.
-            if not chunks.all_read(self._ledger, known.backfill):
-                asked.setdefault(known.table, (known.mode, ()))
+            if not chunks.all_read(self._ledger, backfill.backfill):
+                asked.setdefault(backfill.table, (backfill.mode, ()))
         wishes = []
         for table, (mode, keys) in sorted(asked.items()):
             row = rows.get(table)
             if row is None or row.life.is_parked or self._unfit(at_source.get(table), row) is not None:
                 continue  # which `_say_what_is_left_out` says
             mode = mode if mode == "keys" else request.mode
-            goes_on = any(known.table == table for known in was_open)
+            goes_on = any(backfill.table == table for backfill in was_open)
             wishes.append(_Wish(at_source[table], row, mode, None, keys, explicit=False, was_open=goes_on))
         self._say_what_is_left_out(at_source, rows, nothing_else=not wishes)
         return wishes
@@ -298,12 +297,12 @@ class _Planner:
         named: dict[str, None] = {}
         problems, not_captured = [], {}
         for text in self._request.tables:
-            found = [table for table in at_source if table == text] or matching(text, at_source)
-            fit = [t for t in found if self._unfit(at_source[t], rows.get(t)) is None]
+            matches = [table for table in at_source if table == text] or matching(text, at_source)
+            fit = [t for t in matches if self._unfit(at_source[t], rows.get(t)) is None]
             if fit:
                 named.update(dict.fromkeys(fit))
-            elif found:
-                not_captured[text] = self._unfit(at_source[found[0]], rows.get(found[0])) or ""
+            elif matches:
+                not_captured[text] = self._unfit(at_source[matches[0]], rows.get(matches[0])) or ""
             else:
                 readable = [readable(captured.table) for captured in at_source.values()]
                 meant = closest(text, readable, taken=self._request.tables, cutoff=TABLE_CUTOFF)
@@ -330,81 +329,83 @@ class _Planner:
     def _goes_on(self, wish: _Wish) -> bool:
         """Whether nothing is to be opened: the table's open backfill is, from now on, this run's. False if there is
         none, or it is to be replaced. Raises BackfillIsOpen or BackfillIsRead, unless nobody named the table."""
-        known = backfills.open_of(self._ledger, wish.table)
-        if known is None:
+        backfill = backfills.open_of(self._ledger, wish.table)
+        if backfill is None:
             # One that ended since it was looked for: what the table still needs, the next run sees.
             return wish.was_open and wish.table not in self._reordered
-        if known.run_id == self._run.run_id:
+        if backfill.run_id == self._run.run_id:
             return True
         if self._request.replace and wish.explicit:
             return False
         try:
-            difference = self._difference(known, wish) if wish.explicit else None
+            difference = self._difference(backfill, wish) if wish.explicit else None
             if difference is not None:
                 raise BackfillIsOpen(
-                    table=wish.table, backfill=known.backfill, run_id=known.run_id, difference=difference
+                    table=wish.table, backfill=backfill.backfill, run_id=backfill.run_id, difference=difference
                 )
-            self._await_readers(known)
-            reordered = self._has_another_order(known, wish)
+            self._await_readers(backfill)
+            reordered = self._has_another_order(backfill, wish)
         except TidemarkError as refused:
             if wish.explicit:
                 raise
             log.warning("%s", refused)
             return True
         if reordered:
-            if wish.explicit or known.whole_table:
-                self._reordered[wish.table] = known.backfill
+            if wish.explicit or backfill.whole_table:
+                self._reordered[wish.table] = backfill.backfill
                 return False
-            self._close(known, KEY_REORDERED)
+            self._close(backfill, KEY_REORDERED)
             return True
-        log.info("Going on with the backfill %s of %s", known.backfill, wish.table)
-        return backfills.adopt(self._ledger, known.backfill, self._run.run_id) or not wish.explicit
+        log.info("Going on with the backfill %s of %s", backfill.backfill, wish.table)
+        return backfills.adopt(self._ledger, backfill.backfill, self._run.run_id) or not wish.explicit
 
-    def _difference(self, known: Backfill, wish: _Wish) -> str | None:
-        if known.mode != wish.mode:
-            return f"its mode is {known.mode}"
-        if known.row_filter != wish.row_filter:
+    def _difference(self, backfill: Backfill, wish: _Wish) -> str | None:
+        if backfill.mode != wish.mode:
+            return f"its mode is {backfill.mode}"
+        if backfill.row_filter != wish.row_filter:
             return "its row filter is another one"
-        if known.mode == "keys":
-            parts = chunks.ranges_of(self._ledger, known.backfill)
+        if backfill.mode == "keys":
+            parts = chunks.ranges_of(self._ledger, backfill.backfill)
             if {key for part in parts for key in part.keys or ()} != set(self._keys(wish)):
                 return "it reads other keys"
         return None
 
-    def _has_another_order(self, known: Backfill, wish: _Wish) -> bool:
+    def _has_another_order(self, backfill: Backfill, wish: _Wish) -> bool:
         """Whether what is left to read of it lies in an order that the key does not have any more."""
-        if chunks.all_read(self._ledger, known.backfill):
+        if chunks.all_read(self._ledger, backfill.backfill):
             return False
         try:
             with self._source.transaction():
                 now = keyset.table_to_read(self._source, wish.captured, None).key_order
         except LookupError:
             raise BackfillRefused(table=wish.table, reason=CHANGED_MEANWHILE) from None
-        return now != known.key_order
+        return now != backfill.key_order
 
-    def _await_readers(self, known: Backfill) -> None:
+    def _await_readers(self, backfill: Backfill) -> None:
         """Until no lease of a reader is alive; that of one that was killed ends by itself."""
-        wait = Wait(max(0.0, self._wait_ends - time.monotonic()))
-        while (lease := chunks.being_read(self._ledger, known.backfill)) is not None:
+        wait = Wait(max(0.0, self._wait_ends - self._run.clock()), clock=self._run.clock)
+        while (lease := chunks.being_read(self._ledger, backfill.backfill)) is not None:
             reader, until = lease
-            said = f"the backfill {known.backfill} of {known.table}: its reader {reader} may have died; "
+            said = f"the backfill {backfill.backfill} of {backfill.table}: its reader {reader} may have died; "
             said += f"if so, its lease ends at {moment(until)}"
             if not wait.goes_on(lambda said=said: said):  # type: ignore[misc]
-                raise BackfillIsRead(table=known.table, backfill=known.backfill, run_id=known.run_id, reader=reader)
+                raise BackfillIsRead(
+                    table=backfill.table, backfill=backfill.backfill, run_id=backfill.run_id, reader=reader
+                )
         wait.is_over()
 
     def _close_replaced(self, wish: _Wish) -> None:
-        known = backfills.open_of(self._ledger, wish.table)
-        if known is None or known.run_id == self._run.run_id:
+        backfill = backfills.open_of(self._ledger, wish.table)
+        if backfill is None or backfill.run_id == self._run.run_id:
             return
         if self._request.replace and wish.explicit:
-            self._close(known, f"replaced by run {self._run.run_id}")
-        elif self._reordered.get(wish.table) == known.backfill:
-            self._close(known, f"{KEY_REORDERED}; run {self._run.run_id} begins anew")
+            self._close(backfill, f"replaced by run {self._run.run_id}")
+        elif self._reordered.get(wish.table) == backfill.backfill:
+            self._close(backfill, f"{KEY_REORDERED}; run {self._run.run_id} begins anew")
 
-    def _close(self, known: Backfill, reason: str) -> None:
-        log.warning("Closed the backfill %s of %s: %s", known.backfill, known.table, reason)
-        backfills.close(self._ledger, known.backfill, reason)
+    def _close(self, backfill: Backfill, reason: str) -> None:
+        log.warning("Closed the backfill %s of %s: %s", backfill.backfill, backfill.table, reason)
+        backfills.close(self._ledger, backfill.backfill, reason)
 
     # --- wait ---------------------------------------------------------------------------------------------------------
 
@@ -493,8 +494,8 @@ class _Planner:
         request, bounds = self._request, self._config.bounds
         most = RANGES_PER_READER * (request.readers or bounds.readers)
         parts = min(most, estimated // (request.chunk_rows or bounds.chunk_rows))
-        found = keyset.sampled_bounds(self._source, wanted, parts)
-        return tuple(NewRange(lower, upper) for lower, upper in zip([None, *found], [*found, None], strict=True))
+        cuts = keyset.sampled_bounds(self._source, wanted, parts)
+        return tuple(NewRange(lower, upper) for lower, upper in zip([None, *cuts], [*cuts, None], strict=True))
 
     def _keys(self, wish: _Wish) -> list[Key]:
         """The keys as PostgreSQL writes them. Raises BackfillRefused, which names a key by its number alone."""
@@ -506,16 +507,16 @@ class _Planner:
         given = [_texts(wish.table, columns, number, key) for number, key in enumerate(wish.keys, 1)]
         with self._source.transaction():
             key = keyset.table_to_read(self._source, wish.captured, None).key
-        found: list[Key] = []
+        canonical: list[Key] = []
         for cut in range(0, len(given), KEYS_PER_RANGE):
             piece = given[cut : cut + KEYS_PER_RANGE]
             try:
-                found += keyset.canonical_keys(self._source, key, piece)
+                canonical += keyset.canonical_keys(self._source, key, piece)
             except psycopg.errors.DataError:
                 for number, one in enumerate(piece, cut + 1):
                     self._try_key(wish, key, number, one)
                 raise
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys(canonical))
 
     def _try_key(self, wish: _Wish, key: Sequence[keyset.KeyColumn], number: int, one: Key) -> None:
         try:

@@ -17,7 +17,6 @@ import logging
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from itertools import groupby
 
 from tidemark import failpoints
@@ -104,7 +103,7 @@ def leased_plan(run: Run, *, wait_s: float = 0.0) -> Iterator[MergePlan | None]:
         if not todo:
             yield None
             return
-        plan = _plan(book, config, todo, lease.attempt)
+        plan = _plan(book, run, todo, lease.attempt)
         path = layout.plan_file(config.pipeline, plan.plan)
         Store(config.lake, config.lake_access).write_new(path, plan.to_json().encode())
         plans.record(book, lease, plan, run_id=run.run_id, path=path)
@@ -131,17 +130,17 @@ def _to_plan(ledger: Ledger, config: PipelineConfig) -> dict[str, list[TouchedTa
     }
 
 
-def _plan(ledger: Ledger, config: PipelineConfig, todo: dict[str, list[TouchedTable]], attempt: str) -> MergePlan:
+def _plan(ledger: Ledger, run: Run, todo: dict[str, list[TouchedTable]], attempt: str) -> MergePlan:
     starts = {table: parts[0].start_lsn for table, parts in todo.items()}
     before = batches.previous_ends(ledger, next(iter(todo.values()))[0].generation, starts)
     versions = tables.versions_of(ledger, todo)
     with_holes = tables.with_holes(ledger)
     return MergePlan(
-        plan=f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{attempt}",
-        pipeline=config.pipeline,
+        plan=f"{run.now():%Y%m%dT%H%M%S}-{attempt}",
+        pipeline=run.pipeline,
         generation=next(iter(todo.values()))[0].generation,
-        lake=config.lake,
-        threads=config.bounds.merge_threads,
+        lake=run.config.lake,
+        threads=run.config.bounds.merge_threads,
         tables=tuple(
             _planned_table(
                 table,
@@ -200,7 +199,7 @@ def _evidence(ledger: Ledger, parts: Sequence[TouchedTable]) -> list[TouchedTabl
     xmin = min(xmins, default=None)
     point = min((claim.consistent_point for claim in claims if claim.consistent_point is not None), default=None)
     swept = {sweep.backfill for sweep in sweeps}
-    found = batches.evidence(
+    below = batches.evidence(
         ledger,
         parts[0].generation,
         parts[0].table,
@@ -216,7 +215,7 @@ def _evidence(ledger: Ledger, parts: Sequence[TouchedTable]) -> list[TouchedTabl
             claims=tuple(claim for claim in part.claims if claim.backfill in swept),
             sweeps=(),
         )
-        for part in found
+        for part in below
     ]
 
 
@@ -251,7 +250,7 @@ def ingest(run: Run) -> Ingested:
     """Bring every result that lies beside a plan and is not in the ledger yet into it, oldest plan first."""
     config = run.config
     store = Store(config.lake, config.lake_access)
-    found: list[str] = []
+    ingested: list[str] = []
     changed: list[IngestedTable] = []
     with open_ledger(run.ledger, config.pipeline) as book:
         for recorded in plans.not_ingested(book):
@@ -264,10 +263,10 @@ def ingest(run: Run) -> Ingested:
                 if not plans.ingest(book, result):
                     continue
                 changed += _ingest_tables(book, config, result)
-            found.append(result.plan)
-    if found:
+            ingested.append(result.plan)
+    if ingested:
         failpoints.reach("merge.after_ingest")
-    return Ingested(tuple(found), tuple(changed))
+    return Ingested(tuple(ingested), tuple(changed))
 
 
 def _result(store: Store, pipeline: str, recorded: RecordedPlan) -> PlanResult | None:
@@ -287,8 +286,8 @@ def _result(store: Store, pipeline: str, recorded: RecordedPlan) -> PlanResult |
 
 def _is_overtaken(ledger: Ledger, recorded: RecordedPlan) -> bool:
     """Whether every table of the plan is applied to the plan's end or beyond: its result could say nothing new."""
-    known = positions.all_of(ledger, recorded.generation)
-    applied = {table: position.applied_lsn for table, position in known.items()}
+    reached = positions.all_of(ledger, recorded.generation)
+    applied = {table: position.applied_lsn for table, position in reached.items()}
     return all((at := applied.get(table)) is not None and at >= end for table, end in recorded.tables.items())
 
 
