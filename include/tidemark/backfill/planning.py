@@ -304,8 +304,8 @@ class _Planner:
             elif matches:
                 not_captured[text] = self._unfit(at_source[matches[0]], rows.get(matches[0])) or ""
             else:
-                readable = [readable(captured.table) for captured in at_source.values()]
-                meant = closest(text, readable, taken=self._request.tables, cutoff=TABLE_CUTOFF)
+                names = [readable(captured.table) for captured in at_source.values()]
+                meant = closest(text, names, taken=self._request.tables, cutoff=TABLE_CUTOFF)
                 problems.append(f"{text!r}" + (f" (did you mean {meant!r}?)" if meant else ""))
         if problems:
             raise BackfillTablesUnknown(pipeline=self._config.pipeline, problems=", ".join(problems))
