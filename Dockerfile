@@ -23,7 +23,8 @@ ENV PYTHONPATH=/opt/tidemark/include \
     AIRFLOW__CORE__DAGS_FOLDER=/opt/tidemark/dags \
     AIRFLOW__CORE__PLUGINS_FOLDER=/opt/tidemark/plugins \
     AIRFLOW__CORE__LOAD_EXAMPLES=False
-RUN python -m sandbox.setup.jars \
+RUN printf '#!/bin/sh\nexec python -m tidemark "$@"\n' > /usr/local/bin/tidemark && chmod +x /usr/local/bin/tidemark \
+ && python -m sandbox.setup.jars \
  && mkdir -p .tidemark/lake .tidemark/airflow/logs \
  && chown -R airflow .tidemark
 

@@ -7,8 +7,6 @@ process, the triggerer included.
 
 from __future__ import annotations
 
-from airflow.plugins_manager import AirflowPlugin
+from tidemark_airflow.plugin import TidemarkPlugin
 
-
-class TidemarkPlugin(AirflowPlugin):
-    name = "tidemark"
+__all__ = ["TidemarkPlugin"]

@@ -1,4 +1,4 @@
-"""`python -m tidemark`: the same code as the DAGs', with connections from the environment."""
+"""`tidemark`: the same code as the DAGs', with connections from the environment."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_preflight_status_and_unpark_of_a_pipeline(
     assert main(["status", str(file)], look_up=connections) == 1
     shown = capsys.readouterr().out
     assert "It broke." in shown
-    assert f"python -m tidemark unpark {file} shop.orders" in shown
+    assert f"tidemark unpark {file} shop.orders" in shown
 
     assert main(["unpark", str(file), "shop.ordes"], look_up=connections) == 1
     assert "it has shop.orders" in capsys.readouterr().out

@@ -1,4 +1,5 @@
-"""`python -m sandbox demo|up|down|test|lint|simulation|faults|scheduler|bench|lock`: what make calls."""
+"""`python -m sandbox demo|up|down|test|lint|simulation|faults|scheduler|bench|lock`: what make calls; and
+`python -m sandbox tidemark …`: what `.venv/bin/tidemark` calls."""
 
 from __future__ import annotations
 
@@ -33,6 +34,15 @@ def _lock(checkout: Checkout) -> int:
     return 0
 
 
+def _tidemark(checkout: Checkout, arguments: list[str]) -> int:
+    """The library's command line, which also knows the connections of `make up`. What is set already wins."""
+    from tidemark.__main__ import main as command_line
+
+    for name, value in processes.Services.read(checkout).environment().items():
+        os.environ.setdefault(name, value)
+    return command_line(arguments)
+
+
 COMMANDS = {
     "demo": _demo,
     "up": processes.up,
@@ -48,6 +58,8 @@ COMMANDS = {
 
 
 def main(arguments: list[str]) -> int:
+    if arguments[:1] == ["tidemark"]:
+        return _tidemark(this_checkout(), arguments[1:])
     if len(arguments) != 1 or arguments[0] not in COMMANDS:
         print(f"usage: python -m sandbox {'|'.join(COMMANDS)}", file=sys.stderr)
         return 2

@@ -1,4 +1,4 @@
-"""`python -m tidemark preflight|status|unpark|forget FILE …`: what the DAGs do and know, on a terminal.
+"""`tidemark preflight|status|unpark|forget FILE …`: what the DAGs do and know, on a terminal.
 
     preflight FILE [--look]   look at everything and bring about what the first run needs; --look changes nothing,
                               --adopt-slot takes an existing slot and publication for this pipeline's own, once
@@ -120,7 +120,7 @@ def _forget(config: PipelineConfig, options: argparse.Namespace, look_up: LookUp
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m tidemark", description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(prog="tidemark", description=(__doc__ or "").partition("\n")[0])
     commands = parser.add_subparsers(required=True, metavar="preflight|status|unpark|forget")
     preflight = commands.add_parser("preflight", help="look at everything and bring about what the first run needs")
     how = preflight.add_mutually_exclusive_group()
@@ -145,5 +145,10 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-if __name__ == "__main__":
+def console() -> None:
+    """What the installed command `tidemark` calls."""
     sys.exit(main())
+
+
+if __name__ == "__main__":
+    console()

@@ -141,6 +141,11 @@ class PipelineFileInvalid(ConfigError):
     remedy = "Correct the pipeline file; docs/configuration.md lists every option."
 
 
+class PipelinesNotFound(ConfigError):
+    happened = "There is no folder of pipeline files: {where}"
+    remedy = "Set TIDEMARK_PIPELINES to the folder in which they lie, for every process of Airflow."
+
+
 class BackfillFormInvalid(ConfigError):
     happened = "The form of the backfill of pipeline {pipeline} cannot be used: {problems}"
     remedy = "Trigger the DAG again with the fields {fields}; nothing was started."
@@ -158,9 +163,7 @@ class ConnectionInvalid(ConfigError):
 
 class PreflightFailed(ConfigError):
     happened = "Preflight of pipeline {pipeline} found what must be put right first ({count}):\n{findings}\n"
-    remedy = (
-        "Each line says what to do; then run the DAG again, or `python -m tidemark preflight {path}` to look again."
-    )
+    remedy = "Each line says what to do; then run the DAG again, or `tidemark preflight {path}` to look again."
 
 
 class PreflightWaits(RetryError):
@@ -344,10 +347,7 @@ class SchemaVersionTaken(RetryError):
 
 class LedgerNotReady(ConfigError):
     happened = 'The ledger schema "tidemark" is missing or at version {found} where {expected} is needed'
-    remedy = (
-        "Run the preflight task of the pipeline, or `python -m tidemark preflight <file>`: it brings the schema up to "
-        "date."
-    )
+    remedy = "Run the preflight task of the pipeline, or `tidemark preflight <file>`: it brings the schema up to date."
 
 
 class GenerationMissing(RetryError):
@@ -396,7 +396,7 @@ class SlotUnknown(ConfigError):
     remedy = (
         "Name another slot in the pipeline file, and preflight creates it: reading this one would move it on, and "
         "whoever it belongs to would lose what lies between. If it is meant for this pipeline and nothing else reads "
-        "it, say so once: `python -m tidemark preflight {path} --adopt-slot`."
+        "it, say so once: `tidemark preflight {path} --adopt-slot`."
     )
 
 
@@ -407,7 +407,7 @@ class PublicationUnknown(ConfigError):
     remedy = (
         "Changing it would change what its subscribers receive. Name another publication in the pipeline file, and "
         "preflight creates it; or set manage_publication: false and have its owner change it. If it is meant for this "
-        "pipeline alone, say so once: `python -m tidemark preflight {path} --adopt-slot`."
+        "pipeline alone, say so once: `tidemark preflight {path} --adopt-slot`."
     )
 
 

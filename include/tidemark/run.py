@@ -1,7 +1,7 @@
 """What a run is about, in one record: built once where a task, a command or a test begins, handed on whole.
 
 Nothing in it changes while the run works; what a stage opens for itself (sessions, a lease, the generation) is not in
-it. Airflow's tasks build it from their connections and their context, `python -m tidemark` from the environment.
+it. Airflow's tasks build it from their connections and their context, `tidemark` from the environment.
 """
 
 from __future__ import annotations

@@ -17,7 +17,8 @@ from typing import Final, ParamSpec, TypeVar
 
 from tidemark.errors import TidemarkError, UnexpectedError
 
-_OWN: Final = re.compile(r"/(include|plugins|spark_apps)/")
+# In a checkout, and where the wheel was installed.
+_OWN: Final = re.compile(r"/(include|plugins|spark_apps|site-packages/tidemark|site-packages/tidemark_airflow)/")
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")

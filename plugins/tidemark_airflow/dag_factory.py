@@ -23,6 +23,7 @@ schedules none of the file's DAGs.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -32,6 +33,7 @@ from airflow.sdk import DAG, BaseOperator, TriggerRule, chain
 
 from tidemark.config import PipelineConfig
 from tidemark.config_file import Problem, read_all
+from tidemark.errors import PipelinesNotFound
 from tidemark_airflow import verify_form
 from tidemark_airflow.auto_backfill import backfill_dag_id
 from tidemark_airflow.backfill_operators import PlanBackfillOperator, ReadChunksOperator, ReportBackfillOperator
@@ -52,6 +54,7 @@ from tidemark_airflow.sensors import TRIGGERER_GRACE_S, ChangesWaitingSensor
 from tidemark_airflow.verify_operators import PlanVerifyOperator, ReportVerifyOperator
 
 # A constant, as parsing must give the same DAG each time; without catchup nothing before now is run.
+PIPELINES_VARIABLE = "TIDEMARK_PIPELINES"
 START = datetime(2025, 1, 1, tzinfo=UTC)
 RETRIES = 2
 MERGE_RETRIES = 1
@@ -95,8 +98,11 @@ only grow.
 """
 
 
-def pipeline_dags(folder: Path | str) -> Iterator[DAG]:
-    """The DAGs of every pipeline file in `folder`, broken ones included."""
+def pipeline_dags(folder: Path | str | None = None) -> Iterator[DAG]:
+    """The DAGs of every pipeline file in `folder`, or in that of the variable TIDEMARK_PIPELINES; broken ones too."""
+    folder = folder or os.environ.get(PIPELINES_VARIABLE)
+    if folder is None or not Path(folder).is_dir():
+        raise PipelinesNotFound(where=f"{PIPELINES_VARIABLE} is not set" if folder is None else folder)
     configs, problems = read_all(folder)
     taken: set[str] = set()
     for config in configs:

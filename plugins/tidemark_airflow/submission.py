@@ -18,7 +18,7 @@ import tidemark
 from tidemark.lake_access import LakeAccess
 
 JARS_VARIABLE = "TIDEMARK_SPARK_JARS"  # a folder of jars, or a comma-separated list of them
-APPLICATIONS_VARIABLE = "TIDEMARK_SPARK_APPS"  # the folder spark_apps, where it does not stand beside include/
+APPLICATIONS_VARIABLE = "TIDEMARK_SPARK_APPS"  # the folder spark_apps, where it is neither of the two places below
 
 SESSION_TOKEN = "AWS_SESSION_TOKEN"
 
@@ -28,9 +28,11 @@ _LIBRARY = Path(tidemark.__file__).resolve().parent
 
 
 def application(name: str) -> str:
-    """The file of a Spark application."""
-    folder = os.environ.get(APPLICATIONS_VARIABLE)
-    return str((Path(folder) if folder else _LIBRARY.parents[1] / "spark_apps") / f"{name}.py")
+    """The file of a Spark application: where the variable says, in the installed library, or in this checkout."""
+    given = os.environ.get(APPLICATIONS_VARIABLE)
+    installed = _LIBRARY / "spark_apps"
+    folder = Path(given) if given else installed if installed.is_dir() else _LIBRARY.parents[1] / "spark_apps"
+    return str(folder / f"{name}.py")
 
 
 def is_local(master: str) -> bool:

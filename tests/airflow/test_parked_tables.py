@@ -96,7 +96,7 @@ def test_the_message_has_the_commands_of_every_way_that_it_offers(config: Pipeli
         tables.park(connection, "shop.stock", replace(error, kind="MergeFailed", move="RETRY"))
     execute(config)
     orders, stock = told
-    unpark = f"python -m tidemark unpark {config.path} shop.orders"
+    unpark = f"tidemark unpark {config.path} shop.orders"
     backfill = """airflow dags trigger shop_backfill --conf '{"tables": ["shop.orders"]}'"""
     assert orders.splitlines()[1:] == [
         f"To go on with its Delta tables, once they fit: {unpark}; then: {backfill}",

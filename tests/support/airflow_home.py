@@ -67,6 +67,7 @@ class AirflowHome:
     pipelines: Path
     connections: Mapping[str, str]
     settings: Mapping[str, str] = field(default_factory=dict)
+    program: tuple[str, ...] = (str(AIRFLOW),)  # how this Airflow is called
     port: int = field(default_factory=free_port)
     # Every user of the machine reaches the port, and may start whatever a DAG starts once logged in.
     password: str = field(default_factory=lambda: secrets.token_urlsafe(16), repr=False)
@@ -119,7 +120,7 @@ class AirflowHome:
     def start(self, *arguments: str, stdout: Any, **variables: str) -> subprocess.Popen[str]:
         """Start `airflow <arguments>` as the leader of a process group of its own."""
         return subprocess.Popen(
-            [str(AIRFLOW), *arguments],
+            [*self.program, *arguments],
             env=self.environment() | variables,
             stdin=subprocess.DEVNULL,
             stdout=stdout,

@@ -11,6 +11,7 @@ import fcntl
 import hashlib
 import importlib.util
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -35,6 +36,7 @@ def set_up(checkout: Checkout) -> None:
         _packages(checkout, steps)
         _jars(checkout, steps)
         _spark_settings(checkout)
+        _command(checkout)
     if steps.took:
         print(f"  set-up done in {time.monotonic() - started:.0f} s; it lies in .venv and .tidemark", flush=True)
 
@@ -212,6 +214,17 @@ def _spark_settings(checkout: Checkout) -> None:
     # Named, since Spark makes its own one in a folder beside the checkout where the path has a space ("%20").
     warehouse = checkout.made / "tmp" / "spark-warehouse"
     (folder / "spark-defaults.conf").write_text(f"spark.sql.warehouse.dir {warehouse}\n")
+
+
+# --- the command line of this checkout -------------------------------------------------------------------------------
+
+
+def _command(checkout: Checkout) -> None:
+    """`.venv/bin/tidemark`: the command as a wheel would install it, with the connections of `make up`."""
+    command = checkout.venv / "bin" / "tidemark"
+    include, python = shlex.quote(str(checkout.root / "include")), shlex.quote(str(checkout.python))
+    command.write_text(f'#!/bin/sh\nPYTHONPATH={include} exec {python} -m sandbox tidemark "$@"\n')
+    command.chmod(0o755)
 
 
 def main() -> int:

@@ -59,7 +59,7 @@ def _message(config: PipelineConfig, table: str, error: ErrorRecord) -> str:
 
 def ways_on(config: PipelineConfig, table: str, error: ErrorRecord) -> list[str]:
     """What ends the park, one line for each way that the error's remedy offers, with its commands."""
-    unpark = f"python -m tidemark unpark {quote(config.path)} {quote(table)}"
+    unpark = f"tidemark unpark {quote(config.path)} {quote(table)}"
     if error.move == Move.RETRY:
         again = duration(config.bounds.unpark_retry_s)
         return [f"It is tried again {again} after the last time; to have the next run try it: {unpark}"]

@@ -109,7 +109,7 @@ class Status:
         if last is not None:
             dag = f"{self.config.pipeline}_capture"
             message = f"Nothing was staged since {shown_time(last)}: {dag} does not run, or its runs fail."
-            yield Need("no run", "", message, ways=(f"To see why: python -m tidemark preflight {self.config.path}",))
+            yield Need("no run", "", message, ways=(f"To see why: tidemark preflight {self.config.path}",))
 
     def _last_staged(self) -> datetime | None:
         """When the last run registered its heartbeat, if by the schedule that is too long ago. An idle pipeline writes

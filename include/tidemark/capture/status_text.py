@@ -8,7 +8,7 @@
 
     parked since …
       shop.orders: what happened, and what to do
-        After that: python -m tidemark unpark …
+        After that: tidemark unpark …
 
 Of many tables with one and the same trouble the first is said in full and the others are named, so that a hundred and
 thirty fit a screen.
@@ -50,7 +50,7 @@ def text(status: Status, *, everything: bool = False) -> str:
                 message = row.error.message
                 lines += ["", f"{readable(row.table)} failed at {shown_time(row.error_at)}: {message}"]
     elif status.tables:
-        lines += ["", f"Every table: python -m tidemark status --all {status.config.path}"]
+        lines += ["", f"Every table: tidemark status --all {status.config.path}"]
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""What `python -m tidemark status`, the assets and the UI show of one pipeline: the ledger's rows
+"""What `tidemark status`, the assets and the UI show of one pipeline: the ledger's rows
 as records, read in one moment.
 
 Nothing here asks the source: `confirmed_lsn` is what the last confirmation read back, and lag is
