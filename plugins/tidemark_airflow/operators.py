@@ -138,6 +138,7 @@ class ApplicationOperator(SparkSubmitOperator):
     def __init__(self, *, config: PipelineConfig, **kwargs: Any) -> None:
         super().__init__(conn_id=config.spark_connection, name=f"tidemark_{config.pipeline}", durable=False, **kwargs)
         self.config = config
+        self.driver_flags: dict[str, str] = {}  # variables for a driver on this machine
 
     def run_application(
         self, name: str, manifest: str, plan: str, access: LakeAccess, limit_s: float, context: Context
@@ -158,6 +159,7 @@ class ApplicationOperator(SparkSubmitOperator):
             if submission.drives_here(master, deploy_mode):
                 environment |= submission.without_airflow() | submission.quiet_log(self.config.spark_conf)
                 environment |= submission.lake_secrets(access)
+                environment |= self.driver_flags
             if submission.is_local(master):
                 environment |= submission.local_environment()
             else:
@@ -226,6 +228,7 @@ class MergeOperator(ApplicationOperator):
         """Run the merge's application; returns what went wrong, if anything did."""
         manifest = f"{plan.lake}/{plan_file(plan.pipeline, plan.plan)}"
         limit_s = self.config.bounds.merge_timeout_s
+        self.driver_flags = submission.short_lived(plan)
         return self.run_application("merge_batch", manifest, plan.plan, access, limit_s, context)
 
 

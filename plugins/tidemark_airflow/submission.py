@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import tidemark
+from tidemark.formats.plan import MergePlan
 from tidemark.lake_access import LakeAccess
 
 JARS_VARIABLE = "TIDEMARK_SPARK_JARS"  # a folder of jars, or a comma-separated list of them
@@ -23,6 +24,12 @@ APPLICATIONS_VARIABLE = "TIDEMARK_SPARK_APPS"  # the folder spark_apps, where it
 SESSION_TOKEN = "AWS_SESSION_TOKEN"
 
 LOG_VARIABLE = "LOG4J_CONFIGURATION_FILE"  # Log4j's own
+JVM_VARIABLE = "SPARK_SUBMIT_OPTS"  # spark-submit's own
+
+# A driver that lives for seconds: the JVM's second compiler costs more than it gains, and the cache for the code of the
+# first one alone is too small by default (full, it stops compiling).
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
+SHORT_PLAN_ROWS = 100_000
 
 _LIBRARY = Path(tidemark.__file__).resolve().parent
 
@@ -77,6 +84,14 @@ def quiet_log(spark_conf: Mapping[str, str]) -> dict[str, str]:
     if LOG_VARIABLE in os.environ or "log4j2.configurationFile" in options or "log4j.configurationFile" in options:
         return {}
     return {LOG_VARIABLE: str(Path(application("merge_batch")).with_name("log4j2.properties"))}
+
+
+def short_lived(plan: MergePlan) -> dict[str, str]:
+    """The flags of a driver that has little to do. What spark-defaults.conf or the pipeline file says comes behind
+    them, and of two flags the JVM takes the last."""
+    if sum(table.rows_read for table in plan.tables) > SHORT_PLAN_ROWS:
+        return {}
+    return {JVM_VARIABLE: " ".join(filter(None, [SHORT_LIVED, os.environ.get(JVM_VARIABLE)]))}
 
 
 def local_environment() -> dict[str, str]:

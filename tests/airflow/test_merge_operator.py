@@ -29,7 +29,7 @@ from tidemark.capture.moved import MovedTable
 from tidemark.config_file import load
 from tidemark.errors import LeaseTaken, SparkApplicationFailed, SparkApplicationTooLong
 from tidemark.formats.error_record import ErrorRecord
-from tidemark.formats.plan import MergePlan
+from tidemark.formats.plan import MergePlan, PlannedBatch, PlannedFile, PlannedTable
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
 from tidemark.run import Run
@@ -64,6 +64,7 @@ class Merge:
         self.plan = folder / "lake" / "shop" / "plans" / PLAN
         self.plan.mkdir(parents=True)
         self.tables: list[IngestedTable] = []
+        self.rows = 0
         self.held_by: str | None = None
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.operator = MergeOperator(task_id="merge", config=self.config)
@@ -103,7 +104,9 @@ class Merge:
             assert wait_s > 0, "the other merge is waited for"
             raise LeaseTaken(lease="table:shop.orders", pipeline="shop", holder=self.held_by, until="soon")
         assert (run.holder, run.run_id) == ("shop_capture/manual__1/merge/-1", "shop_capture/manual__1")
-        yield MergePlan(PLAN, "shop", 1, run.config.lake, 4, ())
+        files = (PlannedFile("changes.parquet", self.rows, 1, "", 1),)
+        batch = PlannedBatch(Lsn(100), Lsn(200), files, unchanged=0, moved=0, truncates=0)
+        yield MergePlan(PLAN, "shop", 1, run.config.lake, 4, (PlannedTable("shop.orders", Lsn(100), (), (batch,)),))
 
     def _ingest(self, run: Run) -> Ingested:
         if not (self.plan / "result.json").exists():
@@ -340,6 +343,27 @@ def test_spark_is_quiet_unless_somebody_chose_how_it_logs(
     shipped = REPOSITORY / "spark_apps" / "log4j2.properties"
     assert shipped.exists()
     assert merge.environment().get("LOG4J_CONFIGURATION_FILE") == (str(shipped) if quiet else given)
+
+
+@pytest.mark.parametrize("rows", [submission.SHORT_PLAN_ROWS, submission.SHORT_PLAN_ROWS + 1])
+@pytest.mark.parametrize("given", [None, "-XX:TieredStopAtLevel=4"])
+def test_a_driver_with_little_to_do_compiles_quickly_unless_somebody_chose_otherwise(
+    merge: Merge, monkeypatch: pytest.MonkeyPatch, given: str | None, rows: int
+) -> None:
+    """Of two flags the JVM takes the last, so what somebody chose has to come behind."""
+    monkeypatch.delenv("SPARK_SUBMIT_OPTS", raising=False)
+    if given is not None:
+        monkeypatch.setenv("SPARK_SUBMIT_OPTS", given)
+    merge.rows = rows
+    merge.ends_with("result", monkeypatch)
+    merge.execute()
+    chosen = merge.environment().get("SPARK_SUBMIT_OPTS")
+    if rows > submission.SHORT_PLAN_ROWS:
+        assert chosen == given
+    else:
+        assert chosen is not None
+        assert chosen.split()[0] == "-XX:TieredStopAtLevel=1"
+        assert chosen.split()[2:] == ([given] if given else [])
 
 
 def test_killing_the_task_kills_spark_submit(merge: Merge, monkeypatch: pytest.MonkeyPatch) -> None:

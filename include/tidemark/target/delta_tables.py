@@ -71,9 +71,9 @@ COPY_BUFFER: Final = 2**20
 # again.
 MAX_INLINE_BYTES: Final = 1024
 
-# What a table may ask of its writers for files to be added, and rows to be masked, without Spark's writer.
+# What a table may ask of its writers for files to be added, and rows to be masked, without Spark's writer. A table with
+# vectors lists all that it asks.
 PLAIN_FEATURES: Final = frozenset({"deletionVectors", "appendOnly", "invariants", "timestampNtz"})
-ODD_PROPERTIES: Final = ("delta.enableChangeDataFeed", "delta.appendOnly", "delta.enableRowTracking")
 
 _RELATIVE_PATH: Final = re.compile(r"[^/:][^:]*")
 
@@ -413,8 +413,6 @@ def is_plain(table: PinnedTable) -> bool:
     metadata = json.loads(table.snapshot.metadata().json())["metaData"]
     properties = metadata.get("configuration", {})
     if properties.get("delta.enableDeletionVectors", "").lower() != "true" or metadata.get("partitionColumns"):
-        return False
-    if any(properties.get(name, "").lower() == "true" for name in ODD_PROPERTIES):
         return False
     features = json.loads(table.snapshot.protocol().json())["protocol"].get("writerFeatures", [])
     return set(features) <= PLAIN_FEATURES

@@ -1,0 +1,55 @@
+"""Files of the lake by way of Hadoop, at any position: on a disk past the JVM, from an object store through it."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from tests.support.s3_server import KEY, REGION, SECRET, S3Server
+from tidemark.target import lake_files
+
+
+@pytest.fixture(params=["disk", "s3"])
+def folder(
+    request: pytest.FixtureRequest, spark: SparkSession, s3_server: S3Server, tmp_path: Path
+) -> tuple[SparkSession, str]:
+    """A session, and a folder of a lake."""
+    if request.param == "disk":
+        return spark, str(tmp_path / "a b%20c")
+    session = spark.newSession()
+    for key, value in {
+        "impl.disable.cache": "true",
+        "access.key": KEY,
+        "secret.key": SECRET,
+        "endpoint": s3_server.url,
+        "endpoint.region": REGION,
+        "path.style.access": "true",
+        "fast.upload.buffer": "bytebuffer",
+    }.items():
+        session.conf.set(f"fs.s3a.{key}", value)
+    return session, f"s3a://{s3_server.new_bucket('files')}/lake"
+
+
+def test_what_was_written_is_read_whole_and_by_column(folder: tuple[SparkSession, str]) -> None:
+    session, path = folder
+    table = pa.table({"id": list(range(50_000)), "text": [f"{n * n} of {n}" for n in range(50_000)]})
+    sink = io.BytesIO()
+    pq.write_table(table, sink, row_group_size=10_000)
+    name = lake_files.write_new(session, path, sink.getvalue())
+    assert lake_files.read_whole(session, f"{path}/{name}") == sink.getvalue()
+    with lake_files.open_to_read(session, f"{path}/{name}") as file:
+        parquet = pq.ParquetFile(file)
+        assert parquet.read(columns=["id"])["id"].to_pylist() == table["id"].to_pylist()
+        assert parquet.read_row_group(3).equals(table.slice(30_000, 10_000))
+
+
+def test_what_is_not_there_is_no_empty_file(folder: tuple[SparkSession, str]) -> None:
+    session, path = folder
+    with pytest.raises((FileNotFoundError, Py4JJavaError)):
+        lake_files.read_whole(session, f"{path}/none.parquet")
