@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -211,6 +212,10 @@ def new_environment(
         config = pipeline_config(name, folder / "lake", tables, bounds)
         source, ledger = create_database(server, "source"), create_database(postgres, "ledger")
         environment = Environment(config, source, ledger, folder, spark)
+        if os.environ.get("TIDEMARK_TEST_LAKE") == "s3":
+            from tests.support.s3_server import put_lake
+
+            put_lake(environment, request.getfixturevalue("s3_server"))
         made.append((environment, server))
         return environment
 

@@ -185,6 +185,15 @@ class LakeRefused(TargetError):
     )
 
 
+class LakeUnfit(TargetError):
+    is_of_no_table = True
+    happened = "The object store of {lake} cannot keep a lake: {detail}"
+    remedy = (
+        "Two drivers or two drains would overwrite each other there, or files that count be missed. Take a store that "
+        "puts an object only if it is absent, lists what was written, and deletes; then run preflight again."
+    )
+
+
 class LakeUnreachable(RetryError):
     is_of_no_table = True
     happened = "The object store of {lake} did not take {path}: {detail}"

@@ -43,6 +43,11 @@ class Proxy:
     url: str
     gate: Callable[[Request], object] = lambda _: None
     fault: Callable[[Request], Fault | None] = lambda _: None
+    # What another store would do: not hear of a header, refuse a kind of request, say more, list nothing.
+    deaf_to: frozenset[str] = frozenset()
+    refuses: frozenset[str] = frozenset()
+    adds: tuple[tuple[str, str], ...] = ()
+    lists_nothing: bool = False
     requests: list[Request] = field(default_factory=list)
     broken: list[tuple[Fault, Request]] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -109,7 +114,13 @@ def in_front_of(url: str) -> Iterator[Proxy]:
             if fault == "before":
                 self.close_connection = True
                 return
+            if request.kind in proxy.refuses:
+                self._answer(403, [("Content-Type", "application/xml")], ACCESS_DENIED)
+                return
             status, headers, content = self._ask(body)
+            headers += proxy.adds
+            if proxy.lists_nothing and request.kind == "LIST":
+                content = NOTHING
             if fault == "after":
                 self.close_connection = True
                 return
@@ -118,7 +129,7 @@ def in_front_of(url: str) -> Iterator[Proxy]:
         def _ask(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
             self.upstream.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
             for name, value in self.headers.items():
-                if name.lower() not in ("connection", "expect"):
+                if name.lower() not in ("connection", "expect") and name.lower() not in proxy.deaf_to:
                     self.upstream.putheader(name, value)
             self.upstream.endheaders(body)
             answer = self.upstream.getresponse()
@@ -129,7 +140,7 @@ def in_front_of(url: str) -> Iterator[Proxy]:
             length = str(len(content))
             for name, value in headers:
                 if name.lower() == "content-length":
-                    length = value  # of a HEAD it is the object's
+                    length = value if self.command == "HEAD" else length  # of a HEAD it is the object's
                 elif name.lower() not in ("connection", "transfer-encoding", "keep-alive"):
                     self.send_header(name, value)
             self.send_header("Content-Length", length)
@@ -161,6 +172,12 @@ def in_front_of(url: str) -> Iterator[Proxy]:
         thread.join()
 
 
+NOTHING = (
+    b'<?xml version="1.0" encoding="UTF-8"?><ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
+    b"<Name>b</Name><Prefix></Prefix><KeyCount>0</KeyCount><MaxKeys>1000</MaxKeys><IsTruncated>false</IsTruncated>"
+    b"</ListBucketResult>"
+)
+ACCESS_DENIED = b'<?xml version="1.0" encoding="UTF-8"?><Error><Code>AccessDenied</Code><Message>No.</Message></Error>'
 SLOW_DOWN = (
     b'<?xml version="1.0" encoding="UTF-8"?>'
     b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"

@@ -111,6 +111,8 @@ def _command(folder: Path, port: int) -> tuple[list[str], dict[str, str]]:
         command = [program, "--quiet", "--port", f"127.0.0.1:{port}", "posix", str(lake)]
         return command, {"ROOT_ACCESS_KEY": KEY, "ROOT_SECRET_KEY": SECRET}
     variables = {"GATEWAY_PORT": str(port), "BIND_HOST": "127.0.0.1", "SERVICES": "s3", "LOG_LEVEL": "WARNING"}
+    # Whose signed addresses it takes.
+    variables |= {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
     return [str(Path(sys.executable).with_name("ministack"))], variables
 
 

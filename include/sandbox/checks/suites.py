@@ -98,9 +98,13 @@ def simulation(checkout: Checkout) -> int:
 
 
 def faults(checkout: Checkout) -> int:
-    """SIGKILL, rivals, slots and ledgers that move, at every failpoint and from every side."""
+    """SIGKILL, rivals, slots and ledgers that move, at every failpoint and from every side; then all scenarios with
+    their lakes in buckets."""
     chosen = ["tests/faults", "tests/scenarios/backfill", "tests/spark", "tests/capture/test_killed_drain.py"]
-    return _all(checkout, {"tests of faults": _pytest(checkout, "tests of faults", chosen)})
+    here = _all(checkout, {"tests of faults": _pytest(checkout, "tests of faults", chosen)})
+    os.environ["TIDEMARK_TEST_LAKE"] = "s3"
+    on_s3 = _all(checkout, {"scenarios on S3": _pytest(checkout, "scenarios on S3", ["tests/scenarios"])})
+    return max(here, on_s3)
 
 
 def scheduler(checkout: Checkout) -> int:

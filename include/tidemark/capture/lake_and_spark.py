@@ -33,6 +33,35 @@ def probe(store: Store, config: PipelineConfig) -> None:
         raise LakeUnusable(lake=config.lake, detail="a file read back differs from what was written")
 
 
+def look_at_bucket(store: Store, config: PipelineConfig) -> Iterator[Finding]:
+    """What an object store does with objects where the tables lie. Raises LakeUnfit, LakeRefused or LakeUnreachable."""
+    seen = store.look(f"{config.pipeline}/current/_preflight-{uuid4().hex}")
+    if seen.expires:
+        yield Finding(
+            "error",
+            "lake",
+            f"A lifecycle rule of the bucket, {seen.expires}, removes objects below {config.lake} by their age: a "
+            "table would lose files that are part of it",
+            "Take the lake's folder out of the rule; what no table needs is removed by the maintenance DAG",
+            Move.FIX_TARGET,
+        )
+    if seen.expires is None:
+        yield Finding(
+            "warning",
+            "lake",
+            f"It could not be seen whether a lifecycle rule removes objects below {config.lake} by their age",
+            "See to it that none does; rules that end incomplete uploads and old versions are welcome",
+            Move.FIX_TARGET,
+        )
+    if seen.versioned:
+        yield Finding(
+            "note",
+            "lake",
+            f"The bucket of {config.lake} keeps versions: what VACUUM and maintenance delete stays and is paid for, "
+            "unless a lifecycle rule removes versions that are not current",
+        )
+
+
 # What an address may carry of a secret: the user's name and password, and the signature of a query.
 _SECRET_OF_A_URI: Final = re.compile(r"(?<=://)[^/@\s]*@|\?\S+")
 
@@ -93,6 +122,15 @@ def spark_findings(config: PipelineConfig, master: str | None, environment: Mapp
             "spark",
             f"Connection {connection} resolves to --master {master}, which Spark does not know",
             remedy,
+            Move.FIX_CONFIG,
+        )
+    elif config.lake_access.has_secrets and not master.startswith(("local", "spark://")):
+        yield Finding(
+            "error",
+            "spark",
+            f"Connection {config.lake_connection} of the lake has a key, and Spark runs on {master}: there it could be "
+            "handed to a driver by a command line alone, where everybody reads it",
+            "Give Spark's service account the rights on the bucket, and name a connection without login and password",
             Move.FIX_CONFIG,
         )
     elif not master.startswith("local") and urlsplit(config.lake).scheme in ("", "file"):

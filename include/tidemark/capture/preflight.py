@@ -28,7 +28,7 @@ from tidemark.capture import ownership, table_findings
 from tidemark.capture.generation import settle
 from tidemark.capture.guarding import GuardBook, guard_findings, look_first
 from tidemark.capture.joining import join, joining, leaving, look_again_at_marked
-from tidemark.capture.lake_and_spark import log_store_findings, probe, spark_findings
+from tidemark.capture.lake_and_spark import log_store_findings, look_at_bucket, probe, spark_findings
 from tidemark.capture.making import bring_about_publication, make_slot
 from tidemark.capture.survey import STATEMENT_TIMEOUT_S, Survey
 from tidemark.capture.table_findings import InLedger
@@ -127,7 +127,11 @@ class _Look:
 
     def lake(self) -> None:
         self.findings += log_store_findings(self.config)
-        probe(Store(self.config.lake, self.config.lake_access), self.config)
+        store = Store(self.config.lake, self.config.lake_access)
+        if store.is_bucket:
+            self.findings += look_at_bucket(store, self.config)
+        else:
+            probe(store, self.config)
 
     def ledger_schema(self) -> None:
         migrations.migrate(self.about.ledger)

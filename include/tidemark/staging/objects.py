@@ -20,18 +20,20 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from io import BytesIO, RawIOBase
 from typing import IO, Any, Final, cast
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
+from urllib.request import Request, urlopen
 from uuid import uuid4
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, UnauthenticatedError
 from obstore.store import from_url
 
-from tidemark.errors import LakeRefused, LakeUnreachable
+from tidemark.errors import LakeRefused, LakeUnfit, LakeUnreachable
 from tidemark.lake_access import LakeAccess
 
 FILE_BYTES: Final = 64 * 2**20
@@ -44,6 +46,15 @@ REQUEST_S: Final = 60
 RETRIES_S: Final = 180
 PUTS: Final = 4
 PAUSE_S: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a bucket does besides: whether it keeps versions, and by which lifecycle rule it will remove what is
+    written ("" by none, None where it could not be asked)."""
+
+    versioned: bool
+    expires: str | None
 
 
 class Objects:
@@ -128,6 +139,41 @@ class Objects:
                     obstore.delete(self._store, names)
                 except FileNotFoundError:  # of another's delete at the same time
                     continue
+
+    def look(self, target: str) -> Seen:
+        """Write an object at `target`, ask for it in every way that a lake needs, remove it. Raises LakeUnfit."""
+        path, content = self._path(target), uuid4().hex.encode()
+        folder, _, name = target.rpartition("/")
+        self._put_new(target, content)
+        with suppress(FileExistsError):
+            self._put_new(target, b"another's")
+            raise _unfit(target, 'a put with "If-None-Match: *" replaced an object that was there')
+        if self.open(target).read() != content:
+            raise _unfit(target, "an object read back differs from what was written")
+        if name not in self.list(folder, ""):
+            raise _unfit(target, "an object that was written is not in the list of its folder")
+        said = self._headers(path)
+        with _refusals(target):
+            obstore.delete(self._store, path)
+        if self.exists(target):
+            raise _unfit(target, "an object that was deleted is still there")
+        if said is None:
+            return Seen(False, None)
+        expiration = said.get("x-amz-expiration", "")
+        rule = _RULE.search(expiration)
+        return Seen("x-amz-version-id" in said, unquote(rule[1]) if rule else expiration and "one without a name")
+
+    def _headers(self, path: str) -> dict[str, str] | None:
+        """What the store says of an object, None where it could not be asked. obstore does not hand on all of it, so it
+        signs the request, and no more."""
+        try:
+            with _refusals(path):
+                signed = obstore.sign(self._store, "HEAD", path, timedelta(seconds=REQUEST_S))
+            request = Request(signed, method="HEAD")
+            with urlopen(request, timeout=REQUEST_S) as answer:
+                return {name.lower(): value for name, value in answer.headers.items()}
+        except (OSError, LakeRefused, LakeUnreachable, ValueError):
+            return None
 
     # --- new objects --------------------------------------------------------------------------------------------------
 
@@ -238,6 +284,13 @@ def _refusals(target: str) -> Iterator[None]:
 _STATUS: Final = re.compile(r"status code: (\d{3}[ \w]*)")
 _CODE: Final = re.compile(r"<Code>(\w+)</Code>")
 _CAUSE: Final = re.compile(r"(error sending request|connection [\w ]+|operation timed out|dns error|timed out)", re.I)
+_RULE: Final = re.compile(r'rule-id="([^"]*)"')
+
+
+def _unfit(target: str, detail: str) -> LakeUnfit:
+    return LakeUnfit(lake=_bucket(target), detail=detail)
+
+
 # S3 answers some of these with 400, as if the request were wrong.
 _OF_CREDENTIALS: Final = ("ExpiredToken", "InvalidToken", "InvalidAccessKeyId", "SignatureDoesNotMatch", "AccessDenied")
 

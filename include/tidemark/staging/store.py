@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import IO, Final, Protocol
+from typing import IO, TYPE_CHECKING, Final, Protocol
 from urllib.parse import unquote, urlsplit
 
 from tidemark.lake_access import LakeAccess
 from tidemark.staging.disk import Disk
+
+if TYPE_CHECKING:
+    from tidemark.staging.objects import Seen
 
 OBJECT_STORES: Final = ("s3a", "gs", "abfss")
 MACHINES_OWN: Final = LakeAccess()
@@ -136,6 +139,17 @@ class Store:
 
     def exists(self, path: str) -> bool:
         return self._files.exists(self.uri(path))
+
+    @property
+    def is_bucket(self) -> bool:
+        return urlsplit(self.root).scheme in OBJECT_STORES
+
+    def look(self, path: str) -> Seen:
+        """What the lake's bucket really does, by an object at `path`. Raises LakeUnfit."""
+        from tidemark.staging.objects import Objects
+
+        assert isinstance(self._files, Objects)
+        return self._files.look(self.uri(path))
 
     def size(self, path: str) -> int:
         return self._files.size(self.uri(path))

@@ -1,0 +1,82 @@
+"""What a bucket does is tried by preflight, and what it does not see it does not accept."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.support.pipeline import pipeline_config
+from tests.support.s3_proxy import Proxy
+from tests.support.s3_server import S3Server, access
+from tidemark.capture.lake_and_spark import look_at_bucket, spark_findings
+from tidemark.config import PipelineConfig
+from tidemark.errors import LakeRefused, LakeUnfit
+from tidemark.staging.store import Store
+
+
+@pytest.fixture
+def config(bucket: str) -> PipelineConfig:
+    return pipeline_config("shop", f"s3a://{bucket}/lake")
+
+
+def severities(store: Store, config: PipelineConfig) -> list[str]:
+    return [found.severity for found in look_at_bucket(store, config)]
+
+
+def test_a_bucket_that_does_all_that_a_lake_needs_is_left_as_it_was(
+    store: Store, config: PipelineConfig, s3_server: S3Server, s3_proxy: Proxy, bucket: str
+) -> None:
+    assert severities(store, config) == []
+    assert s3_server.keys(bucket) == []
+    assert sum(s3_proxy.counted().values()) == 8
+
+
+def test_a_store_that_does_not_hear_of_a_condition_is_unfit(
+    store: Store, config: PipelineConfig, s3_proxy: Proxy
+) -> None:
+    s3_proxy.deaf_to = frozenset({"if-none-match"})
+    with pytest.raises(LakeUnfit, match="replaced an object that was there"):
+        severities(store, config)
+
+
+def test_a_store_that_does_not_list_what_was_written_is_unfit(
+    store: Store, config: PipelineConfig, s3_proxy: Proxy
+) -> None:
+    s3_proxy.lists_nothing = True
+    with pytest.raises(LakeUnfit, match="not in the list"):
+        severities(store, config)
+
+
+@pytest.mark.parametrize("kind", ["PUT", "GET", "LIST", "DELETE"])
+def test_a_right_that_is_missing_is_said(kind: str, store: Store, config: PipelineConfig, s3_proxy: Proxy) -> None:
+    s3_proxy.refuses = frozenset({kind})
+    with pytest.raises(LakeRefused, match="403 Forbidden, AccessDenied"):
+        severities(store, config)
+
+
+def test_a_lifecycle_rule_that_would_remove_live_files_is_an_error(
+    store: Store, config: PipelineConfig, s3_proxy: Proxy
+) -> None:
+    s3_proxy.adds = (("x-amz-expiration", 'expiry-date="Fri, 23 Dec 2026 00:00:00 GMT", rule-id="tidy%20up"'),)
+    (found,) = look_at_bucket(store, config)
+    assert (found.severity, "tidy up" in found.message) == ("error", True)
+
+
+def test_what_cannot_be_seen_of_lifecycle_rules_is_said(store: Store, config: PipelineConfig, s3_proxy: Proxy) -> None:
+    s3_proxy.fault = lambda request: "before" if request.method == "HEAD" and "Signature" in request.target else None
+    assert severities(store, config) == ["warning"]
+
+
+def test_versions_that_the_bucket_keeps_are_noted(
+    store: Store, config: PipelineConfig, s3_server: S3Server, bucket: str
+) -> None:
+    s3_server.client().put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    assert severities(store, config) == ["note"]
+
+
+def test_a_key_is_not_handed_to_a_driver_by_a_command_line(config: PipelineConfig, s3_server: S3Server) -> None:
+    with_key = replace(config, lake_connection="lake_s3", lake_access=access(s3_server.url))
+    for master in ("yarn", "k8s://https://host:443"):
+        assert [f.severity for f in spark_findings(with_key, master, {"HADOOP_CONF_DIR": "/h"})] == ["error"]
+    assert list(spark_findings(with_key, "local[2]", {})) == []
