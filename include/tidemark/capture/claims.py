@@ -17,7 +17,7 @@ lies below it, whoever wrote it, so a forged one that passes says what is true.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -28,7 +28,7 @@ import psycopg
 from tidemark.formats.manifest import Claim, Purpose, Sweep, TableChanges
 from tidemark.formats.watermark import Watermark
 from tidemark.ledger import backfills, chunks
-from tidemark.ledger.chunks import Awaited, ChunkId, ReadChunk, Rejection
+from tidemark.ledger.chunks import ChunkId, ReadChunk, Rejection
 from tidemark.ledger.connection import Ledger
 from tidemark.lsn import Lsn
 from tidemark.pgoutput.decoder import DecodedBlock
@@ -38,16 +38,10 @@ from tidemark.schema.fingerprint import Fingerprint
 from tidemark.source import wal_messages
 from tidemark.source.wal_messages import PREFIX
 
+# The commit of a high watermark's transaction: its LSN, and when it was, in ISO's form.
+Commit = tuple[Lsn, str]
+
 _UNIX_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """A high watermark and the commit of its transaction; `committed_at` is ISO."""
-
-    watermark: Watermark
-    commit_lsn: Lsn
-    committed_at: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +61,8 @@ class Claims:
         """The batch's tables by id: those with changes, and those that only chunks are claimed for."""
         tables = {table.table: table for table in changed}
         for table, claims in self.claims.items():
-            known = tables.get(table, TableChanges(table, (), {}))
-            tables[table] = replace(known, claims=claims, sweeps=self.sweeps.get(table, ()))
+            changes = tables.get(table, TableChanges(table, (), {}))
+            tables[table] = replace(changes, claims=claims, sweeps=self.sweeps.get(table, ()))
         return tuple(tables[table] for table in sorted(tables))
 
 
@@ -89,77 +83,73 @@ class Watermarks:
     """The high watermarks of the batch that is open, one per chunk. A transaction may begin in one block and end in
     another, so the time of its commit is filled in when that is seen.
 
-    `awaited` reads from the ledger which chunks have no batch yet. A chunk's row precedes its watermark, so what is not
-    among them now is nobody's: kept is no more than the ledger has chunks, however many messages somebody writes.
+    The ledger is asked, once for a block, which of them are of chunks without a batch. A chunk's row precedes its
+    watermark, so what is unknown now is nobody's: kept is no more than the ledger has chunks, however many messages
+    somebody writes.
     """
 
-    def __init__(self, pipeline: str, generation: int, awaited: Callable[[], Mapping[ChunkId, Awaited]]) -> None:
-        self._pipeline = pipeline
+    def __init__(self, ledger: Ledger, generation: int) -> None:
+        self._ledger = ledger
         self._generation = generation
-        self._awaited = awaited
-        self._high: dict[ChunkId, tuple[Watermark, Lsn]] = {}
+        self._high: dict[ChunkId, Lsn] = {}
         self._committed_at: dict[Lsn, str] = {}
 
     def _of(self, message: LogicalMessage) -> Watermark | None:
         """The pipeline's watermark that the message is, low or high, None if it is something else."""
         if not message.transactional or message.prefix != PREFIX:
             return None
-        found = Watermark.parse(message.content)
-        if found is None or (found.pipeline, found.generation) != (self._pipeline, self._generation):
+        mark = Watermark.parse(message.content)
+        if mark is None or (mark.pipeline, mark.generation) != (self._ledger.pipeline, self._generation):
             return None
-        return found
+        return mark
 
     def add(self, block: DecodedBlock) -> int:
         """Note what a block that belongs to the open batch holds; how many of its messages are watermarks that mean
         something. A second one for a chunk does not, nor does one without a chunk, nor one from before its read."""
         meant = 0
-        awaited: Mapping[ChunkId, Awaited] | None = None
+        high: list[tuple[Watermark, Lsn]] = []
         for message in block.messages:
             mark = self._of(message)
             if mark is None or message.commit_lsn is None:
                 continue
             if mark.side == "low":
                 meant += 1
-                continue
-            identity = (mark.backfill, mark.chunk, mark.attempt)
-            if identity in self._high:
-                continue
-            awaited = self._awaited() if awaited is None else awaited
-            chunk = awaited.get(identity)
-            if chunk is not None and chunk.table == mark.table and chunk.read_lsn <= message.commit_lsn:
-                self._high[identity] = (mark, message.commit_lsn)
+            elif (mark.backfill, mark.chunk, mark.attempt) not in self._high:
+                high.append((mark, message.commit_lsn))
+        for chunk, commit_lsn in chunks.evidence_among(self._ledger, high) if high else ():
+            if chunk not in self._high:
+                self._high[chunk] = commit_lsn
                 meant += 1
-        for _, commit_lsn in self._high.values():
+        for commit_lsn in self._high.values():
             at = int(np.searchsorted(block.commits.commit_lsn, int(commit_lsn)))
             if at < len(block.commits) and block.commits.commit_lsn[at] == int(commit_lsn):
                 moment = _UNIX_EPOCH + timedelta(microseconds=int(block.commits.committed_at[at]))
                 self._committed_at[commit_lsn] = moment.isoformat()
         return meant
 
-    def take(self) -> list[Seen]:
-        """Those of the batch that ends now, in order."""
-        seen = [Seen(watermark, lsn, self._committed_at[lsn]) for watermark, lsn in self._high.values()]
+    def take(self) -> dict[ChunkId, Commit]:
+        """Those of the batch that ends now, in order: the chunks that they are of, with their commits."""
+        commits = {chunk: (lsn, self._committed_at[lsn]) for chunk, lsn in self._high.items()}
         self._high, self._committed_at = {}, {}
-        return seen
+        return commits
 
 
 def claims_of(
     ledger: Ledger,
-    seen: Iterable[Seen],
+    high: Mapping[ChunkId, Commit],
     fingerprints: Mapping[str, Fingerprint],
     look_again: Callable[[str], Fingerprint | None],
 ) -> Claims:
-    """Which chunks the batch claims; `look_again` reads one table's fingerprint now. Nothing is written: registering
-    verifies it (`ledger.batches`)."""
-    by_id = {(one.watermark.backfill, one.watermark.chunk, one.watermark.attempt): one for one in seen}
-    if not by_id:
+    """Which chunks the batch claims, of those whose `high` watermark it has; `look_again` reads one table's fingerprint
+    now. Nothing is written: registering verifies it (`ledger.batches`)."""
+    if not high:
         return Claims()
     ignored = 0
     waiting = {(c.backfill, c.chunk, c.attempt): c for c in chunks.unclaimed(ledger)}
     purposes = {b.backfill: b.purpose for b in backfills.all_open(ledger)}
     claims: dict[str, list[Claim]] = {}
     rejected: list[Rejection] = []
-    for identity, one in by_id.items():
+    for identity, commit in high.items():
         chunk = waiting.get(identity)
         if chunk is None or chunk.backfill not in purposes:
             ignored += 1
@@ -168,9 +158,9 @@ def claims_of(
         if difference:
             rejected.append(Rejection(*identity, difference))
         else:
-            claims.setdefault(chunk.table, []).append(_claim(chunk, one, purposes[chunk.backfill]))
+            claims.setdefault(chunk.table, []).append(_claim(chunk, commit, purposes[chunk.backfill]))
     return Claims(
-        claims={table: tuple(found) for table, found in claims.items()},
+        claims={table: tuple(taken) for table, taken in claims.items()},
         sweeps=_sweeps(ledger, claims),
         rejected=tuple(rejected),
         ignored=ignored,
@@ -193,13 +183,14 @@ def _unfollowed(read: Fingerprint, now: Fingerprint | None) -> str:
     return "; ".join(d.reason for d in compare_fingerprints(read, now) if d.verdict is not Verdict.FOLLOWED)
 
 
-def _claim(chunk: ReadChunk, seen: Seen, purpose: Purpose) -> Claim:
+def _claim(chunk: ReadChunk, commit: Commit, purpose: Purpose) -> Claim:
+    commit_lsn, committed_at = commit
     return Claim(
         backfill=chunk.backfill,
         chunk=chunk.chunk,
         attempt=chunk.attempt,
-        watermark_lsn=seen.commit_lsn,
-        watermark_at=seen.committed_at,
+        watermark_lsn=commit_lsn,
+        watermark_at=committed_at,
         low_lsn=chunk.low_lsn,
         snapshot=chunk.snapshot,
         consistent_point=chunk.consistent_point,
@@ -212,17 +203,15 @@ def _claim(chunk: ReadChunk, seen: Seen, purpose: Purpose) -> Claim:
 def _sweeps(ledger: Ledger, claims: Mapping[str, list[Claim]]) -> dict[str, tuple[Sweep, ...]]:
     """The backfills of which these are the last claims. Whether all is read is asked first: then nothing is recorded
     any more, and the chunks that are asked for next are all of them. A chunk rejected now is one that is left."""
-    found: dict[str, tuple[Sweep, ...]] = {}
+    sweeps: dict[str, tuple[Sweep, ...]] = {}
     for table, taken in claims.items():
         ours = {(claim.backfill, claim.chunk, claim.attempt) for claim in taken}
-        for backfill in sorted({claim.backfill for claim in taken}):
-            known = backfills.one(ledger, backfill)
-            if known is None or not known.sweeps or not chunks.all_read(ledger, backfill):
+        for name in sorted({claim.backfill for claim in taken}):
+            backfill = backfills.one(ledger, name)
+            if backfill is None or not backfill.sweeps or not chunks.all_read(ledger, name):
                 continue
-            valid, left = chunks.left_of(ledger, backfill)
+            valid, left = chunks.left_of(ledger, name)
             if left <= ours:
-                found[table] = (
-                    *found.get(table, ()),
-                    Sweep(backfill, known.snapshot, valid, known.purpose, known.parts),
-                )
-    return found
+                sweep = Sweep(name, backfill.snapshot, valid, backfill.purpose, backfill.parts)
+                sweeps[table] = (*sweeps.get(table, ()), sweep)
+    return sweeps

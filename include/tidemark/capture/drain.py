@@ -258,7 +258,7 @@ class _Draining:
         self._decoder = Decoder(
             self._schemas.schema_for, open_generation.number, run.salt, self._next_xid, self._guarding.is_guarded
         )
-        self._watermarks = Watermarks(config.pipeline, open_generation.number, lambda: chunks.awaited(ledger_conn))
+        self._watermarks = Watermarks(ledger_conn, open_generation.number)
         emit_again(source_conn, ledger_conn, open_generation.number)
         self._heartbeat = emit_heartbeat(source_conn, config, open_generation.number, lease.attempt)
         self._heartbeat_commit: Lsn | None = None

@@ -25,6 +25,7 @@ from tidemark.errors import ClaimRefused
 from tidemark.formats.layout import chunk_folder
 from tidemark.formats.manifest import Claim, StagedFile, Sweep
 from tidemark.formats.result import ChunkResult
+from tidemark.formats.watermark import Watermark
 from tidemark.ledger import backfills
 from tidemark.ledger.backfills import Key, Mode, NewRange
 from tidemark.ledger.connection import Ledger
@@ -316,24 +317,30 @@ def left_of(ledger: Ledger, backfill: str) -> tuple[int, set[ChunkId]]:
     return count, {(backfill, chunk, attempt) for chunk, attempt in left}
 
 
-@dataclass(frozen=True, slots=True)
-class Awaited:
-    """What a high watermark must fit: the chunk's table, and the LSN at which its snapshot had been taken."""
-
-    table: str
-    read_lsn: Lsn
-
-
-def awaited(ledger: Ledger) -> dict[ChunkId, Awaited]:
-    """The chunks that no batch has claimed, in every generation."""
+def evidence_among(ledger: Ledger, high: Sequence[tuple[Watermark, Lsn]]) -> list[tuple[ChunkId, Lsn]]:
+    """Which of the high watermarks, each with the commit of its transaction, say something of a chunk, in their order:
+    it is one of that table, in any generation, that no batch has claimed, and its snapshot had been taken by then."""
     rows = ledger.execute(
         """
-        SELECT backfill, chunk, attempt::text, "table", read_lsn FROM tidemark.chunks
-         WHERE pipeline = %s AND claimed_lsn IS NULL AND rejected IS NULL
+        SELECT c.backfill, c.chunk, c.attempt::text, high.commit_lsn
+          FROM unnest(%(backfills)s::text[], %(chunks)s::text[], %(attempts)s::uuid[], %(tables)s::text[],
+                      %(commits)s::pg_lsn[]) WITH ORDINALITY
+            AS high (backfill, chunk, attempt, "table", commit_lsn, number)
+          JOIN tidemark.chunks c USING (backfill, chunk, attempt, "table")
+         WHERE c.pipeline = %(pipeline)s AND c.claimed_lsn IS NULL AND c.rejected IS NULL
+           AND c.read_lsn <= high.commit_lsn
+         ORDER BY high.number
         """,
-        (ledger.pipeline,),
-    ).fetchall()
-    return {(backfill, chunk, attempt): Awaited(table, lsn) for backfill, chunk, attempt, table, lsn in rows}
+        {
+            "pipeline": ledger.pipeline,
+            "backfills": [mark.backfill for mark, _ in high],
+            "chunks": [mark.chunk for mark, _ in high],
+            "attempts": [mark.attempt for mark, _ in high],
+            "tables": [mark.table for mark, _ in high],
+            "commits": [str(commit_lsn) for _, commit_lsn in high],
+        },
+    )
+    return [((backfill, chunk, attempt), commit_lsn) for backfill, chunk, attempt, commit_lsn in rows]
 
 
 def of_backfill(ledger: Ledger, backfill: str) -> list[ReadChunk]:
