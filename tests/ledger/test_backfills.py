@@ -14,7 +14,7 @@ from tests.support.manifests import manifest_of, path_of, schema_of
 from tidemark.errors import LeaseLost
 from tidemark.ledger import backfills, batches, chunks, leases, schema_versions, tables
 from tidemark.ledger.backfills import NewRange
-from tidemark.ledger.chunks import Filled, Rejection
+from tidemark.ledger.chunks import Filled
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import Lease
@@ -190,8 +190,8 @@ def test_a_rejected_chunk_is_a_range_to_read_again(ledger: str, book: Book, gene
     made = open_backfill(book, "s.a")
     first = chunk_of(made, "1-1", upper=("5",))
     assert record(ledger, first, done=False)
-    chunks.reject(book, Rejection("b1", "1-1", first.attempt, "the table was rewritten"))
-    chunks.reject(book, Rejection("b1", "1-1", first.attempt, "twice"))
+    chunks.reject(book, first.id, "the table was rewritten")
+    chunks.reject(book, first.id, "twice")
     _, again = chunks.ranges_of(book, "b1")
     assert (again.range, again.lower, again.upper, again.cursor, again.done) == (2, None, ("5",), None, False)
     assert chunks.unclaimed(book) == []
@@ -205,7 +205,7 @@ def test_the_keys_of_a_rejected_chunk_are_read_again(ledger: str, book: Book, ge
     chunk = chunk_of(made)
     assert chunks.ranges_of(book, "b1")[0].keys == keys
     assert record(ledger, chunk, done=True)
-    chunks.reject(book, Rejection("b1", "1-1", chunk.attempt, "the table was rewritten"))
+    chunks.reject(book, chunk.id, "the table was rewritten")
     assert chunks.ranges_of(book, "b1")[1].keys == keys
 
 
@@ -216,7 +216,7 @@ def test_progress_counts_what_was_read_against_the_estimate(ledger: str, book: B
     rejected = chunk_of(made, "1-1", upper=("10",))
     assert record(ledger, rejected, done=True)
     assert record(ledger, chunk_of(made, "2-1", lower=("10",), upper=("15",)), done=False)
-    chunks.reject(book, Rejection("b1", "1-1", rejected.attempt, "the table was rewritten"))
+    chunks.reject(book, rejected.id, "the table was rewritten")
     (now,) = chunks.progress(book)
     assert (now.rows, now.estimated_rows, now.chunks, now.rejected, now.ranges, now.ranges_done) == (5, 20, 1, 1, 3, 1)
     assert now.rate_rows_s is not None

@@ -28,7 +28,7 @@ from tidemark.formats.plan import MergePlan, PlannedTable
 from tidemark.formats.result import MAX_HOLE_KEYS, ChunkResult, Holes, PlanResult, TableResult
 from tidemark.ledger import backfills, batches, chunks, joins, leases, overview, schema_versions, tables
 from tidemark.ledger.backfills import Backfill, NewRange
-from tidemark.ledger.chunks import ReadChunk, Rejection
+from tidemark.ledger.chunks import ReadChunk
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import Lease
@@ -459,7 +459,7 @@ def test_the_report_says_that_rejected_chunks_are_read_again_by_clearing_the_rea
     first = world.read(made, upper=("10",))
     second = world.read(made, "2-1", lower=("10",))
     for chunk in (first, second):
-        chunks.reject(world.book, Rejection("b1", chunk.chunk, chunk.attempt, "the table was altered"))
+        chunks.reject(world.book, chunk.id, "the table was altered")
     again = "2 chunks were read before the table changed and are read again: clear read_chunks"
     assert f"s.a: 2 of 4 ranges are read, 0 rows so far, {again}" in pending(world)
     world.read(made, "3-1", upper=("10",))
@@ -471,7 +471,7 @@ def test_the_report_says_that_rejected_chunks_are_read_again_by_clearing_the_rea
 def test_ranges_that_nobody_read_are_no_rejected_chunks(world: World) -> None:
     made = open_backfill(world.book, "s.a", "b1", *HALVES)
     first = world.read(made, upper=("10",))
-    chunks.reject(world.book, Rejection("b1", first.chunk, first.attempt, "the table was altered"))
+    chunks.reject(world.book, first.id, "the table was altered")
     world.read(made, "3-1", upper=("10",))
     said = pending(world)
     assert "s.a: 2 of 3 ranges are read, 5 rows so far" in said
@@ -483,7 +483,7 @@ def test_rejected_keys_are_counted_too(world: World) -> None:
         world.book, "s.a", "b1", NewRange(keys=(("1",), ("2",))), NewRange(keys=(("3",),)), mode="keys"
     )
     first = world.read(made)
-    chunks.reject(world.book, Rejection("b1", first.chunk, first.attempt, "the table was altered"))
+    chunks.reject(world.book, first.id, "the table was altered")
     assert "s.a: 1 of 3 ranges is read, 0 rows so far, 1 chunk was read before" in pending(world)
 
 

@@ -14,7 +14,7 @@ from tidemark.errors import ClaimRefused, LeaseLost, SchemaVersionClash, SchemaV
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.formats.manifest import BatchManifest, Sweep, TableMark
 from tidemark.ledger import backfills, batches, chunks, generations, leases, positions, schema_versions, tables
-from tidemark.ledger.chunks import ReadChunk, Rejection
+from tidemark.ledger.chunks import ReadChunk
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import SLOT, Lease
@@ -262,11 +262,11 @@ def test_a_rejected_chunk_is_not_claimed_and_opens_its_part_again_with_the_batch
     ledger: str, book: Book, lease: Lease, generation: Generation
 ) -> None:
     chunk = read_whole(ledger, book)
-    rejection = Rejection("b1", "1-1", chunk.attempt, "the table was rewritten")
+    rejected = {chunk.id: "the table was rewritten"}
     with pytest.raises(StagedMoved):
-        batches.register(book, lease, manifest_of(150, 200), "m", rejected=[rejection])
+        batches.register(book, lease, manifest_of(150, 200), "m", rejected=rejected)
     assert len(chunks.ranges_of(book, "b1")) == 1
-    batches.register(book, lease, manifest_of(100, 200), "m", rejected=[rejection])
+    batches.register(book, lease, manifest_of(100, 200), "m", rejected=rejected)
     assert [r.done for r in chunks.ranges_of(book, "b1")] == [True, False]
     refused(book, lease, claiming(200, 300, chunk))
 
@@ -291,9 +291,9 @@ def test_a_sweep_is_refused_where_the_batch_has_one_of_its_chunks_read_again(
     first, second = chunk_of(made, "1-1", upper=("10",)), chunk_of(made, "2-1", lower=("10",))
     assert record(ledger, first, done=True)
     assert record(ledger, second, done=True)
-    rejection = Rejection("b1", "2-1", second.attempt, "the table was rewritten")
+    rejected = {second.id: "the table was rewritten"}
     with pytest.raises(ClaimRefused, match="not all of it is read"):
-        batches.register(book, lease, claiming(100, 200, first, sweep=True), "m", rejected=[rejection])
+        batches.register(book, lease, claiming(100, 200, first, sweep=True), "m", rejected=rejected)
 
 
 def test_a_manifest_registered_again_claims_what_it_says_known_or_not(

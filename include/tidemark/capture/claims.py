@@ -28,7 +28,7 @@ import psycopg
 from tidemark.formats.manifest import Claim, Purpose, Sweep, TableChanges
 from tidemark.formats.watermark import Watermark
 from tidemark.ledger import backfills, chunks
-from tidemark.ledger.chunks import ChunkId, ReadChunk, Rejection
+from tidemark.ledger.chunks import ChunkId, ReadChunk
 from tidemark.ledger.connection import Ledger
 from tidemark.lsn import Lsn
 from tidemark.pgoutput.decoder import DecodedBlock
@@ -46,11 +46,12 @@ _UNIX_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What the batch takes, by table id. `ignored` counts high watermarks without an unclaimed chunk."""
+    """What the batch takes, by table id. `rejected` has the chunks that are read again, with the reasons; `ignored`
+    counts high watermarks without an unclaimed chunk."""
 
     claims: dict[str, tuple[Claim, ...]] = field(default_factory=dict)
     sweeps: dict[str, tuple[Sweep, ...]] = field(default_factory=dict)
-    rejected: tuple[Rejection, ...] = ()
+    rejected: dict[ChunkId, str] = field(default_factory=dict)
     ignored: int = 0
 
     def versions(self, table: str) -> set[int]:
@@ -145,10 +146,10 @@ def claims_of(
     if not high:
         return Claims()
     ignored = 0
-    waiting = {(c.backfill, c.chunk, c.attempt): c for c in chunks.unclaimed(ledger)}
+    waiting = {c.id: c for c in chunks.unclaimed(ledger)}
     purposes = {b.backfill: b.purpose for b in backfills.all_open(ledger)}
     claims: dict[str, list[Claim]] = {}
-    rejected: list[Rejection] = []
+    rejected: dict[ChunkId, str] = {}
     for identity, commit in high.items():
         chunk = waiting.get(identity)
         if chunk is None or chunk.backfill not in purposes:
@@ -156,13 +157,13 @@ def claims_of(
             continue
         difference = _difference(chunk, fingerprints, look_again)
         if difference:
-            rejected.append(Rejection(*identity, difference))
+            rejected[identity] = difference
         else:
             claims.setdefault(chunk.table, []).append(_claim(chunk, commit, purposes[chunk.backfill]))
     return Claims(
         claims={table: tuple(taken) for table, taken in claims.items()},
         sweeps=_sweeps(ledger, claims),
-        rejected=tuple(rejected),
+        rejected=rejected,
         ignored=ignored,
     )
 

@@ -344,10 +344,8 @@ class _Draining:
             counted(len(manifest.tables), "table"),
             counted(manifest.transaction_count, "transaction"),
         )
-        for rejection in claims.rejected:
-            log.warning(
-                "Chunk %s of backfill %s is read again: %s", rejection.chunk, rejection.backfill, rejection.reason
-            )
+        for (backfill, chunk, _), reason in claims.rejected.items():
+            log.warning("Chunk %s of backfill %s is read again: %s", chunk, backfill, reason)
         for mark in manifest.marks:
             log.warning("%s is %s: %s", mark.table, mark.state.replace("_", " "), mark.message)
         self._marks, self._changed = (), frozenset()

@@ -24,7 +24,7 @@ from psycopg.types.json import Jsonb
 from tidemark.errors import SchemaVersionClash, SchemaVersionTaken, StagedMoved
 from tidemark.formats.manifest import BatchManifest, Claim, StagedFile, Sweep, TableChanges
 from tidemark.ledger import chunks, generations, tables
-from tidemark.ledger.chunks import Rejection
+from tidemark.ledger.chunks import ChunkId
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.leases import SLOT, Lease
 from tidemark.lsn import Lsn
@@ -80,10 +80,11 @@ def register(
     manifest: BatchManifest,
     manifest_path: str,
     *,
-    rejected: Sequence[Rejection] = (),
+    rejected: Mapping[ChunkId, str] | None = None,
     again: bool = False,
 ) -> bool:
-    """Add the batch to the chain of its generation, and have the rejected chunks read again. Needs the lease `slot`.
+    """Add the batch to the chain of its generation, and have the `rejected` chunks, each with its reason, read again.
+    Needs the lease `slot`.
 
     True when it was added, False when this very batch (same start, end and attempt) was there already. Raises
     `StagedMoved` where the chain ends elsewhere or another generation is open, `ClaimRefused` where a claim does not
@@ -109,7 +110,7 @@ def register(
         tables.keep_fingerprints(ledger, manifest.fingerprints)
         for mark in manifest.marks:
             tables.mark(ledger, mark)
-        _claim(ledger, manifest, rejected, again)
+        _claim(ledger, manifest, rejected or {}, again)
     return True
 
 
@@ -122,17 +123,17 @@ def _lock_tables(ledger: Ledger, manifest: BatchManifest, touched: list[TableCha
     tables.lock(ledger, named)
 
 
-def _claim(ledger: Ledger, manifest: BatchManifest, rejected: Sequence[Rejection], again: bool) -> None:
+def _claim(ledger: Ledger, manifest: BatchManifest, rejected: Mapping[ChunkId, str], again: bool) -> None:
     taking = [table for table in manifest.tables if table.claims]
-    ids = {claim.backfill for table in taking for claim in table.claims} | {r.backfill for r in rejected}
+    ids = {claim.backfill for table in taking for claim in table.claims} | {backfill for backfill, _, _ in rejected}
     if not ids:
         return
     chunks.lock_backfills(ledger, ids)
     take = chunks.claim_again if again else chunks.claim
     for table in taking:
         take(ledger, manifest.generation, manifest.end_lsn, table.claims)
-    for rejection in rejected:
-        chunks.reject(ledger, rejection)
+    for chunk, reason in rejected.items():
+        chunks.reject(ledger, chunk, reason)
     if not again:
         for table in taking:
             chunks.require_sweeps(ledger, table.sweeps)

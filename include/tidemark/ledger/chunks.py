@@ -103,19 +103,13 @@ class ReadChunk:
     result: dict[str, int] | None = None
 
     @property
+    def id(self) -> ChunkId:
+        return self.backfill, self.chunk, self.attempt
+
+    @property
     def folder(self) -> str:
         """Where its files lie."""
         return chunk_folder(self.pipeline, self.backfill, TableName.parse(self.table), self.chunk, self.attempt)
-
-
-@dataclass(frozen=True, slots=True)
-class Rejection:
-    """A chunk that is read again; `reason` is half a sentence without values."""
-
-    backfill: str
-    chunk: str
-    attempt: str
-    reason: str
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -416,9 +410,10 @@ def claim_again(ledger: Ledger, generation: int, end_lsn: Lsn, claims: Sequence[
         )
 
 
-def reject(ledger: Ledger, rejection: Rejection) -> None:
-    """Have the chunk's part read again, as a range of its own. Nothing happens where it is not unclaimed any more. The
-    caller has the backfill locked."""
+def reject(ledger: Ledger, identity: ChunkId, reason: str) -> None:
+    """Have the chunk's part read again, as a range of its own; `reason` is half a sentence without values. Nothing
+    happens where it is not unclaimed any more. The caller has the backfill locked."""
+    backfill, chunk, attempt = identity
     row = ledger.execute(
         """
         UPDATE tidemark.chunks c SET rejected = %s
@@ -428,13 +423,13 @@ def reject(ledger: Ledger, rejection: Rejection) -> None:
            AND (r.pipeline, r.backfill, r.range) = (c.pipeline, c.backfill, c.range)
         RETURNING c.lower, c.upper, r.keys
         """,
-        (rejection.reason, ledger.pipeline, rejection.backfill, rejection.chunk, rejection.attempt),
+        (reason, ledger.pipeline, backfill, chunk, attempt),
     ).fetchone()
     if row is None:
         return
     lower, upper, keys = row
     part = NewRange(_key(lower), _key(upper)) if keys is None else NewRange(keys=tuple(tuple(key) for key in keys))
-    backfills.add_ranges(ledger, rejection.backfill, [part])
+    backfills.add_ranges(ledger, backfill, [part])
 
 
 def reject_lost(ledger: Ledger, timeline: int, left_lsn: Lsn) -> int:
@@ -448,7 +443,7 @@ def reject_lost(ledger: Ledger, timeline: int, left_lsn: Lsn) -> int:
     lock_backfills(ledger, {chunk.backfill for chunk in lost})
     reason = "a standby was promoted that lacks some of what it saw"
     for chunk in lost:
-        reject(ledger, Rejection(chunk.backfill, chunk.chunk, chunk.attempt, reason))
+        reject(ledger, chunk.id, reason)
     return len(lost)
 
 
