@@ -182,8 +182,8 @@ def test_a_watermark_without_a_chunk_claims_nothing_and_is_counted(
     assert reader.unclaimed() == ["1-1"]
 
 
-@pytest.mark.parametrize("other", [{"pipeline": "another"}, {"generation": 2}])
-def test_a_watermark_of_another_pipeline_or_generation_is_a_stranger(
+@pytest.mark.parametrize("other", [{"pipeline": "another"}, {"generation": 2}, {"table": "public.other"}])
+def test_a_watermark_of_another_pipeline_generation_or_table_is_a_stranger(
     pipeline: Pipeline, reader: Reader, other: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(drain_module, "emit_again", lambda *_: 0)
