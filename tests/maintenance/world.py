@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from random import Random
 from typing import Any
 from uuid import uuid4
@@ -328,12 +329,29 @@ class World:
 
     # --- maintenance ------------------------------------------------------------------------------------------------
 
-    def clean(self) -> None:
+    def clean(self, cutoff: datetime | None = None) -> None:
         def look(_: Generation) -> retiring.Seen:
             return retiring.Seen(Lsn(self.confirmed), self.snapshot().xmin)
 
         in_future = datetime.now(UTC) + timedelta(hours=1)  # everything is old enough
-        retiring.clean(self.run("clean/1"), cutoff=in_future, look=look)
+        retiring.clean(self.run("clean/1"), cutoff=cutoff or in_future, look=look)
+
+    def a_day_passes(self) -> None:
+        """What is there becomes a day older."""
+        with self.book() as book:
+            for table, column in (("batches", "registered_at"), ("plans", "created_at"), ("backfills", "ended_at")):
+                query = f"UPDATE tidemark.{table} SET {column} = {column} - interval '1 day'"
+                book.execute(query.encode())
+
+    def size(self) -> dict[str, int]:
+        """The rows of each of the ledger's tables, and how many files and folders the lake has."""
+        with self.book() as book:
+            counts = {}
+            for name in _tables(book):
+                row = book.execute(sql.SQL("SELECT count(*) FROM tidemark.{}").format(sql.Identifier(name))).fetchone()
+                assert row is not None
+                counts[name] = int(row[0])
+        return {**counts, "lake": sum(1 for _ in Path(self.config.lake).rglob("*"))}
 
     def keep_copy(self) -> None:
         """A backup of the ledger."""

@@ -48,6 +48,8 @@ OPTIMIZE: Final = {
     "spark.databricks.delta.optimize.minFileSize": str(64 * 2**20),
     "spark.databricks.delta.optimize.maxFileSize": str(128 * 2**20),
 }
+# VACUUM lists a folder by so many tasks, however few files lie in it: 10,000, if nobody says otherwise.
+LISTING: Final = {"spark.sql.sources.parallelPartitionDiscovery.parallelism": "8"}
 LOG_DAYS: Final = 7
 
 NOT_LITE: Final = "DELTA_CANNOT_VACUUM_LITE"
@@ -68,6 +70,8 @@ def keep_up(spark: SparkSession, plan: UpkeepPlan) -> UpkeepResult:
     def one(table: str) -> list[Upkept]:
         session = table_session(spark, pool=table)
         activate(session)
+        for key, value in {**OPTIMIZE, **LISTING}.items():
+            session.conf.set(key, value)
         kinds: list[Kind] = ["current"] if plan.step == "current" else ["history", "current"]
         return [done for kind in kinds if (done := _guarded(session, plan, table, kind)) is not None]
 
@@ -131,8 +135,6 @@ def look(spark: SparkSession, table: PinnedTable, kind: Kind) -> Shape:
 def optimize(spark: SparkSession, table: PinnedTable) -> None:
     """The rows of its small files, and of those with many deleted rows, in fewer files. Raises what `is_contested`
     recognises where another commit took one of them away."""
-    for key, value in OPTIMIZE.items():
-        spark.conf.set(key, value)
     spark.sql(f"OPTIMIZE delta.{spark_identifier(table.path)}").collect()
 
 
