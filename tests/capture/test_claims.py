@@ -21,7 +21,7 @@ from tidemark.formats import layout
 from tidemark.formats.manifest import BatchManifest, Claim, Sweep
 from tidemark.formats.watermark import Watermark
 from tidemark.ledger import backfills, chunks, leases, schema_versions, tables
-from tidemark.ledger.backfills import NewRange
+from tidemark.ledger.backfills import Range
 from tidemark.ledger.chunks import ReadChunk
 from tidemark.ledger.connection import open_ledger
 from tidemark.lsn import Lsn
@@ -38,7 +38,7 @@ class Reader:
     def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
 
-    def open(self, *ranges: NewRange, backfill: str = "b1", **fields: Any) -> None:
+    def open(self, *ranges: Range, backfill: str = "b1", **fields: Any) -> None:
         with open_ledger(self.pipeline.ledger, self.pipeline.config.pipeline) as book:
             self.made = open_backfill(book, TABLE, backfill, *ranges, pipeline=self.pipeline.config.pipeline, **fields)
 

@@ -13,7 +13,7 @@ from tests.support.backfills import HALVES, backfill_of, chunk_of, open_backfill
 from tests.support.manifests import manifest_of, path_of, schema_of
 from tidemark.errors import LeaseLost
 from tidemark.ledger import backfills, batches, chunks, leases, schema_versions, tables
-from tidemark.ledger.backfills import NewRange
+from tidemark.ledger.backfills import Range
 from tidemark.ledger.chunks import Filled
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.generations import Generation
@@ -201,7 +201,7 @@ def test_a_rejected_chunk_is_a_range_to_read_again(ledger: str, book: Book, gene
 
 def test_the_keys_of_a_rejected_chunk_are_read_again(ledger: str, book: Book, generation: Generation) -> None:
     keys = (("1", "a"), ("2", "b"))
-    made = open_backfill(book, "s.a", "b1", NewRange(keys=keys), mode="keys", sweeps=False)
+    made = open_backfill(book, "s.a", "b1", Range(keys=keys), mode="keys", sweeps=False)
     chunk = chunk_of(made)
     assert chunks.ranges_of(book, "b1")[0].keys == keys
     assert record(ledger, chunk, done=True)

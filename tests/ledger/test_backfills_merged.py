@@ -27,7 +27,7 @@ from tidemark.formats.manifest import Claim, Sweep
 from tidemark.formats.plan import MergePlan, PlannedTable
 from tidemark.formats.result import MAX_HOLE_KEYS, ChunkResult, Holes, PlanResult, TableResult
 from tidemark.ledger import backfills, batches, chunks, joins, leases, overview, schema_versions, tables
-from tidemark.ledger.backfills import Backfill, NewRange
+from tidemark.ledger.backfills import Backfill, Range
 from tidemark.ledger.chunks import ReadChunk
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.generations import Generation
@@ -330,7 +330,7 @@ def test_a_mark_that_was_asked_for_again_stays_too(world: World) -> None:
 @pytest.mark.parametrize("part", [{"row_filter": "id > 3"}, {"mode": "keys"}])
 def test_a_backfill_of_a_part_takes_no_mark_away(world: World, part: dict[str, str]) -> None:
     world.mark()
-    made = open_backfill(world.book, "s.a", "b1", NewRange(keys=(("1",),)), sweeps=False, **part)
+    made = open_backfill(world.book, "s.a", "b1", Range(keys=(("1",),)), sweeps=False, **part)
     world.claim(world.read(made))
     world.merge()
     assert (world.backfill().state, world.row().life.needs_backfill) == ("applied", True)
@@ -350,7 +350,7 @@ def test_holes_that_are_left_when_a_backfill_is_applied_mark_the_table(world: Wo
 def test_the_keys_that_fill_the_holes_take_their_mark_away(world: World) -> None:
     world.stage("s.a")
     world.merge(holes=Holes({"body": 1}, (("2",),)))
-    made = open_backfill(world.book, "s.a", "b1", NewRange(keys=(("2",),)), mode="keys", sweeps=False)
+    made = open_backfill(world.book, "s.a", "b1", Range(keys=(("2",),)), mode="keys", sweeps=False)
     world.claim(world.read(made))
     world.merge(holes=Holes({}, ()))
     assert (world.backfill().state, world.row().life.needs_backfill, world.row().holes) == ("applied", False, {})
@@ -479,9 +479,7 @@ def test_ranges_that_nobody_read_are_no_rejected_chunks(world: World) -> None:
 
 
 def test_rejected_keys_are_counted_too(world: World) -> None:
-    made = open_backfill(
-        world.book, "s.a", "b1", NewRange(keys=(("1",), ("2",))), NewRange(keys=(("3",),)), mode="keys"
-    )
+    made = open_backfill(world.book, "s.a", "b1", Range(keys=(("1",), ("2",))), Range(keys=(("3",),)), mode="keys")
     first = world.read(made)
     chunks.reject(world.book, first.id, "the table was altered")
     assert "s.a: 1 of 3 ranges is read, 0 rows so far, 1 chunk was read before" in pending(world)

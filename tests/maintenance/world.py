@@ -28,7 +28,7 @@ from tidemark.formats.plan import MergePlan, PlannedTable
 from tidemark.formats.result import PlanResult, TableResult
 from tidemark.formats.snapshot import Snapshot
 from tidemark.ledger import backfills, batches, chunks, generations, leases, positions, retirement, tables
-from tidemark.ledger.backfills import Backfill, NewRange
+from tidemark.ledger.backfills import Backfill, Range
 from tidemark.ledger.chunks import ReadChunk
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.generations import Generation
@@ -211,7 +211,7 @@ class World:
         )
         with self.book() as book:
             try:
-                backfills.create(book, made, [NewRange(None, ("10",)), NewRange(("10",), None)])
+                backfills.create(book, made, [Range(None, ("10",)), Range(("10",), None)])
             except SnapshotBeforeCleanUp:
                 self.show()
 

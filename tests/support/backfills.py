@@ -9,7 +9,7 @@ from uuid import NAMESPACE_OID, uuid5
 from tidemark.formats import layout
 from tidemark.formats.manifest import Claim, StagedFile
 from tidemark.ledger import backfills, chunks, leases
-from tidemark.ledger.backfills import Backfill, Key, NewRange
+from tidemark.ledger.backfills import Backfill, Key, Range
 from tidemark.ledger.chunks import ReadChunk
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.lsn import Lsn
@@ -18,7 +18,7 @@ from tidemark.names import TableName
 Book = Ledger
 
 # The first half of the key's order and the second.
-HALVES = (NewRange(None, ("10",)), NewRange(("10",), None))
+HALVES = (Range(None, ("10",)), Range(("10",), None))
 
 
 def backfill_of(table: str, backfill: str = "b1", **fields: Any) -> Backfill:
@@ -41,10 +41,10 @@ def backfill_of(table: str, backfill: str = "b1", **fields: Any) -> Backfill:
     return Backfill(**given)
 
 
-def open_backfill(book: Book, table: str, backfill: str = "b1", *ranges: NewRange, **fields: Any) -> Backfill:
+def open_backfill(book: Book, table: str, backfill: str = "b1", *ranges: Range, **fields: Any) -> Backfill:
     """Open it, with one range from end to end where none is given."""
     made = backfill_of(table, backfill, **fields)
-    assert backfills.create(book, made, ranges or (NewRange(),))
+    assert backfills.create(book, made, ranges or (Range(),))
     return made
 
 

@@ -31,9 +31,9 @@ from tidemark.config import Bounds, PipelineConfig, TableRule
 from tidemark.findings import Report
 from tidemark.formats.manifest import BatchManifest
 from tidemark.ledger import backfills, batches, chunks, generations, leases, tables
-from tidemark.ledger.backfills import Backfill
+from tidemark.ledger.backfills import Backfill, Range
 from tidemark.ledger.batches import Batch
-from tidemark.ledger.chunks import Range, ReadChunk
+from tidemark.ledger.chunks import ReadChunk
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.generations import Generation
 from tidemark.ledger.tables import TableRow

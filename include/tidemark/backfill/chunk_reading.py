@@ -31,8 +31,8 @@ from tidemark.errors import JoinHorizonAhead, ReadInterrupted, ReadRefused, Sche
 from tidemark.formats import layout
 from tidemark.formats.snapshot import Snapshot
 from tidemark.ledger import schema_versions, tables
-from tidemark.ledger.backfills import Backfill
-from tidemark.ledger.chunks import Range, ReadChunk
+from tidemark.ledger.backfills import Backfill, Range
+from tidemark.ledger.chunks import ReadChunk
 from tidemark.ledger.connection import Ledger
 from tidemark.lsn import Lsn
 from tidemark.names import TableName

@@ -44,7 +44,7 @@ from tidemark.errors import (
 from tidemark.failpoints import reach
 from tidemark.findings import listed
 from tidemark.ledger import backfills, chunks, generations, joins, migrations, pipeline_files, tables
-from tidemark.ledger.backfills import Backfill, Key, KeyOrder, Mode, NewRange
+from tidemark.ledger.backfills import Backfill, Key, KeyOrder, Mode, Range
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.tables import TableRow
 from tidemark.lsn import WalPoint
@@ -113,7 +113,7 @@ class _Prepared:
     estimated_rows: int
     sweeps: bool
     key_order: KeyOrder
-    ranges: tuple[NewRange, ...]
+    ranges: tuple[Range, ...]
 
 
 def plan(
@@ -488,14 +488,14 @@ class _Planner:
         if reason is not None:
             raise BackfillRefused(table=wish.table, reason=reason)
 
-    def _ranges(self, wanted: TableToRead, estimated: int) -> tuple[NewRange, ...]:
+    def _ranges(self, wanted: TableToRead, estimated: int) -> tuple[Range, ...]:
         if not wanted.key:
-            return (NewRange(),)
+            return (Range(),)
         request, bounds = self._request, self._config.bounds
         most = RANGES_PER_READER * (request.readers or bounds.readers)
         parts = min(most, estimated // (request.chunk_rows or bounds.chunk_rows))
         cuts = keyset.sampled_bounds(self._source, wanted, parts)
-        return tuple(NewRange(lower, upper) for lower, upper in zip([None, *cuts], [*cuts, None], strict=True))
+        return tuple(Range(lower, upper) for lower, upper in zip([None, *cuts], [*cuts, None], strict=True))
 
     def _keys(self, wish: _Wish) -> list[Key]:
         """The keys as PostgreSQL writes them. Raises BackfillRefused, which names a key by its number alone."""
@@ -527,9 +527,9 @@ class _Planner:
             raise BackfillRefused(table=wish.table, reason=reason) from None
 
 
-def _ranges_of_keys(keys: list[Key]) -> tuple[NewRange, ...]:
+def _ranges_of_keys(keys: list[Key]) -> tuple[Range, ...]:
     cuts = range(0, len(keys), KEYS_PER_RANGE)
-    return tuple(NewRange(keys=tuple(keys[cut : cut + KEYS_PER_RANGE])) for cut in cuts)
+    return tuple(Range(keys=tuple(keys[cut : cut + KEYS_PER_RANGE])) for cut in cuts)
 
 
 def _texts(table: str, columns: tuple[str, ...], number: int, given: Mapping[str, Any] | Sequence[Any]) -> Key:

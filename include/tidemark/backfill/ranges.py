@@ -43,8 +43,8 @@ from tidemark.errors import (
 from tidemark.failpoints import reach
 from tidemark.formats.watermark import Watermark
 from tidemark.ledger import backfills, chunks, leases, migrations, pipeline_files, tables
-from tidemark.ledger.backfills import Backfill, Key
-from tidemark.ledger.chunks import Range, ReadChunk
+from tidemark.ledger.backfills import Backfill, Key, Range
+from tidemark.ledger.chunks import ReadChunk
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.leases import Lease
 from tidemark.run import Run

@@ -43,7 +43,7 @@ from tidemark.failpoints import reach
 from tidemark.findings import listed
 from tidemark.formats.manifest import KeyPart, Purpose
 from tidemark.ledger import backfills, generations, migrations, pipeline_files, proofs, tables
-from tidemark.ledger.backfills import Backfill, NewRange
+from tidemark.ledger.backfills import Backfill, Range
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.generations import Generation
 from tidemark.ledger.proofs import Cut, Part
@@ -86,7 +86,7 @@ class _Look:
     wanted: TableToRead
     estimated_rows: int
     cut: Cut | None
-    ranges: tuple[NewRange, ...]
+    ranges: tuple[Range, ...]
 
     @property
     def table(self) -> str:
@@ -270,14 +270,14 @@ class _Planner:
         schema = shape(self._source, captured, lambda _: known[-1] if known else None)
         return {column.name: column.target for column in schema.columns}
 
-    def _ranges(self, wanted: TableToRead, rows: int) -> tuple[NewRange, ...]:
+    def _ranges(self, wanted: TableToRead, rows: int) -> tuple[Range, ...]:
         """Of a table that is read as a whole: as many as keep the readers busy."""
         if not wanted.key:
-            return (NewRange(),)
+            return (Range(),)
         bounds = self._config.bounds
         most = RANGES_PER_READER * (self._request.readers or bounds.readers)
         found = keyset.sampled_bounds(self._source, wanted, min(most, rows // bounds.chunk_rows))
-        return tuple(NewRange(lower, upper) for lower, upper in zip([None, *found], [*found, None], strict=True))
+        return tuple(Range(lower, upper) for lower, upper in zip([None, *found], [*found, None], strict=True))
 
     # --- choose -------------------------------------------------------------------------------------------------------
 
@@ -323,9 +323,9 @@ class _Planner:
         ranges = look.ranges
         if parts is not None:
             in_order = sorted(parts, key=lambda part: part.part)
-            ranges = tuple(NewRange(part.bounds.lower, part.bounds.upper) for part in in_order)
+            ranges = tuple(Range(part.bounds.lower, part.bounds.upper) for part in in_order)
         elif look.cut is not None and len(look.cut.parts) > 1:
-            ranges = tuple(NewRange(part.bounds.lower, part.bounds.upper) for part in look.cut.parts)
+            ranges = tuple(Range(part.bounds.lower, part.bounds.upper) for part in look.cut.parts)
         rows = look.estimated_rows if parts is None else sum(part.estimated_rows for part in parts)
         verify = Backfill(
             pipeline=self._config.pipeline,

@@ -25,6 +25,7 @@ from tidemark.formats.manifest import KeyPart, Purpose
 from tidemark.formats.snapshot import Snapshot
 from tidemark.ledger import tables
 from tidemark.ledger.connection import Ledger
+from tidemark.ledger.leases import of_range
 from tidemark.lsn import Lsn, WalPoint
 
 Mode = Literal["chunks", "exported_snapshot", "keys"]
@@ -80,32 +81,50 @@ class Backfill:
 
 
 @dataclass(frozen=True, slots=True)
-class NewRange:
-    """A part of the key's order, `(lower, upper]`, None for no bound; or `keys`, each as texts, to read instead."""
+class Range:
+    """A part of the key's order, `(lower, upper]`, None for no bound; or `keys`, each as texts, to read instead.
+    `cursor` is the last key read, None before the first chunk; `next_chunk` numbers the chunk that is read next.
+
+    `create` takes the fields up to `keys`; the ledger fills in the others.
+    """
 
     lower: Key | None = None
     upper: Key | None = None
     keys: tuple[Key, ...] | None = None
+    backfill: str = ""
+    range: int = 0
+    cursor: Key | None = None
+    next_chunk: int = 1
+    done: bool = False
+
+    @property
+    def chunk(self) -> str:
+        """The id of the chunk that is read next."""
+        return f"{self.range}-{self.next_chunk}"
+
+    @property
+    def lease(self) -> str:
+        return of_range(self.backfill, self.range)
 
 
 def open_of(ledger: Ledger, table: str, *, verifies: bool = False) -> Backfill | None:
     """The table's open backfill, or its open verify, None without one."""
     condition = """pipeline = %s AND "table" = %s AND state = 'open' AND (purpose <> 'fill') = %s"""
-    found = _select(ledger, condition, (ledger.pipeline, table, verifies))
-    return found[0] if found else None
+    opened = _select(ledger, condition, (ledger.pipeline, table, verifies))
+    return opened[0] if opened else None
 
 
 def close_of(ledger: Ledger, table: str, reason: str) -> None:
     """Close whatever is open of the table, as `close` does."""
-    for known in (open_of(ledger, table), open_of(ledger, table, verifies=True)):
-        if known is not None:
-            close(ledger, known.backfill, reason)
+    for backfill in (open_of(ledger, table), open_of(ledger, table, verifies=True)):
+        if backfill is not None:
+            close(ledger, backfill.backfill, reason)
 
 
 def one(ledger: Ledger, backfill: str) -> Backfill | None:
     """The backfill of this id, whatever its state."""
-    found = _select(ledger, "pipeline = %s AND backfill = %s", (ledger.pipeline, backfill))
-    return found[0] if found else None
+    of_this_id = _select(ledger, "pipeline = %s AND backfill = %s", (ledger.pipeline, backfill))
+    return of_this_id[0] if of_this_id else None
 
 
 def of_run(ledger: Ledger, run_id: str) -> list[Backfill]:
@@ -131,16 +150,16 @@ def tables_tried_within(ledger: Ledger, seconds: float) -> set[str]:
 def _select(ledger: Ledger, condition: str, values: tuple[Any, ...]) -> list[Backfill]:
     with ledger.connection.cursor(row_factory=class_row(Backfill)) as cursor:
         query = f'SELECT {_COLUMNS} FROM tidemark.backfills b WHERE {condition} ORDER BY "table", opened_at, backfill'
-        found = cursor.execute(query.encode(), values).fetchall()
+        selected = cursor.execute(query.encode(), values).fetchall()
     # The ledger has its parts as JSON.
-    parts: list[Any] = [b.parts for b in found]
+    parts: list[Any] = [b.parts for b in selected]
     return [
         b if raw is None else replace(b, parts=tuple(KeyPart.from_json(part) for part in raw))
-        for b, raw in zip(found, parts, strict=True)
+        for b, raw in zip(selected, parts, strict=True)
     ]
 
 
-def create(ledger: Ledger, backfill: Backfill, ranges: Sequence[NewRange]) -> bool:
+def create(ledger: Ledger, backfill: Backfill, ranges: Sequence[Range]) -> bool:
     """Open the backfill with its ranges, numbered from 1; at least one. False, and nothing is written, where the table
     has an open one meanwhile, or the backfill's generation, on its timeline, is not the open one.
 
@@ -201,7 +220,7 @@ def _require_evidence(ledger: Ledger, backfill: Backfill) -> None:
         raise SnapshotBeforeCleanUp(table=backfill.table, xmin=Snapshot.parse(backfill.snapshot).xmin, xid=row[0])
 
 
-def add_ranges(ledger: Ledger, backfill: str, ranges: Iterable[NewRange]) -> None:
+def add_ranges(ledger: Ledger, backfill: str, ranges: Iterable[Range]) -> None:
     """Give the backfill more to read. The caller has its row locked, or has just made it."""
     for part in ranges:
         ledger.execute(
@@ -260,10 +279,10 @@ def _end(
     complete_lsn: Lsn | None,
 ) -> bool:
     """The table's row first, as everywhere: its holes, which the open backfill might have filled, mark it now."""
-    known = one(ledger, backfill)
-    if known is None:
+    row = one(ledger, backfill)
+    if row is None:
         return False
-    tables.lock(ledger, [known.table])
+    tables.lock(ledger, [row.table])
     ended = ledger.execute(
         """
         UPDATE tidemark.backfills
@@ -273,7 +292,7 @@ def _end(
         (state, reason, complete_lsn, ledger.pipeline, backfill),
     ).rowcount
     if ended == 1:
-        tables.mark_holes(ledger, known.table)
+        tables.mark_holes(ledger, row.table)
     return ended == 1
 
 
@@ -358,26 +377,28 @@ def complete(
     merged; it is returned the one time that this is done. A backfill of the whole table takes the table's mark away,
     unless something asked for a backfill again since it was opened, and repairs what a verify found. The caller has the
     table's row locked."""
-    known = open_of(ledger, table, verifies=verifies)
-    if known is None or known.generation != generation or applied_lsn is None:
+    backfill = open_of(ledger, table, verifies=verifies)
+    if backfill is None or backfill.generation != generation or applied_lsn is None:
         return None
     ledger.execute(
         "SELECT 1 FROM tidemark.backfills WHERE pipeline = %s AND backfill = %s FOR UPDATE",
-        (ledger.pipeline, known.backfill),
+        (ledger.pipeline, backfill.backfill),
     )
-    last = _last_claim(ledger, known.backfill)
+    last = _last_claim(ledger, backfill.backfill)
     if last is None or applied_lsn < last:
         return None
-    if known.whole_table and known.purpose == "fill":
+    if backfill.whole_table and backfill.purpose == "fill":
         row = tables.one(ledger, table)
-        if row is not None and (row.marked_at is None or known.opened_at is None or row.marked_at <= known.opened_at):
+        if row is not None and (
+            row.marked_at is None or backfill.opened_at is None or row.marked_at <= backfill.opened_at
+        ):
             tables.clear_needs_backfill(ledger, table)
         ledger.execute(
             'UPDATE tidemark.parts SET differing = NULL WHERE pipeline = %s AND "table" = %s', (ledger.pipeline, table)
         )
-    if not _end(ledger, known.backfill, state="applied", reason=None, complete_lsn=last):
+    if not _end(ledger, backfill.backfill, state="applied", reason=None, complete_lsn=last):
         return None
-    return one(ledger, known.backfill)
+    return one(ledger, backfill.backfill)
 
 
 def _last_claim(ledger: Ledger, backfill: str) -> Lsn | None:

@@ -27,7 +27,7 @@ from tidemark.formats.manifest import Claim, StagedFile, Sweep
 from tidemark.formats.result import ChunkResult
 from tidemark.formats.watermark import Watermark
 from tidemark.ledger import backfills
-from tidemark.ledger.backfills import Key, Mode, NewRange
+from tidemark.ledger.backfills import Key, Mode, Range
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.leases import Lease, of_range
 from tidemark.lsn import Lsn
@@ -42,31 +42,6 @@ RATE_WINDOW_S: Final = 120
 # Between two chunks a reader pauses for a moment; where nobody read for longer, it ended, and the rate is that of the
 # try that came after.
 PAUSE_S: Final = 10
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """A part of the key's order, `(lower, upper]`, None for no bound. `cursor` is the last key read, None before the
-    first chunk; `next_chunk` numbers the chunk that is read next. `keys` are read instead of an interval."""
-
-    pipeline: str
-    backfill: str
-    range: int
-    lower: Key | None
-    upper: Key | None
-    keys: tuple[Key, ...] | None
-    cursor: Key | None
-    next_chunk: int
-    done: bool
-
-    @property
-    def chunk(self) -> str:
-        """The id of the chunk that is read next."""
-        return f"{self.range}-{self.next_chunk}"
-
-    @property
-    def lease(self) -> str:
-        return of_range(self.backfill, self.range)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,21 +118,20 @@ def ranges_of(ledger: Ledger, backfill: str) -> list[Range]:
 
 
 def _ranges(ledger: Ledger, rest: str, values: dict[str, Any]) -> list[Range]:
-    columns = "r.pipeline, r.backfill, r.range, r.lower, r.upper, r.keys, r.cursor, r.next_chunk, r.done"
+    columns = "r.lower, r.upper, r.keys, r.backfill, r.range, r.cursor, r.next_chunk, r.done"
     rows = ledger.execute(f"SELECT {columns} FROM tidemark.ranges r {rest}".encode(), values).fetchall()
     return [
         Range(
-            name,
-            backfill,
-            number,
             _key(lower),
             _key(upper),
             None if keys is None else tuple(tuple(key) for key in keys),
+            backfill,
+            number,
             _key(cursor),
             next_chunk,
             done,
         )
-        for name, backfill, number, lower, upper, keys, cursor, next_chunk, done in rows
+        for lower, upper, keys, backfill, number, cursor, next_chunk, done in rows
     ]
 
 
@@ -428,7 +402,7 @@ def reject(ledger: Ledger, identity: ChunkId, reason: str) -> None:
     if row is None:
         return
     lower, upper, keys = row
-    part = NewRange(_key(lower), _key(upper)) if keys is None else NewRange(keys=tuple(tuple(key) for key in keys))
+    part = Range(_key(lower), _key(upper)) if keys is None else Range(keys=tuple(tuple(key) for key in keys))
     backfills.add_ranges(ledger, backfill, [part])
 
 
@@ -449,14 +423,14 @@ def reject_lost(ledger: Ledger, timeline: int, left_lsn: Lsn) -> int:
 
 def keep_results(ledger: Ledger, results: Iterable[ChunkResult]) -> None:
     """What became of the rows of claimed chunks; written over, never added, since a plan may be repeated."""
-    for found in results:
-        counts: dict[str, Any] = {name: count for name, count in asdict(found).items() if isinstance(count, int)}
-        if found.columns:
-            counts["columns"] = found.columns
+    for result in results:
+        counts: dict[str, Any] = {name: count for name, count in asdict(result).items() if isinstance(count, int)}
+        if result.columns:
+            counts["columns"] = result.columns
         ledger.execute(
             "UPDATE tidemark.chunks SET result = %s "
             "WHERE pipeline = %s AND backfill = %s AND chunk = %s AND attempt = %s::uuid",
-            (Jsonb(counts), ledger.pipeline, found.backfill, found.chunk, found.attempt),
+            (Jsonb(counts), ledger.pipeline, result.backfill, result.chunk, result.attempt),
         )
 
 
@@ -610,17 +584,17 @@ def filled(ledger: Ledger, backfill: str) -> list[Filled]:
         """,
         (ledger.pipeline, backfill),
     ).fetchall()
-    found: list[Filled] = []
+    stretches: list[Filled] = []
     goes_on = False
     for number, lower, upper, count, by_keys, is_claimed in rows:
-        if is_claimed and goes_on and found[-1].range == number:
-            last = found[-1]
+        if is_claimed and goes_on and stretches[-1].range == number:
+            last = stretches[-1]
             keys = None if last.keys is None else last.keys + count
-            found[-1] = Filled(number, last.lower, _key(upper), keys)
+            stretches[-1] = Filled(number, last.lower, _key(upper), keys)
         elif is_claimed:
-            found.append(Filled(number, _key(lower), _key(upper), count if by_keys else None))
+            stretches.append(Filled(number, _key(lower), _key(upper), count if by_keys else None))
         goes_on = is_claimed
-    return found
+    return stretches
 
 
 def _key(raw: list[str] | None) -> Key | None:
