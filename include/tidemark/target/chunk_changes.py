@@ -38,7 +38,6 @@ from tidemark.target.visibility import (
     REPAIRED,
     UNCHANGED,
     VERDICT,
-    NumberedClaim,
     Truncate,
 )
 from tidemark.wording import counted
@@ -80,29 +79,30 @@ class ChunkChanges(Changes):
     # --- what there is ------------------------------------------------------------------------------------------------
 
     @cached_property
-    def alive(self) -> list[NumberedClaim]:
-        """The claims whose rows no truncate has removed since."""
-        return visibility.alive(self.claims, self._truncates()) if self.claims else []
+    def alive(self) -> dict[int, Claim]:
+        """The claims whose rows no truncate has removed since, by their numbers in the plan."""
+        return visibility.alive(self.claims, self._truncates) if self.claims else {}
 
+    @cached_property
     def _truncates(self) -> list[Truncate]:
-        found = []
+        truncates = []
         for batches, older in ((self.evidence, True), (self.batches, False)):
             with_truncates = [b for b in batches if b.truncates]
             if with_truncates:
                 staged = read_changes(self.session, self.lake, self.schemas, with_truncates)
                 each = staged.where(F.col("_op") == "truncate").groupBy("_commit_lsn", "_xid")
                 for row in each.agg(F.max("_ordinal").alias("ordinal")).collect():
-                    found.append(Truncate(row["_commit_lsn"], row["ordinal"], row["_xid"], older))
-        return found
+                    truncates.append(Truncate(row["_commit_lsn"], row["ordinal"], row["_xid"], older))
+        return truncates
 
     @cached_property
     def _claims(self) -> DataFrame:
-        return visibility.claims_frame(self.session, self.alive)
+        return visibility.claims_frame(self.session, self.alive, self._truncates)
 
     @cached_property
     def _reads(self) -> DataFrame:
         """The chunks' rows in the shape of changes."""
-        rows = read_chunk_rows(self.session, self.lake, self.schemas, [c.claim for c in self.alive])
+        rows = read_chunk_rows(self.session, self.lake, self.schemas, list(self.alive.values()))
         reads = rows.transform(visibility.as_changes(self._claims, self.names, self.generation))
         return reads.transform(visibility.greatest_watermark(self.schema.key)) if self._overlap else reads
 
@@ -119,7 +119,7 @@ class ChunkChanges(Changes):
     def _overlap(self) -> bool:
         """Whether two chunks may hold one key: those of two backfills, or of two attempts at one range. A ledger that
         was restored from an older copy has parts read again whose first chunks are claimed all the same."""
-        claims = [c.claim for c in self.alive]
+        claims = list(self.alive.values())
         attempts = {(c.backfill, c.chunk.rpartition("-")[0], c.attempt) for c in claims}
         several = len(attempts) > len({(backfill, part) for backfill, part, _ in attempts})
         return self.keyed and (several or len({c.backfill for c in claims}) > 1)
@@ -128,8 +128,8 @@ class ChunkChanges(Changes):
     def _older(self) -> DataFrame:
         """Changes that were applied before and that some chunk may not have seen: those from the lowest xmin on."""
         staged = read_changes(self.session, self.lake, self.schemas, [b for b in self.evidence if b.files])
-        if all(c.claim.consistent_point is None for c in self.alive):
-            staged = staged.where(F.col("_xid") >= min(Snapshot.parse(c.claim.snapshot).xmin for c in self.alive))
+        if all(c.consistent_point is None for c in self.alive.values()):
+            staged = staged.where(F.col("_xid") >= min(Snapshot.parse(c.snapshot).xmin for c in self.alive.values()))
         return staged
 
     # --- a table with a key -------------------------------------------------------------------------------------------
@@ -226,16 +226,16 @@ class ChunkChanges(Changes):
             raise ChunksMissing(
                 table=table, backfill=sweep.backfill, chunks=counted(sweep.chunks, "chunk"), found=len(claims)
             )
-        known = [read_chunk_rows(self.session, self.lake, self.schemas, claims).select(*key)]
+        keys = [read_chunk_rows(self.session, self.lake, self.schemas, claims).select(*key)]
         older = read_changes(self.session, self.lake, self.schemas, [b for b in self.evidence if b.files])
-        known.append(self._single(older).transform(visibility.keys_not_seen(self.schema.key, sweep)))
-        known.append(self._single(self.staged).select(*key))
+        keys.append(self._single(older).transform(visibility.keys_not_seen(self.schema.key, sweep)))
+        keys.append(self._single(self.staged).select(*key))
         last = max(claims, key=lambda claim: claim.watermark_lsn)
         if sweep.parts is not None:
             types = {f.name: f.dataType for f in there.schema.fields}
             there = there.where(visibility.within(self.schema.key, types, sweep.parts))
         return visibility.swept(
-            self.schema.key, self.names, there, reduce(DataFrame.union, known), self.generation, last
+            self.schema.key, self.names, there, reduce(DataFrame.union, keys), self.generation, last
         )
 
     def _newest(self) -> DataFrame:
@@ -251,21 +251,21 @@ class ChunkChanges(Changes):
     # --- a table without a key ----------------------------------------------------------------------------------------
 
     @cached_property
-    def _base(self) -> NumberedClaim | None:
-        """The chunk with the greatest watermark, whose rows are the whole table; none where a truncate follows it."""
-        newest = max(self.alive, key=lambda c: c.claim.watermark_lsn, default=None)
-        return newest if newest is not None and newest.above else None
+    def _base(self) -> int | None:
+        """The chunk with the greatest watermark, whose rows are the whole table; none if a truncate follows it."""
+        newest = max(self.alive, key=lambda number: self.alive[number].watermark_lsn, default=None)
+        return None if newest is None or not visibility.is_above(self.alive[newest], self._truncates) else newest
 
-    def _copies(self, base: NumberedClaim) -> DataFrame:
+    def _copies(self, base: int) -> DataFrame:
         """The chunk's rows, older changes that it did not see, and the plan's changes: ORIGIN and SEEN say which."""
-        claim = self._claims.where(F.col(CLAIM) == base.number)
+        claim = self._claims.where(F.col(CLAIM) == base)
         own = self.rows.where(F.col(ABOVE)).withColumn(ORIGIN, F.lit(fold.PLAN))
         older = self._single(self._older).transform(fold.without_holes).withColumn(ORIGIN, F.lit(fold.OLDER))
         placed = own.unionByName(older).crossJoin(claim).transform(visibility.mark_seen)
-        reads = self._reads.where(F.col(CLAIM) == base.number)
+        reads = self._reads.where(F.col(CLAIM) == base)
         return placed.unionByName(reads.transform(fold.without_holes))
 
-    def _missing_in_history(self, base: NumberedClaim) -> DataFrame:
+    def _missing_in_history(self, base: int) -> DataFrame:
         """`read` rows for the copies that the stream alone lacks just below the watermark, `sweep` rows for those that
         it has too many; of a table with history only the former. History, unlike current, also counts removals of rows
         that it never had, and has the texts of values that do not fit (R8), so it is what the copies are held against.
@@ -279,7 +279,7 @@ class ChunkChanges(Changes):
         net = copies.transform(fold.net_copies(self.names, F.col(_WEIGHT), texts=True))
         if not self.multiset:
             net = net.where(F.col(fold.NET) > 0)
-        return net.transform(visibility.copies_at(base.claim, self.names, self.generation))
+        return net.transform(visibility.copies_at(self.alive[base], self.names, self.generation))
 
     def _net(self) -> DataFrame:
         """What current lacks of the chunk's rows under all that it did not see, or has too many."""
@@ -297,7 +297,7 @@ class ChunkChanges(Changes):
 
     def chunk_results(self) -> tuple[ChunkResult, ...]:
         """Per claim what became of its rows, dead ones included."""
-        counts: dict[int, dict[str, int]] = {c.number: {} for c in self.alive}
+        counts: dict[int, dict[str, int]] = {number: {} for number in self.alive}
         lost: dict[int, int] = {}
         if self.keyed and self.alive:
             into_nothing = self._there is None and not self._overlap
@@ -307,16 +307,16 @@ class ChunkChanges(Changes):
                 counts[row[CLAIM]][row[VERDICT]] = row["n"]
                 lost[row[CLAIM]] = lost.get(row[CLAIM], 0) + row["lost"]
             if into_nothing:
-                for numbered in self.alive:
-                    of = counts[numbered.number]
-                    of[INSERTED] = of.get(INSERTED, 0) + numbered.claim.rows - sum(of.values())
+                for number, claim in self.alive.items():
+                    of = counts[number]
+                    of[INSERTED] = of.get(INSERTED, 0) + claim.rows - sum(of.values())
         elif self._base is not None and self.additions is not None:
             ops = {row["_op"]: row["count"] for row in self.additions.groupBy("_op").count().collect()}
             inserted = ops.get("read", 0)
-            counts[self._base.number] = {
+            counts[self._base] = {
                 INSERTED: inserted,
                 REPAIRED: ops.get("sweep", 0),
-                UNCHANGED: max(0, self._base.claim.rows - inserted),
+                UNCHANGED: max(0, self.alive[self._base].rows - inserted),
             }
         return tuple(self._result(n, claim, counts.get(n, {}), lost.get(n, 0)) for n, claim in enumerate(self.claims))
 

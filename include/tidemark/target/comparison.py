@@ -116,7 +116,7 @@ class Comparison(ChunkChanges):
     @cached_property
     def _compared(self) -> dict[int, str]:
         """The numbers of the claims that are compared, with their backfills."""
-        return {n.number: n.claim.backfill for n in self.alive if n.claim.purpose != "fill"}
+        return {n: claim.backfill for n, claim in self.alive.items() if claim.purpose != "fill"}
 
     @cached_property
     def _differing(self) -> DataFrame:
@@ -159,12 +159,12 @@ class Comparison(ChunkChanges):
             F.first(F.struct(*columns)).alias("__tidemark_row"),
         )
         each = F.explode(F.sequence(F.lit(1), F.abs(fold.NET).cast("int"))).alias("__tidemark_copy_number")
-        claim = base.claim
+        claim = self.alive[base]
         return (
             counted.where(F.col(fold.NET) != 0)
             .select("*", each)
             .select(
-                F.lit(base.number).alias(CLAIM),
+                F.lit(base).alias(CLAIM),
                 F.when(F.col(fold.NET) > 0, MISSING).otherwise(EXTRA).alias(_KIND),
                 F.lit(None).cast("array<string>").alias(_COLUMNS),
                 F.lit(int(claim.watermark_lsn)).cast("bigint").alias(_LSN),
@@ -174,10 +174,10 @@ class Comparison(ChunkChanges):
         )
 
     def _swept_rows(self) -> list[DataFrame]:
-        found = []
+        swept = []
         for sweep in self.sweeps:
             if sweep.purpose != "fill" and sweep.backfill in self._swept:
-                found.append(
+                swept.append(
                     self._swept[sweep.backfill].select(
                         F.lit(sweep.backfill).alias(_VERIFY),
                         F.lit(EXTRA).alias(_KIND),
@@ -188,23 +188,23 @@ class Comparison(ChunkChanges):
                         *[column(k) for k in self.schema.key],
                     )
                 )
-        return found
+        return swept
 
     def differences(self) -> DataFrame | None:
         """`MOST_KEYS` of the rows that differ, in the shape of their table; None without any."""
-        found = self._swept_rows()
+        differing = self._swept_rows()
         of = self._compared
-        if of and (self.keyed or (self._base is not None and self._base.number in of)):
-            purposes = {n.number: n.claim.purpose for n in self.alive}
+        if of and (self.keyed or (self._base is not None and self._base in of)):
+            purposes = {n: claim.purpose for n, claim in self.alive.items()}
             names = F.create_map(*[F.lit(part) for n, name in of.items() for part in (n, name)])
             repairs = [n for n in of if purposes[n] == "repair"]
             verify = F.element_at(names, F.col(CLAIM))
             repaired = F.col(CLAIM).isin(*repairs) if repairs else F.lit(False)
             chunks = self._differing.withColumn(_VERIFY, verify).withColumn(_REPAIRED, repaired).drop(CLAIM)
-            found.append(chunks.select(*_FACTS, *self._identity))
-        if not found:
+            differing.append(chunks.select(*_FACTS, *self._identity))
+        if not differing:
             return None
-        rows = reduce(DataFrame.unionByName, found).limit(MOST_KEYS)
+        rows = reduce(DataFrame.unionByName, differing).limit(MOST_KEYS)
         rows = self._kept(rows)
         return None if rows.isEmpty() else rows.transform(self._with_texts_of_keys)
 
@@ -226,7 +226,7 @@ class Comparison(ChunkChanges):
     def chunk_results(self) -> tuple[ChunkResult, ...]:
         """As of a backfill, with what differs by column, and what is extra. Of a table without key a backfill counts
         what history lacks, a verify what current does."""
-        of_verify = self._base is not None and self._base.number in self._compared
+        of_verify = self._base is not None and self._base in self._compared
         results = self._results_without_key() if not self.keyed and of_verify else super().chunk_results()
         if not self.keyed or not any(r.inserted or r.repaired for r in results):
             return results
@@ -244,13 +244,13 @@ class Comparison(ChunkChanges):
         base = self._base
         if base is not None:
             kinds = {row[_KIND]: row["count"] for row in self._differing.groupBy(_KIND).count().collect()}
-        found = []
+        results = []
         for number, claim in enumerate(self.claims):
-            own = kinds if base is not None and number == base.number else {}
+            own = kinds if number == base else {}
             missing, extra = own.get(MISSING, 0), own.get(EXTRA, 0)
             counts = {INSERTED: missing, REPAIRED: extra, UNCHANGED: max(0, claim.rows - missing)}
-            found.append(replace(self._result(number, claim, counts, 0), extra=extra))
-        return tuple(found)
+            results.append(replace(self._result(number, claim, counts, 0), extra=extra))
+        return tuple(results)
 
 
 def _or_none(texts: Column) -> Column:

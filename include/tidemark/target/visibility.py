@@ -18,7 +18,7 @@ rows by number; nothing here grows on the driver with the number of changes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Final
@@ -52,16 +52,6 @@ _W, _W_AT, _LOW, _IS_ABOVE = "__tidemark_w", "__tidemark_w_at", "__tidemark_low"
 
 
 @dataclass(frozen=True, slots=True)
-class NumberedClaim:
-    """A claim with its number in the plan; `above` is False if the plan's last truncate came after its snapshot,
-    so that the truncate removes its rows too."""
-
-    number: int
-    claim: Claim
-    above: bool = True
-
-
-@dataclass(frozen=True, slots=True)
 class Truncate:
     """One truncate of the table; `older` where it was applied before the plan."""
 
@@ -71,16 +61,21 @@ class Truncate:
     older: bool
 
 
-def alive(claims: Sequence[Claim], truncates: Sequence[Truncate]) -> list[NumberedClaim]:
-    """The claims whose rows still count, numbered. A chunk that did not see a truncate below its watermark holds rows
-    that are gone: its keys follow the stream, which begins anew at the truncate."""
-    last = max((t for t in truncates if not t.older), key=lambda t: (t.commit_lsn, t.ordinal), default=None)
-    found = []
+def alive(claims: Sequence[Claim], truncates: Sequence[Truncate]) -> dict[int, Claim]:
+    """The claims whose rows still count, by their numbers in the plan. A chunk that did not see a truncate below its
+    watermark holds rows that are gone: its keys follow the stream, which begins anew at the truncate."""
+    counting = {}
     for number, claim in enumerate(claims):
         unseen = [t for t in truncates if not sees(claim, t.xid, t.commit_lsn)]
         if not any(t.older or t.commit_lsn < int(claim.watermark_lsn) for t in unseen):
-            found.append(NumberedClaim(number, claim, last is None or last not in unseen))
-    return found
+            counting[number] = claim
+    return counting
+
+
+def is_above(claim: Claim, truncates: Sequence[Truncate]) -> bool:
+    """Whether the claim's snapshot saw the plan's last truncate; if it did not, that removes the claim's rows too."""
+    last = max((t for t in truncates if not t.older), key=lambda t: (t.commit_lsn, t.ordinal), default=None)
+    return last is None or sees(claim, last.xid, last.commit_lsn)
 
 
 def sees(claim: Claim | Sweep, xid: int, commit_lsn: int) -> bool:
@@ -90,18 +85,17 @@ def sees(claim: Claim | Sweep, xid: int, commit_lsn: int) -> bool:
     return Snapshot.parse(claim.snapshot).sees(xid)
 
 
-def claims_frame(session: SparkSession, claims: Sequence[NumberedClaim]) -> DataFrame:
+def claims_frame(session: SparkSession, claims: Mapping[int, Claim], truncates: Sequence[Truncate]) -> DataFrame:
     """One row per claim: its number, what its snapshot saw, its watermarks. Small: it is broadcast."""
     rows = []
-    for numbered in claims:
-        claim = numbered.claim
+    for number, claim in claims.items():
         snapshot = Snapshot.parse(claim.snapshot)
         running = ", ".join(f"{xid}L" for xid in snapshot.in_progress)
         point = "CAST(NULL AS BIGINT)" if claim.consistent_point is None else f"{int(claim.consistent_point)}L"
         rows.append(
-            f"({numbered.number}, '{folder_of(claim)}', {snapshot.xmax}L, CAST(array({running}) AS ARRAY<BIGINT>), "
+            f"({number}, '{folder_of(claim)}', {snapshot.xmax}L, CAST(array({running}) AS ARRAY<BIGINT>), "
             f"{point}, {int(claim.watermark_lsn)}L, TIMESTAMP '{claim.watermark_at}', {int(claim.low_lsn)}L, "
-            f"{numbered.above})"
+            f"{is_above(claim, truncates)})"
         )
     names = ", ".join([CLAIM, FOLDER, _XMAX, _RUNNING, _POINT, _W, _W_AT, _LOW, _IS_ABOVE])
     return F.broadcast(session.sql(f"SELECT * FROM VALUES {', '.join(rows)} AS claims({names})"))
