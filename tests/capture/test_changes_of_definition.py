@@ -53,8 +53,8 @@ def test_a_column_added_with_a_default_needs_a_backfill_and_goes_on(orders: Pipe
     assert state(orders) == ("merging", 'column "more" was added with a default, which older rows have too')
 
 
-def test_a_dropped_column_parks_the_table_and_its_changes_are_still_staged(orders: Pipeline) -> None:
-    orders.execute("ALTER TABLE orders DROP COLUMN note", "INSERT INTO orders VALUES (2, 2)")
+def test_a_renamed_column_parks_the_table_and_its_changes_are_still_staged(orders: Pipeline) -> None:
+    orders.execute("ALTER TABLE orders RENAME COLUMN note TO remark", "INSERT INTO orders VALUES (2, 2)")
     orders.drain()
     row = orders.table_row("public.orders")
     assert row.life.merge == "parked"
@@ -62,6 +62,44 @@ def test_a_dropped_column_parks_the_table_and_its_changes_are_still_staged(order
     assert row.error.kind == "SchemaNotFollowed"
     assert 'column "note" was dropped' in row.error.message
     assert [r["id"] for r in orders.staged("public.orders")] == [1, 2]
+
+
+@pytest.mark.parametrize("between", ["nothing", "a drain", "a change under both shapes"])
+def test_a_dropped_column_is_followed_whenever_the_catalogue_was_looked_at(orders: Pipeline, between: str) -> None:
+    orders.execute("INSERT INTO orders VALUES (5, 5, 'five')" if "both" in between else "SELECT 1")
+    orders.execute("ALTER TABLE orders DROP COLUMN note")
+    if between == "a drain":
+        orders.drain()
+    orders.execute("INSERT INTO orders VALUES (2, 2)")
+    orders.drain()
+    assert state(orders) == ("merging", None)
+
+
+def test_a_column_renamed_while_another_one_was_dropped_is_none_that_was_dropped(orders: Pipeline) -> None:
+    orders.execute("ALTER TABLE orders ADD COLUMN more varchar(10)", "INSERT INTO orders VALUES (2, 2, '2', '2')")
+    orders.drain()
+    orders.execute("ALTER TABLE orders DROP COLUMN note", "ALTER TABLE orders RENAME COLUMN more TO note")
+    orders.execute("INSERT INTO orders VALUES (3, 3, 'three')")
+    orders.drain()
+    merge, reason = state(orders)
+    assert merge == "parked"
+    assert reason is not None
+    assert 'column "more" was renamed to "note"' in reason
+
+
+def test_a_column_of_a_dropped_ones_name_needs_a_backfill_and_of_another_type_parks(orders: Pipeline) -> None:
+    orders.execute("ALTER TABLE orders DROP COLUMN note", "INSERT INTO orders VALUES (2, 2)")
+    orders.drain()
+    orders.execute("ALTER TABLE orders ADD COLUMN note varchar(10)", "INSERT INTO orders VALUES (3, 3, 'three')")
+    orders.drain()
+    merge, reason = state(orders)
+    assert (merge, "dropped and added again" in (reason or "")) == ("merging", True)
+    orders.execute("ALTER TABLE orders DROP COLUMN note", "INSERT INTO orders VALUES (4, 4)")
+    orders.drain()
+    assert state(orders)[0] == "merging"
+    orders.execute("ALTER TABLE orders ADD COLUMN note int", "INSERT INTO orders VALUES (5, 5, 5)")
+    orders.drain()
+    assert state(orders)[0] == "parked"
 
 
 def test_a_type_that_needs_another_target_parks_the_table(orders: Pipeline) -> None:

@@ -24,6 +24,7 @@ from tidemark.formats.plan import MergePlan, PlannedBatch, PlannedFile, PlannedT
 from tidemark.formats.result import PlanResult, TableResult
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
+from tidemark.schema.evolution import dropped_before
 from tidemark.schema.table import Column, Identity, TableSchema
 from tidemark.target.merge import apply_plan
 
@@ -154,12 +155,14 @@ class StagedTable:
         evidence = self.batches[:first] if any(b.claims or b.sweeps for b in chosen) else []
         used = {f.schema_version for b in (*chosen, *evidence) for f in b.files}
         used |= {f.schema_version for b in (*chosen, *evidence) for c in b.claims for f in c.files}
+        followed = tuple(s for s in self.schemas if s.version in used) or (self.schema,)
         return PlannedTable(
             self.id,
             self.batches[first - 1].end_lsn if first else None,
-            tuple(s for s in self.schemas if s.version in used) or (self.schema,),
+            followed,
             tuple(chosen),
             tuple(evidence),
+            dropped=dropped_before(self.schemas, followed[-1]),
         )
 
 

@@ -133,11 +133,16 @@ def compare_rows(
 def _fields(held: list[T.StructField] | None, expected: list[str], table: str) -> list[T.StructField]:
     if held is None:
         return [T.StructField(c, T.StringType()) for c in expected]
-    fields = [f for f in held if f.name not in METADATA_COLUMNS]
+    fields = [f for f in held if f.name not in METADATA_COLUMNS and not _is_dropped(f)]
     found = [f.name for f in fields]
     if sorted(found) != sorted(expected):
         raise AssertionError(f"columns of {table}: the source has {sorted(expected)}, current has {sorted(found)}")
     return fields
+
+
+def _is_dropped(field: T.StructField) -> bool:
+    """Whether the column's comment says that the source has it no more."""
+    return str(field.metadata.get("comment", "")).startswith("Dropped at the source")
 
 
 # --- pairing ---------------------------------------------------------------------------------------------------------

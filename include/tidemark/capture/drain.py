@@ -254,6 +254,7 @@ class _Draining:
             self._guarding.place,
         )
         self._fingerprints, self._changed, self._marks = self._read_fingerprints()
+        self._schemas.explain_by(self._fingerprints)
         self._next_xid = _next_xid(source_conn)
         self._decoder = Decoder(
             self._schemas.schema_for, open_generation.number, run.salt, self._next_xid, self._guarding.is_guarded
@@ -432,7 +433,8 @@ class _Draining:
             for t in self._schemas.catalog.tables.values()
             if (t.published or str(t.table) in before) and str(t.table) not in self._passed_over
         ]
-        fingerprints = catalog.fingerprint(self._source, self._config.publication, looked_at)
+        looks = catalog.fingerprint(self._source, self._config.publication, looked_at)
+        fingerprints = {table: found.carried(before.get(table)) for table, found in looks.items()}
         at_source = {str(t.table) for t in self._schemas.catalog.tables.values()}
         # Preflight has already taken a dropped or renamed table for "no longer captured". The file still names it, as
         # it does not name a table taken out by choice. Said once: the mark stays until the table is back.

@@ -34,7 +34,7 @@ from tidemark.ledger.leases import hold, of_table
 from tidemark.ledger.plans import RecordedPlan
 from tidemark.lsn import Lsn
 from tidemark.run import Run
-from tidemark.schema.evolution import Verdict, compare_schemas
+from tidemark.schema.evolution import Verdict, compare_schemas, dropped_before
 from tidemark.schema.table import TableSchema
 from tidemark.staging.store import Store
 from tidemark.wording import counted
@@ -134,6 +134,7 @@ def _plan(ledger: Ledger, run: Run, todo: dict[str, list[TouchedTable]], attempt
     starts = {table: parts[0].start_lsn for table, parts in todo.items()}
     before = batches.previous_ends(ledger, next(iter(todo.values()))[0].generation, starts)
     versions = tables.versions_of(ledger, todo)
+    streamed = tables.versions_of(ledger, todo, only_streamed=True)
     with_holes = tables.with_holes(ledger)
     return MergePlan(
         plan=f"{run.now():%Y%m%dT%H%M%S}-{attempt}",
@@ -147,12 +148,20 @@ def _plan(ledger: Ledger, run: Run, todo: dict[str, list[TouchedTable]], attempt
                 parts,
                 _evidence(ledger, parts),
                 after=before[table],
-                versions=versions.get(table, []),
+                shapes=_Shapes(versions.get(table, []), {shape.version for shape in streamed.get(table, [])}),
                 had_holes=table in with_holes,
             )
             for table, parts in todo.items()
         ),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Shapes:
+    """A table's schema versions, oldest first, and the numbers of those that changes follow."""
+
+    versions: Sequence[TableSchema]
+    streamed: Collection[int]
 
 
 def _planned_table(
@@ -161,16 +170,18 @@ def _planned_table(
     evidence: Sequence[TouchedTable],
     *,
     after: Lsn | None,
-    versions: Sequence[TableSchema],
+    shapes: _Shapes,
     had_holes: bool,
 ) -> PlannedTable:
+    schemas = _followed(shapes, [*evidence, *parts])
     return PlannedTable(
         table=table,
         after=after,
-        schemas=_followed(versions, [*evidence, *parts]),
+        schemas=schemas,
         batches=tuple(_planned_batch(part) for part in parts),
         evidence=tuple(_planned_batch(part) for part in evidence),
         had_holes=had_holes,
+        dropped=dropped_before(shapes.versions, schemas[-1]),
     )
 
 
@@ -225,18 +236,21 @@ def _may_be_unseen(part: TouchedTable, xmin: int | None, point: Lsn | None) -> b
     return (xmin is not None and part.max_xid >= xmin) or (point is not None and part.end_lsn > point)
 
 
-def _followed(versions: Sequence[TableSchema], parts: Iterable[TouchedTable]) -> tuple[TableSchema, ...]:
+def _followed(shapes: _Shapes, parts: Iterable[TouchedTable]) -> tuple[TableSchema, ...]:
     """The versions that the plan's files follow, the target's last. That is the newest number, unless a reader was
-    ahead of the stream: its version then has a lower number than what the stream brought meanwhile, and more
-    columns. A chunk without rows has no file: where there is none at all, it is the newest that anybody knows."""
+    ahead of the stream: its version, which no change follows yet, then has a lower number than what the stream brought
+    meanwhile, and more columns. One that has changes is the shape from before a column was dropped. A chunk without
+    rows has no file: where there is none at all, it is the newest that anybody knows."""
     numbers = {file.schema_version for part in parts for file in part.files}
     numbers |= {file.schema_version for part in parts for claim in part.claims for file in claim.files}
-    followed = [version for version in versions if version.version in numbers]
+    followed = [version for version in shapes.versions if version.version in numbers]
     for version in followed[:-1]:
+        if version.version in shapes.streamed:
+            continue
         if len(version.columns) > len(followed[-1].columns) and _only_adds(followed[-1], version):
             followed.remove(version)
             followed.append(version)
-    return tuple(followed or versions[-1:])
+    return tuple(followed or shapes.versions[-1:])
 
 
 def _only_adds(old: TableSchema, new: TableSchema) -> bool:

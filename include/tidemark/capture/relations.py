@@ -10,8 +10,10 @@ the first batch that they concern.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Final
 
 from tidemark.capture.guarding import Withheld
@@ -20,7 +22,7 @@ from tidemark.errors import KeyValueUnfit, Move, SchemaNotFollowed, TidemarkErro
 from tidemark.formats.manifest import TableMark
 from tidemark.names import TableName, folded_names, is_taken
 from tidemark.pgoutput.messages import RelationColumn, RelationMessage
-from tidemark.schema.evolution import Difference, Verdict, compare_fingerprints, compare_schemas, reasons
+from tidemark.schema.evolution import Difference, Verdict, added_again, compare_fingerprints, compare_schemas, reasons
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.mapping import PgType, target_type, type_name
 from tidemark.schema.postgres_types import target_of
@@ -57,6 +59,8 @@ class Schemas:
         table so far, oldest first, `ahead` the newer versions that only a backfill's reader has seen, in the
         catalogue, `merged` the one that its target has. `place` gives the rule in the names of a message, or raises
         Withheld (`capture.guarding`)."""
+        self._fingerprints: Mapping[str, Fingerprint] = {}
+        self._older: dict[TableName, list[TableSchema]] = {}
         self._place = place
         self._rule_for = rule_for
         self._look = look
@@ -67,6 +71,10 @@ class Schemas:
         self._latest: dict[TableName, TableSchema | None] = {}
         self._marks: dict[tuple[TableName, int], tuple[TableMark, ...]] = {}
         self._renamed: list[TableMark] = []
+
+    def explain_by(self, fingerprints: Mapping[str, Fingerprint]) -> None:
+        """By the run's own look at each table, from before its stream, it is known which names were dropped."""
+        self._fingerprints = fingerprints
 
     @property
     def catalog(self) -> Catalog:
@@ -96,13 +104,47 @@ class Schemas:
         else:
             ahead = self._ahead_of(relation.table, latest)
             found = replace(shape, version=_number(shape, latest, ahead))
-            differences += self._since_merged(found, _since(latest, ahead, found))
+            dropped = self._dropped(found)
+            differences += self._since_merged(found, _since(latest, ahead, found, dropped), dropped)
+            older = self._older.setdefault(found.table, [])
+            differences += added_again(older, found)
+            older.append(found)
         if marks := marks_of(found.table, differences):
             self._marks[found.table, found.version] = tuple(marks)
         self._latest[found.table] = found
         return found
 
-    def _since_merged(self, found: TableSchema, differences: list[Difference]) -> list[Difference]:
+    def _dropped(self, found: TableSchema) -> set[str]:
+        """The names that the catalogue explains: columns that the version before had, and whose number is a dropped
+        column's by now. One number explains one name, once: the column may have been another of the same name.
+
+        Only a name that this run's look, or one before it, knew by its number is explained. What else a name may have
+        become, a rename included, parks the table.
+        """
+        older = self._older.get(found.table) or [found]
+        here = {column.name for column in found.columns}
+        missing = [column.name for column in older[-1].columns if column.name not in here]
+        seen = self._fingerprints.get(str(found.table)) if missing else None
+        if seen is None or seen.relation_oid != found.relation_oid:
+            return set()
+        self._catalog = self._look()
+        known = self._catalog.tables.get(found.relation_oid)
+        if known is None:
+            return set()
+        live = {column.attnum for column in known.columns}
+        names = [*seen.dropped, *((column.attnum, column.name) for column in seen.columns)]
+        gone = Counter(name for attnum, name in names if attnum not in live)
+        explained = Counter(
+            column.name
+            for before, after in pairwise(older)
+            for column in before.columns
+            if column.name not in {c.name for c in after.columns}
+        )
+        return {name for name in missing if gone[name] > explained[name]}
+
+    def _since_merged(
+        self, found: TableSchema, differences: list[Difference], dropped: Collection[str]
+    ) -> list[Difference]:
         """A table that is parked may change again, and whoever mends the target must know of every change, not of the
         last one: what parks it is told as of the shape that was merged last."""
         if not any(difference.verdict is Verdict.PARK for difference in differences):
@@ -110,7 +152,7 @@ class Schemas:
         merged = self._merged(str(found.table))
         if merged is None:
             return differences
-        all_of_them = [one for one in compare_schemas(merged, found) if one.verdict is Verdict.PARK]
+        all_of_them = [one for one in compare_schemas(merged, found, dropped) if one.verdict is Verdict.PARK]
         others = [one for one in differences if one.verdict is not Verdict.PARK]
         return [*all_of_them, *others] if all_of_them else differences
 
@@ -138,6 +180,7 @@ class Schemas:
         if table not in self._latest:
             known = self._versions(str(table))
             self._latest[table] = known[-1] if known else None
+            self._older[table] = list(known)
         return self._latest[table]
 
     def _ahead_of(self, table: TableName, latest: TableSchema | None) -> list[TableSchema]:
@@ -154,11 +197,13 @@ def _number(shape: TableSchema, latest: TableSchema | None, ahead: list[TableSch
     return 1 + max([0 if latest is None else latest.version, *(version.version for version in ahead)])
 
 
-def _since(latest: TableSchema | None, ahead: list[TableSchema], found: TableSchema) -> list[Difference]:
+def _since(
+    latest: TableSchema | None, ahead: list[TableSchema], found: TableSchema, dropped: Collection[str]
+) -> list[Difference]:
     """What changed since the stream's last version. Where it brought none, a reader's stands for it, unless the stream
     is only behind what that reader saw."""
     if latest is not None:
-        return compare_schemas(latest, found)
+        return compare_schemas(latest, found, dropped)
     if not ahead or all(d.verdict is Verdict.FOLLOWED for d in compare_schemas(found, ahead[-1])):
         return []
     return compare_schemas(ahead[-1], found)

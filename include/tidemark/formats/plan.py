@@ -12,7 +12,7 @@ from typing import Any
 
 from tidemark.formats.manifest import Claim, Purpose, Sweep
 from tidemark.lsn import Lsn
-from tidemark.schema.table import TableSchema
+from tidemark.schema.table import Column, TableSchema
 
 FORMAT = 2
 
@@ -89,7 +89,9 @@ class PlannedTable:
     `schemas` holds every version that a file of the plan follows, oldest first; the last one is the target's.
     `evidence` are older batches, R1 order, none of which the plan applies: those with changes that a chunk or a sweep
     of the plan did not see, and those that claimed the other chunks of a backfill that the plan sweeps. `had_holes`
-    says that rows of current were last seen with unchanged values whose base is known nowhere.
+    says that rows of current were last seen with unchanged values whose base is known nowhere. `dropped` are columns
+    that an older version has, of the plan or from before it, and the last one has no more: the target keeps them, those
+    that it has. A plan from before they were followed names none.
     """
 
     table: str
@@ -98,6 +100,7 @@ class PlannedTable:
     batches: tuple[PlannedBatch, ...]
     evidence: tuple[PlannedBatch, ...] = ()
     had_holes: bool = False
+    dropped: tuple[Column, ...] = ()
 
     @property
     def end_lsn(self) -> Lsn:
@@ -142,6 +145,7 @@ class MergePlan:
                         "batches": [b.to_json() for b in t.batches],
                         "evidence": [b.to_json() for b in t.evidence],
                         "had_holes": t.had_holes,
+                        "dropped": [asdict(c) for c in t.dropped],
                     }
                     for t in self.tables
                 ],
@@ -168,6 +172,7 @@ class MergePlan:
                     batches=tuple(PlannedBatch.from_json(b) for b in t["batches"]),
                     evidence=tuple(PlannedBatch.from_json(b) for b in t["evidence"]),
                     had_holes=t["had_holes"],
+                    dropped=tuple(Column(**c) for c in t.get("dropped", ())),
                 )
                 for t in raw["tables"]
             ),

@@ -12,7 +12,7 @@ the stream may be older: so it never parks. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sized
+from collections.abc import Collection, Iterable, Sequence, Sized
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -46,17 +46,24 @@ def reasons(differences: Iterable[Difference], verdict: Verdict) -> str:
 # --- the stream's shape -----------------------------------------------------------------------------------------------
 
 
-def compare_schemas(old: TableSchema, new: TableSchema) -> list[Difference]:
+def compare_schemas(old: TableSchema, new: TableSchema, dropped: Collection[str] = ()) -> list[Difference]:
     """What the stream's RELATION message changed. Whether an added column brings values
-    for older rows is not seen here."""
+    for older rows is not seen here.
+
+    The message shows neither whether a column that it lacks was dropped or renamed. `dropped` are the names of which
+    the catalogue says so: their columns stay in the target. Not in one without a key, where a row is found by all its
+    values.
+    """
     before = {column.name: column for column in old.columns}
     after = {column.name: column for column in new.columns}
     differences = [Difference(Verdict.FOLLOWED, f'column "{name}" was added') for name in after if name not in before]
-    differences += [
-        Difference(Verdict.PARK, f'column "{name}" was dropped, renamed or left out')
-        for name in before
-        if name not in after
-    ]
+    for name in before:
+        if name in after:
+            continue
+        if name in dropped and old.key:
+            differences.append(Difference(Verdict.FOLLOWED, f'column "{name}" was dropped'))
+        else:
+            differences.append(Difference(Verdict.PARK, f'column "{name}" was dropped, renamed or left out'))
     for name, column in after.items():
         if name in before:
             differences += _compare_columns(before[name], column)
@@ -65,6 +72,32 @@ def compare_schemas(old: TableSchema, new: TableSchema) -> list[Difference]:
     elif old.identity != new.identity:
         differences.append(_identity(old, new))
     return differences
+
+
+def added_again(older: Sequence[TableSchema], new: TableSchema) -> list[Difference]:
+    """Columns that the version before lacks and an older one had: the target still has what the older column held."""
+    differences = []
+    before = {column.name for column in older[-1].columns} if older else set()
+    for column in new.columns:
+        was = next((c for schema in reversed(older) for c in schema.columns if c.name == column.name), None)
+        if was is None or column.name in before:
+            continue
+        about = f'column "{column.name}" was dropped and added again'
+        if was.target == column.target:
+            reason = f"{about}, and older rows still have what the dropped one held"
+            differences.append(Difference(Verdict.NEEDS_BACKFILL, reason))
+        else:
+            reason = f"{about} as {column.type} ({column.target}), and the target has the dropped one ({was.target})"
+            differences.append(Difference(Verdict.PARK, reason))
+    return differences
+
+
+def dropped_before(versions: Iterable[TableSchema], last: TableSchema) -> tuple[Column, ...]:
+    """The columns that an older version has and the last one has no more, each as it was last."""
+    older = (column for version in versions if version.version < last.version for column in version.columns)
+    as_last = {column.name: column for column in older}
+    names = {column.name for column in last.columns}
+    return tuple(column for name, column in as_last.items() if name not in names)
 
 
 def _compare_columns(old: Column, new: Column) -> list[Difference]:
@@ -105,14 +138,20 @@ def compare_fingerprints(old: Fingerprint, new: Fingerprint) -> list[Difference]
 def _columns(old: Fingerprint, new: Fingerprint) -> list[Difference]:
     before = {column.attnum: column for column in old.columns}
     after = {column.attnum: column for column in new.columns}
-    differences = [
-        Difference(Verdict.NEEDS_BACKFILL, f'column "{column.name}" was dropped or left out')
-        for attnum, column in before.items()
-        if attnum not in after
-    ]
+    dropped = dict(new.carried(old).dropped)
+    differences = []
+    for attnum, column in before.items():
+        if attnum in dropped:
+            # Its stream parks a table that cannot do without it.
+            differences.append(Difference(Verdict.FOLLOWED, f'column "{column.name}" was dropped'))
+        elif attnum not in after:
+            differences.append(Difference(Verdict.NEEDS_BACKFILL, f'column "{column.name}" was left out'))
     for attnum, column in after.items():
         known = before.get(attnum)
-        if known is None:
+        if known is None and attnum > old.last_attnum and column.name in dropped.values():
+            reason = f'column "{column.name}" was dropped and added again: older rows still have what the old one held'
+            differences.append(Difference(Verdict.NEEDS_BACKFILL, reason))
+        elif known is None:
             differences.append(_added(column, old.last_attnum))
         elif known.name != column.name:
             differences.append(

@@ -7,7 +7,7 @@ column row is new, from VACUUM FULL, CLUSTER and TRUNCATE, which leave the rows 
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, cast
 
 from tidemark.schema.table import Identity
@@ -49,7 +49,8 @@ class Fingerprint:
     """`membership` names the catalogue rows that put the table into the publication, by OID: a table that was removed
     and added again has others. `key` is the key of `TableSchema`; `last_attnum` the highest number of any column,
     dropped ones included. `published_columns` are those of the publication, in order, `publication_xmin` is the
-    transaction that last changed its options."""
+    transaction that last changed its options. `dropped` are the numbers of dropped columns, with the name that each was
+    last seen with, "" where it was never seen (`carried`)."""
 
     relation_oid: int
     relfilenode: int
@@ -62,6 +63,16 @@ class Fingerprint:
     row_filter: str | None
     published_columns: tuple[str, ...]
     publication_xmin: int = 0
+    dropped: tuple[tuple[int, str], ...] = ()
+
+    def carried(self, before: Fingerprint | None) -> Fingerprint:
+        """With the names of dropped columns that the look before this one knew: the catalogue keeps numbers alone. A
+        number is never given out again, so what is gone under it was that column."""
+        if before is None or before.relation_oid != self.relation_oid:
+            return self
+        names = {**dict(before.dropped), **{column.attnum: column.name for column in before.columns}}
+        dropped = tuple((attnum, name or names.get(attnum, "")) for attnum, name in self.dropped)
+        return replace(self, dropped=dropped)
 
     def to_json(self) -> dict[str, Any]:
         raw = asdict(self)
@@ -72,6 +83,7 @@ class Fingerprint:
             "partitions": list(raw["partitions"]),
             "membership": list(self.membership),
             "published_columns": list(self.published_columns),
+            "dropped": [list(column) for column in self.dropped],
         }
 
     @classmethod
@@ -88,4 +100,5 @@ class Fingerprint:
             row_filter=raw["row_filter"],
             published_columns=tuple(raw["published_columns"]),
             publication_xmin=raw["publication_xmin"],
+            dropped=tuple((attnum, name) for attnum, name in raw.get("dropped", ())),
         )

@@ -6,7 +6,8 @@ are numbered per table by the ledger; staged files carry the version they follow
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 from tidemark.names import TableName
@@ -32,7 +33,8 @@ class TableSchema:
     """The captured columns in the source's order, left-out columns removed.
 
     `key` holds the columns of the replica identity (under FULL: of the primary key), in index order; empty means that
-    the table has no key: a multiset under FULL, history only without any identity.
+    the table has no key: a multiset under FULL, history only without any identity. `dropped` names the columns that
+    only the target has still (`with_dropped`); a version of the source has none.
     """
 
     table: TableName
@@ -41,6 +43,15 @@ class TableSchema:
     identity: Identity
     key: tuple[str, ...]
     columns: tuple[Column, ...]
+    dropped: tuple[str, ...] = ()
+
+    def with_dropped(self, columns: Iterable[Column]) -> TableSchema:
+        """The target's shape: these columns, which the source has no more, stay behind those that it has. No file
+        follows it, so its number is 0."""
+        names = {column.name for column in self.columns}
+        kept = tuple(column for column in columns if column.name not in names)
+        dropped = tuple(column.name for column in kept)
+        return replace(self, version=0, columns=self.columns + kept, dropped=dropped) if kept else self
 
     @property
     def is_multiset(self) -> bool:

@@ -120,6 +120,7 @@ def fingerprint(
     }
     leaves = _leaves(conn, oids)
     membership = _membership(conn, publication, oids)
+    dropped = _dropped(conn, oids)
     options = conn.execute(
         "SELECT xmin::text::bigint FROM pg_publication WHERE pubname = %s", (publication,)
     ).fetchone()
@@ -140,6 +141,7 @@ def fingerprint(
             row_filter=table.row_filter,
             published_columns=table.published_columns,
             publication_xmin=publication_xmin,
+            dropped=tuple((attnum, "") for attnum in dropped.get(oid, ())),
         )
         for oid, table in by_oid.items()
     }
@@ -171,6 +173,18 @@ def _columns(conn: psycopg.Connection[Any], oids: list[int]) -> dict[int, list[C
         column = ColumnPrint(*facts)
         columns.setdefault(oid, []).append(replace(column, spelling=spellings.get(column.type_oid, {})))
     return columns
+
+
+def _dropped(conn: psycopg.Connection[Any], oids: list[int]) -> dict[int, list[int]]:
+    """Table OID -> the numbers of its dropped columns; their names are gone."""
+    dropped: dict[int, list[int]] = {}
+    for oid, attnum in conn.execute(
+        "SELECT attrelid, attnum FROM pg_attribute WHERE attrelid = ANY(%s::oid[]) AND attnum > 0 AND attisdropped "
+        "ORDER BY attrelid, attnum",
+        (oids,),
+    ):
+        dropped.setdefault(oid, []).append(attnum)
+    return dropped
 
 
 def _spellings(conn: psycopg.Connection[Any], oids: list[int]) -> dict[int, dict[str, str]]:

@@ -59,6 +59,8 @@ class Changes:
         self.schemas = schemas
         self.schema = schemas[-1]
         self.names = [c.name for c in self.schema.columns]
+        # What a row of the source can differ in: its columns that were dropped say nothing of it any more.
+        self.source_names = [c.name for c in self.schema.columns if c.name not in self.schema.dropped]
         self.batches = batches
         self.current = current
         self.end: Lsn = batches[-1].end_lsn

@@ -190,7 +190,7 @@ class ChunkChanges(Changes):
 
     def _judge(self, rows: DataFrame) -> fold.Transform:
         types = {f.name: f.dataType for f in rows.schema.fields}
-        return visibility.judge(self.schema.key, self.names, types, self._there, truncated=self.truncated)
+        return visibility.judge(self.schema.key, self.source_names, types, self._there, truncated=self.truncated)
 
     @cached_property
     def _there(self) -> DataFrame | None:

@@ -62,7 +62,7 @@ class Comparison(ChunkChanges):
     def _judge(self, rows: DataFrame) -> fold.Transform:
         types = {f.name: f.dataType for f in rows.schema.fields}
         judge = visibility.judge(
-            self.schema.key, self.names, types, self._there, truncated=self.truncated, says_where=True
+            self.schema.key, self.source_names, types, self._there, truncated=self.truncated, says_where=True
         )
         return lambda frame: frame.transform(judge).transform(self._judge_texts)
 
@@ -91,7 +91,7 @@ class Comparison(ChunkChanges):
         joined = judged.join(newest, on=same, how="left").drop(*names)
         own_texts = _or_none(F.col("_text"))
         differing = F.filter(
-            F.array(*[F.lit(name) for name in self.names]),
+            F.array(*[F.lit(name) for name in self.source_names]),
             lambda name: (
                 ~F.try_element_at(own_texts, name).eqNullSafe(F.try_element_at(F.col(_TEXTS), name))
                 & ~F.array_contains(F.col(_OPEN), name)
@@ -108,7 +108,9 @@ class Comparison(ChunkChanges):
     def _may_be_unfit(self) -> bool:
         """Whether a column can hold what does not fit; a text that is not UTF-8 is left out, few databases have any."""
         return any(
-            target_of(c.target).unfit and c.target != STRING.ddl for c in self.schema.columns if c.name in self.names
+            target_of(c.target).unfit and c.target != STRING.ddl
+            for c in self.schema.columns
+            if c.name in self.source_names
         )
 
     # --- what differs -------------------------------------------------------------------------------------------------

@@ -71,6 +71,9 @@ FEW_BYTES: Final = 64 * 2**20
 # Above these Spark's own guess of what is small enough for one JVM is not trusted any more.
 MANY_ROWS: Final = 200_000
 
+# The comment of a column that the source dropped.
+DROPPED: Final = "Dropped at the source: NULL in every row that was written since"
+
 TABLE_PROPERTIES: Final = {"delta.checkpointInterval": "50", "delta.enableDeletionVectors": "true"}
 
 
@@ -132,6 +135,7 @@ class TableMerge:
         self.plan = plan
         self.planned = planned
         self.schema: TableSchema = planned.schemas[-1]
+        self.schemas = planned.schemas
         self.history_path = f"{plan.lake}/{layout.history_table(plan.pipeline, self.schema.table)}"
         self.current_path = f"{plan.lake}/{layout.current_table(plan.pipeline, self.schema.table)}"
         self.history_id = application_id(plan, planned.table, "history")
@@ -169,7 +173,6 @@ class TableMerge:
         )
 
     def _until_at_end(self) -> State:
-        check_versions(self.planned.schemas)
         for _ in range(MAX_ROUNDS):
             state = self._read()
             missing = self._behind("history", state.history_lsn)
@@ -233,6 +236,7 @@ class TableMerge:
             expect_few_rows(self.session)
         elif self.planned.rows_read > MANY_ROWS:
             expect_many_rows(self.session)
+        self._keep_dropped(state.history)
         history = self._with_columns("history", state.history, self._history_type(), [*ROW_COLUMNS])
         current = state.current
         if current is not None:
@@ -304,11 +308,11 @@ class TableMerge:
         """The batches that come next, with what stands behind them in evidence or plan; without the chunks that are
         only compared."""
         batches = [b.of("fill", "repair") for b in batches]
-        few = few_changes(self.session, self.plan.lake, self.planned.schemas, batches, current, history)
+        few = few_changes(self.session, self.plan.lake, self.schemas, batches, current, history)
         if few is not None:
             return few
         if not any(b.claims or b.sweeps for b in batches):
-            return Changes(self.session, self.plan.lake, self.planned.schemas, batches, current, few_rows=few_rows)
+            return Changes(self.session, self.plan.lake, self.schemas, batches, current, few_rows=few_rows)
         repairs = any(claim.purpose == "repair" for b in batches for claim in b.claims)
         kind = Comparison if repairs and current is not None else ChunkChanges
         return self._with_chunks(kind, batches, history, current, few_rows=few_rows)
@@ -326,7 +330,7 @@ class TableMerge:
         return kind(
             self.session,
             self.plan.lake,
-            self.planned.schemas,
+            self.schemas,
             batches,
             current,
             history=history,
@@ -346,6 +350,16 @@ class TableMerge:
 
     # --- the tables exist and have the columns ----------------------------------------------------------------------
 
+    def _keep_dropped(self, history: PinnedTable) -> None:
+        """The target's shape: what the source dropped stays, where the target has it or a file of the plan brings it. A
+        table that began anew has nothing of it."""
+        there = {f.name for f in history.schema().fields}
+        there |= {column.name for schema in self.planned.schemas for column in schema.columns}
+        newest = self.planned.schemas[-1]
+        self.schema = newest.with_dropped(column for column in self.planned.dropped if column.name in there)
+        self.schemas = self.planned.schemas if self.schema is newest else (*self.planned.schemas, self.schema)
+        check_versions(self.schemas)
+
     def _with_columns(
         self, step: str, table: PinnedTable, wanted: StructType, statistics: Sequence[str]
     ) -> PinnedTable:
@@ -357,7 +371,7 @@ class TableMerge:
         if not table.exists:
             listed = delta_tables.with_statistics(wanted, [*statistics, *self.schema.key])
             delta_tables.create(self.session, table, wanted, {**TABLE_PROPERTIES, **listed})
-            return delta_tables.pin(self.session, table.path)
+            return self._with_marks(delta_tables.pin(self.session, table.path))
         found = {f.name: f.dataType for f in table.schema().fields}
         missing = [f for f in wanted.fields if f.name not in found]
         followed = {ROW_HOLES, *(c.name for c in self.schema.columns if c.name not in self.schema.key)}
@@ -365,9 +379,21 @@ class TableMerge:
         differing += [f.name for f in wanted.fields if f.name in found and found[f.name] != f.dataType]
         if differing:
             raise TargetDiffers(step=step, table=self.planned.table, columns=", ".join(differing))
-        if not missing:
+        if missing:
+            delta_tables.add_columns(self.session, table, missing)
+            table = delta_tables.pin(self.session, table.path)
+        return self._with_marks(table)
+
+    def _with_marks(self, table: PinnedTable) -> PinnedTable:
+        """What the source dropped says so in the column's comment, and what it has again says nothing."""
+        comments = {
+            f.name: DROPPED if f.name in self.schema.dropped else ""
+            for f in table.schema().fields
+            if (f.metadata.get("comment") == DROPPED) != (f.name in self.schema.dropped)
+        }
+        if not comments:
             return table
-        delta_tables.add_columns(self.session, table, missing)
+        delta_tables.comment(self.session, table, comments)
         return delta_tables.pin(self.session, table.path)
 
     def _history_type(self) -> StructType:

@@ -1,7 +1,7 @@
 """Staged Parquet files of one table -> one DataFrame of changes in the newest schema version's shape.
 
 Files are read by explicit list and explicit schema, one read per schema version: nothing is listed, inferred or
-merged. A version lacks the columns that were added after it; they are NULL there, as they were at the source.
+merged. A version lacks the columns that were added after it, and those that were dropped before; they are NULL there.
 Anything else that differs between two versions of a plan is an error, since the drain parks such a table before it
 gets here.
 """
@@ -29,7 +29,7 @@ FOLDER = "__tidemark_folder"
 
 
 def check_versions(schemas: Sequence[TableSchema]) -> None:
-    """Raises SchemaVersionsDiffer unless every version equals the newest one but for columns it lacks."""
+    """Raises SchemaVersionsDiffer unless every version equals the target's, the last one, but for columns it lacks."""
     newest = schemas[-1]
     types = {c.name: c.target for c in newest.columns}
     for schema in schemas[:-1]:

@@ -6,10 +6,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from tidemark.capture.relations import Catalog, Schemas
 from tidemark.config import TableRule
 from tidemark.names import TableName
 from tidemark.pgoutput.messages import RelationColumn, RelationMessage
+from tidemark.schema.fingerprint import ColumnPrint, Fingerprint
 from tidemark.schema.mapping import PgType
 from tidemark.schema.table import Identity, TableSchema
 from tidemark.source.catalog import CapturedTable
@@ -185,3 +188,37 @@ def test_a_key_that_spark_does_not_compare_is_stored_as_its_text() -> None:
     types = {**TYPES, 91000: PgType(91000, "hstore", "public", "b")}
     defined = one(schemas(Source("tags", types=types)), relation(("tags", 91000, True), ("more", 91000, False)))
     assert [c.target for c in defined.columns] == ["string", "map<string,string>"]
+
+
+@pytest.mark.parametrize(
+    ("now", "states"),
+    [({1: "id"}, []), ({1: "id", 2: "remark"}, ["parked"]), ({1: "id", 3: "note"}, [])],
+    ids=["dropped", "renamed since the look", "dropped and added since"],
+)
+def test_a_name_that_is_missing_was_dropped_only_where_its_number_is_gone(
+    now: dict[int, str], states: list[str]
+) -> None:
+    def prints(names: dict[int, str]) -> tuple[ColumnPrint, ...]:
+        return tuple(ColumnPrint(n, name, 25, -1, False, "", None, 700) for n, name in names.items())
+
+    before = Fingerprint(16384, 1, 2, "default", ("id",), prints({1: "id", 2: "note"}), (), (), None, ())
+    source = Source("id")
+    wide = one(schemas(source), relation(("id", 20, True), ("note", 25, False)))
+    source.catalog = Catalog({16384: replace(captured("id"), columns=prints(now))}, TYPES)
+    found = Schemas(lambda _: TableRule("public.*"), source.look, lambda _: [wide])
+    found.explain_by({str(ORDERS): before})
+    narrow = one(found, relation(("id", 20, True)))
+    assert [mark.state for mark in found.take_marks(narrow)] == states
+
+
+def test_one_dropped_column_explains_one_disappearance_of_its_name() -> None:
+    gone = Fingerprint(16384, 1, 3, "default", ("id",), (), (), (), None, (), dropped=((2, "note"),))
+    wide = one(schemas(Source("id")), relation(("id", 20, True), ("note", 25, False)))
+    narrow = replace(wide, version=2, columns=wide.columns[:1])
+    again = replace(wide, version=3)
+    for known, states in ([wide], []), ([wide, narrow, again], ["parked"]):
+        versions = list(known)
+        found = Schemas(lambda _: TableRule("public.*"), Source("id").look, lambda _, v=versions: v)
+        found.explain_by({str(ORDERS): gone})
+        last = one(found, relation(("id", 20, True)))
+        assert [mark.state for mark in found.take_marks(last)] == states

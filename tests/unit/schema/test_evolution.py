@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tidemark.names import TableName
-from tidemark.schema.evolution import Verdict, compare_fingerprints, compare_schemas, reasons
+from tidemark.schema.evolution import Verdict, added_again, compare_fingerprints, compare_schemas, reasons
 from tidemark.schema.fingerprint import ColumnPrint, Fingerprint, PartitionPrint
 from tidemark.schema.table import Column, TableSchema
 
@@ -66,6 +66,33 @@ def test_the_streams_shape_decides(change: dict[str, object], verdict: Verdict) 
     assert max(verdicts(list(differences)), key=list(Verdict).index) is verdict
 
 
+def test_a_column_that_the_catalogue_calls_dropped_is_followed_where_the_table_has_a_key() -> None:
+    narrow = replace(SCHEMA, version=2, columns=(ID,))
+    assert verdicts(list(compare_schemas(SCHEMA, narrow, {"note"}))) == [FOLLOWED]
+    assert verdicts(list(compare_schemas(SCHEMA, narrow, {"more"}))) == [PARK]
+    keyless = [replace(schema, key=(), identity="full") for schema in (SCHEMA, narrow)]
+    assert verdicts(list(compare_schemas(*keyless, {"note"}))) == [PARK]
+
+
+def test_a_column_of_an_older_name_needs_a_backfill_or_another_table() -> None:
+    narrow = replace(SCHEMA, version=2, columns=(ID,))
+    assert added_again([], SCHEMA) == []
+    assert added_again([SCHEMA], SCHEMA) == []
+    assert verdicts(list(added_again([SCHEMA, narrow], replace(SCHEMA, version=3)))) == [NEEDS_BACKFILL]
+    other = replace(SCHEMA, version=3, columns=(ID, replace(NOTE, type="integer", type_oid=23, target="int")))
+    assert verdicts(list(added_again([SCHEMA, narrow], other))) == [PARK]
+
+
+def test_the_name_of_a_dropped_column_is_carried_from_look_to_look_of_one_table() -> None:
+    gone = replace(PRINT, columns=(column(1, "id"),), dropped=((2, ""), (3, "")))
+    first = gone.carried(PRINT)
+    assert first.dropped == ((2, ""), (3, "note"))
+    assert gone.carried(first).dropped == first.dropped
+    assert gone.carried(replace(PRINT, relation_oid=1)).dropped == gone.dropped
+    back = replace(first, columns=(column(1, "id"), column(4, "note")), last_attnum=4)
+    assert "added again" in reasons(compare_fingerprints(first, back), NEEDS_BACKFILL)
+
+
 def test_without_a_key_full_identity_is_another_target_and_others_are_not() -> None:
     keyless = replace(SCHEMA, key=())
     assert verdicts(list(compare_schemas(keyless, replace(keyless, identity="full")))) == [PARK]
@@ -76,7 +103,7 @@ def test_without_a_key_full_identity_is_another_target_and_others_are_not() -> N
     ("change", "reason"),
     [
         ({"relation_oid": 1}, "the table was dropped and created again"),
-        ({"columns": (column(1, "id"),)}, 'column "note" was dropped or left out'),
+        ({"columns": (column(1, "id"),)}, 'column "note" was left out'),
         ({"columns": (column(1, "id"), column(3, "remark"))}, 'column "note" was renamed to "remark"'),
         (
             {"columns": (*PRINT.columns, column(4, "more", missing="{7}"))},
@@ -91,8 +118,8 @@ def test_without_a_key_full_identity_is_another_target_and_others_are_not() -> N
             'column "hidden" was there before and is captured only now',
         ),
         (
-            {"columns": (column(1, "id"), column(4, "note"))},
-            'column "note" was dropped or left out',
+            {"columns": (column(1, "id"), column(4, "note")), "dropped": ((3, ""),)},
+            'column "note" was dropped and added again: older rows still have what the old one held',
         ),
         (
             {"relfilenode": 1, "columns": (column(1, "id"), column(3, "note", xmin=701))},
@@ -120,6 +147,7 @@ def test_what_the_stream_cannot_show_needs_a_backfill(change: dict[str, object],
         {"columns": (*PRINT.columns, column(4, "more"))},
         {"columns": (column(1, "id", not_null=True), column(3, "note", xmin=701))},
         {"relfilenode": 1},
+        {"columns": (column(1, "id"),), "dropped": ((2, ""), (3, ""))},
         {"partitions": (PartitionPrint(9, 9, True),)},
         {"membership": ("schema 30000", "table 20000")},
         {"identity": "full"},
@@ -142,5 +170,5 @@ def test_the_rewrite_of_one_partition_and_its_removal_are_seen() -> None:
 
 
 def test_a_fingerprint_survives_json() -> None:
-    full = replace(PRINT, partitions=(PartitionPrint(9, 9, False),), row_filter="(id > 5)")
+    full = replace(PRINT, partitions=(PartitionPrint(9, 9, False),), dropped=((2, "more"),), row_filter="(id > 5)")
     assert Fingerprint.from_json(full.to_json()) == full

@@ -1,0 +1,33 @@
+-- A column of a dropped one's name: the older rows of the target still have what the dropped one held, so the table is
+-- marked; with another type it is parked. A column that comes and goes within one batch is followed where the catalogue
+-- had seen it, and parks the table where it had not.
+
+CREATE TABLE item (id int PRIMARY KEY, size int);
+CREATE TABLE other (id int PRIMARY KEY, size int);
+CREATE TABLE unseen (id int PRIMARY KEY);
+CREATE TABLE at_once (id int PRIMARY KEY, size int);
+-- step: run
+INSERT INTO item VALUES (1, 1);
+INSERT INTO other VALUES (1, 1);
+INSERT INTO unseen VALUES (1);
+INSERT INTO at_once VALUES (1, 1);
+-- step: run
+ALTER TABLE item DROP COLUMN size;
+INSERT INTO item VALUES (2);
+ALTER TABLE item ADD COLUMN size int;
+INSERT INTO item VALUES (3, 3);
+ALTER TABLE other DROP COLUMN size;
+INSERT INTO other VALUES (2);
+ALTER TABLE other ADD COLUMN size text;
+INSERT INTO other VALUES (3, 'three');
+ALTER TABLE unseen ADD COLUMN size int;
+INSERT INTO unseen VALUES (2, 2);
+ALTER TABLE unseen DROP COLUMN size;
+INSERT INTO unseen VALUES (3);
+ALTER TABLE at_once DROP COLUMN size, ADD COLUMN size int;
+INSERT INTO at_once VALUES (2, 2);
+-- step: run
+-- expect: needs backfill item (size.*dropped and added again)
+-- expect: parked other (SchemaNotFollowed.*size.*dropped and added again)
+-- expect: parked unseen (SchemaNotFollowed.*size)
+-- expect: needs backfill at_once (size.*dropped and added again)
