@@ -21,6 +21,8 @@ from tidemark.ledger.backfills import Backfill
 from tidemark.run import Run
 from tidemark.startup import spare_pandas
 
+FOLD_VARIABLE = "TIDEMARK_TEST_FOLD"  # "spark": few changes too go through Spark
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -126,6 +128,10 @@ def confirm(given: StageInput) -> Any:
 
 def main(stage: str, path: str) -> None:
     spare_pandas()
+    if os.environ.get(FOLD_VARIABLE) == "spark":
+        from tidemark.target import few_changes
+
+        few_changes.MAX_ROWS = -1  # type: ignore[misc]
     given: StageInput = pickle.loads(Path(path).read_bytes())
     match stage:
         case "plan":

@@ -40,7 +40,8 @@ from tidemark.target.delta_tables import DataFile, PinnedTable, WrittenFile
 
 log = logging.getLogger(__name__)
 
-MAX_ROWS: Final = 20_000
+MAX_ROWS: Final = 20_000  # unless Spark's configuration says otherwise:
+ROWS_SETTING: Final = "spark.tidemark.driverFoldRows"  # 0: Spark folds everything
 MAX_STAGED_BYTES: Final = 16 * 2**20  # as they lie there, and
 MAX_BYTES: Final = 128 * 2**20  # as they are in memory
 MAX_FILES: Final = 200
@@ -66,7 +67,8 @@ def few_changes(
     schema = schemas[-1]
     rows = sum(f.rows for b in batches for f in b.files)
     size = sum(f.bytes for b in batches for f in b.files)
-    if rows > MAX_ROWS or size > MAX_STAGED_BYTES or any(b.claims or b.sweeps for b in batches):
+    most = int(session.conf.get(ROWS_SETTING, str(MAX_ROWS)) or 0)
+    if most <= 0 or rows > most or size > MAX_STAGED_BYTES or any(b.claims or b.sweeps for b in batches):
         return None
     shape = staged_schema(schema)
     if current is None or not schema.key or not all(arrow_fold.is_plain_key(shape.field(k).type) for k in schema.key):
