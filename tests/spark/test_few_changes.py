@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import random
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -183,9 +185,6 @@ KEYS = {
 
 def test_keys_of_every_type_that_the_driver_compares(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """A time beyond what Python has a date for is one that Arrow and Spark have."""
-    import datetime as dt
-    from decimal import Decimal
-
     schema = table_schema("t", {**KEYS, "n": "int"}, tuple(KEYS))
     both = BothWays(lake, schema, monkeypatch)
     day, noon = dt.date(2026, 1, 2), dt.datetime(1, 1, 1, tzinfo=dt.UTC)
@@ -228,6 +227,41 @@ def test_what_is_not_plain_is_left_to_spark(lake: Lake, spark: SparkSession, fol
     lake.applied(fed.planned(1))
     assert folded == [False, False, True, False]
     assert [row["n"] for row in lake.current(fed)] == [9]
+
+
+def test_a_day_that_another_writer_stored_by_the_julian_calendar_is_found(lake: Lake, spark: SparkSession) -> None:
+    """Spark knows such a file by its footer; Arrow would read another day, and the row would stand there twice."""
+    table = lake.table(table_schema("t", {"id": "date", "n": "int"}))
+    days = [dt.date(year, 1, 1) for year in (1500, 2026)]
+    for day in days:
+        table.stage([Change("insert", {"id": day, "n": 0})])
+        lake.applied(table.planned(len(table.batches) - 1))
+    other = spark.newSession()
+    other.conf.set("spark.sql.parquet.datetimeRebaseModeInWrite", "LEGACY")
+    other.sql(f"OPTIMIZE delta.`{lake.path('current', table)}`")
+    table.stage([Change("update", {"id": day, "n": 1}) for day in days])
+    lake.applied(table.planned(2))
+    found = spark.sql(f"SELECT n, count(*) AS rows FROM delta.`{lake.path('current', table)}` GROUP BY n").collect()
+    assert [tuple(row) for row in found] == [(1, 2)]
+
+
+def test_what_a_row_has_in_a_column_that_is_not_of_the_source_stays(
+    lake: Lake, spark: SparkSession, folded: list[bool]
+) -> None:
+    """A column that the source dropped, or one that somebody added to current: an update leaves it alone."""
+    table = lake.table(table_schema("t", TEXTS))
+    table.stage([insert(1), insert(2)])
+    lake.applied(table.planned())
+    current = lake.path("current", table)
+    spark.sql(f"ALTER TABLE delta.`{current}` ADD COLUMNS (remark string)")
+    spark.sql(f"UPDATE delta.`{current}` SET remark = 'kept'")
+    table.stage([insert(3), delete(2)])
+    lake.applied(table.planned(1))
+    table.stage([update(1, n=9)])
+    lake.applied(table.planned(2))
+    found = {row["id"]: (row["n"], row["remark"]) for row in lake.stored("current", table)}
+    assert found == {1: (9, "kept"), 3: (0, None)}
+    assert folded == [True, True, False]
 
 
 def test_more_keys_than_the_driver_should_read_are_left_to_spark(

@@ -80,6 +80,10 @@ class Fold:
         """The columns that occur in a mask."""
         return sorted({name for places in self.filled.values() for name in places})
 
+    def staying(self) -> dict[Key, int]:
+        """The keys that the changes leave with a row, and which row of the fold that is."""
+        return {key: row for key, row in self.newest.items() if self.ops[row] != "delete"}
+
     def rows(self, base: Mapping[str, pa.Array], lacking: Sequence[frozenset[str]]) -> pa.Table:
         """Every change, one row each: metadata, columns, marks, ROW_HOLES. `base` has, per column of `unchanged`, a
         value for each key of `self.base`; `lacking` names the columns whose value is known nowhere, for each of them
@@ -215,7 +219,7 @@ def history_of(rows: pa.Table, names: Sequence[str]) -> pa.Table:
 
 def current_of(fold: Fold, rows: pa.Table) -> tuple[list[Key], pa.Table]:
     """The keys that the changes leave with a row, and these rows in the shape of current."""
-    staying = {key: row for key, row in fold.newest.items() if fold.ops[row] != "delete"}
+    staying = fold.staying()
     there = rows.take(pa.array(list(staying.values()), pa.int64()))
     return list(staying), there.select([*fold.columns, *ROW_COLUMNS, ROW_HOLES])
 

@@ -32,7 +32,7 @@ from tidemark.errors import StagedFileDiffers, TidemarkError
 from tidemark.formats.columns import staged_schema
 from tidemark.formats.plan import PlannedBatch, PlannedFile
 from tidemark.lsn import Lsn
-from tidemark.names import ROW_HOLES
+from tidemark.names import ROW_COLUMNS, ROW_HOLES
 from tidemark.schema.table import TableSchema
 from tidemark.target import arrow_fold, delta_tables, lake_files
 from tidemark.target.arrow_fold import Fold, Key
@@ -46,6 +46,10 @@ MAX_STAGED_BYTES: Final = 16 * 2**20  # as they lie there, and
 MAX_BYTES: Final = 128 * 2**20  # as they are in memory
 MAX_FILES: Final = 200
 MAX_KEY_BYTES: Final = 32 * 2**20  # of current's key columns, decoded
+
+
+# In the footer of a file whose days and times Spark wrote by the Julian calendar, as it can be told to.
+_LEGACY_CALENDAR: Final = b"org.apache.spark.legacyDateTime"
 
 
 class TooMuch(Exception):
@@ -87,6 +91,8 @@ def few_changes(
         there = _Target(session, current, files, fold.key, {name: shape.field(name).type for name in shape.names})
         # What a truncate removes needs no search; what lies before one may keep values all the same.
         there.find(set(fold.base) if truncated else {*fold.newest, *fold.base})
+        if not truncated and there.at.keys() & fold.staying().keys() and _has_others(current, fold):
+            return None
         values, lacking = there.values(fold)
     except TooMuch:
         return None
@@ -96,6 +102,12 @@ def few_changes(
         log.warning("%s: left to Spark, %s", schema.table, type(failed).__name__)
         return None
     return FewChanges(session, batches[-1].end_lsn, fold, fold.rows(values, lacking), there, truncated)
+
+
+def _has_others(current: PinnedTable, fold: Fold) -> bool:
+    """Whether current has columns that the changes know nothing of: the source dropped them, or somebody added them.
+    An update leaves them as they are, and a row that is written anew would not."""
+    return not {f.name for f in current.schema().fields} <= {*fold.columns, *ROW_COLUMNS, ROW_HOLES}
 
 
 def _staged(
@@ -150,7 +162,7 @@ class _Target:
             with self._open(file) as source:
                 parquet = pq.ParquetFile(source)
                 left -= _bytes_of(parquet, self.key)
-                if left < 0:
+                if left < 0 or _LEGACY_CALENDAR in (parquet.metadata.metadata or {}):
                     raise TooMuch
                 there = [self._column(parquet.read(columns=[name]), name) for name in self.key]
             self._note(number, file, there, wanted, keys)
