@@ -207,3 +207,22 @@ def test_nothing_that_is_right_is_reported_whatever_hangs(lake: Lake, seed: int)
         source.stage()
         (result,) = lake.applied(table.planned(done))
         assert counts(result) == (1, 0, 0, 0, {})
+
+
+def test_a_row_that_current_has_twice_is_found_and_repaired(lake: Lake) -> None:
+    """Whether the copies are the same or not, and whether or not a change came to the row."""
+    rows = [row(key) for key in range(1, 5)]
+    table = filled(lake, table_schema("t", TEXTS), rows)
+    by_hand(lake, table, "INSERT INTO {} SELECT * FROM {0} WHERE id IN (1, 2)".replace("{}", "{0}"))
+    by_hand(lake, table, "INSERT INTO {0} (id, n, body) VALUES (3, 0, 'other')")
+    verify(table, rows, "verify")
+    (found,) = lake.applied(table.planned(1))
+    assert counts(found) == (0, 0, 3, 0, {})
+    assert differences(lake, table) == [("extra", None, False, (("id", str(key)),)) for key in (1, 2, 3)]
+    verify(table, rows, "repair")
+    (repaired,) = lake.applied(table.planned(2))
+    assert counts(repaired) == counts(found)
+    assert lake.current(table) == rows
+    verify(table, rows, "verify")
+    (again,) = lake.applied(table.planned(3))
+    assert counts(again) == (0, 0, 0, 0, {})

@@ -35,6 +35,9 @@ LEAST_BYTES: Final = 8 * 2**20
 # In so many stretches batches may alternate whose files are committed as they are and whose rows are computed.
 MAX_STRETCHES: Final = 16
 
+# In place of its copies.
+_ANEW: Final = "anew"
+
 # Files of current up to which it is read whole for the values of unchanged columns.
 FEW_FILES: Final = 16
 
@@ -230,6 +233,9 @@ class Changes:
             values = {name: fold.column(name, "s") for name in columns}
             source = newest.select(*[fold.column(name) for name in columns], "_op")
             same_key = fold.all_of([fold.column(k, "t") == fold.column(k, "s") for k in self.schema.key])
+            if self.doubled is not None:
+                source = source.transform(self._one_for_copies(self.doubled))
+                same_key &= F.col("s._op") != _ANEW
             counted = delta_tables.merge(
                 self.session,
                 self.current,
@@ -243,6 +249,22 @@ class Changes:
                 end=self.end,
             )
         return counted
+
+    @property
+    def doubled(self) -> DataFrame | None:
+        """Keys that current has in more than one row, as far as anybody has looked."""
+        return None
+
+    def _one_for_copies(self, doubled: DataFrame) -> fold.Transform:
+        """An update would reach every copy of the row: they are removed, and the row is inserted once."""
+
+        def transform(source: DataFrame) -> DataFrame:
+            marked = source.join(doubled.withColumn("__tidemark_doubled", F.lit(True)), list(self.schema.key), "left")
+            is_row = ~F.col("_op").isin("delete", "sweep") & F.col("__tidemark_doubled").isNotNull()
+            ops = F.when(is_row, F.array(F.lit("delete"), F.lit(_ANEW))).otherwise(F.array("_op"))
+            return marked.withColumn("_op", F.explode(ops)).drop("__tidemark_doubled")
+
+        return transform
 
     def _newest(self) -> DataFrame:
         """One row per key that the changes leave behind, removals included, with ROW_HOLES."""

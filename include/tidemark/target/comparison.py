@@ -1,8 +1,8 @@
 """Chunks that a verify reads, and the target -> what differs: counts, and the keys of some of it (R7, R8).
 
 What a chunk of a backfill would insert is missing, what it would repair differs, what it or the sweep would remove is
-extra. All of it is judged against the pinned tables, before anything is written: of chunks that are only compared
-nothing ever is, those that repair are merged besides, as `ChunkChanges`.
+extra, as is a second row of one key. All of it is judged against the pinned tables, before anything is written: of
+chunks that are only compared nothing ever is, those that repair are merged besides, as `ChunkChanges`.
 
 Values that do not fit are stored alike, so their texts are compared: with those of the key's newest row in history, as
 far as that says what they are. The keys that differ go to a Delta table of their own, `MOST_KEYS` of them at most, as
@@ -64,7 +64,32 @@ class Comparison(ChunkChanges):
         judge = visibility.judge(
             self.schema.key, self.source_names, types, self._there, truncated=self.truncated, says_where=True
         )
-        return lambda frame: frame.transform(judge).transform(self._judge_texts)
+        return lambda frame: frame.transform(judge).transform(self._judge_texts).transform(self._judge_copies)
+
+    @cached_property
+    def doubled(self) -> DataFrame | None:
+        """The keys that current has in more than one row, which no commit of ours makes; None where there is none."""
+        if self._there is None or self.truncated or not self.keyed:
+            return None
+        key = [column(k) for k in self.schema.key]
+        twice = self._there.groupBy(*key).count().where(F.col("count") > 1).select(*key)
+        twice = self._kept(twice)
+        return None if twice.isEmpty() else F.broadcast(twice)
+
+    def _judge_copies(self, judged: DataFrame) -> DataFrame:
+        """A row that current has more than once was joined with each of its copies: it is one row, and differs."""
+        if self.doubled is None:
+            return judged
+        key = list(self.schema.key)
+        others = judged.join(self.doubled, on=key, how="left_anti")
+        copies = judged.join(self.doubled, on=key, how="left_semi").dropDuplicates([*key, CLAIM])
+        differs = F.col(BY_TARGET) & F.col(VERDICT).isin(UNCHANGED, REPAIRED)
+        nothing = F.array().cast("array<string>")
+        return others.unionByName(
+            copies.withColumn(VERDICT, F.when(differs, REPAIRED).otherwise(F.col(VERDICT))).withColumn(
+                DIFFERING, F.when(differs, nothing).otherwise(F.col(DIFFERING))
+            )
+        )
 
     def _judge_texts(self, judged: DataFrame) -> DataFrame:
         """Rows that are stored alike, and whose texts are not, differ."""
@@ -128,10 +153,10 @@ class Comparison(ChunkChanges):
         return self._judged.where(F.col(VERDICT).isin(INSERTED, REPAIRED) & F.col(CLAIM).isin(*self._compared)).select(
             CLAIM,
             F.when(F.col(VERDICT) == INSERTED, MISSING)
-            .when(F.col("_op") == "read", DIFFERS)
+            .when((F.col("_op") == "read") & (F.size(DIFFERING) > 0), DIFFERS)
             .otherwise(EXTRA)
             .alias(_KIND),
-            F.col(DIFFERING).alias(_COLUMNS),
+            F.when(F.size(DIFFERING) > 0, F.col(DIFFERING)).alias(_COLUMNS),
             F.col("_commit_lsn").alias(_LSN),
             F.col("_committed_at").alias(_AT),
             *[column(k) for k in self.schema.key],
