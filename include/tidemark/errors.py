@@ -511,10 +511,7 @@ class SnapshotBeforeCleanUp(RetryError):
 
 
 class LedgerBehindStaging(RetryError):
-    happened = (
-        "The ledger of pipeline {pipeline} knows staging as cleaned up to {known_lsn}, the lake says {retired_lsn}: it "
-        "was restored from an older copy"
-    )
+    happened = "The ledger of pipeline {pipeline} is behind staging: {difference}"
     remedy = "Nothing was removed. Let {pipeline}_capture run first: it brings the ledger level with staging."
 
 

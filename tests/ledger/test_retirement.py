@@ -134,6 +134,18 @@ def test_one_under_an_exported_snapshot_keeps_all_changes_since(staging: Staging
     assert staging.retired() == {(A, 200)}
 
 
+def test_a_chunk_that_nobody_will_claim_keeps_nothing(staging: Staging, ledger: str) -> None:
+    tables.add(staging.book, A)
+    made = open_backfill(staging.book, A, mode="exported_snapshot", snapshot_lsn=Lsn(40))
+    assert record(ledger, chunk_of(made, consistent_point=Lsn(50)), done=True)
+    staging.stage(A, max_xid=600)
+    staging.retire()
+    assert staging.retired() == set()
+    backfills.close(staging.book, "b1", "a test closed it")
+    staging.retire()
+    assert staging.retired() == {(A, 200)}
+
+
 def test_the_batches_that_took_chunks_stay_until_the_backfill_is_swept(staging: Staging, ledger: str) -> None:
     tables.add(staging.book, A)
     made = open_backfill(staging.book, A, snapshot="700:700:", snapshot_lsn=Lsn(40))

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import psycopg
 import pytest
 
+from tests.maintenance.world import Change, dump, load, world_of
+from tests.support.backfills import chunk_of, open_backfill, record
 from tests.support.pipeline import Pipeline
 from tests.support.runs import a_run
 from tidemark.capture.confirm import confirm
@@ -16,8 +19,9 @@ from tidemark.config import Maintenance
 from tidemark.errors import LedgerBehindStaging, Move, ParkedKeepsStaging
 from tidemark.formats import layout
 from tidemark.formats.error_record import ErrorRecord
-from tidemark.ledger import positions, tables
+from tidemark.ledger import batches, chunks, positions, tables
 from tidemark.ledger.connection import open_ledger
+from tidemark.lsn import Lsn
 from tidemark.maintenance.retiring import Retired, retire
 from tidemark.run import Run
 
@@ -108,3 +112,47 @@ def test_nothing_is_removed_by_a_ledger_that_is_older_than_the_last_clean_up(sho
             retire(run_for(shop))
     shop.drain()  # which learns of it
     assert isinstance(retire(run_for(shop)), Retired)
+
+
+def test_a_ledger_from_between_two_clean_ups_learns_what_a_table_let_go_of(shop: Pipeline) -> None:
+    retire(run_for(shop))
+    with open_ledger(shop.ledger, shop.config.pipeline) as book:
+        copy = dump(book)
+        applied = shop.registered()[-1].end_lsn
+        positions.rise(book, 1, {B: (applied, applied)})
+        retire(run_for(shop))  # to the same end
+        load(book, copy)
+        with pytest.raises(LedgerBehindStaging, match="clean-up"):
+            retire(run_for(shop))
+        shop.drain()
+        assert [part.table for part in batches.unapplied(book)] == []
+    assert isinstance(retire(run_for(shop)), Retired)
+
+
+def test_nothing_is_removed_before_what_a_dead_drain_left_is_registered(ledger_database: str, tmp_path: Path) -> None:
+    world = world_of(ledger_database, str(tmp_path / "lake"), 1)
+    world.open, world.next_xid = {1000}, 1001
+    with world.book() as book:
+        made = open_backfill(book, A, snapshot=str(world.snapshot()))
+        assert record(world.ledger, chunk_of(made, snapshot=made.snapshot), done=True)
+        free = chunks.unclaimed(book)
+    for chunk in free:
+        for file in chunk.files:
+            world.store.write_atomic(file.path, b"x" * file.bytes)
+    world.open = set()
+    world.committed = [Change(1000, world.wal + 4, A)]  # which the chunk did not see
+    world.stage()
+    with world.book() as book:
+        positions.rise(book, 1, {A: (Lsn(world.wal), Lsn(world.wal))})
+    world.delta[A] = world.wal
+    world.confirm()
+    world.watermarks = [(chunk, world.wal + 4) for chunk in free]
+    world.stage(dies=True)
+    world.close_backfill()
+    with world.book() as book:  # younger than the cutoff, as what it read is
+        book.execute("UPDATE tidemark.backfills SET ended_at = ended_at + interval '1 day'")
+    with pytest.raises(LedgerBehindStaging, match="not registered"):
+        world.clean()
+    world.register_again()
+    world.clean()
+    world.merge()  # which looks for the change that the chunk lacks

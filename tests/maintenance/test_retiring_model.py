@@ -60,6 +60,8 @@ def step(world: World, deaths: Deaths) -> bool:
         "commit": 12,
         "show": 3,
         "stage": 10,
+        "die": 2,
+        "close_backfill": 2,
         "merge": 10,
         "confirm": 6,
         "plan_backfill": 4,
@@ -67,7 +69,7 @@ def step(world: World, deaths: Deaths) -> bool:
         "read": 8,
         "park": 2,
         "unpark": 2,
-        "clean": 8,
+        "clean_if_level": 8,
         "killed": 4,
         "keep_copy": 3,
         "restore": 1,
@@ -77,13 +79,15 @@ def step(world: World, deaths: Deaths) -> bool:
     if name == "killed":
         deaths.left = Random(random.random()).randint(1, 8)
         try:
-            world.clean()
+            world.clean_if_level()
         except Killed:
             return True
         finally:
             deaths.left = 0
+    elif name == "die":
+        world.stage(dies=True)
     elif name == "raced":
-        world.plan_backfill(between=lambda: [turn() for turn in (world.commit, *passing, world.clean)])
+        world.plan_backfill(between=lambda: [turn() for turn in (world.commit, *passing, world.clean_if_level)])
     elif name == "restore":
         return world.restore()
     elif name == "lose" and world.staged:

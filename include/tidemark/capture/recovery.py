@@ -36,6 +36,7 @@ from tidemark.ledger.connection import Ledger
 from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import Lease
 from tidemark.lsn import Lsn
+from tidemark.staging.abandoned import read_name
 from tidemark.staging.chain import chain_from
 from tidemark.staging.store import Store
 
@@ -77,14 +78,30 @@ def register_again(ledger: Ledger, store: Store, lease: Lease, still_sends: Stil
             found = _complete(store, lease.pipeline, number, generation.staged_lsn)
         # The slot is the newest generation's.
         sends = still_sends if number == numbers[-1] else _sends_nothing
-        registered += _register_chain(ledger, store, lease, generation, found, sends)
-        _learn_what_is_retired(ledger, store, lease, number)
+        added = _register_chain(ledger, store, lease, generation, found, sends)
+        _learn_what_is_retired(ledger, store, lease, number, was_behind=bool(added))
+        registered += added
     return registered
 
 
-def _learn_what_is_retired(ledger: Ledger, store: Store, lease: Lease, number: int) -> None:
+def what_goes_on(store: Store, pipeline: str, generation: Generation) -> str | None:
+    """What staging has that the ledger lacks, and the next drain registers, with all that it claims; None if nothing."""
+    newest = max(staged_generations(store, pipeline), default=generation.number)
+    if newest > generation.number:
+        return f"it ends with generation {generation.number}, the lake with {newest}"
+    home = layout.generation_folder(pipeline, generation.number)
+    attempts = [read_name(name) for name in store.list(home, generation.staged_lsn.hex16)]
+    next_ones = [a.folder for a in attempts if a is not None and a.start == generation.staged_lsn]
+    if any(store.exists(layout.manifest_file(f"{home}/{folder}")) for folder in next_ones):
+        return f"it ends at {generation.staged_lsn}, where a batch begins that was not registered"
+    return None
+
+
+def _learn_what_is_retired(ledger: Ledger, store: Store, lease: Lease, number: int, *, was_behind: bool) -> None:
     retired = read_retired(store, lease.pipeline, number)
-    if retired is not None and retirement.learn(ledger, lease, retired, lambda paths: is_gone(store, paths)):
+    if retired is None:
+        return
+    if retirement.learn(ledger, lease, retired, lambda paths: is_gone(store, paths), was_behind=was_behind):
         log.warning(
             "The ledger is older than the last clean-up of staging: up to %s generation %d counts as applied, and open "
             "backfills begin anew",

@@ -217,16 +217,6 @@ def _pins(ledger: Ledger, generation: int) -> dict[str, _Pin]:
         if mode == "exported_snapshot":
             # The slot whose snapshot is exported is made later, so its consistent point lies above.
             pin.is_as_of(Lsn(0) if snapshot_lsn is None else snapshot_lsn)
-    unclaimed = ledger.execute(
-        """
-        SELECT "table", consistent_point FROM tidemark.chunks
-         WHERE pipeline = %s AND generation = %s AND claimed_lsn IS NULL AND rejected IS NULL
-           AND consistent_point IS NOT NULL
-        """,
-        (ledger.pipeline, generation),
-    )
-    for table, point in unclaimed:
-        pins.setdefault(table, _Pin()).is_as_of(point)
     unapplied = ledger.execute(
         """
         SELECT "table", claims, sweeps FROM tidemark.unapplied
@@ -475,9 +465,36 @@ def plans_removed(ledger: Ledger, names: Sequence[str]) -> None:
 # --- a ledger from before a clean-up ----------------------------------------------------------------------------------
 
 
-def learn(ledger: Ledger, lease: Lease, file: RetiredFile, is_gone: Callable[[list[str]], bool]) -> bool:
+def knows(ledger: Ledger, file: RetiredFile) -> bool:
+    """Whether the ledger has what retired.json says, as far as it goes itself. A copy from between two clean-ups may
+    know where they end, and not that a table let go of what it kept below."""
+    row = ledger.execute(
+        """
+        SELECT retired_lsn >= least(%(up_to)s::pg_lsn, staged_lsn)
+               AND coalesce(retired_xid, -1) >= coalesce(%(max_xid)s::bigint, -1)
+               AND NOT EXISTS (SELECT 1 FROM tidemark.batch_tables b
+                                WHERE b.pipeline = g.pipeline AND b.generation = g.number
+                                  AND b.end_lsn <= %(up_to)s::pg_lsn AND b.retired_at IS NULL
+                                  AND b."table" <> ALL(%(kept)s))
+          FROM tidemark.generations g WHERE pipeline = %(pipeline)s AND number = %(generation)s
+        """,
+        {
+            "up_to": file.up_to,
+            "max_xid": file.max_xid,
+            "kept": list(file.kept),
+            "pipeline": ledger.pipeline,
+            "generation": file.generation,
+        },
+    ).fetchone()
+    return row is not None and bool(row[0])
+
+
+def learn(
+    ledger: Ledger, lease: Lease, file: RetiredFile, is_gone: Callable[[list[str]], bool], *, was_behind: bool = False
+) -> bool:
     """Take over what retired.json says and the ledger, which was restored from before, does not know. False if it
-    knows. Needs the lease `slot`; `is_gone` says whether a batch's files, by their paths, are gone.
+    knows. Needs the lease `slot`; `is_gone` says whether a batch's files, by their paths, are gone. A ledger that
+    `was_behind` staging just now is compared with the files themselves: of what a table keeps, some may have gone.
 
     What is retired was applied, so positions rise. Open backfills are closed: since then they may have ended, and what
     they rest on may be gone with it; read again from the beginning they rest on what is there.
@@ -486,19 +503,23 @@ def learn(ledger: Ledger, lease: Lease, file: RetiredFile, is_gone: Callable[[li
         lease.check(ledger, SLOT)
         ledger.execute("SELECT 1 FROM tidemark.pipelines WHERE pipeline = %s FOR UPDATE", (ledger.pipeline,))
         row = ledger.execute(
-            "SELECT retired_lsn, staged_lsn FROM tidemark.generations WHERE pipeline = %s AND number = %s",
+            "SELECT staged_lsn FROM tidemark.generations WHERE pipeline = %s AND number = %s",
             (ledger.pipeline, file.generation),
         ).fetchone()
         if row is None:
             return False
-        known, staged = row
-        up_to = min(file.up_to, staged)
-        if known is not None and known >= up_to:
+        is_known = knows(ledger, file)
+        if is_known and not was_behind:
             return False
-        _learn_rows(ledger, file, up_to, is_gone)
+        up_to = min(file.up_to, row[0])
+        gone = _gone(ledger, file, up_to, is_gone)
+        if is_known and not gone:
+            return False
+        _learn_rows(ledger, file, up_to, gone)
         ledger.execute(
             """
-            UPDATE tidemark.generations SET retired_lsn = %s, retired_xid = greatest(retired_xid, %s)
+            UPDATE tidemark.generations
+               SET retired_lsn = greatest(retired_lsn, %s), retired_xid = greatest(retired_xid, %s)
              WHERE pipeline = %s AND number = %s
             """,
             (up_to, file.max_xid, ledger.pipeline, file.generation),
@@ -509,7 +530,24 @@ def learn(ledger: Ledger, lease: Lease, file: RetiredFile, is_gone: Callable[[li
     return True
 
 
-def _learn_rows(ledger: Ledger, file: RetiredFile, up_to: Lsn, is_gone: Callable[[list[str]], bool]) -> None:
+def _gone(ledger: Ledger, file: RetiredFile, up_to: Lsn, is_gone: Callable[[list[str]], bool]) -> list[tuple[str, Lsn]]:
+    """Table and end of the batches whose files are gone, of the tables that keep some."""
+    below = ledger.execute(
+        """
+        SELECT b."table", b.end_lsn, b.files, b.claims FROM tidemark.batch_tables b
+         WHERE b.pipeline = %s AND b.generation = %s AND b.end_lsn <= %s AND b."table" = ANY(%s)
+           AND b.retired_at IS NULL ORDER BY b.end_lsn
+        """,
+        (ledger.pipeline, file.generation, up_to, list(file.kept)),
+    ).fetchall()
+    return [
+        (table, end)
+        for table, end, files, claims in below
+        if is_gone([f["path"] for f in (*files, *(f for claim in claims for f in claim["files"]))])
+    ]
+
+
+def _learn_rows(ledger: Ledger, file: RetiredFile, up_to: Lsn, gone: Sequence[tuple[str, Lsn]]) -> None:
     values: dict[str, Any] = {
         "pipeline": ledger.pipeline,
         "generation": file.generation,
@@ -528,17 +566,7 @@ def _learn_rows(ledger: Ledger, file: RetiredFile, up_to: Lsn, is_gone: Callable
         """,
         values,
     )
-    below = ledger.execute(
-        """
-        SELECT b."table", b.end_lsn, b.files, b.claims FROM tidemark.batch_tables b
-         WHERE b.pipeline = %(pipeline)s AND b.generation = %(generation)s AND b.end_lsn <= %(up_to)s
-           AND b."table" = ANY(%(kept)s) AND b.retired_at IS NULL ORDER BY b.end_lsn
-        """,
-        values,
-    ).fetchall()
-    for table, end, files, claims in below:
-        if not is_gone([f["path"] for f in (*files, *(f for claim in claims for f in claim["files"]))]):
-            continue
+    for table, end in gone:
         ledger.execute(
             """
             INSERT INTO tidemark.positions AS known (pipeline, generation, "table", history_lsn, current_lsn)

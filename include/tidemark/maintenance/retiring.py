@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from tidemark import postgres_session as source_sessions
 from tidemark.capture.generation import still_continues
-from tidemark.capture.recovery import is_gone, read_retired
+from tidemark.capture.recovery import is_gone, read_retired, what_goes_on
 from tidemark.errors import LedgerBehindStaging, ParkedKeepsStaging
 from tidemark.failpoints import reach
 from tidemark.findings import listed
@@ -144,23 +144,28 @@ def _mark(
 ) -> list[Marked]:
     """The slot is asked under its lease, so nobody confirms, registers or opens a generation meanwhile; the snapshot is
     taken before the pipeline's row is locked, so a backfill that is opened behind it has a younger one, or is refused.
+
+    What is needed is asked of the ledger, so it must be level with staging: a batch that a dead drain left, or that a
+    restored ledger lacks, claims chunks that it may not know, or of a backfill that it closed since.
     """
     opened = generations.required(ledger)
+    if (difference := what_goes_on(store, ledger.pipeline, opened)) is not None:
+        raise LedgerBehindStaging(pipeline=ledger.pipeline, difference=difference)
     seen = look(opened)
     marked = []
     for number in retirement.numbers(ledger):
-        known, said = retirement.retired_lsn(ledger, number), read_retired(store, ledger.pipeline, number)
-        if said is not None and (known is None or known < said.up_to):
+        said = read_retired(store, ledger.pipeline, number)
+        if said is not None and not retirement.knows(ledger, said):
             if number == opened.number:
                 raise LedgerBehindStaging(
-                    pipeline=ledger.pipeline, known_lsn=known or "nothing", retired_lsn=said.up_to
+                    pipeline=ledger.pipeline, difference=f"it lacks the clean-up up to {said.up_to}"
                 )
             retirement.learn(ledger, lease, said, partial(is_gone, store))
         if number == opened.number:
             found = retirement.mark(ledger, lease, number, cutoff=cutoff, confirmed=seen.confirmed, xmin=seen.xmin)
         else:
             found = retirement.mark(ledger, lease, number, cutoff=cutoff)
-        if said is None or said.up_to < found.file.up_to or said.kept != found.file.kept:
+        if said is None or (said != found.file and said.up_to <= found.file.up_to):
             store.write_atomic(layout.retired_file(ledger.pipeline, number), found.file.to_json().encode())
         marked.append(found)
     return marked
