@@ -181,7 +181,8 @@ def _planned_table(
         batches=tuple(_planned_batch(part) for part in parts),
         evidence=tuple(_planned_batch(part) for part in evidence),
         had_holes=had_holes,
-        dropped=dropped_before(shapes.versions, schemas[-1]),
+        # A ledger that was lost may know no version of a table of which only chunks without rows are left.
+        dropped=dropped_before(shapes.versions, schemas[-1]) if schemas else (),
     )
 
 

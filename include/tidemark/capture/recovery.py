@@ -85,7 +85,7 @@ def register_again(ledger: Ledger, store: Store, lease: Lease, still_sends: Stil
 
 
 def what_goes_on(store: Store, pipeline: str, generation: Generation) -> str | None:
-    """What staging has that the ledger lacks, and the next drain registers, with all that it claims; None if nothing."""
+    """What staging has that the ledger lacks, and the next drain registers with all that it claims; None if nothing."""
     newest = max(staged_generations(store, pipeline), default=generation.number)
     if newest > generation.number:
         return f"it ends with generation {generation.number}, the lake with {newest}"
