@@ -248,7 +248,7 @@ def test_a_day_that_another_writer_stored_by_the_julian_calendar_is_found(lake: 
 def test_what_a_row_has_in_a_column_that_is_not_of_the_source_stays(
     lake: Lake, spark: SparkSession, folded: list[bool]
 ) -> None:
-    """A column that the source dropped, or one that somebody added to current: an update leaves it alone."""
+    """Somebody added a column to current: an update leaves it alone."""
     table = lake.table(table_schema("t", TEXTS))
     table.stage([insert(1), insert(2)])
     lake.applied(table.planned())

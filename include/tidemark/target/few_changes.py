@@ -105,8 +105,8 @@ def few_changes(
 
 
 def _has_others(current: PinnedTable, fold: Fold) -> bool:
-    """Whether current has columns that the changes know nothing of: the source dropped them, or somebody added them.
-    An update leaves them as they are, and a row that is written anew would not."""
+    """Whether current has columns that the changes know nothing of, since somebody added them there. An update leaves
+    them as they are, and a row that is written anew would not."""
     return not {f.name for f in current.schema().fields} <= {*fold.columns, *ROW_COLUMNS, ROW_HOLES}
 
 
