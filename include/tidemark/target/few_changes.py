@@ -71,7 +71,7 @@ def few_changes(
     schema = schemas[-1]
     rows = sum(f.rows for b in batches for f in b.files)
     size = sum(f.bytes for b in batches for f in b.files)
-    most = int(session.conf.get(ROWS_SETTING, str(MAX_ROWS)) or 0)
+    most = _most_rows(session)
     if most <= 0 or rows > most or size > MAX_STAGED_BYTES or any(b.claims or b.sweeps for b in batches):
         return None
     shape = staged_schema(schema)
@@ -108,6 +108,15 @@ def _has_others(current: PinnedTable, fold: Fold) -> bool:
     """Whether current has columns that the changes know nothing of, since somebody added them there. An update leaves
     them as they are, and a row that is written anew would not."""
     return not {f.name for f in current.schema().fields} <= {*fold.columns, *ROW_COLUMNS, ROW_HOLES}
+
+
+def _most_rows(session: SparkSession) -> int:
+    given = session.conf.get(ROWS_SETTING, None)
+    try:
+        return MAX_ROWS if given is None else int(given)
+    except ValueError:
+        log.warning("%s is not a number: %d rows count", ROWS_SETTING, MAX_ROWS)
+        return MAX_ROWS
 
 
 def _staged(
