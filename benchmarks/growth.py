@@ -114,9 +114,9 @@ def watched(meter: Meter) -> Iterator[None]:
     put_back: list[tuple[Any, str, Any]] = []
 
     def wrap(owner: Any, name: str, timed: Callable[[Any], Callable[..., Any]]) -> None:
-        known = getattr(owner, name)
-        put_back.append((owner, name, known))
-        setattr(owner, name, timed(known))
+        original = getattr(owner, name)
+        put_back.append((owner, name, original))
+        setattr(owner, name, timed(original))
 
     def statements(execute: Any) -> Callable[..., Any]:
         @wraps(execute)
@@ -159,8 +159,8 @@ def watched(meter: Meter) -> Iterator[None]:
     try:
         yield
     finally:
-        for owner, attribute, known in reversed(put_back):
-            setattr(owner, attribute, known)
+        for owner, attribute, original in reversed(put_back):
+            setattr(owner, attribute, original)
 
 
 class Pipeline:
@@ -221,8 +221,8 @@ class Pipeline:
             assert len(plan.tables) == self.changed
             self.merged(plan)
             with meter.stage("ingest"):
-                found = ingest(self.task("merge"))
-            assert sum(table.moved for table in found.tables) == self.changed
+                ingested = ingest(self.task("merge"))
+            assert sum(table.moved for table in ingested.tables) == self.changed
             with meter.stage("confirm"):
                 confirmed = confirm(self.task("confirm"))
             assert confirmed.after == confirmed.staged == done.staged_lsn

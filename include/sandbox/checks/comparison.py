@@ -134,9 +134,9 @@ def _fields(held: list[T.StructField] | None, expected: list[str], table: str) -
     if held is None:
         return [T.StructField(c, T.StringType()) for c in expected]
     fields = [f for f in held if f.name not in METADATA_COLUMNS and not _is_dropped(f)]
-    found = [f.name for f in fields]
-    if sorted(found) != sorted(expected):
-        raise AssertionError(f"columns of {table}: the source has {sorted(expected)}, current has {sorted(found)}")
+    names = [f.name for f in fields]
+    if sorted(names) != sorted(expected):
+        raise AssertionError(f"columns of {table}: the source has {sorted(expected)}, current has {sorted(names)}")
     return fields
 
 
@@ -184,26 +184,26 @@ def _multiset(names: list[str], source: list[Row], current: list[Row]) -> Iterat
 
 def _columns(connection: psycopg.Connection[Any], table: TableName) -> list[str]:
     """The columns that the stream can carry: of the generated ones those that a publication has."""
-    found = connection.execute(
+    rows = connection.execute(
         "SELECT attname FROM pg_attribute"
         " WHERE attrelid = to_regclass(format('%%I.%%I', %(schema)s::text, %(name)s::text))"
         " AND attnum > 0 AND NOT attisdropped AND (attgenerated = '' OR EXISTS (SELECT FROM pg_publication_tables p"
         " WHERE p.schemaname = %(schema)s AND p.tablename = %(name)s AND attname = ANY (p.attnames))) ORDER BY attnum",
         {"schema": table.schema, "name": table.name},
     ).fetchall()
-    if not found:
+    if not rows:
         raise AssertionError(f"the source has no table {table}")
-    return [name for (name,) in found]
+    return [name for (name,) in rows]
 
 
 def _primary_key(connection: psycopg.Connection[Any], table: TableName) -> list[str]:
-    found = connection.execute(
+    rows = connection.execute(
         "SELECT a.attname FROM pg_index i CROSS JOIN LATERAL unnest(i.indkey) WITH ORDINALITY AS k(attnum, place) "
         "JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum "
         "WHERE i.indisprimary AND i.indrelid = to_regclass(format('%%I.%%I', %s::text, %s::text)) ORDER BY k.place",
         (table.schema, table.name),
     ).fetchall()
-    return [name for (name,) in found]
+    return [name for (name,) in rows]
 
 
 def _source_rows(connection: psycopg.Connection[Any], table: TableName, fields: list[T.StructField]) -> Iterator[Row]:
@@ -279,10 +279,10 @@ def _array(text: str, element: Callable[[str], Any]) -> Row | None:
     """'{1,NULL}' or pgvector's '[1,2]' -> elements; None for another shape or lower bound, which Delta cannot hold."""
     if "=" in text.partition("{")[0] or text.startswith("{{"):
         return None
-    found = _ELEMENT.finditer(text[1:-1])
+    matches = _ELEMENT.finditer(text[1:-1])
     return tuple(
         element(_ESCAPE.sub(r"\1", quoted)) if quoted is not None else None if bare.upper() == "NULL" else element(bare)
-        for quoted, bare in (m.groups() for m in found)
+        for quoted, bare in (m.groups() for m in matches)
     )
 
 

@@ -223,10 +223,12 @@ def _judge(checkout: Checkout, running: processes.Services) -> tuple[list[TableR
     try:
         reports, differences = [], []
         for table in shop.TABLES:
-            found = compare(spark, source=running.source, lake=lake, pipeline=PIPELINE, table=table)
+            comparison = compare(spark, source=running.source, lake=lake, pipeline=PIPELINE, table=table)
             changes = history(table).count()
-            reports.append(TableReport(table, found.source_rows, found.current_rows, found.differences, changes))
-            differences += [f"{table}: {example}" for example in found.examples]
+            reports.append(
+                TableReport(table, comparison.source_rows, comparison.current_rows, comparison.differences, changes)
+            )
+            differences += [f"{table}: {example}" for example in comparison.examples]
         lines = (
             history("shop.orders")
             .where(f"id = {shop.SHOWN_ORDER}")

@@ -70,8 +70,10 @@ class AirflowApi:
 
     def tasks(self, dag_id: str, run_id: str) -> list[TaskRun]:
         """The tasks of a run that have started, in the order in which they did."""
-        found = self._call("GET", f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances")["task_instances"]
-        started = sorted((t for t in found if t["start_date"]), key=lambda t: datetime.fromisoformat(t["start_date"]))
+        instances = self._call("GET", f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances")["task_instances"]
+        started = sorted(
+            (t for t in instances if t["start_date"]), key=lambda t: datetime.fromisoformat(t["start_date"])
+        )
         return [TaskRun(t["task_id"], str(t["state"]), float(t["duration"] or 0), int(t["map_index"])) for t in started]
 
     def result(self, dag_id: str, run_id: str, task: str) -> Any:

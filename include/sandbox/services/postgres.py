@@ -52,8 +52,8 @@ def make_outside(folder: Path, owner: tuple[int, int], mode: int) -> Path:
     try:
         folder.mkdir(mode=0o700)
     except FileExistsError:
-        found = folder.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid not in (0, owner[0]):
+        status = folder.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid not in (0, owner[0]):
             raise RuntimeError(f"{folder} was made by somebody else; remove it") from None
     else:
         (folder / "checkout").write_text(str(_CHECKOUT))

@@ -50,14 +50,14 @@ def version(home: Path) -> int | None:
         return None
     release = home / "release"
     text = release.read_text(errors="replace") if release.exists() else ""
-    found = re.search(r'^JAVA_VERSION="(\d+)', text, re.MULTILINE)
-    if found is None:
+    match = re.search(r'^JAVA_VERSION="(\d+)', text, re.MULTILINE)
+    if match is None:
         try:
             said = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=60)
         except (OSError, subprocess.TimeoutExpired):
             return None
-        found = re.search(r'version "(\d+)', said.stderr + said.stdout)
-    return int(found[1]) if found else None
+        match = re.search(r'version "(\d+)', said.stderr + said.stdout)
+    return int(match[1]) if match else None
 
 
 def _homes(env: Mapping[str, str], places: tuple[str, ...]) -> Iterator[Path]:

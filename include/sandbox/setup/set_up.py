@@ -81,13 +81,13 @@ def _environment(checkout: Checkout) -> None:
     """Create .venv with pip in it. Debian packages `ensurepip` apart; where pip itself is installed, it will do."""
     with_pip = importlib.util.find_spec("ensurepip") is not None
     if not with_pip and importlib.util.find_spec("pip") is None:
-        found = system_packages.manager()
+        manager = system_packages.manager()
         package = "python3.11-venv"
-        if found is None or found.program != "apt-get":
+        if manager is None or manager.program != "apt-get":
             raise StepFailed("This Python has neither ensurepip nor pip: install one of them, then call make again.")
-        if not found.may_install:
-            raise StepFailed(f"This Python lacks ensurepip: type `{found.command(package)}`, then call make again.")
-        system_packages.install(found, [package], checkout.logs / "ensurepip.log", os.environ)
+        if not manager.may_install:
+            raise StepFailed(f"This Python lacks ensurepip: type `{manager.command(package)}`, then call make again.")
+        system_packages.install(manager, [package], checkout.logs / "ensurepip.log", os.environ)
         with_pip = True
     log = checkout.logs / "venv.log"
     options = [] if with_pip else ["--without-pip"]
@@ -144,9 +144,9 @@ def _uv_settings(checkout: Checkout) -> dict[str, str]:
         "cert": ("SSL_CERT_FILE",),
         "proxy": ("HTTP_PROXY", "HTTPS_PROXY"),
     }
-    found = {uv: pip[name] for name, uvs in words.items() if pip.get(name) for uv in uvs}
+    settings = {uv: pip[name] for name, uvs in words.items() if pip.get(name) for uv in uvs}
     # pip looks in every index; the hashes decide what may come in.
-    return {"UV_INDEX_STRATEGY": "unsafe-best-match", **found}
+    return {"UV_INDEX_STRATEGY": "unsafe-best-match", **settings}
 
 
 # --- Java ------------------------------------------------------------------------------------------------------------
@@ -158,14 +158,14 @@ def _java(checkout: Checkout, steps: Steps) -> None:
         return
     home = java.find(os.environ)
     if home is None:
-        found = system_packages.manager()
-        if found is None or not found.may_install:
-            raise StepFailed(java.advice(found))
-        with steps.step(f"Java with {found.program}"):
-            system_packages.install(found, java.packages(found), checkout.logs / "java.log", os.environ)
+        manager = system_packages.manager()
+        if manager is None or not manager.may_install:
+            raise StepFailed(java.advice(manager))
+        with steps.step(f"Java with {manager.program}"):
+            system_packages.install(manager, java.packages(manager), checkout.logs / "java.log", os.environ)
             home = java.find(os.environ)
         if home is None:
-            raise StepFailed(f"{found.program} installed no Java that is found. {java.advice(None)}")
+            raise StepFailed(f"{manager.program} installed no Java that is found. {java.advice(None)}")
     (checkout.made / "java_home").write_text(f"{home}\n")
     print(f"  Java {java.version(home)} in {home}", flush=True)
 
