@@ -183,36 +183,36 @@ class ChunkReader:
         if in_recovery:
             # A standby's snapshot has no list of what is in progress: open transactions would count as visible.
             raise SourceInRecovery()
-        known = tables.one(self._ledger, str(table))
-        if known is None or not known.life.can_be_read or known.join_horizon is None:
+        table_row = tables.one(self._ledger, str(table))
+        if table_row is None or not table_row.life.can_be_read or table_row.join_horizon is None:
             raise TableLost("it is not captured any more")
         xmin = Snapshot.parse(snapshot).xmin
-        if xmin < known.join_horizon:
-            raise JoinHorizonAhead(table=table, xmin=xmin, horizon=known.join_horizon)
+        if xmin < table_row.join_horizon:
+            raise JoinHorizonAhead(table=table, xmin=xmin, horizon=table_row.join_horizon)
         return str(snapshot)
 
     def _captured(self, table: TableName) -> CapturedTable:
         alone = exactly(self._config, table)
-        found = [] if alone is None else catalog.captured_tables(self._conn, alone)
-        if not found or not found[0].published:
+        captured = [] if alone is None else catalog.captured_tables(self._conn, alone)
+        if not captured or not captured[0].published:
             raise TableLost("it is not in the publication, or the pipeline file does not name it any more")
         try:
-            return GuardBook(self._config, self._ledger, read_server(self._conn)).applied(found[0])
+            return GuardBook(self._config, self._ledger, read_server(self._conn)).applied(captured[0])
         except Withheld as withheld:
             raise TableLost(str(withheld)) from None
 
     def _schema(self, captured: CapturedTable) -> TableSchema:
         """The table's numbered shape, built from the catalogue as the drain builds it from a RELATION message."""
-        known, schema = self._schemas.get(captured.table, (None, None))
-        if schema is not None and known == captured:
+        built_from, schema = self._schemas.get(captured.table, (None, None))
+        if schema is not None and built_from == captured:
             return schema
         schema = schema_versions.adopt(self._ledger, shape(self._conn, captured, self._latest))
         self._schemas[captured.table] = (captured, schema)
         return schema
 
     def _latest(self, table: TableName) -> TableSchema | None:
-        known = tables.versions(self._ledger, str(table))
-        return known[-1] if known else None
+        versions = tables.versions(self._ledger, str(table))
+        return versions[-1] if versions else None
 
     def _walk(self, rows: ChunkRows, wanted: TableToRead, part: Range, limit: int) -> bool:
         """Read up to `limit` rows of the key's index; True if the range has no more."""
@@ -261,10 +261,10 @@ def shape(conn: psycopg.Connection[Any], captured: CapturedTable, latest: Any) -
         ),
     )
     seen = Catalog({captured.relation_oid: captured}, catalog.read_types(conn))
-    found, unfit = define(relation, captured.rule, seen, latest(captured.table))
+    schema, unfit = define(relation, captured.rule, seen, latest(captured.table))
     if unfit:
         raise SchemaNotFollowed(table=captured.table, difference="; ".join(unfit))
-    return found
+    return schema
 
 
 def _was_rewritten(conn: psycopg.Connection[Any], captured: CapturedTable) -> bool:

@@ -65,9 +65,9 @@ class VerifyReport:
 def report(run: Run) -> VerifyReport:
     """What the run's verifies proved. Raises BackfillNotApplied while one is open, and then what is wrong, by its move
     never retried: DifferencesFound, DifferencesRepaired, or NothingProven where one could not be judged."""
-    found = outcome_of(run)
-    _raise_for(run.config, found)
-    return found
+    outcome = outcome_of(run)
+    _raise_for(run.config, outcome)
+    return outcome
 
 
 def outcome_of(run: Run) -> VerifyReport:
@@ -101,8 +101,8 @@ def _raise_for(config: PipelineConfig, found: VerifyReport) -> None:
 def _table(ledger: Ledger, verify: Backfill) -> TableProof:
     row = tables.one(ledger, verify.table)
     outcome = proofs.outcome(ledger, verify)
-    known = proofs.verified(ledger).get(verify.table)
-    of_parts = 0 if known is None else known.parts
+    progress = proofs.verified(ledger).get(verify.table)
+    of_parts = 0 if progress is None else progress.parts
     unproven = None
     if verify.state == "closed":
         unproven = verify.state_reason or "it was closed"
@@ -122,6 +122,6 @@ def _table(ledger: Ledger, verify: Backfill) -> TableProof:
         of_parts=of_parts,
         outcome=outcome,
         unproven=unproven,
-        through_lsn=None if known is None else known.through_lsn,
-        through_at=None if known is None else known.through_at,
+        through_lsn=None if progress is None else progress.through_lsn,
+        through_at=None if progress is None else progress.through_at,
     )

@@ -162,8 +162,8 @@ def filled_ranges(ledger: Ledger, backfill: str) -> str:
 
 def _table(ledger: Ledger, backfill: Backfill) -> TableReport:
     read = [c for c in chunks.of_backfill(ledger, backfill.backfill) if c.claimed_lsn is not None]
-    known = [c.result for c in read if c.result is not None]
-    lost = [result.get("lost_by_window", 0) for result in known]
+    results = [c.result for c in read if c.result is not None]
+    lost = [result.get("lost_by_window", 0) for result in results]
     row = tables.one(ledger, backfill.table)
     return TableReport(
         table=backfill.table,
@@ -171,9 +171,9 @@ def _table(ledger: Ledger, backfill: Backfill) -> TableReport:
         whole=backfill.whole_table,
         complete_lsn=backfill.complete_lsn,
         chunks=len(read),
-        unknown=len(read) - len(known),
+        unknown=len(read) - len(results),
         read=sum(c.rows for c in read),
-        **{name: sum(result.get(name, 0) for result in known) for name in COUNTS},
+        **{name: sum(result.get(name, 0) for result in results) for name in COUNTS},
         lost_by_window=None if None in lost else sum(lost),
         sweeps=backfill.sweeps,
         swept=backfill.swept,

@@ -185,9 +185,9 @@ class _Planner:
         named: dict[str, None] = {}
         problems = []
         for text in self._request.tables:
-            found = [table for table in at_source if table == text] or matching(text, at_source)
-            named.update(dict.fromkeys(found))
-            if not found:
+            fitting = [table for table in at_source if table == text] or matching(text, at_source)
+            named.update(dict.fromkeys(fitting))
+            if not fitting:
                 meant = closest(
                     text,
                     [readable(captured.table) for captured in at_source.values()],
@@ -253,11 +253,11 @@ class _Planner:
         return _Look(captured, row[0], wanted, rows, cut, ranges)
 
     def _cut(self, captured: CapturedTable, wanted: TableToRead, rows: int) -> Cut:
-        known = proofs.cut_of(self._ledger, str(wanted.table))
+        last_cut = proofs.cut_of(self._ledger, str(wanted.table))
         few = self._config.bounds.chunk_rows
-        fits = known is not None and known.key_order == wanted.key_order
-        if known is not None and fits and rows <= OUTGROWN * max(known.estimated_rows, few):
-            return known
+        fits = last_cut is not None and last_cut.key_order == wanted.key_order
+        if last_cut is not None and fits and rows <= OUTGROWN * max(last_cut.estimated_rows, few):
+            return last_cut
         bounds: list[keyset.Key] = []
         if wanted.key and keyset.is_ordered_as_stored(self._source, wanted.key, self._stored(captured)):
             bounds = keyset.sampled_bounds(self._source, wanted, min(MOST_PARTS, rows // few))
@@ -266,8 +266,8 @@ class _Planner:
 
     def _stored(self, captured: CapturedTable) -> dict[str, str]:
         """The Delta type of each column."""
-        known = tables.versions(self._ledger, str(captured.table))
-        schema = shape(self._source, captured, lambda _: known[-1] if known else None)
+        versions = tables.versions(self._ledger, str(captured.table))
+        schema = shape(self._source, captured, lambda _: versions[-1] if versions else None)
         return {column.name: column.target for column in schema.columns}
 
     def _ranges(self, wanted: TableToRead, rows: int) -> tuple[Range, ...]:
@@ -276,8 +276,8 @@ class _Planner:
             return (Range(),)
         bounds = self._config.bounds
         most = RANGES_PER_READER * (self._request.readers or bounds.readers)
-        found = keyset.sampled_bounds(self._source, wanted, min(most, rows // bounds.chunk_rows))
-        return tuple(Range(lower, upper) for lower, upper in zip([None, *found], [*found, None], strict=True))
+        boundaries = keyset.sampled_bounds(self._source, wanted, min(most, rows // bounds.chunk_rows))
+        return tuple(Range(lower, upper) for lower, upper in zip([None, *boundaries], [*boundaries, None], strict=True))
 
     # --- choose -------------------------------------------------------------------------------------------------------
 

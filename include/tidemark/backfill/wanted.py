@@ -40,14 +40,14 @@ def wanted(run: Run, *, quiet_s: float = 0.0) -> list[Wanted]:
     with open_ledger(run.ledger, run.pipeline) as book:
         migrations.require(book.connection)
         quiet = backfills.tables_tried_within(book, quiet_s)
-        found = [_of(book, row) for row in tables.all_of(book) if row.life.may_be_backfilled and row.table not in quiet]
-    return [one for one in found if one is not None]
+        needs = [_of(book, row) for row in tables.all_of(book) if row.life.may_be_backfilled and row.table not in quiet]
+    return [one for one in needs if one is not None]
 
 
 def _of(ledger: Ledger, row: TableRow) -> Wanted | None:
-    known = backfills.open_of(ledger, row.table)
-    if known is not None:
-        return _to_go_on(ledger, known)
+    open_backfill = backfills.open_of(ledger, row.table)
+    if open_backfill is not None:
+        return _to_go_on(ledger, open_backfill)
     if not row.life.needs_backfill or _has_been_read(ledger, row):
         return None
     reason = row.backfill_reason or ""

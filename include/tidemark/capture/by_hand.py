@@ -85,5 +85,5 @@ def _named(ledger: Ledger, config: PipelineConfig, table: str) -> TableRow | str
     for row in rows:
         if table in (row.table, readable(row.table)):
             return row
-    known = ", ".join(readable(row.table) for row in rows) or "none yet"
-    return f"Pipeline {config.pipeline} has no table {table}; it has {known}."
+    names = ", ".join(readable(row.table) for row in rows) or "none yet"
+    return f"Pipeline {config.pipeline} has no table {table}; it has {names}."

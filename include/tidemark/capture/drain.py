@@ -119,11 +119,11 @@ def drain(run: Run, *, run_s: float | None = None, wait_s: float = 0.0) -> Drain
 def _of_run(ledger: Ledger, run_id: str) -> DrainResult:
     """What the run has registered so far."""
     own = batches.of_run(ledger, run_id)
-    known = ledger_generations.current(ledger)
+    opened = ledger_generations.current(ledger)
     return DrainResult(
         batches=[(b.start_lsn, b.end_lsn) for b in own],
         rows=sum(b.changes for b in own),
-        staged_lsn=Lsn(0) if known is None else known.staged_lsn,
+        staged_lsn=Lsn(0) if opened is None else opened.staged_lsn,
         reached_target=any(b.heartbeat_lsn is not None for b in own),
         skipped_messages=sum(b.skipped_messages for b in own),
     )
@@ -212,9 +212,9 @@ def _open_stream(
 def _reply_lsn(config: PipelineConfig, source_conn: psycopg.Connection[Any], ledger_conn: Ledger) -> Lsn | None:
     """What status replies carry: the confirmed LSN of the ledger. None if the slot is further already, since some
     versions take an older position at its word and move back."""
-    known = ledger_generations.required(ledger_conn).confirmed_lsn
+    recorded_lsn = ledger_generations.required(ledger_conn).confirmed_lsn
     _, confirmed = slot.usable(source_conn, config.slot)
-    return known if known is not None and known >= confirmed else None
+    return recorded_lsn if recorded_lsn is not None and recorded_lsn >= confirmed else None
 
 
 # --- the run ----------------------------------------------------------------------------------------------------------
@@ -353,12 +353,15 @@ class _Draining:
         self._batch = self._new_batch(staged.end_lsn)
 
     def _claims(self) -> Claims:
-        found = claims_of(self._ledger, self._watermarks.take(), self._fingerprints, self._look_again)
-        for table, claims in found.claims.items():
+        batch_claims = claims_of(self._ledger, self._watermarks.take(), self._fingerprints, self._look_again)
+        for table, claims in batch_claims.claims.items():
             log.info(
-                "Claimed %s of %s%s", counted(len(claims), "chunk"), table, ", and its sweep" * (table in found.sweeps)
+                "Claimed %s of %s%s",
+                counted(len(claims), "chunk"),
+                table,
+                ", and its sweep" * (table in batch_claims.sweeps),
             )
-        return found
+        return batch_claims
 
     def _manifest(self, staged: Staged, claims: Claims, heartbeat_lsn: Lsn | None) -> BatchManifest:
         staged_tables = claims.added_to(staged.tables)
@@ -398,13 +401,13 @@ class _Draining:
     def _with_read_versions(self, staged: tuple[TableSchema, ...], claims: Claims) -> tuple[TableSchema, ...]:
         """The definitions that the batch's files follow, those of claimed chunks included: a manifest is enough to
         bring a ledger back."""
-        found = {(schema.table, schema.version): schema for schema in staged}
+        schemas = {(schema.table, schema.version): schema for schema in staged}
         for table in claims.claims:
             followed = claims.versions(table)
             for schema in tables.versions(self._ledger, table):
                 if schema.version in followed:
-                    found.setdefault((schema.table, schema.version), schema)
-        return tuple(found[at] for at in sorted(found))
+                    schemas.setdefault((schema.table, schema.version), schema)
+        return tuple(schemas[at] for at in sorted(schemas))
 
     def _new_batch(self, start: Lsn) -> OpenBatch:
         folder = layout.batch_folder(self._config.pipeline, self._generation.number, start, self._lease.attempt)
@@ -418,15 +421,15 @@ class _Draining:
 
     def _look(self) -> Catalog:
         with lock_bounded(self._source, self._config.bounds.lock_timeout_s, "the published tables"):
-            found = catalog.captured_tables(self._source, self._config)
+            captured = catalog.captured_tables(self._source, self._config)
             types = catalog.read_types(self._source)
-        return Catalog({table.relation_oid: self._guarding.applied(table) for table in found}, types)
+        return Catalog({table.relation_oid: self._guarding.applied(table) for table in captured}, types)
 
     def _read_fingerprints(self) -> tuple[dict[str, Fingerprint], frozenset[str], tuple[TableMark, ...]]:
         """This run's fingerprints, which of them the ledger does not have yet, and what they mean (R11)."""
-        known = {row.table: row for row in tables.all_of(self._ledger)}
+        rows = {row.table: row for row in tables.all_of(self._ledger)}
         before = {
-            table: Fingerprint.from_json(row.fingerprint) for table, row in known.items() if row.fingerprint is not None
+            table: Fingerprint.from_json(row.fingerprint) for table, row in rows.items() if row.fingerprint is not None
         }
         looked_at = [
             t
@@ -434,7 +437,7 @@ class _Draining:
             if (t.published or str(t.table) in before) and str(t.table) not in self._passed_over
         ]
         looks = catalog.fingerprint(self._source, self._config.publication, looked_at)
-        fingerprints = {table: found.carried(before.get(table)) for table, found in looks.items()}
+        fingerprints = {table: look.carried(before.get(table)) for table, look in looks.items()}
         at_source = {str(t.table) for t in self._schemas.catalog.tables.values()}
         # Preflight has already taken a dropped or renamed table for "no longer captured". The file still names it, as
         # it does not name a table taken out by choice. Said once: the mark stays until the table is back.
@@ -444,13 +447,13 @@ class _Draining:
             if table not in fingerprints
             and table not in at_source
             and self._config.rule(TableName.parse(table)) is not None
-            and (known[table].life.is_captured or not known[table].life.needs_backfill)
+            and (rows[table].life.is_captured or not rows[table].life.needs_backfill)
         )
-        changed = frozenset(table for table, found in fingerprints.items() if before.get(table) != found)
+        changed = frozenset(table for table, fingerprint in fingerprints.items() if before.get(table) != fingerprint)
         marks = catalogue_marks(fingerprints, before, gone)
         # Said in a manifest too, so that a ledger brought back from manifests knows of the gap.
         marks += passed_over_marks(
-            row.table for row in known.values() if row.table in self._passed_over and not row.life.is_marked_for_good
+            row.table for row in rows.values() if row.table in self._passed_over and not row.life.is_marked_for_good
         )
         return fingerprints, changed, tuple(marks)
 

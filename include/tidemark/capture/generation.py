@@ -205,8 +205,8 @@ def _open(ledger: Ledger, store: Store, lease: Lease, opening: GenerationFile) -
     """
     with ledger.transaction():
         lease.check(ledger, SLOT)
-        known = generations.current(ledger)
-        number = 1 + max([0 if known is None else known.number, *staged_generations(store, lease.pipeline)])
+        current = generations.current(ledger)
+        number = 1 + max([0 if current is None else current.number, *staged_generations(store, lease.pipeline)])
         opening = replace(opening, number=number)
         path = layout.generation_file(lease.pipeline, number)
         store.write_new(path, opening.to_json().encode())

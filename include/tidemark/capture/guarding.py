@@ -86,11 +86,11 @@ class GuardBook:
         oid, table = captured.relation_oid, captured.table
         rows = {column.attnum: (column.name, column.xmin) for column in captured.columns}
         stored = self.stored().get(oid)
-        known = self.bind(oid, table, rows, {} if stored is None else stored.guards)
-        require_fit(self.config, table, (), rows, known)
+        bound = self.bind(oid, table, rows, {} if stored is None else stored.guards)
+        require_fit(self.config, table, (), rows, bound)
         columns = [(column.attnum, column.name) for column in captured.columns]
         return dataclasses.replace(
-            captured, rule=_hiding(captured.rule, guards.in_names(captured.rule, columns, known))
+            captured, rule=_hiding(captured.rule, guards.in_names(captured.rule, columns, bound))
         )
 
 
@@ -167,8 +167,8 @@ class Guarding:
     def applied(self, table: CapturedTable) -> CapturedTable:
         """The table with its rule in the names that the catalogue has now."""
         columns = [(column.attnum, column.name) for column in table.columns]
-        known = self._known.get(table.relation_oid, {})
-        return dataclasses.replace(table, rule=_hiding(table.rule, guards.in_names(table.rule, columns, known)))
+        bound = self._known.get(table.relation_oid, {})
+        return dataclasses.replace(table, rule=_hiding(table.rule, guards.in_names(table.rule, columns, bound)))
 
     def place(self, relation: RelationMessage, rule: TableRule) -> TableRule:
         """The rule in the names of a RELATION message. Raises Withheld, or ShapeUnsettled."""
@@ -180,13 +180,13 @@ class Guarding:
         if after is None:
             raise Withheld("it was dropped since, and which of its columns were masked cannot be told any more")
         called, rows = after
-        known = self._book.bind(oid, called, rows, self._known.get(oid, {}))
+        bound = self._book.bind(oid, called, rows, self._known.get(oid, {}))
         names = tuple(column.name for column in relation.columns)
-        resolved = guards.resolve(rule, str(table), names, before, rows, known)
+        resolved = guards.resolve(rule, str(table), names, before, rows, bound)
         if resolved.found:
-            known = self._book.add(oid, called, resolved.found)
-        self._known[oid] = known
-        require_fit(self._book.config, table, names, rows, known)
+            bound = self._book.add(oid, called, resolved.found)
+        self._known[oid] = bound
+        require_fit(self._book.config, table, names, rows, bound)
         return _hiding(rule, resolved)
 
     def _around(self, oid: int, xid: int) -> tuple[Rows | None, tuple[TableName, Rows] | None]:

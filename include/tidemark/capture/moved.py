@@ -40,13 +40,13 @@ def moved(run: Run, ingested: Iterable[Ingested]) -> list[MovedTable]:
         (table for result in ingested for table in result.tables if table.moved and table.after is not None),
         key=lambda table: (table.table, table.generation),
     )
-    found = []
+    moved_tables = []
     now = run.now()
     with open_ledger(run.ledger, run.pipeline) as book:
         for (table, generation), group in groupby(risen, key=lambda table: (table.table, table.generation)):
             steps = sorted(group, key=_end)
             committed_at = batches.last_committed_at(book, generation, _end(steps[-1]))
-            found.append(
+            moved_tables.append(
                 MovedTable(
                     table=TableName.parse(table),
                     generation=generation,
@@ -56,7 +56,7 @@ def moved(run: Run, ingested: Iterable[Ingested]) -> list[MovedTable]:
                     lag_s=None if committed_at is None else (now - committed_at).total_seconds(),
                 )
             )
-    return found
+    return moved_tables
 
 
 def _end(table: IngestedTable) -> Lsn:

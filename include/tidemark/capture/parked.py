@@ -36,10 +36,10 @@ def announce_parked(run: Run, *, tell: Callable[[str], None]) -> list[str]:
                 if tables.notified(book, row.table):
                     messages.append(_message(config, row.table, row.error))
                     tell(messages[-1])
-        for found in table_errors.all_of(book):
+        for entry in table_errors.all_of(book):
             with book.transaction():
-                if table_errors.notified(book, found.table):
-                    messages.append(_of_preflight(config, found))
+                if table_errors.notified(book, entry.table):
+                    messages.append(_of_preflight(config, entry))
                     tell(messages[-1])
     return messages
 

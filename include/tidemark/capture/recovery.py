@@ -69,16 +69,16 @@ def register_again(ledger: Ledger, store: Store, lease: Lease, still_sends: Stil
         if generation is not None and number < generation.number:
             continue
         if generation is None or number > generation.number:
-            found = _complete(store, lease.pipeline, number, Lsn(0))
-            opened = _open_again(ledger, store, lease, number, found)
+            manifests = _complete(store, lease.pipeline, number, Lsn(0))
+            opened = _open_again(ledger, store, lease, number, manifests)
             if opened is None:
                 continue
             generation = opened
         else:
-            found = _complete(store, lease.pipeline, number, generation.staged_lsn)
+            manifests = _complete(store, lease.pipeline, number, generation.staged_lsn)
         # The slot is the newest generation's.
         sends = still_sends if number == numbers[-1] else _sends_nothing
-        added = _register_chain(ledger, store, lease, generation, found, sends)
+        added = _register_chain(ledger, store, lease, generation, manifests, sends)
         _learn_what_is_retired(ledger, store, lease, number, was_behind=bool(added))
         registered += added
     return registered
@@ -238,8 +238,8 @@ def _has_all_files(store: Store, manifest: BatchManifest) -> bool:
 
 def _unknown_plans(ledger: Ledger, store: Store, generation: int) -> list[MergePlan]:
     """The plans in the lake that the ledger has no row of; a ledger that was not restored knows all but the newest."""
-    known = plans.recorded(ledger)
-    names = [name for name in store.list(layout.plans_root(ledger.pipeline)) if name not in known]
+    recorded = plans.recorded(ledger)
+    names = [name for name in store.list(layout.plans_root(ledger.pipeline)) if name not in recorded]
 
     def plan_of(name: str) -> MergePlan | None:
         try:

@@ -100,19 +100,19 @@ class Schemas:
         shape, unfit = define(relation, rule, self._catalog, latest or (ahead[-1] if ahead else None))
         differences = [Difference(Verdict.PARK, reason) for reason in unfit]
         if latest is not None and latest.same_shape(shape):
-            found = replace(latest, relation_oid=shape.relation_oid)
+            schema = replace(latest, relation_oid=shape.relation_oid)
         else:
             ahead = self._ahead_of(relation.table, latest)
-            found = replace(shape, version=_number(shape, latest, ahead))
-            dropped = self._dropped(found)
-            differences += self._since_merged(found, _since(latest, ahead, found, dropped), dropped)
-            older = self._older.setdefault(found.table, [])
-            differences += added_again(older, found)
-            older.append(found)
-        if marks := marks_of(found.table, differences):
-            self._marks[found.table, found.version] = tuple(marks)
-        self._latest[found.table] = found
-        return found
+            schema = replace(shape, version=_number(shape, latest, ahead))
+            dropped = self._dropped(schema)
+            differences += self._since_merged(schema, _since(latest, ahead, schema, dropped), dropped)
+            older = self._older.setdefault(schema.table, [])
+            differences += added_again(older, schema)
+            older.append(schema)
+        if marks := marks_of(schema.table, differences):
+            self._marks[schema.table, schema.version] = tuple(marks)
+        self._latest[schema.table] = schema
+        return schema
 
     def _dropped(self, found: TableSchema) -> set[str]:
         """The names that the catalogue explains: columns that the version before had, and whose number is a dropped
@@ -128,10 +128,10 @@ class Schemas:
         if seen is None or seen.relation_oid != found.relation_oid:
             return set()
         self._catalog = self._look()
-        known = self._catalog.tables.get(found.relation_oid)
-        if known is None:
+        captured = self._catalog.tables.get(found.relation_oid)
+        if captured is None:
             return set()
-        live = {column.attnum for column in known.columns}
+        live = {column.attnum for column in captured.columns}
         names = [*seen.dropped, *((column.attnum, column.name) for column in seen.columns)]
         gone = Counter(name for attnum, name in names if attnum not in live)
         explained = Counter(
@@ -159,11 +159,11 @@ class Schemas:
     def _note_other_name(self, relation: RelationMessage) -> None:
         """Changes of a captured table under another name than it has now: they go to that name's table, or nowhere,
         and where it was renamed there and back, the catalogue shows nothing of it (R8)."""
-        known = self._catalog.tables.get(relation.relation_oid)
-        if known is None or known.table == relation.table:
+        captured = self._catalog.tables.get(relation.relation_oid)
+        if captured is None or captured.table == relation.table:
             return
-        reason = f"{known.table} was called {relation.table} for a while, and its changes stand under that name"
-        for table in (known.table, relation.table):
+        reason = f"{captured.table} was called {relation.table} for a while, and its changes stand under that name"
+        for table in (captured.table, relation.table):
             if self._rule_for(table) is not None:
                 self._renamed += marks_of(table, [Difference(Verdict.NEEDS_BACKFILL, reason)])
 
@@ -178,9 +178,9 @@ class Schemas:
 
     def _latest_of(self, table: TableName) -> TableSchema | None:
         if table not in self._latest:
-            known = self._versions(str(table))
-            self._latest[table] = known[-1] if known else None
-            self._older[table] = list(known)
+            versions = self._versions(str(table))
+            self._latest[table] = versions[-1] if versions else None
+            self._older[table] = list(versions)
         return self._latest[table]
 
     def _ahead_of(self, table: TableName, latest: TableSchema | None) -> list[TableSchema]:
@@ -191,9 +191,9 @@ class Schemas:
 
 def _number(shape: TableSchema, latest: TableSchema | None, ahead: list[TableSchema]) -> int:
     """The number of a shape that the stream brings anew: a reader's, where one saw it first, or else the next."""
-    known = next((version for version in ahead if version.same_shape(shape)), None)
-    if known is not None:
-        return known.version
+    read_version = next((version for version in ahead if version.same_shape(shape)), None)
+    if read_version is not None:
+        return read_version.version
     return 1 + max([0 if latest is None else latest.version, *(version.version for version in ahead)])
 
 
@@ -249,9 +249,9 @@ def _column(
     mask = rule.mask.get(sent.name)
     if sent.type_oid not in types and latest is not None:
         # The type is gone from the catalogue, and the stream is older: what was known of it still holds.
-        for known in latest.columns:
-            if (known.name, known.type_oid, known.typmod, known.mask) == (sent.name, sent.type_oid, sent.typmod, mask):
-                return known, []
+        for older in latest.columns:
+            if (older.name, older.type_oid, older.typmod, older.mask) == (sent.name, sent.type_oid, sent.typmod, mask):
+                return older, []
     refused = []
     override = rule.target.get(sent.name)
     try:
@@ -293,11 +293,11 @@ def _key(relation: RelationMessage, known: CapturedTable | None, latest: TableSc
 
 def marks_of(table: TableName, differences: Iterable[Difference]) -> list[TableMark]:
     """One mark at most per verdict; what is followed leaves none."""
-    found = list(differences)
+    collected = list(differences)
     marks = []
-    if reason := reasons(found, Verdict.PARK):
+    if reason := reasons(collected, Verdict.PARK):
         marks.append(park(table, SchemaNotFollowed(table=table, difference=reason)))
-    if reason := reasons(found, Verdict.NEEDS_BACKFILL):
+    if reason := reasons(collected, Verdict.NEEDS_BACKFILL):
         marks.append(
             TableMark(
                 table=str(table), state="needs_backfill", kind=SOURCE_CHANGED, move=Move.BACKFILL.value, message=reason

@@ -123,10 +123,10 @@ class Status:
         return last if self.now - last > longest else None
 
     def _of_tables(self) -> Iterator[Need]:
-        for found in () if self.ledger is None else self.ledger.table_errors:
-            kind = "not captured" if found.barred else "has an error"
-            group = ", ".join(sorted({error.check for error in found.errors}))
-            yield Need(kind, group, found.message, readable(found.table), found.since)
+        for entry in () if self.ledger is None else self.ledger.table_errors:
+            kind = "not captured" if entry.barred else "has an error"
+            group = ", ".join(sorted({error.check for error in entry.errors}))
+            yield Need(kind, group, entry.message, readable(entry.table), entry.since)
         for table in self.tables:
             row = table.row
             if not row.life.is_captured:
@@ -155,16 +155,16 @@ def read_status(
     be the error that looking it up came to."""
     unseen: dict[str, str] = {}
     slot, slot_needs = _asked(unseen, "source", partial(_slot, config, source)) or (None, ())
-    known = _asked(unseen, "ledger", partial(_ledger, config, ledger))
-    _asked(unseen, "lake", partial(_lake, config, known is not None))
-    return Status(config, known, slot, unseen, slot_needs, now())
+    ledger_status = _asked(unseen, "ledger", partial(_ledger, config, ledger))
+    _asked(unseen, "lake", partial(_lake, config, ledger_status is not None))
+    return Status(config, ledger_status, slot, unseen, slot_needs, now())
 
 
 def _asked(unseen: dict[str, str], what: str, look: Callable[[], Seen]) -> Seen | None:
     try:
         return look()
-    except TidemarkError as known:
-        unseen[what] = str(known)
+    except TidemarkError as error:
+        unseen[what] = str(error)
     except psycopg.Error as failed:
         unseen[what] = f"{type(failed).__name__}, SQLSTATE {failed.sqlstate}"
     except OSError as failed:

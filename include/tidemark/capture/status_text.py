@@ -120,7 +120,7 @@ def to_json(status: Status) -> dict[str, Any]:
 
 def _summary(status: Status) -> list[str]:
     counts = Counter(status.state_of(table) for table in status.tables)
-    never = [] if status.ledger is None else [found.table for found in status.ledger.table_errors]
+    never = [] if status.ledger is None else [entry.table for entry in status.ledger.table_errors]
     counts["not captured"] += len(set(never) - {table.table for table in status.tables})
     states = ", ".join(f"{number} {state}" for state, number in sorted(counts.items(), key=_ok_first) if number)
     tables = f"{counts.total()}: {states}" if states else "none yet"
@@ -230,12 +230,12 @@ def _backfill(backfill: OpenBackfill) -> list[str]:
 
 
 def _proven(table: TableStatus) -> str:
-    found = table.verified
-    if found is None:
+    proof = table.verified
+    if proof is None:
         return "-"
-    if found.through_at is None:
-        return f"{found.proven} of {counted(found.parts, 'part')}"
-    return f"{found.through_lsn} at {shown_time(found.through_at)}"
+    if proof.through_at is None:
+        return f"{proof.proven} of {counted(proof.parts, 'part')}"
+    return f"{proof.through_lsn} at {shown_time(proof.through_at)}"
 
 
 def _line(status: Status, table: TableStatus) -> tuple[str, ...]:

@@ -56,10 +56,10 @@ def changes_waiting(
         generation = generations.current(book)
         if generation is None:
             return Waiting(True, "no generation is open yet")
-        found = _in_ledger(book, config, generation, now())
+        reason = _in_ledger(book, config, generation, now())
         confirmable = positions.confirmable(book)
-    if found is not None:
-        return Waiting(True, found)
+    if reason is not None:
+        return Waiting(True, reason)
     if config.slot != generation.slot:
         # A look would make it busy for a moment, and it may be somebody else's.
         return Waiting(True, f'the pipeline file names the slot "{config.slot}", staged is "{generation.slot}"')
@@ -73,8 +73,8 @@ def changes_waiting(
             return Waiting(True, f"the drain has something to say: {wrong}")
         if confirmable > confirmed_lsn:
             return Waiting(True, f"applied up to {confirmable}, confirmed up to {confirmed_lsn}")
-        found = _at_source(connection, config, generation, server, slot)
-    return Waiting(False, f"nothing above {generation.staged_lsn}") if found is None else Waiting(True, found)
+        reason = _at_source(connection, config, generation, server, slot)
+    return Waiting(False, f"nothing above {generation.staged_lsn}") if reason is None else Waiting(True, reason)
 
 
 def _in_ledger(book: Ledger, config: PipelineConfig, generation: Generation, now: datetime) -> str | None:

@@ -244,13 +244,13 @@ def _keep_versions(ledger: Ledger, manifest: BatchManifest, streamed: set[tuple[
         """,
         ([table for table, _ in schemas], [version for _, version in schemas], manifest.pipeline),
     ).fetchall()
-    known = {(table, version): (definition, is_streamed) for table, version, definition, is_streamed in rows}
+    stored = {(table, version): (definition, is_streamed) for table, version, definition, is_streamed in rows}
     for (table, version), schema in schemas.items():
-        definition, is_streamed = known.get((table, version), (None, True))
+        definition, is_streamed = stored.get((table, version), (None, True))
         if definition is not None and not TableSchema.from_json(definition).same_shape(schema):
             clash = SchemaVersionClash if is_streamed else SchemaVersionTaken
             raise clash(version=version, table=schema.table, pipeline=manifest.pipeline)
-    new = {at: schema for at, schema in schemas.items() if at not in known}
+    new = {at: schema for at, schema in schemas.items() if at not in stored}
     ledger.execute(
         """
         INSERT INTO tidemark.schema_versions
@@ -267,7 +267,7 @@ def _keep_versions(ledger: Ledger, manifest: BatchManifest, streamed: set[tuple[
             [at in streamed for at in new],
         ),
     )
-    first_streamed = [at for at, (_, is_streamed) in known.items() if at in streamed and not is_streamed]
+    first_streamed = [at for at, (_, is_streamed) in stored.items() if at in streamed and not is_streamed]
     ledger.execute(
         """
         UPDATE tidemark.schema_versions v SET streamed = true, generation = %s, start_lsn = %s

@@ -55,10 +55,10 @@ def current(ledger: Ledger) -> Generation | None:
 
 def required(ledger: Ledger) -> Generation:
     """The open generation. Raises `GenerationMissing` before the pipeline's first run."""
-    found = current(ledger)
-    if found is None:
+    generation = current(ledger)
+    if generation is None:
         raise GenerationMissing(pipeline=ledger.pipeline)
-    return found
+    return generation
 
 
 def open_generation(ledger: Ledger, lease: Lease, opening: GenerationFile) -> Generation:

@@ -60,9 +60,9 @@ def change(
             (ledger.pipeline, system_identifier, relation_oid),
         ).fetchone()
         assert row is not None
-        known = _guards(row[0])
-        changed = how(known)
-        if changed != known:
+        before = _guards(row[0])
+        changed = how(before)
+        if changed != before:
             ledger.execute(
                 "UPDATE tidemark.guards SET guards = %s "
                 "WHERE pipeline = %s AND system_identifier = %s AND relation_oid = %s",

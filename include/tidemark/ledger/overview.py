@@ -142,7 +142,7 @@ def read(ledger: Ledger) -> PipelineStatus | None:
 
 def _tables(ledger: Ledger, generation: Generation) -> tuple[TableStatus, ...]:
     applied = positions.applied(ledger)
-    known = positions.all_of(ledger, generation.number)
+    table_positions = positions.all_of(ledger, generation.number)
     waiting = {
         table: rest
         for table, *rest in ledger.execute(
@@ -159,13 +159,13 @@ def _tables(ledger: Ledger, generation: Generation) -> tuple[TableStatus, ...]:
         )
     }
     proven = proofs.verified(ledger)
-    found = []
+    statuses = []
     for row in tables.all_of(ledger):
         if not row.life.is_listed:
             continue
-        position = known.get(row.table)
+        position = table_positions.get(row.table)
         batches, changes, size_bytes, since = waiting.get(row.table, [0, 0, 0, None])
-        found.append(
+        statuses.append(
             TableStatus(
                 row=row,
                 history_lsn=None if position is None else position.history_lsn,
@@ -179,7 +179,7 @@ def _tables(ledger: Ledger, generation: Generation) -> tuple[TableStatus, ...]:
                 verified=proven.get(row.table),
             )
         )
-    return tuple(found)
+    return tuple(statuses)
 
 
 def _leases(ledger: Ledger) -> tuple[HeldLease, ...]:
@@ -193,13 +193,13 @@ def _leases(ledger: Ledger) -> tuple[HeldLease, ...]:
 
 
 def _backfills(ledger: Ledger) -> tuple[OpenBackfill, ...]:
-    known = {b.backfill: b for b in backfills.all_open(ledger)}
-    found = []
+    by_id = {b.backfill: b for b in backfills.all_open(ledger)}
+    open_backfills = []
     for progress in chunks.progress(ledger):
-        backfill = known[progress.backfill]
+        backfill = by_id[progress.backfill]
         assert backfill.opened_at is not None
         assert backfill.active_at is not None
-        found.append(
+        open_backfills.append(
             OpenBackfill(
                 purpose=backfill.purpose,
                 progress=progress,
@@ -209,7 +209,7 @@ def _backfills(ledger: Ledger) -> tuple[OpenBackfill, ...]:
                 filled=tuple(chunks.filled(ledger, progress.backfill)),
             )
         )
-    return tuple(found)
+    return tuple(open_backfills)
 
 
 def _reader(ledger: Ledger, backfill: str) -> str | None:

@@ -72,8 +72,8 @@ def note(ledger: Ledger, lease: Lease, config: PipelineConfig) -> None:
             return
         refuse_superseded(ledger, digest, config.bounds.file_settle_s)
         if held is not None and held[1] != config.columns_digest:
-            for known in backfills.all_open(ledger):
-                backfills.close(ledger, known.backfill, _CLOSED)
+            for backfill in backfills.all_open(ledger):
+                backfills.close(ledger, backfill.backfill, _CLOSED)
         ledger.execute(
             "UPDATE tidemark.pipeline_files SET superseded_at = clock_timestamp() "
             "WHERE pipeline = %s AND superseded_at IS NULL",

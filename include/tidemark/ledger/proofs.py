@@ -177,18 +177,18 @@ def conclude(ledger: Ledger, verify: Backfill) -> bool:
     missing, where only rows of a filter were read, and where the table is marked: then it may differ. The caller has
     the table's row locked."""
     row = tables.one(ledger, verify.table)
-    known = outcome(ledger, verify)
+    result = outcome(ledger, verify)
     if (
         row is None
         or row.life.needs_backfill
         or not row.life.is_captured
-        or known.unknown
+        or result.unknown
         or verify.row_filter is not None
     ):
         return False
-    proven = not known.differences or verify.purpose == "repair"
+    proven = not result.differences or verify.purpose == "repair"
     said: tuple[Any, ...] = (
-        (verify.ended_at, verify.complete_lsn) if proven else (f"verify {verify.backfill}: {known}",)
+        (verify.ended_at, verify.complete_lsn) if proven else (f"verify {verify.backfill}: {result}",)
     )
     set_to = "proven_at = %s, proven_lsn = %s, differing = NULL" if proven else "differing = %s"
     condition, values = "true", []

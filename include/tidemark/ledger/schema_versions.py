@@ -29,10 +29,10 @@ def adopt(ledger: Ledger, schema: TableSchema) -> TableSchema:
             'SELECT 1 FROM tidemark.tables WHERE pipeline = %s AND "table" = %s FOR UPDATE',
             (ledger.pipeline, str(schema.table)),
         )
-        known = tables.versions(ledger, str(schema.table))
-        if known and known[-1].same_shape(schema):
-            return replace(known[-1], relation_oid=schema.relation_oid)
-        found = replace(schema, version=1 + (known[-1].version if known else 0))
+        versions = tables.versions(ledger, str(schema.table))
+        if versions and versions[-1].same_shape(schema):
+            return replace(versions[-1], relation_oid=schema.relation_oid)
+        adopted = replace(schema, version=1 + (versions[-1].version if versions else 0))
         generation = generations.required(ledger)
         ledger.execute(
             """
@@ -43,13 +43,13 @@ def adopt(ledger: Ledger, schema: TableSchema) -> TableSchema:
             (
                 ledger.pipeline,
                 str(schema.table),
-                found.version,
-                Jsonb(found.to_json()),
+                adopted.version,
+                Jsonb(adopted.to_json()),
                 generation.number,
                 generation.staged_lsn,
             ),
         )
-    return found
+    return adopted
 
 
 def streamed(ledger: Ledger, table: str) -> list[TableSchema]:
@@ -95,7 +95,7 @@ def _versions(ledger: Ledger, condition: str, table: str) -> list[TableSchema]:
 
 def merged(ledger: Ledger, table: str) -> TableSchema | None:
     """The newest version of which anything was applied: the shape that the target has. None before that."""
-    found = _versions(
+    versions = _versions(
         ledger,
         # The stream's numbers only rise, so the last applied batch that has changes has the newest.
         """version = (SELECT max((file ->> 'schema_version')::int)
@@ -111,4 +111,4 @@ def merged(ledger: Ledger, table: str) -> TableSchema | None:
                        CROSS JOIN LATERAL jsonb_array_elements(newest.files) AS file)""",
         table,
     )
-    return found[-1] if found else None
+    return versions[-1] if versions else None

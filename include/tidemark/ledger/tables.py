@@ -338,10 +338,10 @@ def versions_of(
         'AND (%s::text[] IS NULL OR "table" = ANY(%s)) AND (streamed OR NOT %s) ORDER BY "table", version',
         (ledger.pipeline, wanted, wanted, only_streamed),
     )
-    found: dict[str, list[TableSchema]] = {}
+    by_table: dict[str, list[TableSchema]] = {}
     for table, definition in rows:
-        found.setdefault(table, []).append(TableSchema.from_json(definition))
-    return found
+        by_table.setdefault(table, []).append(TableSchema.from_json(definition))
+    return by_table
 
 
 def versions(ledger: Ledger, table: str) -> list[TableSchema]:

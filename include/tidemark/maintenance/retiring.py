@@ -162,12 +162,12 @@ def _mark(
                 )
             retirement.learn(ledger, lease, said, partial(is_gone, store))
         if number == opened.number:
-            found = retirement.mark(ledger, lease, number, cutoff=cutoff, confirmed=seen.confirmed, xmin=seen.xmin)
+            retired = retirement.mark(ledger, lease, number, cutoff=cutoff, confirmed=seen.confirmed, xmin=seen.xmin)
         else:
-            found = retirement.mark(ledger, lease, number, cutoff=cutoff)
-        if said is None or (said != found.file and said.up_to <= found.file.up_to):
-            store.write_atomic(layout.retired_file(ledger.pipeline, number), found.file.to_json().encode())
-        marked.append(found)
+            retired = retirement.mark(ledger, lease, number, cutoff=cutoff)
+        if said is None or (said != retired.file and said.up_to <= retired.file.up_to):
+            store.write_atomic(layout.retired_file(ledger.pipeline, number), retired.file.to_json().encode())
+        marked.append(retired)
     return marked
 
 
@@ -217,10 +217,10 @@ def _remove_chunks(ledger: Ledger, store: Store, cutoff: datetime, report: Retir
         reach("maintain.after_chunks")
         retirement.backfill_removed(ledger, backfill)
         report.backfills += 1
-    known = retirement.needed_backfills(ledger)
+    needed = retirement.needed_backfills(ledger)
     for name in store.list(layout.chunks_root(ledger.pipeline)):
         # A ledger that was restored or lost does not know all backfills.
-        if name not in known and _is_older(name, cutoff):
+        if name not in needed and _is_older(name, cutoff):
             store.delete(layout.backfill_folder(ledger.pipeline, name))
             report.backfills += 1
 
@@ -246,9 +246,9 @@ def _remove_plan(ledger: Ledger, store: Store, plan: str) -> None:
 def _unknown_plans(ledger: Ledger, store: Store, cutoff: datetime) -> Iterator[str]:
     """Folders of plans that the ledger has no row of: their task died before it wrote one, or the row went, and with
     it all batches."""
-    known = plans.recorded(ledger)
+    recorded = plans.recorded(ledger)
     for name in store.list(layout.plans_root(ledger.pipeline)):
-        if name in known or not _is_older(name, cutoff):
+        if name in recorded or not _is_older(name, cutoff):
             continue
         try:
             plan = MergePlan.from_json(store.read(layout.plan_file(ledger.pipeline, name)).decode())

@@ -81,19 +81,19 @@ def read_types(conn: psycopg.Connection[Any]) -> dict[int, PgType]:
 def captured_tables(conn: psycopg.Connection[Any], config: PipelineConfig) -> list[CapturedTable]:
     """The existing tables and partition roots that the pipeline file names, in name order, published or not."""
     named = matching(conn, config, others=False).tables
-    oids = [found.relation.oid for found in named]
+    oids = [source_table.relation.oid for source_table in named]
     columns = _columns(conn, oids)
     published = _published(conn, config.publication, oids)
     captured = []
-    for found in named:
-        relation = found.relation
+    for source_table in named:
+        relation = source_table.relation
         publication = published.get(relation.oid)
         captured.append(
             CapturedTable(
-                table=found.table,
+                table=source_table.table,
                 relation_oid=relation.oid,
                 kind=relation.kind,
-                rule=found.rule,
+                rule=source_table.rule,
                 identity=relation.identity,
                 key=() if relation.identity == "nothing" else relation.key,
                 columns=tuple(columns.get(relation.oid, ())),

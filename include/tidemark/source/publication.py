@@ -214,7 +214,7 @@ def _details(
             leaves[root].append(leaf)
     relations: dict[int, Relation] = {}
     facts: dict[int, Any] = {}
-    wanted = [*candidates, *(leaf for found in leaves.values() for leaf in found)]
+    wanted = [*candidates, *(leaf for group in leaves.values() for leaf in group)]
     identities = sql.SQL(_IDENTITY).format(may_become=may_become(connection, "c.relowner"))
     for row in connection.execute(identities, (wanted,)):
         oid, schema, name, kind, identity, index_key, primary_key, deferrable = row[:8]

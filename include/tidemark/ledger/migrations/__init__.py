@@ -19,8 +19,8 @@ _LOCK = 0x7469_6465
 
 
 def _scripts() -> list[tuple[int, str]]:
-    found = [f for f in files(__package__).iterdir() if f.name.endswith(".sql")]
-    return sorted((int(f.name.partition("_")[0]), f.read_text(encoding="utf-8")) for f in found)
+    scripts = [f for f in files(__package__).iterdir() if f.name.endswith(".sql")]
+    return sorted((int(f.name.partition("_")[0]), f.read_text(encoding="utf-8")) for f in scripts)
 
 
 def migrate(conninfo: str) -> int:
@@ -45,9 +45,9 @@ def migrate(conninfo: str) -> int:
 def require(connection: psycopg.Connection[Any]) -> None:
     """Raise `LedgerNotReady` unless the schema is at the version of this code."""
     expected = _scripts()[-1][0]
-    found = _version(connection)
-    if found != expected:
-        raise LedgerNotReady(found="no version" if found is None else found, expected=expected)
+    version = _version(connection)
+    if version != expected:
+        raise LedgerNotReady(found="no version" if version is None else version, expected=expected)
 
 
 def _version(connection: psycopg.Connection[Any]) -> int | None:
