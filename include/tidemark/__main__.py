@@ -39,8 +39,8 @@ def main(arguments: Sequence[str] | None = None, *, look_up: LookUp = look_up) -
     except UnexpectedError as unforeseen:
         print("".join(traceback.format_tb(unforeseen.__traceback__)), unforeseen, sep="", file=sys.stderr)
         return 1
-    except TidemarkError as known:
-        print(known, file=sys.stderr)
+    except TidemarkError as error:
+        print(error, file=sys.stderr)
         return 1
 
 

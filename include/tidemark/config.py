@@ -219,7 +219,7 @@ class PipelineConfig:
     def conflicts(self, table: TableName) -> list[str]:
         """Where two entries that match the table say different things of one column, one sentence each."""
         said: dict[tuple[str, str], tuple[str, TableRule]] = {}
-        found = []
+        sentences = []
         for rule in self.entries(table):
             words = [("use", column, "leave out") for column in rule.leave_out]
             words += [("use", column, f"mask with {mask}") for column, mask in rule.mask.items()]
@@ -228,11 +228,11 @@ class PipelineConfig:
             for about, column, word in words:
                 earlier, by = said.setdefault((about, column), (word, rule))
                 if earlier != word and by is not rule:
-                    found.append(
+                    sentences.append(
                         f"column {column!r} of {table}: line {by.line} says {earlier}, the entry in line {rule.line} "
                         f"says {word}"
                     )
-        return found
+        return sentences
 
     @property
     def digest(self) -> str:

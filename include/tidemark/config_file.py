@@ -154,12 +154,12 @@ def read_all(folder: Path | str) -> tuple[list[PipelineConfig], list[Problem]]:
     configs: list[PipelineConfig] = []
     problems: list[Problem] = []
     for path in files(folder):
-        config, found = read(path)
-        if config is not None and not found:
-            found = [Problem(config.path, 0, sentence) for sentence in _clashes(config, configs)]
-            if not found:
+        config, file_problems = read(path)
+        if config is not None and not file_problems:
+            file_problems = [Problem(config.path, 0, sentence) for sentence in _clashes(config, configs)]
+            if not file_problems:
                 configs.append(config)
-        problems += found
+        problems += file_problems
     return configs, problems
 
 
@@ -192,20 +192,20 @@ def _invalid(problems: Sequence[Problem]) -> PipelineFileInvalid:
 
 
 def _clashes(config: PipelineConfig, others: Iterable[PipelineConfig]) -> list[str]:
-    found = []
+    sentences = []
     for other in others:
         if config.pipeline == other.pipeline:
-            found.append(f"{other.path} is also named {config.pipeline!r}; give one of them another name")
+            sentences.append(f"{other.path} is also named {config.pipeline!r}; give one of them another name")
         if config.source_connection != other.source_connection:
             continue
         if config.slot == other.slot:
-            found.append(f"{other.path} also reads slot {config.slot!r}; each pipeline needs a slot of its own")
+            sentences.append(f"{other.path} also reads slot {config.slot!r}; each pipeline needs a slot of its own")
         if config.publication == other.publication and (config.manage_publication or other.manage_publication):
-            found.append(
+            sentences.append(
                 f"{other.path} also uses publication {config.publication!r}; a managed publication belongs to one "
                 "pipeline, since each would remove the other's tables from it"
             )
-    return found
+    return sentences
 
 
 @dataclass(slots=True)
@@ -323,12 +323,12 @@ class _Reader:
         return TableRule(pattern, leave_out, cast(dict[str, Literal["null", "sha256"]], mask), target, line, clear)
 
     def maintenance(self, node: Node | None) -> Maintenance:
-        found, given = self.section(node, "maintenance"), dict[str, int]()
+        nodes, given = self.section(node, "maintenance"), dict[str, int]()
         for name in ("staging_days", "versions_days"):
-            number = self.integer(found[name], f"maintenance.{name}", least=1) if name in found else None
+            number = self.integer(nodes[name], f"maintenance.{name}", least=1) if name in nodes else None
             if number is not None:
                 given[name] = number
-        return Maintenance(schedule=self.schedule(found, "maintenance.schedule", "@daily"), **given)
+        return Maintenance(schedule=self.schedule(nodes, "maintenance.schedule", "@daily"), **given)
 
     def bounds(self, node: Node | None) -> Bounds:
         given = {}
@@ -390,36 +390,36 @@ class _Reader:
     def section(self, node: Node | None, name: str) -> dict[str, Node]:
         """A mapping with known keys only. `name` is its key in OPTIONS; required options
         that are missing are problems."""
-        known, prefix = OPTIONS[name], f"{name}." if name else ""
+        options, prefix = OPTIONS[name], f"{name}." if name else ""
         if node is None:
-            found: dict[str, Node] = {}
+            nodes: dict[str, Node] = {}
         elif not isinstance(node, MappingNode):
-            self.problem(node, f"{name or 'the file'} must be a mapping with the keys {', '.join(known)}")
+            self.problem(node, f"{name or 'the file'} must be a mapping with the keys {', '.join(options)}")
             return {}
         else:
-            found = self.known_keys(node, name)
+            nodes = self.known_keys(node, name)
         if node is not None:
-            for key in known:
-                if prefix + key in REQUIRED and key not in found:
-                    self.problem(node, f"{prefix}{key} is missing: {known[key]}")
-        return found
+            for key in options:
+                if prefix + key in REQUIRED and key not in nodes:
+                    self.problem(node, f"{prefix}{key} is missing: {options[key]}")
+        return nodes
 
     def section_or(self, node: Node | None, name: str, key: str) -> dict[str, Node]:
         """A section that may also be written as the value of one of its keys alone."""
         return {key: node} if isinstance(node, ScalarNode) else self.section(node, name)
 
     def known_keys(self, node: MappingNode, name: str) -> dict[str, Node]:
-        known, found = OPTIONS[name], dict[str, Node]()
+        options, nodes = OPTIONS[name], dict[str, Node]()
         there = [str(key.value) for key, _ in node.value]
         for key, value in node.value:
             text = str(key.value)
-            if text not in known:
+            if text not in options:
                 self.problem(key, f"unknown key {text!r}{f' in {name}' if name else ''}{_hint(text, name, there)}")
-            elif text in found:
+            elif text in nodes:
                 self.problem(key, f"{text!r} stands twice in the same section")
             else:
-                found[text] = value
-        return found
+                nodes[text] = value
+        return nodes
 
     def text(self, node: Node | None, what: str, form: str = "a text") -> str | None:
         if node is None:
@@ -480,12 +480,12 @@ class _Reader:
                 node, f"{what} must be a mapping from column to {' or '.join(allowed) or 'type'}, not {_kind(node)}"
             )
             return {}
-        found: dict[str, str] = {}
+        by_column: dict[str, str] = {}
         for key, value in node.value:
             column = str(key.value)
             # An unquoted null means the mask of that name.
             text = "null" if _is_null(value) and "null" in allowed else self.text(value, f"{what} of column {column!r}")
-            if column in found:
+            if column in by_column:
                 self.problem(key, f"column {column!r} stands twice in {what}")
             if text is not None and allowed and text not in allowed:
                 self.problem(
@@ -494,8 +494,8 @@ class _Reader:
                     f"{' or '.join(allowed)}{_did_you_mean(text, allowed)}",
                 )
             elif text is not None:
-                found[column] = text
-        return found
+                by_column[column] = text
+        return by_column
 
 
 def _is_null(node: Node) -> bool:

@@ -175,5 +175,5 @@ def _airflow_uri(connection_id: str) -> str | None:
     start = done.stdout.find("[{")
     if start < 0:
         return None
-    found = json.loads(done.stdout[start:])
-    return str(found[0]["get_uri"]) if found else None
+    answer = json.loads(done.stdout[start:])
+    return str(answer[0]["get_uri"]) if answer else None

@@ -53,15 +53,15 @@ class LakeAccess:
         if parts.scheme != "s3a":
             return {}
         bucket = f"spark.hadoop.fs.s3a.bucket.{parts.netloc}"
-        found = {}
+        settings = {}
         if endpoint := self.settings.get("endpoint"):
-            found[f"{bucket}.endpoint"] = endpoint
-            found[f"{bucket}.connection.ssl.enabled"] = str(endpoint.startswith("https")).lower()
+            settings[f"{bucket}.endpoint"] = endpoint
+            settings[f"{bucket}.connection.ssl.enabled"] = str(endpoint.startswith("https")).lower()
             if self.settings.get("virtual_hosted_style_request") != "true":
-                found[f"{bucket}.path.style.access"] = "true"
+                settings[f"{bucket}.path.style.access"] = "true"
         if region := self.settings.get("region"):
-            found[f"{bucket}.endpoint.region"] = region
-        return found
+            settings[f"{bucket}.endpoint.region"] = region
+        return settings
 
 
 def read(

@@ -63,7 +63,7 @@ def _values(field: str, low: int, high: int, number: int) -> set[int] | None:
     names = {3: dict(zip(_MONTHS, range(1, 13), strict=True)), 4: dict(zip(_WEEKDAYS, range(7), strict=True))}.get(
         number, {}
     )
-    found: set[int] = set()
+    values: set[int] = set()
     for item in field.split(","):
         text = re.sub("[a-z]+", lambda match: str(names.get(match[0], match[0])), item)
         match = _ITEM.fullmatch(text)
@@ -74,5 +74,5 @@ def _values(field: str, low: int, high: int, number: int) -> set[int] | None:
         end = high if star or (step and not last) else int(last or first)
         if not low <= start <= end <= high or step == "0":
             return None
-        found.update(range(start, end + 1, int(step or 1)))
-    return found
+        values.update(range(start, end + 1, int(step or 1)))
+    return values

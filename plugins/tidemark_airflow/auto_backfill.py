@@ -41,10 +41,10 @@ def start_wanted(run: Run, *, context: Context) -> str | None:
     """
     from tidemark.backfill.wanted import wanted
 
-    found = wanted(run, quiet_s=QUIET_S)
-    if not found:
+    needs = wanted(run, quiet_s=QUIET_S)
+    if not needs:
         return None
-    dag_id, tables = backfill_dag_id(run.config), _tables(found)
+    dag_id, tables = backfill_dag_id(run.config), _tables(needs)
     if context["dag_run"].triggering_user_name == DAGS_TEST_USER:
         return f"Run `airflow dags test {dag_id}` next: {tables}"
     if context["ti"].get_dr_count(dag_id, states=UNFINISHED):

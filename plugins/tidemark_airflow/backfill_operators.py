@@ -114,6 +114,6 @@ class ReportBackfillOperator(BaseOperator):
     def execute(self, context: Context) -> str:
         from tidemark.backfill.reporting import report
 
-        found = report(run_of(self.config, context))
-        self.log.info("%s", found)
-        return str(found)
+        summary = report(run_of(self.config, context))
+        self.log.info("%s", summary)
+        return str(summary)

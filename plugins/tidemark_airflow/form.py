@@ -110,10 +110,10 @@ def request(config: PipelineConfig, given: Mapping[str, Any], typed: Iterable[st
     """
     from tidemark.backfill.planning import BackfillRequest
 
-    known = tuple(form(config))
-    unknown = unknown_fields(known, typed)
+    fields = tuple(form(config))
+    unknown = unknown_fields(fields, typed)
     if unknown:
-        raise BackfillFormInvalid(pipeline=config.pipeline, problems="; ".join(unknown), fields=", ".join(known))
+        raise BackfillFormInvalid(pipeline=config.pipeline, problems="; ".join(unknown), fields=", ".join(fields))
     return BackfillRequest(
         tables=table_names(given),
         row_filter=(given["row_filter"] or "").strip() or None,

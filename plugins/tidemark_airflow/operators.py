@@ -246,7 +246,7 @@ def judge(config: PipelineConfig, plan: str, ingested: Sequence[Ingested], failu
         if isinstance(failure, SparkApplicationTooLong):
             raise failure
         raise SparkApplicationFailed(plan=plan, detail="it left no result") from failure
-    tables = [table for found in ingested if plan in found.plans for table in found.tables]
+    tables = [table for result in ingested if plan in result.plans for table in result.tables]
     errors = {table.table: table.error for table in tables if table.error is not None}
     for error in errors.values():
         if is_of_no_table(error):

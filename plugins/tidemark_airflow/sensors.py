@@ -34,20 +34,20 @@ class ChangesWaitingSensor(BaseSensorOperator):
     def execute(self, context: Context) -> str:
         from tidemark.capture.waiting import changes_waiting
 
-        found = changes_waiting(
+        look = changes_waiting(
             self.config,
             source=conninfo(self.config.source_connection),
             ledger=conninfo(self.config.ledger_connection),
         )
         wait_s = self.config.bounds.wait_s
-        if not found.waiting and wait_s:
+        if not look.waiting and wait_s:
             self.log.info("Nothing waits yet; looking again for %s in the triggerer", duration(wait_s))
             self.defer(
                 trigger=ChangesTrigger(path=self.config.path, wait_s=wait_s),
                 method_name="execute_complete",
                 timeout=timedelta(seconds=wait_s + TRIGGERER_GRACE_S),
             )
-        return self._outcome(found.waiting, found.reason)
+        return self._outcome(look.waiting, look.reason)
 
     @guarded
     def execute_complete(self, context: Context, event: Any = None) -> str:

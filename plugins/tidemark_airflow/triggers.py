@@ -42,5 +42,5 @@ class ChangesTrigger(BaseTrigger):
         config = await asyncio.to_thread(guarded(load), self.path)
         source = await conninfo_in_triggerer(config.source_connection)
         ledger = await conninfo_in_triggerer(config.ledger_connection)
-        found = await asyncio.to_thread(guarded(changes_waiting), config, source=source, ledger=ledger)
-        return {"waiting": found.waiting, "reason": found.reason}
+        look = await asyncio.to_thread(guarded(changes_waiting), config, source=source, ledger=ledger)
+        return {"waiting": look.waiting, "reason": look.reason}

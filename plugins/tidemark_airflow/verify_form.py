@@ -67,13 +67,13 @@ def request(config: PipelineConfig, given: Mapping[str, Any], typed: Iterable[st
     not a field, and for a share that is none."""
     from tidemark.backfill.verifying import VerifyRequest
 
-    known = tuple(form(config))
-    problems = backfill_form.unknown_fields(known, typed)
+    fields = tuple(form(config))
+    problems = backfill_form.unknown_fields(fields, typed)
     share = Fraction(given["share"].strip())
     if not 0 < share <= 1:
         problems.append("`share` is above 0, and 1 at most")
     if problems:
-        raise VerifyFormInvalid(pipeline=config.pipeline, problems="; ".join(problems), fields=", ".join(known))
+        raise VerifyFormInvalid(pipeline=config.pipeline, problems="; ".join(problems), fields=", ".join(fields))
     return VerifyRequest(
         tables=backfill_form.table_names(given),
         row_filter=(given["row_filter"] or "").strip() or None,

@@ -46,6 +46,6 @@ class ReportVerifyOperator(BaseOperator):
     def execute(self, context: Context) -> str:
         from tidemark.backfill.proving import report
 
-        found = report(run_of(self.config, context))
-        self.log.info("%s", found)
-        return str(found)
+        summary = report(run_of(self.config, context))
+        self.log.info("%s", summary)
+        return str(summary)

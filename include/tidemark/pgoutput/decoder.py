@@ -387,9 +387,9 @@ class _Block:
         ends = np.cumsum(lengths)
         starts = ends - lengths + skip
         kinds = data[starts]
-        known = _KNOWN[kinds]
-        if not known.all():
-            kind = int(kinds[np.argmin(known)])
+        is_known = _KNOWN[kinds]
+        if not is_known.all():
+            kind = int(kinds[np.argmin(is_known)])
             raise MalformedMessage(detail=f"a message of unknown kind 0x{kind:02X}")
         return cls(data, starts, ends, kinds)
 
@@ -612,8 +612,8 @@ def _fill_from_old(relation: _Relation, tuples: _Tuples, is_delete: Mask) -> Non
     for i, (new, old) in enumerate(zip(tuples.new, tuples.old, strict=True)):
         in_key = i in relation.key
         # In a 'K' tuple NULL means "not sent"; under FULL it is the value.
-        known = (old.kind == TEXT) & (full | in_key) | (old.kind == NULL) & full
-        from_old = np.flatnonzero((new.kind[tuples.old_rows] == UNCHANGED) & known | (deletes & in_key))
+        is_sent = (old.kind == TEXT) & (full | in_key) | (old.kind == NULL) & full
+        from_old = np.flatnonzero((new.kind[tuples.old_rows] == UNCHANGED) & is_sent | (deletes & in_key))
         if len(from_old):
             new.fill(tuples.old_rows[from_old], old, from_old)
 

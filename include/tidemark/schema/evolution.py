@@ -147,17 +147,17 @@ def _columns(old: Fingerprint, new: Fingerprint) -> list[Difference]:
         elif attnum not in after:
             differences.append(Difference(Verdict.NEEDS_BACKFILL, f'column "{column.name}" was left out'))
     for attnum, column in after.items():
-        known = before.get(attnum)
-        if known is None and attnum > old.last_attnum and column.name in dropped.values():
+        old_column = before.get(attnum)
+        if old_column is None and attnum > old.last_attnum and column.name in dropped.values():
             reason = f'column "{column.name}" was dropped and added again: older rows still have what the old one held'
             differences.append(Difference(Verdict.NEEDS_BACKFILL, reason))
-        elif known is None:
+        elif old_column is None:
             differences.append(_added(column, old.last_attnum))
-        elif known.name != column.name:
+        elif old_column.name != column.name:
             differences.append(
-                Difference(Verdict.NEEDS_BACKFILL, f'column "{known.name}" was renamed to "{column.name}"')
+                Difference(Verdict.NEEDS_BACKFILL, f'column "{old_column.name}" was renamed to "{column.name}"')
             )
-        elif _reads_otherwise(known, column):
+        elif _reads_otherwise(old_column, column):
             reason = f'the type of column "{column.name}" was altered, and older rows read as something else'
             differences.append(Difference(Verdict.NEEDS_BACKFILL, reason))
     return differences

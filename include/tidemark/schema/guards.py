@@ -126,22 +126,24 @@ def resolve(rule: Rule, table: str, names: Iterable[str], before: Rows | None, a
         # As many names that are not certain as columns that were there all the time: then these are they.
         candidates = older if sum(name not in certain for name in names) <= len(older) else unclear
     hows: dict[str, How | None] = {}
-    found: dict[int, Guard] = {}
+    guards_by_attnum: dict[int, Guard] = {}
     for name in names:
         how, attnum = said(rule, name), certain.get(name)
         if how is not None:
             hows[name] = how
             if attnum is not None:
-                found.setdefault(attnum, Guard(how, table, name))
+                guards_by_attnum.setdefault(attnum, Guard(how, table, name))
             else:
                 # It has another name by now, or none: it may be any of these.
-                found.update({other: Guard("null", table, name) for other in candidates if other not in found})
+                guards_by_attnum.update(
+                    {other: Guard("null", table, name) for other in candidates if other not in guards_by_attnum}
+                )
         elif attnum is not None:
             hows[name] = None if attnum not in known else known[attnum].how
         elif not settled:
             guard = known.get(attnums.get(name, 0))
             hows[name] = "leave_out" if guard is not None and guard.how == "leave_out" else "null"
-    return _hidden(hows, {attnum: guard for attnum, guard in found.items() if attnum not in known})
+    return _hidden(hows, {attnum: guard for attnum, guard in guards_by_attnum.items() if attnum not in known})
 
 
 def _hidden(hows: Mapping[str, How | None], found: dict[int, Guard]) -> Hidden:

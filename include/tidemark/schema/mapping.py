@@ -73,10 +73,10 @@ def target_type(type_oid: int, typmod: int, types: Mapping[int, PgType], overrid
 
 def _undomained(type_oid: int, typmod: int, types: Mapping[int, PgType]) -> tuple[int, int]:
     """A domain's base type and the modifier that holds for it, through any number of domains."""
-    known = types.get(type_oid)
-    while known is not None and known.kind == "d":
-        type_oid, typmod = known.base_oid, known.base_typmod
-        known = types.get(type_oid)
+    pg_type = types.get(type_oid)
+    while pg_type is not None and pg_type.kind == "d":
+        type_oid, typmod = pg_type.base_oid, pg_type.base_typmod
+        pg_type = types.get(type_oid)
     return type_oid, typmod
 
 
@@ -95,10 +95,10 @@ def _target(type_oid: int, typmod: int, types: Mapping[int, PgType]) -> str:
 
 def _row(type_oid: int, types: Mapping[int, PgType]) -> PostgresType | None:
     """What Tidemark knows of the type; only a base type can be an extension's."""
-    known = types.get(type_oid)
-    if type_oid in BY_OID or known is None or known.kind != "b":
+    pg_type = types.get(type_oid)
+    if type_oid in BY_OID or pg_type is None or pg_type.kind != "b":
         return BY_OID.get(type_oid)
-    return OF_EXTENSIONS.get(known.name)
+    return OF_EXTENSIONS.get(pg_type.name)
 
 
 def _becomes_element(type_oid: int, types: Mapping[int, PgType]) -> bool:
@@ -125,11 +125,11 @@ def _numeric_target(typmod: int) -> str:
 
 def type_name(type_oid: int, typmod: int, types: Mapping[int, PgType]) -> str:
     """PostgreSQL's name with modifiers, as format_type gives it: "numeric(10,2)", "character varying(20)[]"."""
-    known, row = types.get(type_oid), _row(type_oid, types)
-    if known is not None and known.element_oid and row is None:
-        return f"{type_name(known.element_oid, typmod, types)}[]"
+    pg_type, row = types.get(type_oid), _row(type_oid, types)
+    if pg_type is not None and pg_type.element_oid and row is None:
+        return f"{type_name(pg_type.element_oid, typmod, types)}[]"
     if row is None or row.oid is None:
-        name = f"type {type_oid}" if known is None else _qualified(known)
+        name = f"type {type_oid}" if pg_type is None else _qualified(pg_type)
     elif row.name == "bpchar" and typmod < 0:
         name = "bpchar"
     else:

@@ -44,10 +44,10 @@ def abandoned(
     own = {(start, attempt) for start, _, attempt in batches}
     garbage = []
     for folder in folders:
-        found = read_name(folder)
-        if found is None or (found.start, found.attempt) in own or not has_ended(found.attempt):
+        name = read_name(folder)
+        if name is None or (name.start, name.attempt) in own or not has_ended(name.attempt):
             continue
-        covered = any(start <= found.start < end for start, end, _ in batches)
-        if covered or found.start >= confirmed:
+        covered = any(start <= name.start < end for start, end, _ in batches)
+        if covered or name.start >= confirmed:
             garbage.append(folder)
     return garbage

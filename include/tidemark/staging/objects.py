@@ -117,7 +117,7 @@ class Objects:
             # The offset itself is left out.
             pages = obstore.list(self._store, path, offset=f"{below}{name[:-1]}")
             return sorted(
-                {str(found["path"]).removeprefix(below).partition("/")[0] for page in pages for found in page}
+                {str(entry["path"]).removeprefix(below).partition("/")[0] for page in pages for entry in page}
             )
 
     def list(self, target: str, at_or_above: str) -> list[str]:
@@ -125,14 +125,14 @@ class Objects:
             return self._list_from(self._path(target), at_or_above)
         with _refusals(target):
             listed = obstore.list_with_delimiter(self._store, self._path(target))
-        names = [*listed["common_prefixes"], *(str(found["path"]) for found in listed["objects"])]
+        names = [*listed["common_prefixes"], *(str(entry["path"]) for entry in listed["objects"])]
         return [name.rstrip("/").rsplit("/", 1)[-1] for name in names]
 
     def delete(self, target: str) -> None:
         """Of a folder the manifest first: until it is gone the folder is whole, and without it, it is nothing."""
         path = self._path(target)
         with _refusals(target):
-            below = [str(found["path"]) for page in obstore.list(self._store, path) for found in page]
+            below = [str(entry["path"]) for page in obstore.list(self._store, path) for entry in page]
             manifest = [name for name in below if name.endswith("/manifest.json")]
             for names in (manifest or [path], [name for name in below if name not in manifest]):
                 try:

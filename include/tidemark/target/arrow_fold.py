@@ -201,13 +201,13 @@ class _Lives:
         self.known[key] = {name: handed.get(name, row) for name in self.tracked}
 
     def go_on(self, key: Key, row: int, mask: Sequence[str]) -> None:
-        known = self.known.setdefault(key, {})
-        known.update((name, row) for name in self.tracked if name not in mask)
+        places = self.known.setdefault(key, {})
+        places.update((name, row) for name in self.tracked if name not in mask)
 
     def place(self, key: Key, name: str) -> Place:
-        known = self.known.get(key, {})
-        if name in known:
-            return known[name]
+        places = self.known.get(key, {})
+        if name in places:
+            return places[name]
         if not self.from_target:
             return None
         return ~self.fold.base.setdefault(key, len(self.fold.base))

@@ -152,8 +152,8 @@ class Changes:
         """The columns that occur in the mask: at most all of the table's, and mostly one or two."""
         if not self.unchanged:
             return []
-        found = staged.select(F.explode("_unchanged").alias("name")).distinct().collect()
-        return sorted(row["name"] for row in found)
+        rows = staged.select(F.explode("_unchanged").alias("name")).distinct().collect()
+        return sorted(row["name"] for row in rows)
 
     # --- history --------------------------------------------------------------------------------------------------
 

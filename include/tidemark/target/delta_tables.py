@@ -158,8 +158,8 @@ class PinnedTable:
                 if transaction.appId() == application:
                     return Lsn(int(transaction.version()))
             return None
-        found = self.snapshot.transactions().get(application)
-        return Lsn(int(found.get())) if found.isDefined() else None
+        newest = self.snapshot.transactions().get(application)
+        return Lsn(int(newest.get())) if newest.isDefined() else None
 
     @property
     def is_mapped(self) -> bool:
@@ -197,8 +197,8 @@ def rows_in_files_of(spark: SparkSession, table: PinnedTable, keys: DataFrame, k
     """
     there = rows(spark, table)
     quoted = [spark_identifier(k) for k in key]
-    found = there.select(*quoted, there.metadataColumn("_metadata")["file_name"].alias("__tidemark_file"))
-    listed = found.join(keys.select(*quoted), on=list(key), how="left_semi").select("__tidemark_file").distinct()
+    with_files = there.select(*quoted, there.metadataColumn("_metadata")["file_name"].alias("__tidemark_file"))
+    listed = with_files.join(keys.select(*quoted), on=list(key), how="left_semi").select("__tidemark_file").distinct()
     names = _array_list(spark)
     for row in listed.collect():
         names.add(row["__tidemark_file"])
@@ -220,8 +220,8 @@ def count_holes(spark: SparkSession, path: str, key: Sequence[str], most: int) -
     if not columns:
         return Holes({}, ())
     texts = [text for k in key if (text := _as_postgres_reads_it(lacking.schema[k])) is not None]
-    found = lacking.select(*texts).limit(most).collect() if len(texts) == len(key) else []
-    return Holes({row["name"]: row["count"] for row in columns}, tuple(tuple(row) for row in found))
+    keys = lacking.select(*texts).limit(most).collect() if len(texts) == len(key) else []
+    return Holes({row["name"]: row["count"] for row in columns}, tuple(tuple(row) for row in keys))
 
 
 def text_of(field: StructField) -> Column:
@@ -266,7 +266,7 @@ def _refuse_what_is_not_ours(spark: SparkSession, table: PinnedTable) -> None:
     """
     folder = java_class(spark, "org.apache.hadoop.fs.Path")(table.path)
     files = folder.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
-    there = sorted(str(found.getPath().getName()) for found in files.listStatus(folder)) if files.exists(folder) else []
+    there = sorted(str(file.getPath().getName()) for file in files.listStatus(folder)) if files.exists(folder) else []
     others = [name for name in there if not name.startswith(("_", "."))]
     if others and not pin(spark, table.path).exists:  # it has a version by now: of a rival, whom the commit meets
         raise LocationTaken(path=table.path, found=others[0])
@@ -441,12 +441,12 @@ def data_files(spark: SparkSession, table: PinnedTable) -> list[DataFile] | None
     texts = json.loads(
         java_class(spark, "org.apache.spark.sql.delta.util.JsonUtils").mapper().writeValueAsString(added)
     )
-    found = []
+    described = []
     for n, text in enumerate(texts):
         statistics = json.loads(text.get("stats") or "{}")
         if "numRecords" not in statistics or not _RELATIVE_PATH.fullmatch(text["path"]):
             return None
-        found.append(
+        described.append(
             DataFile(
                 unquote(text["path"]),
                 statistics["numRecords"],
@@ -456,7 +456,7 @@ def data_files(spark: SparkSession, table: PinnedTable) -> list[DataFile] | None
                 added.apply(n),
             )
         )
-    return found
+    return described
 
 
 def masked_rows(spark: SparkSession, table: PinnedTable, file: DataFile) -> set[int]:

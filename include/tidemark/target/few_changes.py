@@ -244,9 +244,9 @@ class _Target:
         texts = [n for n in names if pa.types.is_string(self.types[n]) or pa.types.is_binary(self.types[n])]
         parts = []
         with self._open(file) as source:
-            known = pq.ParquetFile(source)
-            texts = [name for name in texts if name in known.schema_arrow.names]
-            parquet = pq.ParquetFile(source, metadata=known.metadata, read_dictionary=texts)
+            footer = pq.ParquetFile(source)
+            texts = [name for name in texts if name in footer.schema_arrow.names]
+            parquet = pq.ParquetFile(source, metadata=footer.metadata, read_dictionary=texts)
             ends = 0
             for group in range(parquet.num_row_groups):
                 begins, ends = ends, ends + parquet.metadata.row_group(group).num_rows

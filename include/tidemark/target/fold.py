@@ -211,9 +211,9 @@ def _with_texts_of(filled: dict[str, Column]) -> Column:
     """`_text` with the texts of the values that were filled in."""
     names = F.array(*[F.lit(name) for name in filled])
     texts = F.map_from_arrays(names, F.array(*[F.when(_is_unchanged(n), f["text"]) for n, f in filled.items()]))
-    found = F.map_filter(texts, lambda _, text: text.isNotNull())
-    with_found = F.map_concat(F.coalesce("_text", F.create_map().cast("map<string,string>")), found)
-    return F.when(F.size(found) > 0, with_found).otherwise(F.col("_text"))
+    filled_texts = F.map_filter(texts, lambda _, text: text.isNotNull())
+    all_texts = F.map_concat(F.coalesce("_text", F.create_map().cast("map<string,string>")), filled_texts)
+    return F.when(F.size(filled_texts) > 0, all_texts).otherwise(F.col("_text"))
 
 
 def _absent(changes: DataFrame, name: str) -> Column:
@@ -233,7 +233,7 @@ def _know(key: Sequence[str], unchanged: Sequence[str]) -> Transform:
             .orderBy(*((SEEN, *ORDER) if has_chunks else ORDER))
             .rowsBetween(Window.unboundedPreceding, Window.currentRow)
         )
-        known = []
+        latest = []
         for name in unchanged:
             present = ~_is_unchanged(name)
             says = F.when(
@@ -244,10 +244,10 @@ def _know(key: Sequence[str], unchanged: Sequence[str]) -> Transform:
                     F.when(brings_text, F.try_element_at("_text", F.lit(name))).alias("text"),
                 ),
             )
-            known.append(F.last(says, ignorenulls=True).over(life).alias(_known(name)))
+            latest.append(F.last(says, ignorenulls=True).over(life).alias(_known(name)))
         older = (F.col(ORIGIN) == OLDER) if has_chunks else F.lit(False)
         born = F.when(is_insert, F.struct(*ORDER_COLUMNS, F.col(MOVED).alias("moved"), older.alias("older")))
-        return changes.select("*", *known, F.last(born, ignorenulls=True).over(life).alias(_BORN))
+        return changes.select("*", *latest, F.last(born, ignorenulls=True).over(life).alias(_BORN))
 
     return transform
 

@@ -290,17 +290,17 @@ class TableMerge:
 
     def _keep_differences(self, changes: Comparison) -> None:
         """The keys that differ into their own table, once: it has a position too."""
-        found = changes.differences()
+        differing = changes.differences()
         path = f"{self.plan.lake}/{layout.differences_table(self.plan.pipeline, self.schema.table)}"
         application = application_id(self.plan, self.planned.table, "differences")
-        if found is None:
+        if differing is None:
             return
         table = delta_tables.pin(self.session, path)
         if not table.exists:
             delta_tables.create(self.session, table, comparison.shape(), TABLE_PROPERTIES)
             table = delta_tables.pin(self.session, path)
         if _is_below(table.position(application), changes.end):
-            delta_tables.append(self.session, table, found, application, changes.end)
+            delta_tables.append(self.session, table, differing, application, changes.end)
 
     def _changes(
         self, batches: list[PlannedBatch], history: PinnedTable, current: PinnedTable | None, *, few_rows: bool
@@ -372,11 +372,11 @@ class TableMerge:
             listed = delta_tables.with_statistics(wanted, [*statistics, *self.schema.key])
             delta_tables.create(self.session, table, wanted, {**TABLE_PROPERTIES, **listed})
             return self._with_marks(delta_tables.pin(self.session, table.path))
-        found = {f.name: f.dataType for f in table.schema().fields}
-        missing = [f for f in wanted.fields if f.name not in found]
+        types = {f.name: f.dataType for f in table.schema().fields}
+        missing = [f for f in wanted.fields if f.name not in types]
         followed = {ROW_HOLES, *(c.name for c in self.schema.columns if c.name not in self.schema.key)}
         differing = [f.name for f in missing if f.name not in followed]
-        differing += [f.name for f in wanted.fields if f.name in found and found[f.name] != f.dataType]
+        differing += [f.name for f in wanted.fields if f.name in types and types[f.name] != f.dataType]
         if differing:
             raise TargetDiffers(step=step, table=self.planned.table, columns=", ".join(differing))
         if missing:

@@ -128,22 +128,22 @@ def _fields(columns: Sequence[Column]) -> str:
 
 def _values(schema: TableSchema, newest: TableSchema) -> list[SparkColumn]:
     """The newest version's columns, of a frame that has those of `schema`."""
-    known = {c.name for c in schema.columns}
+    names = {c.name for c in schema.columns}
     return [
-        F.col(spark_identifier(c.name)) if c.name in known else F.lit(None).cast(c.target).alias(c.name)
+        F.col(spark_identifier(c.name)) if c.name in names else F.lit(None).cast(c.target).alias(c.name)
         for c in newest.columns
     ]
 
 
 def _aligned(frame: DataFrame, schema: TableSchema, newest: TableSchema) -> DataFrame:
-    known = {c.name for c in schema.columns}
+    names = {c.name for c in schema.columns}
     values = _values(schema, newest)
     before = []
     if newest.key:
         before = [F.col("_old_key").alias(BEFORE)]
     elif newest.is_multiset:
         old = [
-            (F.col(f"_old.{spark_identifier(c.name)}") if c.name in known else F.lit(None).cast(c.target)).alias(c.name)
+            (F.col(f"_old.{spark_identifier(c.name)}") if c.name in names else F.lit(None).cast(c.target)).alias(c.name)
             for c in newest.columns
         ]
         before = [F.when(F.col("_old").isNotNull(), F.struct(*old)).alias(BEFORE)]

@@ -76,7 +76,7 @@ def keep_up(spark: SparkSession, plan: UpkeepPlan) -> UpkeepResult:
         return [done for kind in kinds if (done := _guarded(session, plan, table, kind)) is not None]
 
     with ThreadPoolExecutor(max_workers=max(1, plan.threads), thread_name_prefix="upkeep") as pool:
-        return UpkeepResult(plan.plan, tuple(done for found in pool.map(one, plan.tables) for done in found))
+        return UpkeepResult(plan.plan, tuple(done for of_table in pool.map(one, plan.tables) for done in of_table))
 
 
 def _guarded(session: SparkSession, plan: UpkeepPlan, table: str, kind: Kind) -> Upkept | None:
