@@ -78,10 +78,10 @@ def read(
                     own.execute(setting)
                 own.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(wanted.name))
                 sessions.import_snapshot(own, row[0])
-                part = ChunkRows(own, rows.schema, rows.salt, writer)
+                own_rows = ChunkRows(own, rows.schema, rows.salt, writer)
                 while (stretch := _next(queue)) is not None:
-                    part.copy(keyset.stretch_query(wanted, stretch.table, stretch.first, stretch.end))
-                return part
+                    own_rows.copy(keyset.stretch_query(wanted, stretch.table, stretch.first, stretch.end))
+                return own_rows
         except BaseException:
             _empty(queue)  # the others need not go on
             writer.abandon()
@@ -89,20 +89,20 @@ def read(
 
     files: list[StagedFile] = []
     with ThreadPoolExecutor(readers, thread_name_prefix="chunk") as pool:
-        parts: list[Future[ChunkRows]] = []
+        futures: list[Future[ChunkRows]] = []
         try:
             for number in range(1, readers + 1):
-                parts.append(pool.submit(work, number))
-            for part in wait(parts, return_when=FIRST_EXCEPTION).done:
-                part.result()
-            for part in parts:
-                read = part.result()
+                futures.append(pool.submit(work, number))
+            for future in wait(futures, return_when=FIRST_EXCEPTION).done:
+                future.result()
+            for future in futures:
+                read = future.result()
                 files += read.writer.finish()
                 rows.count += read.count
                 rows.add_converted(read.converted)
         except BaseException:
             _empty(queue)
-            _end(parts, at_work)
+            _end(futures, at_work)
             raise
     rows.finish(ended=True, others=files)
 
@@ -127,9 +127,9 @@ def _end(parts: list[Future[ChunkRows]], at_work: list[psycopg.Connection[Any]])
             with suppress(psycopg.Error):
                 conn.cancel_safe()
         wait(parts, timeout=CANCEL_AGAIN_S)
-    for part in parts:
-        if part.exception() is None:
-            part.result().writer.abandon()
+    for future in parts:
+        if future.exception() is None:
+            future.result().writer.abandon()
 
 
 def _stretches(conn: psycopg.Connection[Any], wanted: TableToRead, pages: int) -> Iterator[Stretch]:

@@ -365,8 +365,8 @@ class _Planner:
         if backfill.row_filter != wish.row_filter:
             return "its row filter is another one"
         if backfill.mode == "keys":
-            parts = chunks.ranges_of(self._ledger, backfill.backfill)
-            if {key for part in parts for key in part.keys or ()} != set(self._keys(wish)):
+            ranges = chunks.ranges_of(self._ledger, backfill.backfill)
+            if {key for key_range in ranges for key in key_range.keys or ()} != set(self._keys(wish)):
                 return "it reads other keys"
         return None
 

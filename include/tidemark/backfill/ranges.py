@@ -105,20 +105,20 @@ class _RangeReader:
 
     def next_range(self) -> bool:
         """Read the next free range to its end, or as far as it goes; False if no range is free."""
-        for part in chunks.free_ranges(self._ledger, self._run.run_id, self._run.holder):
-            if part.backfill in self.failed:
+        for key_range in chunks.free_ranges(self._ledger, self._run.run_id, self._run.holder):
+            if key_range.backfill in self.failed:
                 continue
             with ExitStack() as stack:
                 try:
                     lease = stack.enter_context(
-                        leases.hold(self._run.ledger, self._config.pipeline, part.lease, self._run.holder)
+                        leases.hold(self._run.ledger, self._config.pipeline, key_range.lease, self._run.holder)
                     )
                 except LeaseTaken:
                     continue
                 # It may have gone on, or ended, between the look and the lease.
-                backfill = backfills.one(self._ledger, part.backfill)
-                ranges = chunks.ranges_of(self._ledger, part.backfill)
-                now = next((r for r in ranges if r.range == part.range), None)
+                backfill = backfills.one(self._ledger, key_range.backfill)
+                ranges = chunks.ranges_of(self._ledger, key_range.backfill)
+                now = next((r for r in ranges if r.range == key_range.range), None)
                 if backfill is None or now is None or now.done or backfill.state != "open":
                     continue
                 if self._imported is not None and backfill.mode != "exported_snapshot":

@@ -146,18 +146,18 @@ def _closed(ledger: Ledger, backfill: Backfill) -> str:
 def filled_ranges(ledger: Ledger, backfill: str) -> str:
     """Half a sentence on the parts of the key's order that are read and claimed; the ledger's tables `ranges` and
     `chunks` have their bounds."""
-    parts = chunks.ranges_of(ledger, backfill)
+    ranges = chunks.ranges_of(ledger, backfill)
     read = chunks.of_backfill(ledger, backfill)
     whole, begun = [], []
-    for part in parts:
-        own = [c for c in read if c.range == part.range]
+    for key_range in ranges:
+        own = [c for c in read if c.range == key_range.range]
         claimed = sum(c.claimed_lsn is not None for c in own)
-        if part.done and claimed == len(own):
-            whole.append(str(part.range))
+        if key_range.done and claimed == len(own):
+            whole.append(str(key_range.range))
         elif claimed:
-            begun.append(f"{part.range} up to chunk {part.range}-{claimed}")
+            begun.append(f"{key_range.range} up to chunk {key_range.range}-{claimed}")
     said = [f"range {', '.join(whole)} as a whole"] * bool(whole) + [f"range {one}" for one in begun]
-    return f"filled of {counted(len(parts), 'range')}: {', '.join(said) or 'none'}"
+    return f"filled of {counted(len(ranges), 'range')}: {', '.join(said) or 'none'}"
 
 
 def _table(ledger: Ledger, backfill: Backfill) -> TableReport:

@@ -222,7 +222,7 @@ def _require_evidence(ledger: Ledger, backfill: Backfill) -> None:
 
 def add_ranges(ledger: Ledger, backfill: str, ranges: Iterable[Range]) -> None:
     """Give the backfill more to read. The caller has its row locked, or has just made it."""
-    for part in ranges:
+    for key_range in ranges:
         ledger.execute(
             """
             INSERT INTO tidemark.ranges (pipeline, backfill, range, lower, upper, keys)
@@ -232,9 +232,9 @@ def add_ranges(ledger: Ledger, backfill: str, ranges: Iterable[Range]) -> None:
             {
                 "pipeline": ledger.pipeline,
                 "backfill": backfill,
-                "lower": None if part.lower is None else list(part.lower),
-                "upper": None if part.upper is None else list(part.upper),
-                "keys": None if part.keys is None else Jsonb([list(key) for key in part.keys]),
+                "lower": None if key_range.lower is None else list(key_range.lower),
+                "upper": None if key_range.upper is None else list(key_range.upper),
+                "keys": None if key_range.keys is None else Jsonb([list(key) for key in key_range.keys]),
             },
         )
 

@@ -151,7 +151,7 @@ def _is_registered(ledger: Ledger, manifest: BatchManifest) -> bool:
 def _extend_chain(ledger: Ledger, manifest: BatchManifest) -> None:
     """The compare-and-set of R4: the open generation's staged LSN must be the batch's start, and becomes its end."""
     heartbeat_at = None if manifest.heartbeat_lsn is None else manifest.created_at
-    moved = ledger.execute(
+    extended = ledger.execute(
         """
         UPDATE tidemark.generations
            SET staged_lsn = %(end)s, heartbeat_lsn = coalesce(%(heartbeat)s, heartbeat_lsn),
@@ -171,7 +171,7 @@ def _extend_chain(ledger: Ledger, manifest: BatchManifest) -> None:
             "committed_at": manifest.last_committed_at,
         },
     ).rowcount
-    if moved != 1:
+    if extended != 1:
         staged_lsn = staged(ledger)
         raise StagedMoved(pipeline=manifest.pipeline, start_lsn=manifest.start_lsn, staged_lsn=staged_lsn)
 

@@ -402,8 +402,8 @@ def reject(ledger: Ledger, identity: ChunkId, reason: str) -> None:
     if row is None:
         return
     lower, upper, keys = row
-    part = Range(_key(lower), _key(upper)) if keys is None else Range(keys=tuple(tuple(key) for key in keys))
-    backfills.add_ranges(ledger, backfill, [part])
+    key_range = Range(_key(lower), _key(upper)) if keys is None else Range(keys=tuple(tuple(key) for key in keys))
+    backfills.add_ranges(ledger, backfill, [key_range])
 
 
 def reject_lost(ledger: Ledger, timeline: int, left_lsn: Lsn) -> int:
