@@ -534,6 +534,6 @@ def _hint(key: str, section: str, there: Sequence[str]) -> str:
     return f"; known are {', '.join(OPTIONS[section])}"
 
 
-def _did_you_mean(text: str, known: Sequence[str], there: Sequence[str] = ()) -> str:
-    meant = closest(text.lower(), known, taken=there)
+def _did_you_mean(text: str, choices: Sequence[str], there: Sequence[str] = ()) -> str:
+    meant = closest(text.lower(), choices, taken=there)
     return f"; did you mean {meant!r}?" if meant else ""

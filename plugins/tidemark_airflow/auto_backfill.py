@@ -65,5 +65,5 @@ def start_wanted(run: Run, *, context: Context) -> str | None:
     )
 
 
-def _tables(found: Sequence[Wanted]) -> str:
-    return "; ".join(f"{one.table} ({one.reason})" for one in found)
+def _tables(needs: Sequence[Wanted]) -> str:
+    return "; ".join(f"{one.table} ({one.reason})" for one in needs)

@@ -63,18 +63,18 @@ def _find(connection_id: str) -> TidemarkConnection:
         raise _missing(connection_id) from None
 
 
-def _read(found: Connection) -> TidemarkConnection:
+def _read(connection: Connection) -> TidemarkConnection:
     from tidemark.connections import Connection as TidemarkConnection
 
     return TidemarkConnection(
-        id=found.conn_id,
-        conn_type=found.conn_type or "",
-        host=found.host,
-        login=found.login,
-        password=found.password,
-        port=found.port,
-        schema=found.schema,
-        extra=found.extra_dejson,
+        id=connection.conn_id,
+        conn_type=connection.conn_type or "",
+        host=connection.host,
+        login=connection.login,
+        password=connection.password,
+        port=connection.port,
+        schema=connection.schema,
+        extra=connection.extra_dejson,
     )
 
 

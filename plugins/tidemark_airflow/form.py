@@ -147,6 +147,6 @@ def _label(rule: TableRule) -> str:
     return rule.pattern if rule.exact else f"{rule.pattern} (all that are captured)"
 
 
-def _did_you_mean(key: str, known: Iterable[str], typed: Iterable[str]) -> str:
-    meant = closest(key, known, taken=typed)
+def _did_you_mean(key: str, fields: Iterable[str], typed: Iterable[str]) -> str:
+    meant = closest(key, fields, taken=typed)
     return f" (did you mean {meant!r}?)" if meant else ""

@@ -79,7 +79,7 @@ class ChunkReader:
         self._schemas: dict[TableName, tuple[CapturedTable, TableSchema]] = {}
 
     def read(
-        self, backfill: Backfill, part: Range, attempt: str, *, low_lsn: Lsn, limit: int
+        self, backfill: Backfill, key_range: Range, attempt: str, *, low_lsn: Lsn, limit: int
     ) -> tuple[ReadChunk, bool]:
         """Up to `limit` rows behind the range's cursor, in files that are durable; of chosen keys and of a table
         without key, all of them. And whether the range has no more rows. `low_lsn` is the chunk's low watermark.
@@ -87,10 +87,10 @@ class ChunkReader:
         Raises TableLost, SnapshotUnfit, or what the table must be parked for: KeyValueUnfit, SchemaNotFollowed.
         """
         table = TableName.parse(backfill.table)
-        folder = layout.chunk_folder(self._config.pipeline, backfill.backfill, table, part.chunk, attempt)
+        folder = layout.chunk_folder(self._config.pipeline, backfill.backfill, table, key_range.chunk, attempt)
         began = time.monotonic()
         with self._refusals(table):
-            rows, snapshot, fingerprint = self._in_one_transaction(backfill, part, table, folder, limit)
+            rows, snapshot, fingerprint = self._in_one_transaction(backfill, key_range, table, folder, limit)
         if rows.files:
             self._store.sync_folders(folder)
         seconds = time.monotonic() - began
@@ -98,13 +98,13 @@ class ChunkReader:
         chunk = ReadChunk(
             pipeline=self._config.pipeline,
             backfill=backfill.backfill,
-            chunk=part.chunk,
+            chunk=key_range.chunk,
             attempt=attempt,
             table=backfill.table,
             generation=backfill.generation,
-            range=part.range,
-            lower=part.lower if part.cursor is None else part.cursor,
-            upper=part.upper if rows.ended else rows.last_key,
+            range=key_range.range,
+            lower=key_range.lower if key_range.cursor is None else key_range.cursor,
+            upper=key_range.upper if rows.ended else rows.last_key,
             snapshot=snapshot,
             timeline=seen.timeline,
             consistent_point=None if self._imported is None else self._imported.consistent_point,
@@ -120,7 +120,7 @@ class ChunkReader:
         return chunk, rows.ended
 
     def _in_one_transaction(
-        self, backfill: Backfill, part: Range, table: TableName, folder: str, limit: int
+        self, backfill: Backfill, key_range: Range, table: TableName, folder: str, limit: int
     ) -> tuple[ChunkRows, str, Fingerprint]:
         """What was written, the snapshot and the fingerprint it was read under."""
         conn, imported = self._conn, self._imported
@@ -145,11 +145,11 @@ class ChunkReader:
             rows = ChunkRows(conn, schema, self._run.salt, ChunkWriter(self._store, folder, schema))
             try:
                 with self._filtered(backfill, table):
-                    if part.keys is not None:
-                        rows.copy(keyset.keys_query(wanted, part.keys))
+                    if key_range.keys is not None:
+                        rows.copy(keyset.keys_query(wanted, key_range.keys))
                         rows.finish(ended=True)
                     elif wanted.key:
-                        rows.finish(ended=self._walk(rows, wanted, part, limit))
+                        rows.finish(ended=self._walk(rows, wanted, key_range, limit))
                     else:
                         keyless.read(
                             conn,
@@ -214,13 +214,13 @@ class ChunkReader:
         versions = tables.versions(self._ledger, str(table))
         return versions[-1] if versions else None
 
-    def _walk(self, rows: ChunkRows, wanted: TableToRead, part: Range, limit: int) -> bool:
+    def _walk(self, rows: ChunkRows, wanted: TableToRead, key_range: Range, limit: int) -> bool:
         """Read up to `limit` rows of the key's index; True if the range has no more."""
         for setting in sessions.INDEX_ALONE:
             self._conn.execute(setting)
-        position = part.lower if part.cursor is None else part.cursor
+        position = key_range.lower if key_range.cursor is None else key_range.cursor
         for equal in keyset.parts_behind(wanted, position):
-            rows.copy(keyset.chunk_query(wanted, position, part.upper, equal=equal, limit=limit - rows.count))
+            rows.copy(keyset.chunk_query(wanted, position, key_range.upper, equal=equal, limit=limit - rows.count))
             if rows.count >= limit:
                 return False
         return True

@@ -119,15 +119,15 @@ def _empty(queue: SimpleQueue[Stretch]) -> None:
         pass
 
 
-def _end(parts: list[Future[ChunkRows]], at_work: list[psycopg.Connection[Any]]) -> None:
+def _end(futures: list[Future[ChunkRows]], at_work: list[psycopg.Connection[Any]]) -> None:
     """Cancel what the sessions do until each has ended: one that was between two statements begins the next. The files
     of those that had read to their end are let go too."""
-    while wait(parts, timeout=0).not_done:
+    while wait(futures, timeout=0).not_done:
         for conn in list(at_work):
             with suppress(psycopg.Error):
                 conn.cancel_safe()
-        wait(parts, timeout=CANCEL_AGAIN_S)
-    for future in parts:
+        wait(futures, timeout=CANCEL_AGAIN_S)
+    for future in futures:
         if future.exception() is None:
             future.result().writer.abandon()
 

@@ -83,8 +83,8 @@ def outcome_of(run: Run) -> VerifyReport:
             return VerifyReport(run.run_id, tuple(_table(book, b) for b in ours))
 
 
-def _raise_for(config: PipelineConfig, found: VerifyReport) -> None:
-    differing = [t for t in found.tables if t.unproven is None and t.outcome.differences]
+def _raise_for(config: PipelineConfig, outcome: VerifyReport) -> None:
+    differing = [t for t in outcome.tables if t.unproven is None and t.outcome.differences]
     if differing:
         names = "; ".join(f"{t.table}: {t.outcome}" for t in differing)
         where = layout.differences_table(config.pipeline, TableName.parse(differing[0].table))
@@ -92,7 +92,7 @@ def _raise_for(config: PipelineConfig, found: VerifyReport) -> None:
         if all(t.repaired for t in differing):
             raise DifferencesRepaired(**facts)
         raise DifferencesFound(**facts)
-    unproven = [t for t in found.tables if t.unproven is not None]
+    unproven = [t for t in outcome.tables if t.unproven is not None]
     if unproven:
         reasons = "; ".join(f"{t.table} ({t.unproven})" for t in unproven)
         raise NothingProven(pipeline=config.pipeline, tables=reasons)

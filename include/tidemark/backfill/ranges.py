@@ -127,7 +127,7 @@ class _RangeReader:
                 return True
         return False
 
-    def _range(self, backfill: Backfill, part: Range, lease: Lease) -> None:
+    def _range(self, backfill: Backfill, key_range: Range, lease: Lease) -> None:
         with sessions.connect(self._run.source, self._config) as conn, postgres_session.outages():
             server = read_server(conn)  # refuses a standby, before anything is written
             if server.timeline != backfill.timeline:
@@ -145,7 +145,7 @@ class _RangeReader:
                 sub_readers=self._config.bounds.readers,
             )
             try:
-                self._walk(conn, reader, backfill, part, lease)
+                self._walk(conn, reader, backfill, key_range, lease)
             except SnapshotUnfit as unfit:
                 log.warning("%s: the backfill of %s goes on in chunk mode", unfit, backfill.table)
                 self._without_snapshot.add(backfill.backfill)
@@ -163,10 +163,10 @@ class _RangeReader:
         conn: psycopg.Connection[Any],
         reader: ChunkReader,
         backfill: Backfill,
-        part: Range,
+        key_range: Range,
         lease: Lease,
     ) -> None:
-        while not part.done:
+        while not key_range.done:
             limit = self._sizes.get(backfill.backfill, backfill.chunk_rows)
             mark = Watermark(
                 "low",
@@ -174,16 +174,18 @@ class _RangeReader:
                 backfill.generation,
                 backfill.backfill,
                 backfill.table,
-                part.chunk,
+                key_range.chunk,
                 lease.attempt,
             )
             low_lsn = wal_messages.emit(conn, mark)
             reach("read.after_low")
-            chunk, ended = reader.read(backfill, part, lease.attempt, low_lsn=low_lsn, limit=limit)
+            chunk, ended = reader.read(backfill, key_range, lease.attempt, low_lsn=low_lsn, limit=limit)
             reach("read.after_files")
             reach("read.before_chunk")
-            if not self._record(lease, chunk, part.cursor, done=ended):
-                log.info("Chunk %s of %s was read by another, or is not wanted any more", part.chunk, backfill.table)
+            if not self._record(lease, chunk, key_range.cursor, done=ended):
+                log.info(
+                    "Chunk %s of %s was read by another, or is not wanted any more", key_range.chunk, backfill.table
+                )
                 self._store.delete(chunk.folder)
                 return
             reach("read.after_chunk")
@@ -191,7 +193,9 @@ class _RangeReader:
             reach("read.after_high")
             self.result += ReadResult(1, chunk.rows, int(ended))
             self._note(backfill, chunk, limit)
-            part = replace(part, cursor=chunk.upper or part.cursor, next_chunk=part.next_chunk + 1, done=ended)
+            key_range = replace(
+                key_range, cursor=chunk.upper or key_range.cursor, next_chunk=key_range.next_chunk + 1, done=ended
+            )
 
     def _record(self, lease: Lease, chunk: ReadChunk, cursor_before: Key | None, *, done: bool) -> bool:
         """False if the chunk is not wanted any more. Raises PipelineFileDiffers if it was read by another file

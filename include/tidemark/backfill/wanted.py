@@ -57,11 +57,18 @@ def _of(ledger: Ledger, row: TableRow) -> Wanted | None:
     return Wanted(row.table, "chunks", (), reason)
 
 
-def _to_go_on(ledger: Ledger, known: Backfill) -> Wanted | None:
-    if chunks.all_read(ledger, known.backfill) or chunks.being_read(ledger, known.backfill):
+def _to_go_on(ledger: Ledger, backfill: Backfill) -> Wanted | None:
+    if chunks.all_read(ledger, backfill.backfill) or chunks.being_read(ledger, backfill.backfill):
         return None
-    keys = tuple(key for part in chunks.ranges_of(ledger, known.backfill) if not part.done for key in part.keys or ())
-    return Wanted(known.table, known.mode, keys, f"its backfill {known.backfill} is not finished, and nobody reads it")
+    keys = tuple(
+        key
+        for key_range in chunks.ranges_of(ledger, backfill.backfill)
+        if not key_range.done
+        for key in key_range.keys or ()
+    )
+    return Wanted(
+        backfill.table, backfill.mode, keys, f"its backfill {backfill.backfill} is not finished, and nobody reads it"
+    )
 
 
 def _has_been_read(ledger: Ledger, row: TableRow) -> bool:

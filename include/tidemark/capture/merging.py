@@ -116,17 +116,17 @@ def leased_plan(run: Run, *, wait_s: float = 0.0) -> Iterator[MergePlan | None]:
 def _to_plan(ledger: Ledger, config: PipelineConfig) -> dict[str, list[TouchedTable]]:
     """Per table that may be merged its unapplied batches in order, all of one generation."""
     due = tables.due(ledger, config.bounds.unpark_retry_s)
-    open_parts = batches.unapplied(ledger, names=due)
+    unapplied = batches.unapplied(ledger, names=due)
     oldest: dict[str, int] = {}
-    for part in open_parts:
-        oldest[part.table] = min(part.generation, oldest.get(part.table, part.generation))
+    for touched in unapplied:
+        oldest[touched.table] = min(touched.generation, oldest.get(touched.table, touched.generation))
     if not oldest:
         return {}
     generation = min(oldest.values())
-    mine = [part for part in open_parts if part.generation == generation]
+    mine = [touched for touched in unapplied if touched.generation == generation]
     return {
-        table: sorted(parts, key=lambda part: part.end_lsn)
-        for table, parts in groupby(sorted(mine, key=lambda part: part.table), key=lambda part: part.table)
+        table: sorted(parts, key=lambda touched: touched.end_lsn)
+        for table, parts in groupby(sorted(mine, key=lambda touched: touched.table), key=lambda touched: touched.table)
     }
 
 
@@ -178,32 +178,32 @@ def _planned_table(
         table=table,
         after=after,
         schemas=schemas,
-        batches=tuple(_planned_batch(part) for part in parts),
-        evidence=tuple(_planned_batch(part) for part in evidence),
+        batches=tuple(_planned_batch(touched) for touched in parts),
+        evidence=tuple(_planned_batch(touched) for touched in evidence),
         had_holes=had_holes,
         # A ledger that was lost may know no version of a table of which only chunks without rows are left.
         dropped=dropped_before(shapes.versions, schemas[-1]) if schemas else (),
     )
 
 
-def _planned_batch(part: TouchedTable) -> PlannedBatch:
+def _planned_batch(touched: TouchedTable) -> PlannedBatch:
     return PlannedBatch(
-        start_lsn=part.start_lsn,
-        end_lsn=part.end_lsn,
-        files=tuple(PlannedFile(f.path, f.rows, f.bytes, f.sha256, f.schema_version) for f in part.files),
-        unchanged=part.unchanged,
-        moved=part.moved,
-        truncates=part.counts.get("truncate", 0),
-        claims=part.claims,
-        sweeps=part.sweeps,
+        start_lsn=touched.start_lsn,
+        end_lsn=touched.end_lsn,
+        files=tuple(PlannedFile(f.path, f.rows, f.bytes, f.sha256, f.schema_version) for f in touched.files),
+        unchanged=touched.unchanged,
+        moved=touched.moved,
+        truncates=touched.counts.get("truncate", 0),
+        claims=touched.claims,
+        sweeps=touched.sweeps,
     )
 
 
 def _evidence(ledger: Ledger, parts: Sequence[TouchedTable]) -> list[TouchedTable]:
     """What lies below the plan and matters to its chunks: the changes that one of them, or a sweep, may not have seen,
     and the other chunks of a backfill that is swept. A batch brings only what it is there for."""
-    claims = [claim for part in parts for claim in part.claims]
-    sweeps = [sweep for part in parts for sweep in part.sweeps]
+    claims = [claim for touched in parts for claim in touched.claims]
+    sweeps = [sweep for touched in parts for sweep in touched.sweeps]
     if not claims and not sweeps:
         return []
     xmins = [Snapshot.parse(claim.snapshot).xmin for claim in claims if claim.consistent_point is None]
@@ -222,19 +222,19 @@ def _evidence(ledger: Ledger, parts: Sequence[TouchedTable]) -> list[TouchedTabl
     )
     return [
         replace(
-            part,
-            files=part.files if _may_be_unseen(part, xmin, point) else (),
-            claims=tuple(claim for claim in part.claims if claim.backfill in swept),
+            touched,
+            files=touched.files if _may_be_unseen(touched, xmin, point) else (),
+            claims=tuple(claim for claim in touched.claims if claim.backfill in swept),
             sweeps=(),
         )
-        for part in below
+        for touched in below
     ]
 
 
-def _may_be_unseen(part: TouchedTable, xmin: int | None, point: Lsn | None) -> bool:
-    if part.max_xid is None:
+def _may_be_unseen(touched: TouchedTable, xmin: int | None, point: Lsn | None) -> bool:
+    if touched.max_xid is None:
         return False
-    return (xmin is not None and part.max_xid >= xmin) or (point is not None and part.end_lsn > point)
+    return (xmin is not None and touched.max_xid >= xmin) or (point is not None and touched.end_lsn > point)
 
 
 def _followed(shapes: _Shapes, parts: Iterable[TouchedTable]) -> tuple[TableSchema, ...]:
@@ -242,8 +242,8 @@ def _followed(shapes: _Shapes, parts: Iterable[TouchedTable]) -> tuple[TableSche
     ahead of the stream: its version, which no change follows yet, then has a lower number than what the stream brought
     meanwhile, and more columns. One that has changes is the shape from before a column was dropped. A chunk without
     rows has no file: where there is none at all, it is the newest that anybody knows."""
-    numbers = {file.schema_version for part in parts for file in part.files}
-    numbers |= {file.schema_version for part in parts for claim in part.claims for file in claim.files}
+    numbers = {file.schema_version for touched in parts for file in touched.files}
+    numbers |= {file.schema_version for touched in parts for claim in touched.claims for file in claim.files}
     followed = [version for version in shapes.versions if version.version in numbers]
     for version in followed[:-1]:
         if version.version in shapes.streamed:

@@ -44,9 +44,9 @@ def announce_parked(run: Run, *, tell: Callable[[str], None]) -> list[str]:
     return messages
 
 
-def _of_preflight(config: PipelineConfig, found: TableErrors) -> str:
-    what = "is not captured" if found.barred else "has an error"
-    return f"Table {found.table} of pipeline {config.pipeline} {what}; the other tables go on. {found.message}"
+def _of_preflight(config: PipelineConfig, entry: TableErrors) -> str:
+    what = "is not captured" if entry.barred else "has an error"
+    return f"Table {entry.table} of pipeline {config.pipeline} {what}; the other tables go on. {entry.message}"
 
 
 def _message(config: PipelineConfig, table: str, error: ErrorRecord) -> str:

@@ -128,11 +128,11 @@ def _register_chain(
     store: Store,
     lease: Lease,
     generation: Generation,
-    found: dict[str, BatchManifest],
+    manifests: dict[str, BatchManifest],
     still_sends: StillSends,
 ) -> list[BatchManifest]:
-    """`found` maps the paths of complete manifests to them."""
-    ours = {path: m for path, m in found.items() if _is_of(generation, m)}
+    """`manifests` maps paths to the complete manifests that lie there."""
+    ours = {path: m for path, m in manifests.items() if _is_of(generation, m)}
     if not any(m.start_lsn == generation.staged_lsn for m in ours.values()):
         return []
     unknown = _unknown_plans(ledger, store, generation.number)
@@ -182,7 +182,7 @@ def _is_of(generation: Generation, manifest: BatchManifest) -> bool:
 
 
 def _open_again(
-    ledger: Ledger, store: Store, lease: Lease, number: int, found: dict[str, BatchManifest]
+    ledger: Ledger, store: Store, lease: Lease, number: int, manifests: dict[str, BatchManifest]
 ) -> Generation | None:
     """Open a generation that only staging knows: where its clean-up ended, else where its oldest remaining batches
     begin. What lay below was applied, but for what single tables still kept: those are marked. None if nothing says
@@ -193,9 +193,9 @@ def _open_again(
         return None
     retired = read_retired(store, lease.pipeline, number)
     if retired is not None:
-        found = {path: m for path, m in found.items() if m.start_lsn >= retired.up_to}
+        manifests = {path: m for path, m in manifests.items() if m.start_lsn >= retired.up_to}
         opening = replace(opening, start_lsn=retired.up_to)
-    remaining = chain_from(None if retired is None else retired.up_to, found.values(), lambda _: False)
+    remaining = chain_from(None if retired is None else retired.up_to, manifests.values(), lambda _: False)
     newest = max((m.source for m in remaining), key=lambda source: source.timeline, default=None)
     if newest is not None:
         opening = replace(opening, start_lsn=remaining[0].start_lsn, timeline=newest.timeline, slot=newest.slot)

@@ -114,21 +114,21 @@ class Schemas:
         self._latest[schema.table] = schema
         return schema
 
-    def _dropped(self, found: TableSchema) -> set[str]:
+    def _dropped(self, schema: TableSchema) -> set[str]:
         """The names that the catalogue explains: columns that the version before had, and whose number is a dropped
         column's by now. One number explains one name, once: the column may have been another of the same name.
 
         Only a name that this run's look, or one before it, knew by its number is explained. What else a name may have
         become, a rename included, parks the table.
         """
-        older = self._older.get(found.table) or [found]
-        here = {column.name for column in found.columns}
+        older = self._older.get(schema.table) or [schema]
+        here = {column.name for column in schema.columns}
         missing = [column.name for column in older[-1].columns if column.name not in here]
-        seen = self._fingerprints.get(str(found.table)) if missing else None
-        if seen is None or seen.relation_oid != found.relation_oid:
+        seen = self._fingerprints.get(str(schema.table)) if missing else None
+        if seen is None or seen.relation_oid != schema.relation_oid:
             return set()
         self._catalog = self._look()
-        captured = self._catalog.tables.get(found.relation_oid)
+        captured = self._catalog.tables.get(schema.relation_oid)
         if captured is None:
             return set()
         live = {column.attnum for column in captured.columns}
@@ -143,16 +143,16 @@ class Schemas:
         return {name for name in missing if gone[name] > explained[name]}
 
     def _since_merged(
-        self, found: TableSchema, differences: list[Difference], dropped: Collection[str]
+        self, schema: TableSchema, differences: list[Difference], dropped: Collection[str]
     ) -> list[Difference]:
         """A table that is parked may change again, and whoever mends the target must know of every change, not of the
         last one: what parks it is told as of the shape that was merged last."""
         if not any(difference.verdict is Verdict.PARK for difference in differences):
             return differences
-        merged = self._merged(str(found.table))
+        merged = self._merged(str(schema.table))
         if merged is None:
             return differences
-        all_of_them = [one for one in compare_schemas(merged, found, dropped) if one.verdict is Verdict.PARK]
+        all_of_them = [one for one in compare_schemas(merged, schema, dropped) if one.verdict is Verdict.PARK]
         others = [one for one in differences if one.verdict is not Verdict.PARK]
         return [*all_of_them, *others] if all_of_them else differences
 
@@ -198,15 +198,15 @@ def _number(shape: TableSchema, latest: TableSchema | None, ahead: list[TableSch
 
 
 def _since(
-    latest: TableSchema | None, ahead: list[TableSchema], found: TableSchema, dropped: Collection[str]
+    latest: TableSchema | None, ahead: list[TableSchema], schema: TableSchema, dropped: Collection[str]
 ) -> list[Difference]:
     """What changed since the stream's last version. Where it brought none, a reader's stands for it, unless the stream
     is only behind what that reader saw."""
     if latest is not None:
-        return compare_schemas(latest, found, dropped)
-    if not ahead or all(d.verdict is Verdict.FOLLOWED for d in compare_schemas(found, ahead[-1])):
+        return compare_schemas(latest, schema, dropped)
+    if not ahead or all(d.verdict is Verdict.FOLLOWED for d in compare_schemas(schema, ahead[-1])):
         return []
-    return compare_schemas(ahead[-1], found)
+    return compare_schemas(ahead[-1], schema)
 
 
 def define(
@@ -272,12 +272,12 @@ def _column(
     )
 
 
-def _key(relation: RelationMessage, known: CapturedTable | None, latest: TableSchema | None) -> tuple[str, ...]:
+def _key(relation: RelationMessage, captured: CapturedTable | None, latest: TableSchema | None) -> tuple[str, ...]:
     """The key in index order. The message says which columns, save under FULL; the catalogue, or else the
     version before, says in which order."""
     names = {column.name for column in relation.columns}
     identity = {column.name for column in relation.columns if column.in_identity}
-    orders = [known.key if known is not None else (), latest.key if latest is not None else ()]
+    orders = [captured.key if captured is not None else (), latest.key if latest is not None else ()]
     if relation.identity == "full":
         return next((order for order in orders if order and names.issuperset(order)), ())
     if relation.identity == "nothing" or not identity:

@@ -193,7 +193,7 @@ def _prefix(
     }
     cause, end = min(
         ((cause, lsn) for cause, lsn in causes.items() if lsn is not None),
-        key=lambda found: found[1],
+        key=lambda pair: pair[1],
         default=("", by_age),
     )
     if end >= by_age:

@@ -146,9 +146,9 @@ def resolve(rule: Rule, table: str, names: Iterable[str], before: Rows | None, a
     return _hidden(hows, {attnum: guard for attnum, guard in guards_by_attnum.items() if attnum not in known})
 
 
-def _hidden(hows: Mapping[str, How | None], found: dict[int, Guard]) -> Hidden:
+def _hidden(hows: Mapping[str, How | None], guards_by_attnum: dict[int, Guard]) -> Hidden:
     return Hidden(
         tuple(name for name, how in hows.items() if how == "leave_out"),
         {name: how for name, how in hows.items() if how in ("null", "sha256")},
-        found,
+        guards_by_attnum,
     )

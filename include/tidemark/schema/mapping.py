@@ -156,12 +156,12 @@ def _modifiers(row: PostgresType, typmod: int) -> str:
     return ""
 
 
-def _qualified(known: PgType) -> str:
+def _qualified(pg_type: PgType) -> str:
     def quoted(name: str) -> str:
         return name if re.fullmatch(r"[a-z_][a-z0-9_$]*", name) else '"' + name.replace('"', '""') + '"'
 
-    name = quoted(known.name)
-    return name if known.schema in ("pg_catalog", "public") else f"{quoted(known.schema)}.{name}"
+    name = quoted(pg_type.name)
+    return name if pg_type.schema in ("pg_catalog", "public") else f"{quoted(pg_type.schema)}.{name}"
 
 
 def arrow_type(target: str) -> pa.DataType:

@@ -32,7 +32,7 @@ _QUOTED: Final = re.compile(r'"((?:[^"]|"")*)"')
 
 def readable(statement: sql.Composed) -> str:
     """A composed statement without the quotes that it does not need. It must hold no literal with a double quote."""
-    return _QUOTED.sub(lambda found: _bare(found[1].replace('""', '"'), found[0]), statement.as_string(None))
+    return _QUOTED.sub(lambda match: _bare(match[1].replace('""', '"'), match[0]), statement.as_string(None))
 
 
 def quoted(name: str) -> str:

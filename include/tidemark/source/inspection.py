@@ -281,10 +281,10 @@ def table_findings(
         )
 
 
-def _selection_findings(found: Matching) -> Iterator[Finding]:
-    names = {f"{name.schema}.{name.name}": name for name in found.names}
-    written = {f"{source.table.schema}.{source.table.name}" for source in found.tables if source.exact}
-    for rule in found.unmatched:
+def _selection_findings(matched: Matching) -> Iterator[Finding]:
+    names = {f"{name.schema}.{name.name}": name for name in matched.names}
+    written = {f"{source.table.schema}.{source.table.name}" for source in matched.tables if source.exact}
+    for rule in matched.unmatched:
         if rule.exact:
             meant = closest(rule.pattern, names, taken=written, cutoff=TABLE_CUTOFF)
             (schema, _), (name, _) = split_pattern(rule.pattern)
@@ -304,7 +304,7 @@ def _selection_findings(found: Matching) -> Iterator[Finding]:
                 "Correct the pattern, or take it out",
                 Move.FIX_CONFIG,
             )
-    for table, exact, reason in found.refused:
+    for table, exact, reason in matched.refused:
         if exact:
             yield Finding.of_tables(
                 "tables",
@@ -314,7 +314,7 @@ def _selection_findings(found: Matching) -> Iterator[Finding]:
                 bars="capture",
                 move=Move.FIX_CONFIG,
             )
-    for source_table in found.tables:
+    for source_table in matched.tables:
         if not source_table.unlogged:
             continue
         message = f"{source_table.table} is unlogged: its changes are not in the write-ahead log, it is not captured"
@@ -325,13 +325,13 @@ def _selection_findings(found: Matching) -> Iterator[Finding]:
             yield Finding("warning", "tables", message, remedy)
 
 
-def _pattern_findings(found: Matching, config: PipelineConfig, followed: Collection[Entry]) -> Iterator[Finding]:
+def _pattern_findings(matched: Matching, config: PipelineConfig, followed: Collection[Entry]) -> Iterator[Finding]:
     """What a pattern masks or leaves out may fit some of its tables alone, but not none: then it is misspelt, or was
     renamed before anybody looked. Tables that are captured already go on as they are."""
     for entry in config.tables:
         if entry.exact or not (entry.leave_out or entry.mask):
             continue
-        tables = [table for table in found.tables if entry.matches(table.table)]
+        tables = [table for table in matched.tables if entry.matches(table.table)]
         if not tables:
             continue
         columns = {column.name for table in tables for column in table.columns}

@@ -191,7 +191,7 @@ def _missing_publication(
         )
 
 
-def _option_findings(config: PipelineConfig, found: Matching, publication: Publication) -> Iterator[Finding]:
+def _option_findings(config: PipelineConfig, matched: Matching, publication: Publication) -> Iterator[Finding]:
     name = publication.name
     missing = [operation for operation in OPERATIONS if operation not in publication.operations]
     if missing:
@@ -202,7 +202,7 @@ def _option_findings(config: PipelineConfig, found: Matching, publication: Publi
             f"ALTER PUBLICATION {quoted(name)} SET (publish = '{', '.join(OPERATIONS)}'), then start a backfill of the "
             "tables",
         )
-    partitioned = [table.table for table in found.tables if table.partitioned]
+    partitioned = [table.table for table in matched.tables if table.partitioned]
     if partitioned and not publication.via_root:
         yield Finding.of_tables(
             "publication",
@@ -211,7 +211,7 @@ def _option_findings(config: PipelineConfig, found: Matching, publication: Publi
             f"ALTER PUBLICATION {quoted(name)} SET (publish_via_partition_root = true)",
             bars="capture",
         )
-    tables = {table.table: table for table in found.tables}
+    tables = {table.table: table for table in matched.tables}
     for member in publication.direct:
         table = tables.get(member.table)
         if table is None:
@@ -248,11 +248,11 @@ def _option_findings(config: PipelineConfig, found: Matching, publication: Publi
 
 
 def _identity_findings(
-    config: PipelineConfig, found: Matching, publication: Publication | None, facts: ServerFacts
+    config: PipelineConfig, matched: Matching, publication: Publication | None, facts: ServerFacts
 ) -> Iterator[Finding]:
     """Replica identity: what cannot be captured, what is captured as history only, what
     already harms its application."""
-    for table in found.tables:
+    for table in matched.tables:
         if table.unlogged:
             continue
         name = qualified(table.table)
