@@ -189,7 +189,7 @@ class PipelineConfig:
 
     @property
     def only_names(self) -> tuple[TableName, ...] | None:
-        """The tables that the entries name; None where one of them is a pattern."""
+        """The tables that the entries name; None if one of them is a pattern."""
         return self._matcher.only_names
 
     def rule(self, table: TableName) -> TableRule | None:

@@ -73,7 +73,7 @@ def read(
     password: str | None,
     extra: Mapping[str, Any],
 ) -> LakeAccess:
-    """The fields of an Airflow connection. Raises ConnectionInvalid where they fit the lake not, or are not known."""
+    """The fields of an Airflow connection. Raises ConnectionInvalid if they do not fit the lake, or are not known."""
     scheme = urlsplit(lake).scheme
     fitting = TYPES.get(scheme)
     if fitting is None:

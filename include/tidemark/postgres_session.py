@@ -99,7 +99,7 @@ def open_session(
     settings: dict[str, str] | None = None,
     **keywords: Any,
 ) -> psycopg.Connection[tuple[Any, ...]]:
-    """The one place where a connection is opened: its errors quote no value, and where it fails, no password.
+    """The one place where a connection is opened: its errors quote no value, and if it fails, no password.
 
     Without an `application_name` the string is taken as it is, with one as `with_settings` makes it.
     """
@@ -120,8 +120,8 @@ def open_session(
 
 
 def unverified(host: str, parameters: Mapping[str, str]) -> str | None:
-    """The sslmode of a session to another machine in which nobody made sure whom it talks to; None where that was done
-    (verify-full), or where nothing is between: a socket, the loopback. `parameters` are libpq's own in force.
+    """The sslmode of a session to another machine in which nobody made sure whom it talks to; None if that was done
+    (verify-full), or if nothing is in between: a socket, the loopback. `parameters` are libpq's own in force.
 
     Anything less encrypts at most, and `prefer`, libpq's default, not even that: whoever stands in between reads
     passwords and rows, or answers in the server's place. Source: PostgreSQL documentation, 34.19.1.

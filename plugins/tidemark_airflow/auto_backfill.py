@@ -37,7 +37,7 @@ def backfill_dag_id(config: PipelineConfig) -> str:
 def start_wanted(run: Run, *, context: Context) -> str | None:
     """What stands in the way of starting a backfill, None if nothing is wanted.
 
-    Raises DagRunTriggerException if one is to be started: the task ends with that, successfully.
+    Raises DagRunTriggerException to start one: the task ends with that, successfully.
     """
     from tidemark.backfill.wanted import wanted
 

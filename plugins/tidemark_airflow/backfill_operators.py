@@ -2,8 +2,8 @@
 
     plan ─► read_chunks (one per reader) ─► drain ─► merge ─► confirm ─► report
 
-What is to be read, how far it was read and what became of it stands in the ledger: a task that is cleared, or killed
-and tried again, goes on where the ledger says. What `plan` hands on is only how many readers there shall be.
+What to read, how far it was read and what became of it stand in the ledger: a task that is cleared, or killed and
+tried again, goes on where the ledger says. All that `plan` hands on is the number of readers.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
     retire ─► compact                                                                  maintenance
 
 Edge by edge. A failure anywhere leaves the rest undone and the run red; the next run catches up, a backfill goes on
-when the failed task is cleared. Where nothing waits the sensor is skipped, and with it drain and merge (all_success);
-where nothing is to be read, no reader is mapped, and the same are skipped. confirm and report have none_failed, so they
+when the failed task is cleared. If nothing waits, the sensor is skipped, and with it drain and merge (all_success);
+if there is nothing to read, no reader is mapped, and the same are skipped. confirm and report have none_failed, so they
 run after a skip, not after a failure.
 
 Runs of a DAG do not overlap: `max_active_runs` holds back scheduled and manual runs, `allowed_run_types` forbids native

@@ -66,7 +66,7 @@ class CompactOperator(ApplicationOperator):
         return done
 
     def result_of(self, run: Run, plan: UpkeepPlan, limit_s: float, context: Context) -> UpkeepResult:
-        """Raises SparkApplicationFailed or SparkApplicationTooLong where the application left no result."""
+        """Raises SparkApplicationFailed or SparkApplicationTooLong if the application left no result."""
         from tidemark.errors import SparkApplicationTooLong
         from tidemark.maintenance import upkeep
 

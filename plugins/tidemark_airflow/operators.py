@@ -235,9 +235,9 @@ class MergeOperator(ApplicationOperator):
 def judge(config: PipelineConfig, plan: str, ingested: Sequence[Ingested], failure: Exception | None) -> None:
     """Whether the run goes on after a plan (R6): an error of one table is the table's, one of driver or lake the run's.
 
-    Raises SparkApplicationFailed, or SparkApplicationTooLong, to be retried, where the driver left no result or the
-    lake failed;
-    AirflowFailException where no table of the plan was merged and none was parked for it: nothing else would tell.
+    Raises SparkApplicationFailed, or SparkApplicationTooLong, to be retried, if the driver left no result or the
+    lake failed; AirflowFailException if no table of the plan was merged and none was parked for it: nothing else would
+    tell.
     """
     from tidemark.errors import is_of_no_table
     from tidemark.staging.store import Store

@@ -44,7 +44,7 @@ def time_limit(seconds: float, end: Callable[[], None]) -> Iterator[TimeLimit]:
 
 @contextmanager
 def ending_with_descendants(pid: int | None) -> Iterator[None]:
-    """The block ends the process; whatever that had started, and is still there, is killed after it."""
+    """The block ends the process; whatever it started, and is still there, is killed after it."""
     import psutil
 
     descendants: list[psutil.Process] = []

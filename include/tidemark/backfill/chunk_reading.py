@@ -239,7 +239,7 @@ class ChunkReader:
 
 
 def exactly(config: PipelineConfig, table: TableName) -> PipelineConfig | None:
-    """The pipeline as if its file named this table alone; None where it does not name it."""
+    """The pipeline as if its file named this table alone; None if it does not name it."""
     rule = config.rule(table)
     if rule is None:
         return None

@@ -19,7 +19,7 @@ from tidemark.staging.chunk_writer import ChunkWriter
 
 
 class ChunkRows:
-    """What one session writes of a chunk. `last_key` is that of the last row, None where the table has no key. Once all
+    """What one session writes of a chunk. `last_key` is that of the last row, None if the table has no key. Once all
     is written, `files` are the chunk's, and `ended` says whether the range has no more rows."""
 
     def __init__(

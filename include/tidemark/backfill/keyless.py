@@ -121,7 +121,7 @@ def _empty(queue: SimpleQueue[Stretch]) -> None:
 
 def _end(futures: list[Future[ChunkRows]], at_work: list[psycopg.Connection[Any]]) -> None:
     """Cancel what the sessions do until each has ended: one that was between two statements begins the next. The files
-    of those that had read to their end are let go too."""
+    of those that were done are abandoned too."""
     while wait(futures, timeout=0).not_done:
         for conn in list(at_work):
             with suppress(psycopg.Error):

@@ -90,7 +90,7 @@ class BackfillRequest:
 @dataclass(frozen=True, slots=True)
 class _Wish:
     """One table's part of the request; `keys` as they were given. `explicit`: a person named the table. `was_open`:
-    nobody did, and it had an open backfill, which is to be continued."""
+    nobody did, and it has an open backfill, which this run continues."""
 
     captured: CapturedTable
     row: TableRow
@@ -126,7 +126,7 @@ def plan(
     """The run's open backfills, by table; empty if nothing is wanted.
 
     Raises CaptureNotBegun, BackfillTablesUnknown, RowFilterInvalid, BackfillRefused, BackfillIsOpen, BackfillIsRead or
-    JoinHorizonBlocked; then nothing was opened but what an earlier try of this run had.
+    JoinHorizonBlocked; then nothing was opened but what an earlier try of this run opened.
     """
     config = run.config
     with (
@@ -327,8 +327,8 @@ class _Planner:
     # --- an open backfill ---------------------------------------------------------------------------------------------
 
     def _goes_on(self, wish: _Wish) -> bool:
-        """Whether nothing is to be opened: the table's open backfill is, from now on, this run's. False if there is
-        none, or it is to be replaced. Raises BackfillIsOpen or BackfillIsRead, unless nobody named the table."""
+        """Whether nothing needs to be opened: from now on the table's open backfill is this run's. False if there is
+        none, or if the run replaces it. Raises BackfillIsOpen or BackfillIsRead, unless nobody named the table."""
         backfill = backfills.open_of(self._ledger, wish.table)
         if backfill is None:
             # One that ended since it was looked for: what the table still needs, the next run sees.

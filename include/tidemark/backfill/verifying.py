@@ -99,10 +99,10 @@ def plan_verify(
     request: VerifyRequest,
     token: Callable[[], str] = lambda: secrets.token_hex(4),
 ) -> list[Backfill]:
-    """The run's open verifies, by table; empty where nothing is due.
+    """The run's open verifies, by table; empty if nothing is due.
 
     Raises CaptureNotBegun, BackfillTablesUnknown, VerifyRefused or RowFilterInvalid; then nothing was opened but what
-    an earlier try of this run had.
+    an earlier try of this run opened.
     """
     config = run.config
     with (
@@ -160,7 +160,7 @@ class _Planner:
     # --- fit ----------------------------------------------------------------------------------------------------------
 
     def _fit_tables(self) -> dict[str, CapturedTable]:
-        """The tables to look at, by id. Raises VerifyRefused where one that the form names cannot be proven."""
+        """The tables to look at, by id. Raises VerifyRefused if one that the form names cannot be proven."""
         with lock_bounded(self._source, self._config.bounds.lock_timeout_s, "the published tables"):
             at_source = {str(t.table): t for t in catalog.captured_tables(self._source, self._config)}
         rows = {row.table: row for row in tables.all_of(self._ledger)}
@@ -217,7 +217,7 @@ class _Planner:
     # --- cut ----------------------------------------------------------------------------------------------------------
 
     def _look(self, captured: CapturedTable) -> _Look | None:
-        """The table under its lock; None where it is refused and nobody named it."""
+        """The table under its lock; None if it is refused and nobody named it."""
         try:
             return self._locked(captured)
         except TidemarkError as refused:

@@ -219,7 +219,7 @@ class Guarding:
         return self._latest
 
     def staged_all(self) -> None:
-        """Everything that the first look had seen is staged: it is from before all that is not."""
+        """Everything that the first look saw is staged: that look is older than all that is not staged."""
         for oid, (table, _) in self._first.tables.items():
             loaded = self._stored[oid].guards if oid in self._stored else {}
             self._book.keep_look(oid, table, self._first, loaded)

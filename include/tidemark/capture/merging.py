@@ -47,7 +47,7 @@ class IngestedTable:
     """What one result said of one table, and what it changed: `before` and `after` are its
     applied position in the ledger.
 
-    `parked` is True where this result's error parked the table, `backfilled` is the backfill that is applied with it.
+    `parked` is True if this result's error parked the table, `backfilled` is the backfill that is applied with it.
     """
 
     table: str
@@ -98,7 +98,7 @@ def leased_plan(run: Run, *, wait_s: float = 0.0) -> Iterator[MergePlan | None]:
         hold(run.ledger, config.pipeline, [of_table(table) for table in wanted], run.holder, wait_s=wait_s) as lease,
         open_ledger(run.ledger, config.pipeline) as book,
     ):
-        # Read again: until the leases were had, another task may have merged some of it.
+        # Read again: until the leases were ours, another task may have merged some of it.
         todo = {table: parts for table, parts in _to_plan(book, config).items() if table in wanted}
         if not todo:
             yield None

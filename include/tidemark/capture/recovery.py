@@ -60,7 +60,7 @@ def staged_generations(store: Store, pipeline: str) -> list[int]:
 def register_again(ledger: Ledger, store: Store, lease: Lease, still_sends: StillSends) -> list[BatchManifest]:
     """Bring the ledger level with staging and return what was registered. Needs the lease `slot`.
 
-    Raises `SchemaVersionTaken` where a manifest cannot be registered, and cannot be done without either.
+    Raises `SchemaVersionTaken` if a manifest cannot be registered, and cannot be done without either.
     """
     registered: list[BatchManifest] = []
     generation = generations.current(ledger)

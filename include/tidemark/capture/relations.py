@@ -168,12 +168,12 @@ class Schemas:
                 self._renamed += marks_of(table, [Difference(Verdict.NEEDS_BACKFILL, reason)])
 
     def take_renamed(self) -> tuple[TableMark, ...]:
-        """What is to be said of tables that were called otherwise; once, with the next batch."""
+        """The marks of tables that had another name for a while; once, with the next batch."""
         renamed, self._renamed = self._renamed, []
         return tuple(renamed)
 
     def take_marks(self, schema: TableSchema) -> tuple[TableMark, ...]:
-        """What is to be said of a version in the batch that is the first to use it; once."""
+        """The marks of a version, for the batch that is the first to use it; once."""
         return self._marks.pop((schema.table, schema.version), ())
 
     def _latest_of(self, table: TableName) -> TableSchema | None:

@@ -35,7 +35,7 @@ from tidemark.wording import plural
 
 @dataclass(frozen=True, slots=True)
 class InLedger:
-    """What the ledger knows of the tables, nothing where it cannot be asked: those that have joined, and the masked and
+    """What the ledger knows of the tables, nothing if it cannot be asked: those that have joined, and the masked and
     left-out columns that are followed under another name."""
 
     captured: frozenset[TableName] = frozenset()

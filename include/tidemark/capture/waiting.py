@@ -78,7 +78,7 @@ def changes_waiting(
 
 
 def _in_ledger(book: Ledger, config: PipelineConfig, generation: Generation, now: datetime) -> str | None:
-    """What the ledger alone knows to be left over; None where that is nothing."""
+    """What the ledger alone knows to be left over; None if that is nothing."""
     due = tables.due(book, config.bounds.unpark_retry_s)
     counts = batches.unapplied_counts(book, due)
     if counts:

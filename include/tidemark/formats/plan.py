@@ -108,7 +108,7 @@ class PlannedTable:
 
     @property
     def rows(self) -> int:
-        """What is to be applied: changes and rows of chunks."""
+        """What the plan applies: changes and rows of chunks."""
         return sum(b.rows for b in self.batches)
 
     @property

@@ -57,7 +57,7 @@ class TableResult:
 
     Positions are `txnVersion`s read back from Delta after the last step, None if the table has none. `rows` counts
     what was appended to history and inserted, updated, deleted in current; `swept` maps a backfill to the rows that its
-    sweep removed. `holes` is what current holds of them now, None where this plan cannot have changed it. `error` is
+    sweep removed. `holes` is what current holds of them now, None if this plan cannot have changed it. `error` is
     None if the table was merged.
     """
 

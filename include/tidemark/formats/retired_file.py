@@ -18,7 +18,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class RetiredFile:
-    """`max_xid` is the highest transaction id of what was retired, None where that held no change: a snapshot whose
+    """`max_xid` is the highest transaction id of what was retired, None if that held no change: a snapshot whose
     xmin is not above it may need what is gone. `kept` are tables that keep files below `up_to`."""
 
     pipeline: str

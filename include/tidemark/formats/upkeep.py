@@ -70,7 +70,7 @@ class UpkeepResult:
 
 
 def _checked(text: str) -> dict[str, Any]:
-    """Raises ValueError where the text is of another format."""
+    """Raises ValueError if the text is of another format."""
     raw: dict[str, Any] = json.loads(text)
     if raw.pop("format", None) != FORMAT:
         raise ValueError("another format of a maintenance file")

@@ -163,7 +163,7 @@ def create(ledger: Ledger, backfill: Backfill, ranges: Sequence[Range]) -> bool:
     """Open the backfill with its ranges, numbered from 1; at least one. False, and nothing is written, where the table
     has an open one meanwhile, or the backfill's generation, on its timeline, is not the open one.
 
-    Raises `SnapshotBeforeCleanUp` where staging was retired since its snapshot was taken."""
+    Raises `SnapshotBeforeCleanUp` if staging was retired since its snapshot was taken."""
     if not ranges:
         raise ValueError(f"backfill {backfill.backfill} of {backfill.table} has no range to read")
     with ledger.transaction():

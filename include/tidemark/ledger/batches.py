@@ -87,9 +87,9 @@ def register(
     Needs the lease `slot`.
 
     True when it was added, False when this very batch (same start, end and attempt) was there already. Raises
-    `StagedMoved` where the chain ends elsewhere or another generation is open, `ClaimRefused` where a claim does not
-    hold, `SchemaVersionClash` where a version number of the manifest stands for another shape in the ledger, and
-    `SchemaVersionTaken` where that is a reader's. `again`: the ledger may know less than the manifest, whose claims
+    `StagedMoved` if the chain ends elsewhere or another generation is open, `ClaimRefused` if a claim does not
+    hold, `SchemaVersionClash` if a version number of the manifest stands for another shape in the ledger, and
+    `SchemaVersionTaken` if that is a reader's. `again`: the ledger may know less than the manifest, whose claims
     are taken as they are.
     """
     if manifest.pipeline != lease.pipeline or manifest.start_lsn >= manifest.end_lsn:

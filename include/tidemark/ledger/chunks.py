@@ -351,7 +351,7 @@ def lock_backfills(ledger: Ledger, ids: Iterable[str]) -> None:
 
 
 def claim(ledger: Ledger, generation: int, end_lsn: Lsn, claims: Sequence[Claim]) -> None:
-    """Give the chunks to the batch that ends at `end_lsn`. Raises `ClaimRefused` where one is unknown, claimed or
+    """Give the chunks to the batch that ends at `end_lsn`. Raises `ClaimRefused` if one is unknown, claimed or
     rejected, or its backfill is not open in this generation. The caller has the backfills locked (`lock_backfills`)."""
     for chunk in claims:
         taken = ledger.execute(
@@ -385,8 +385,8 @@ def claim_again(ledger: Ledger, generation: int, end_lsn: Lsn, claims: Sequence[
 
 
 def reject(ledger: Ledger, identity: ChunkId, reason: str) -> None:
-    """Have the chunk's part read again, as a range of its own; `reason` is half a sentence without values. Nothing
-    happens where it is not unclaimed any more. The caller has the backfill locked."""
+    """Have what the chunk covers read again, as a range of its own; `reason` is half a sentence without values.
+    Nothing happens if it is no longer unclaimed. The caller has the backfill locked."""
     backfill, chunk, attempt = identity
     row = ledger.execute(
         """

@@ -2,7 +2,7 @@
 
 Guards are written by everybody who looks at the source's columns, readers of a backfill too, each change inside a
 transaction that has the row locked: none takes away what another one found. The look is moved on by a drain alone, when
-it has staged everything that the look had not seen.
+it has staged everything that the last look did not see.
 """
 
 from __future__ import annotations

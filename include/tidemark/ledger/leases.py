@@ -85,7 +85,7 @@ def hold(
     """Take the lease, renew it while the block runs, give it back at its end.
 
     `name` may be several names, which are taken all or none. `holder` names a task instance: another try of it takes
-    its lease over at once. Raises `LeaseTaken` where another holder's lease has not expired within `wait_s`.
+    its lease over at once. Raises `LeaseTaken` if another holder's lease has not expired within `wait_s`.
     """
     names = tuple(sorted({name} if isinstance(name, str) else set(name)))
     lease = Lease(pipeline, names, holder, str(uuid4()))
@@ -155,7 +155,7 @@ def _in_words(taken: LeaseTaken) -> str:
 
 
 def _try_to_take(ledger: Ledger, lease: Lease, lease_s: float) -> LeaseTaken | None:
-    """Take all names or none: the error says who holds the first one that could not be had."""
+    """Take all names or none: the error says who holds the first one that is taken."""
     try:
         with ledger.transaction():
             rows = ledger.execute(
@@ -178,9 +178,9 @@ def _try_to_take(ledger: Ledger, lease: Lease, lease_s: float) -> LeaseTaken | N
                     "lease": timedelta(seconds=lease_s),
                 },
             ).fetchall()
-            had = {name for (name,) in rows}
+            held = {name for (name,) in rows}
             for name in lease.names:
-                if name not in had:
+                if name not in held:
                     raise _taken(ledger, name)
     except LeaseTaken as taken:
         return taken

@@ -29,7 +29,7 @@ from tidemark.lsn import Lsn
 class TableStatus:
     """One table. `applied_lsn` is how far it counts as applied; what is `waiting` is staged and not applied, over all
     generations; `lag_bytes` is WAL between applied and staged, 0 for a table that is level. `verified` is how far it is
-    proven, None where it never was."""
+    proven, None if it never was."""
 
     row: TableRow
     history_lsn: Lsn | None

@@ -95,7 +95,7 @@ class Outcome:
 
 
 def cut_of(ledger: Ledger, table: str) -> Cut | None:
-    """The table's parts, in order; None where it was never cut."""
+    """The table's parts, in order; None if it was never cut."""
     rows = ledger.execute(
         """
         SELECT key_order, part, lower, upper, estimated_rows, proven_at, proven_lsn, differing FROM tidemark.parts

@@ -177,8 +177,8 @@ def unpark(ledger: Ledger, table: str) -> bool:
 
 
 def failed(ledger: Ledger, table: str, error: ErrorRecord, *, park_after: int) -> bool:
-    """Record an error of the table's own result (R6): parked at once where its move is not RETRY, after `park_after`
-    failed runs in a row where it is. True if this parked it."""
+    """Record an error of the table's own result (R6): parked at once if its move is not RETRY, after `park_after`
+    failed runs in a row if it is. True if this parked it."""
     retry = error.move == Move.RETRY
     with ledger.transaction():
         with table_lives.step(ledger, "merge", "fail", [table]):

@@ -94,7 +94,7 @@ class Seen:
 def retire(run: Run, *, wait_s: float = 0.0) -> Retired:
     """Remove what is older than `staging_days` and needed by nobody. Takes the lease `slot` while it decides.
 
-    Raises `GenerationStale` or `LedgerBehindStaging` where the capture has to run first, LeaseTaken, a slot's error,
+    Raises `GenerationStale` or `LedgerBehindStaging` if the capture has to run first, LeaseTaken, a slot's error,
     and at the end `ParkedKeepsStaging` where parked tables keep more than `parked_bytes`.
     """
     config = run.config

@@ -39,7 +39,7 @@ def groups(config: PipelineConfig, result: UpkeepResult) -> list[list[str]]:
 
 
 def plan_look(run: Run) -> UpkeepPlan | None:
-    """A plan for every table that anything was ever merged into; None where there is none."""
+    """A plan for every table that anything was ever merged into; None if there is none."""
     config = run.config
     with open_ledger(run.ledger, run.pipeline, config.application_name) as book:
         migrations.require(book.connection)
@@ -54,7 +54,7 @@ def plan_look(run: Run) -> UpkeepPlan | None:
 
 @contextmanager
 def plan_current(run: Run, group: Sequence[str]) -> Iterator[UpkeepPlan | None]:
-    """A plan for the group, with its tables leased while the block runs; None where one of them is being merged."""
+    """A plan for the group, with its tables leased while the block runs; None if one of them is being merged."""
     names = [leases.of_table(table) for table in group]
     with ExitStack() as held:
         try:
@@ -85,7 +85,7 @@ def _plan(config: PipelineConfig, step: Step, names: Sequence[str]) -> UpkeepPla
 
 
 def take_result(config: PipelineConfig, plan: UpkeepPlan) -> UpkeepResult | None:
-    """What the application said, None where it left no result; its files are deleted."""
+    """What the application said, None if it left no result; its files are deleted."""
     store = Store(config.lake, config.lake_access)
     folder = f"{layout.maintenance_root(config.pipeline)}/{plan.plan}"
     try:

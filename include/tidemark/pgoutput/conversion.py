@@ -108,7 +108,7 @@ class Conversion:
         return {name: len(rows) for name, rows, _ in self._kept}
 
     def text(self) -> pa.Array:
-        """`_text`: per row the kept texts by column, NULL where there are none."""
+        """`_text`: per row the kept texts by column, NULL if there are none."""
         if not self._kept:
             return pa.nulls(self._count, pa.map_(pa.string(), pa.string()))
         rows = np.concatenate([r for _, r, _ in self._kept])

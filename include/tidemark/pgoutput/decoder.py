@@ -639,7 +639,7 @@ def _moved(
 
 
 def _unchanged(schema: TableSchema, values: list[Values], count: int) -> pa.Array:
-    """`_unchanged`: per row the names of the columns whose value was not sent, NULL where there are none."""
+    """`_unchanged`: per row the names of the columns whose value was not sent, NULL if there are none."""
     masks = [v.kind == UNCHANGED for v in values]
     columns = [i for i, m in enumerate(masks) if m.any()]
     if not columns:

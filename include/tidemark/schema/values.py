@@ -49,7 +49,7 @@ class Converted:
 
 
 def convert(text: pa.Array, target: str, *, clamp: bool = True) -> Converted:
-    """`text` is a string or binary array, NULL where the value is. With `clamp` false, for keys, nothing is converted
+    """`text` is a string or binary array, NULL if the value is. With `clamp` false, for keys, nothing is converted
     with loss: every value that does not fit is NULL."""
     held = target_of(target)
     if held.codec == "text":
@@ -135,7 +135,7 @@ def _null_where(values: pa.Array, where: Mask) -> pa.Array:
 
 
 def _flag(flags: pa.Array) -> Mask:
-    """A boolean array as numpy, false where it is NULL."""
+    """A boolean array as numpy, false if it is NULL."""
     return np.asarray(pc.fill_null(flags, False).to_numpy(zero_copy_only=False), np.bool_)
 
 

@@ -2,7 +2,7 @@
 
 A transaction that the snapshot saw is in the look with all that it altered, and so is everything that was altered
 before it: nobody alters a table's columns beside another transaction that writes to it (ACCESS EXCLUSIVE). One that it
-had not seen is not in it, nor anything later. An LSN would say less: a commit reaches the stream before it is visible.
+did not see is not in it, nor anything later. An LSN would say less: a commit reaches the stream before it is visible.
 Source: PostgreSQL documentation, 53.7 "pg_attribute", 9.28.5 "pg_current_snapshot".
 """
 

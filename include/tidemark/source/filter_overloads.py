@@ -101,7 +101,7 @@ class Overloads:
         return None
 
     def _concrete(self, routine: Routine, types: list[int]) -> Routine | None:
-        """The routine with its polymorphic types replaced by what they are for these; None where they do not agree."""
+        """The routine with its polymorphic types replaced by what they are for these; None if they do not agree."""
         everything = (*routine.arguments, routine.result)
         if not any(type_ in _SIMPLE or type_ in _COMPATIBLE for type_ in everything):
             return routine

@@ -496,7 +496,7 @@ def seen_empty(
     or there is no table of this name any more.
 
     Snapshot and look are one statement, so they are the same snapshot. RLS would hide rows: it raises instead. What
-    the lock was had on is looked at before it is read: a view put in the table's place would run its owner's functions
+    was locked is looked at before it is read: a view put in the table's place would run its owner's functions
     with our rights.
     """
     query = sql.SQL(

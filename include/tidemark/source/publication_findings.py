@@ -51,7 +51,7 @@ def eligible(table: SourceTable, facts: ServerFacts, publication: Publication | 
 def publication_work(
     config: PipelineConfig, found: Matching, publication: Publication | None, facts: ServerFacts
 ) -> PublicationWork:
-    """What is to be done for the tables of `found`, of which the barred ones were taken out."""
+    """What to do for the tables of `found`, from which the barred ones were taken out."""
     wanted = [table for table in found.tables if eligible(table, facts, publication)]
     if publication is None:
         ours = [table for table in wanted if table.owned or not config.manage_publication]

@@ -75,7 +75,7 @@ def emit(conn: psycopg.Connection[Any], watermark: Watermark) -> Lsn:
 
 
 def emit_all(conn: psycopg.Connection[Any], watermarks: Sequence[Watermark]) -> None:
-    """Write them in one transaction, none where there are none."""
+    """Write them in one transaction, none if there are none."""
     if not watermarks:
         return
     with conn.transaction():

@@ -51,7 +51,7 @@ PAUSE_S: Final = 0.2
 @dataclass(frozen=True, slots=True)
 class Seen:
     """What a bucket does besides: whether it keeps versions, and by which lifecycle rule it will remove what is
-    written ("" by none, None where it could not be asked)."""
+    written ("" by none, None if it could not be asked)."""
 
     versioned: bool
     expires: str | None
@@ -164,7 +164,7 @@ class Objects:
         return Seen("x-amz-version-id" in said, unquote(rule[1]) if rule else expiration and "one without a name")
 
     def _headers(self, path: str) -> dict[str, str] | None:
-        """What the store says of an object, None where it could not be asked. obstore does not hand on all of it, so it
+        """What the store says of an object, None if it could not be asked. obstore does not hand on all of it, so it
         signs the request, and no more."""
         try:
             with _refusals(path):

@@ -29,7 +29,7 @@ from tidemark.names import CHANGE_COLUMNS, MARK_COLUMNS, ROW_COLUMNS, ROW_HOLES
 Key = tuple[Any, ...]
 
 # Where a value that was not sent comes from: the number of a staged row that has it; ~n for the nth key of `base`;
-# None where it is known nowhere.
+# None if it is known nowhere.
 Place = int | None
 
 

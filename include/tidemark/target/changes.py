@@ -178,7 +178,7 @@ class Changes:
         return count
 
     def _computed(self, batches: Sequence[PlannedBatch], shape: StructType) -> list[DataFrame]:
-        """What history gets of these batches, and of chunks, in its shape; no frame where that is nothing for sure."""
+        """What history gets of these batches, and of chunks, in its shape; no frame if that is nothing for sure."""
         frames = []
         if batches:
             of_these = F.lit(True)

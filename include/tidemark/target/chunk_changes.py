@@ -178,7 +178,7 @@ class ChunkChanges(Changes):
 
     @cached_property
     def _judged(self) -> DataFrame:
-        """Every chunk row with its verdict. Kept where it took a look at the target; into an empty one it is cheaper to
+        """Every chunk row with its verdict. Kept if it took a look at the target; into an empty one it is cheaper to
         read the chunks twice."""
         rows = self._reads.transform(visibility.untouched(self.names))
         if self._has_changes:
@@ -194,7 +194,7 @@ class ChunkChanges(Changes):
 
     @cached_property
     def _there(self) -> DataFrame | None:
-        """What current holds, None where that is nothing."""
+        """What current holds, None if that is nothing."""
         if self.current is None or self.current.files == 0:
             return None
         return delta_tables.rows(self.session, self.current)
@@ -266,9 +266,9 @@ class ChunkChanges(Changes):
         return placed.unionByName(reads.transform(fold.without_holes))
 
     def _missing_in_history(self, base: int) -> DataFrame:
-        """`read` rows for the copies that the stream alone lacks just below the watermark, `sweep` rows for those that
-        it has too many; of a table with history only the former. History, unlike current, also counts removals of rows
-        that it never had, and has the texts of values that do not fit (R8), so it is what the copies are held against.
+        """`read` rows for the copies that the stream alone lacks just below the watermark, `sweep` rows for its
+        surplus ones; of a table with history only the former. History, unlike current, also counts removals of rows
+        that it never held, and has the texts of values that do not fit (R8), so it is what the copies are held against.
         """
         seen = F.when((F.col(ORIGIN) == fold.PLAN) & (F.col(SEEN) == 0), -1)
         weight = seen.when(F.col(ORIGIN) == fold.PLAN, 0).otherwise(1) * fold.copies_of()
@@ -282,7 +282,7 @@ class ChunkChanges(Changes):
         return net.transform(visibility.copies_at(self.alive[base], self.names, self.generation))
 
     def _net(self) -> DataFrame:
-        """What current lacks of the chunk's rows under all that it did not see, or has too many."""
+        """What current lacks of the chunk's rows, or has in excess, under all that the chunk did not see."""
         if self._base is None:
             return super()._net()
         weight = F.when((F.col(ORIGIN) == fold.PLAN) & (F.col(SEEN) == 0), 0).otherwise(1) * fold.copies_of()

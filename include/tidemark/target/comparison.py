@@ -68,7 +68,7 @@ class Comparison(ChunkChanges):
 
     @cached_property
     def doubled(self) -> DataFrame | None:
-        """The keys that current has in more than one row, which no commit of ours makes; None where there is none."""
+        """The keys that current has in more than one row, which no commit of ours makes; None if there is none."""
         if self._there is None or self.truncated or not self.keyed:
             return None
         key = [column(k) for k in self.schema.key]
@@ -163,7 +163,7 @@ class Comparison(ChunkChanges):
         )
 
     def _copies_that_differ(self) -> DataFrame:
-        """Copies of a table without key that current lacks as of the chunk, or has too many, each a row; the chunk's
+        """Copies of a table without key that current lacks as of the chunk, or has in excess, each a row; the chunk's
         own and the older changes that it did not see on one side, current and the plan's seen changes on the other.
         More removals than copies leave none, as in the merge."""
         base = self._base

@@ -231,7 +231,7 @@ def text_of(field: StructField) -> Column:
 
 
 def _as_postgres_reads_it(field: StructField) -> Column | None:
-    """A column's values as texts that are input of its source's type, None where they cannot be."""
+    """A column's values as texts that are input of its source's type, None if they cannot be."""
     value = F.col(spark_identifier(field.name))
     if isinstance(field.dataType, ArrayType | MapType):
         return None
@@ -249,7 +249,7 @@ def create(spark: SparkSession, table: PinnedTable, schema: StructType, properti
     commit leaves one, and the table could never be created; a rival in the middle of its own commit has one too, and
     the slower of the two would fail. So an empty log is accepted.
 
-    Raises LocationTaken, and what `is_contested` recognises where another driver was faster.
+    Raises LocationTaken, and what `is_contested` recognises if another driver was faster.
     """
     _refuse_what_is_not_ours(spark, table)
     metadata = _metadata(spark, schema, properties)
@@ -380,7 +380,7 @@ def append(
     """One commit that adds the frame's rows and the files that lie in the folder, and sets the position, on the pinned
     version. Returns the number of rows.
 
-    Raises what `is_contested` recognises where another commit touched the position or the schema since it was pinned.
+    Raises what `is_contested` recognises if another commit touched the position or the schema since it was pinned.
     """
     nothing = _option(spark)
     transaction = table.log.startTransaction(nothing, _option(spark, table.snapshot))
@@ -429,7 +429,7 @@ def is_plain(table: PinnedTable) -> bool:
 
 def data_files(spark: SparkSession, table: PinnedTable) -> list[DataFile] | None:
     """The files of the pinned version: from its checksum file, where a table of up to fifty files has them all, else
-    from the log, by a Spark job. None where one of them says less of itself than it must."""
+    from the log, by a Spark job. None if one of them says less of itself than it must."""
     if not table.exists:
         return []
     checksum = table.snapshot.checksumOpt()
@@ -470,7 +470,7 @@ def masked_rows(spark: SparkSession, table: PinnedTable, file: DataFile) -> set[
 
 
 def _vector(spark: SparkSession, table: PinnedTable, file: DataFile) -> Any:
-    """The file's vector, a bitmap of its own, empty where it has none."""
+    """The file's vector, a bitmap of its own, empty if it has none."""
     if not file.masked:
         return java_class(spark, "org.apache.spark.sql.delta.deletionvectors.RoaringBitmapArray")()
     configuration = spark._jsparkSession.sessionState().newHadoopConf()
@@ -527,7 +527,7 @@ def exchange(
     """One commit that masks rows of the pinned version's files, adds files that lie in the folder, and sets the
     position, on that version. A file of which no row is left goes.
 
-    Raises what `is_contested` recognises where another commit came in between.
+    Raises what `is_contested` recognises if another commit came in between.
     """
     nothing = _option(spark)
     transaction = table.log.startTransaction(nothing, _option(spark, table.snapshot))

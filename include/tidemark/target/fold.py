@@ -221,8 +221,8 @@ def _absent(changes: DataFrame, name: str) -> Column:
 
 
 def _know(key: Sequence[str], unchanged: Sequence[str]) -> Transform:
-    """Adds, per column, the newest value since the life's insert (`known` false where that insert itself did not have
-    it; NULL where the life began in the target), and the insert that began the life."""
+    """Adds, per column, the newest value since the life's insert (`known` false if that insert itself did not have
+    it; NULL if the life began in the target), and the insert that began the life."""
     is_insert = F.col("_op").isin("insert", "read")
 
     def transform(changes: DataFrame) -> DataFrame:
@@ -426,7 +426,7 @@ def net_copies(
 
 
 def _text_or_null(columns: Sequence[str]) -> Column:
-    """`_text` of these columns, NULL where it is empty."""
+    """`_text` of these columns, NULL if it is empty."""
     text = F.map_filter("_text", lambda name, _: name.isin(*columns))
     return F.when(F.size(text) > 0, text)
 

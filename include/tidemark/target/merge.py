@@ -212,7 +212,7 @@ class TableMerge:
         return State(history, current, at, current.position(self.current_id))
 
     def _behind(self, step: str, at: Lsn | None) -> list[PlannedBatch]:
-        """The plan's batches that lie above the position. Raises where it is none that this plan can start from."""
+        """The plan's batches that lie above the position. Raises if this plan cannot start from there."""
         after = self.planned.after
         if _is_below(at, after):
             raise PositionBelowPlan(step=step, table=self.planned.table, position=at or "no position", after=after)
@@ -266,8 +266,8 @@ class TableMerge:
     def _compare(
         self, batches: list[PlannedBatch], history: PinnedTable, current: PinnedTable | None, *, few_rows: bool
     ) -> tuple[tuple[ChunkResult, ...], dict[str, int]]:
-        """What became of the chunks that are only compared, nothing where that cannot be said: beside chunks that are
-        merged, which repair what these would find, and where it fails, which is no reason to keep the changes back."""
+        """What became of the chunks that are only compared, nothing if that cannot be said: beside chunks that are
+        merged, which repair what these would find, and if it fails, which is no reason to keep the changes back."""
         only_compared = [b.of("verify") for b in batches]
         if current is None or not any(b.claims or b.sweeps for b in only_compared):
             return (), {}

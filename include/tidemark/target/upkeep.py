@@ -153,7 +153,7 @@ def vacuum(spark: SparkSession, table: PinnedTable, *, thorough: bool) -> None:
 
 
 def _set_retention(spark: SparkSession, table: PinnedTable, versions_days: int) -> None:
-    """How far back the table can be read, and as long a log; a commit only where that was otherwise."""
+    """How far back the table can be read, and as long a log; a commit only if that was different."""
     wanted = {
         "delta.deletedFileRetentionDuration": f"interval {versions_days} days",
         "delta.logRetentionDuration": f"interval {max(LOG_DAYS, versions_days)} days",

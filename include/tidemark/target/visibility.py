@@ -6,7 +6,7 @@
     the row just below the chunk's high watermark W, by the snapshot's word
                      │  differs from ── the row just below W, by the stream's word
                      ▼
-    a `read` row at W: what the target lacked or had otherwise (a `sweep` row where it has one and should not)
+    a `read` row at W: what the target lacks or has otherwise (a `sweep` row if it has one and should not)
 
 Visibility decides, never an LSN: a change whose commit record lies below the low watermark may not have been visible
 when the chunk was read. The changes of one key that a snapshot did not see are a suffix of its changes, since row locks
@@ -53,7 +53,7 @@ _W, _W_AT, _LOW, _IS_ABOVE = "__tidemark_w", "__tidemark_w_at", "__tidemark_low"
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """One truncate of the table; `older` where it was applied before the plan."""
+    """One truncate of the table; `older` if it was applied before the plan."""
 
     commit_lsn: int
     ordinal: int
@@ -189,7 +189,7 @@ def at_watermark(key: Sequence[str], columns: Sequence[str], claims: DataFrame) 
     """Filled changes and chunk rows of the keys that have both -> one row per key of a chunk, as of its watermark.
 
     The row is the chunk's under the unseen changes that were applied before; `__tidemark_stream` is the plan's newest
-    change below the watermark (NULL: what the target has), VERDICT is OVERTAKEN where that change was not seen: it says
+    change below the watermark (NULL: what the target has), VERDICT is OVERTAKEN if that change was not seen: it says
     itself what the row is. A chunk that saw the plan's last truncate stands above it, and so does its stream.
     """
     row = F.struct("_op", *[column(name) for name in columns], "_text", HOLES, SEEN)
@@ -363,8 +363,8 @@ def above_last_truncate(history: DataFrame) -> DataFrame:
 
 
 def copies_at(claim: Claim, columns: Sequence[str], generation: int) -> Transform:
-    """Net copies with their texts -> as many rows at the claim's watermark: `read` for those missing, `sweep` for those
-    too many."""
+    """Net copies with their texts -> as many rows at the claim's watermark: `read` for those missing, `sweep` for
+    surplus ones."""
 
     def transform(net: DataFrame) -> DataFrame:
         copies = F.explode(F.sequence(F.lit(1), F.abs(fold.NET).cast("int")))
