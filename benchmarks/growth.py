@@ -289,8 +289,8 @@ def repeat(pipeline: Pipeline, times: int) -> dict[str, Cost]:
     return {
         stage: Cost(
             *(
-                statistics.median([getattr(run[stage], part) for run in runs])
-                for part in ("seconds", "ledger_s", "statements", "listing_s")
+                statistics.median([getattr(run[stage], measure) for run in runs])
+                for measure in ("seconds", "ledger_s", "statements", "listing_s")
             )
         )
         for stage in runs[0]

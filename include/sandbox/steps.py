@@ -42,7 +42,7 @@ def run(command: Sequence[object], log: Path, *, env: Mapping[str, str], cwd: Pa
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w") as output:
         done = subprocess.run(
-            [str(part) for part in command], stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=env, cwd=cwd
+            [str(word) for word in command], stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=env, cwd=cwd
         )
     if done.returncode != 0:
         tail = log.read_text(errors="replace").strip().splitlines()[-12:]

@@ -178,7 +178,7 @@ def _command(checkout: Checkout, command: list[str]) -> list[str]:
 
 
 def _short(command: list[str]) -> str:
-    return " ".join(part if part.startswith("-") else Path(part).name for part in command[:6])
+    return " ".join(word if word.startswith("-") else Path(word).name for word in command[:6])
 
 
 def _verdict(results: list[tuple[str, int, float]]) -> int:

@@ -260,7 +260,7 @@ def _nodes(tree: Expression) -> Iterator[Any]:
             yield node
             if isinstance(node, Membership):
                 todo += [node.left] * (len(node.items) - 1)
-            todo += [getattr(node, part.name) for part in fields(node)]
+            todo += [getattr(node, member.name) for member in fields(node)]
 
 
 def _place(position: object, text: str) -> str:

@@ -229,8 +229,8 @@ def _limit_findings(facts: ServerFacts, config: PipelineConfig) -> Iterator[Find
 def _synchronous_name(setting: str, application_name: str) -> str | None:
     """What in the list fits our own connections: "*", or the name itself; None if nothing does."""
     inner = re.sub(r"^\s*(?:(?:FIRST|ANY)\s+)?\d+\s*\(|\)\s*$", "", setting, flags=re.IGNORECASE)
-    for part in re.findall(r'"(?:[^"]|"")*"|[^,\s]+', inner):
-        name = part[1:-1].replace('""', '"') if part.startswith('"') else part
+    for entry in re.findall(r'"(?:[^"]|"")*"|[^,\s]+', inner):
+        name = entry[1:-1].replace('""', '"') if entry.startswith('"') else entry
         if name == "*" or name.lower() == application_name.lower():
             return f'"{name}"'
     return None

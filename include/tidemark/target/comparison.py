@@ -61,10 +61,10 @@ class Comparison(ChunkChanges):
 
     def _judge(self, rows: DataFrame) -> fold.Transform:
         types = {f.name: f.dataType for f in rows.schema.fields}
-        judge = visibility.judge(
+        add_verdicts = visibility.judge(
             self.schema.key, self.source_names, types, self._there, truncated=self.truncated, says_where=True
         )
-        return lambda frame: frame.transform(judge).transform(self._judge_texts).transform(self._judge_copies)
+        return lambda frame: frame.transform(add_verdicts).transform(self._judge_texts).transform(self._judge_copies)
 
     @cached_property
     def doubled(self) -> DataFrame | None:

@@ -388,11 +388,11 @@ def append(
     transaction.readTxn().addOne(application)
     files = _sequence(spark, _array_list(spark)) if frame is None else transaction.writeFiles(frame._jdf)
     now = java_class(spark, "java.lang.System").currentTimeMillis()
-    moved = java_class(spark, "org.apache.spark.sql.delta.actions.SetTransaction")(
+    position = java_class(spark, "org.apache.spark.sql.delta.actions.SetTransaction")(
         application, int(end), _option(spark, now)
     )
     actions = _array_list(spark)
-    actions.add(moved)
+    actions.add(position)
     from_json = java_class(spark, "org.apache.spark.sql.delta.actions.Action").fromJson
     for file in written:
         actions.add(from_json(file.to_json(now)))

@@ -255,8 +255,8 @@ class _Target:
                     if _bytes_of(parquet, names, group) > MAX_BYTES:
                         raise TooMuch
                     read = parquet.read_row_group(group, columns=[*names, ROW_HOLES])
-                    part = read.take(pa.array(within, pa.int64()))
-                    parts.append(pa.table({n: self._column(part, n) for n in [*names, ROW_HOLES]}))
+                    picked = read.take(pa.array(within, pa.int64()))
+                    parts.append(pa.table({n: self._column(picked, n) for n in [*names, ROW_HOLES]}))
         return pa.concat_tables(parts)
 
 
