@@ -8,8 +8,6 @@ in the result. Any other end means that the driver itself could not work, and th
 
 from __future__ import annotations
 
-import argparse
-import logging
 import sys
 from pathlib import Path
 
@@ -22,36 +20,11 @@ except ImportError:  # run from a checkout; on a cluster the package comes with 
 
 
 from tidemark import failpoints
-from tidemark.errors import TidemarkError
 from tidemark.formats.plan import MergePlan
 from tidemark.formats.result import PlanResult
-from tidemark.target.failures import condition_of, told
+from tidemark.target.application import run_application
 from tidemark.target.merge import apply_plan
-from tidemark.target.session import read_text, start, write_text
-
-log = logging.getLogger(__name__)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Apply one merge plan of Tidemark.")
-    parser.add_argument("--manifest", required=True, help="URI of plan.json")
-    uri: str = parser.parse_args(arguments).manifest
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    logging.getLogger("py4j").setLevel(logging.WARNING)
-
-    try:
-        spark = start("tidemark_merge")
-        try:
-            run(spark, uri)
-        finally:
-            spark.stop()
-    except TidemarkError as failed:
-        log.error("%s", failed)
-        return 1
-    except Exception as failed:  # what it says may quote a value
-        log.error("The driver failed with %s, raised at:\n%s", condition_of(failed), told(failed))
-        return 1
-    return 0
+from tidemark.target.session import read_text, write_text
 
 
 def run(spark: SparkSession, uri: str) -> PlanResult:
@@ -64,4 +37,4 @@ def run(spark: SparkSession, uri: str) -> PlanResult:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_application("tidemark_merge", "Apply one merge plan of Tidemark.", run))

@@ -223,7 +223,7 @@ def test_every_application_imports_with_airflow_blocked(application: Path) -> No
         f"spec = importlib.util.spec_from_file_location('application', {str(application)!r})\n"
         "module = importlib.util.module_from_spec(spec)\n"
         "spec.loader.exec_module(module)\n"
-        "assert callable(module.main)\n"
+        "assert callable(module.run)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program],
