@@ -18,7 +18,7 @@ from tests.spark.test_values import delete, insert, move, update
 from tests.support import delta_files
 from tidemark.formats.result import TableResult
 from tidemark.schema.table import TableSchema
-from tidemark.target import delta_tables, few_changes, merge
+from tidemark.target import data_files, few_changes, merge
 
 driver = pytest.mark.parametrize("way", ["driver"], indirect=True)
 pytestmark = driver
@@ -293,7 +293,7 @@ def test_a_rival_that_rewrites_the_files_is_met(
         f"DELETE FROM delta.`{path}` WHERE id = 0",
         f"INSERT INTO delta.`{path}` (id) VALUES (7)",  # reads nothing, and is met all the same
     ]
-    exchange = delta_tables.exchange
+    exchange = data_files.exchange
 
     tries = 0
 
@@ -304,7 +304,7 @@ def test_a_rival_that_rewrites_the_files_is_met(
             spark.sql(pending.pop())
         exchange(*given)
 
-    monkeypatch.setattr(delta_tables, "exchange", overtaken)
+    monkeypatch.setattr(data_files, "exchange", overtaken)
     table.stage([update(1, n=5), delete(2)])
     lake.applied(table.planned(3))
     assert not pending

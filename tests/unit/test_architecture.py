@@ -26,6 +26,7 @@ FORBIDDEN = {
         "delta",
         "sandbox",
         "tests",
+        "tidemark.target.data_files",
         "tidemark.target.delta_tables",
         "tidemark.target.session",
         "tidemark.target.upkeep",

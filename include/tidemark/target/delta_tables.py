@@ -6,8 +6,7 @@ log and tested before anything is written. Two fences stand behind that test, fo
 
 - `append` commits on the very version whose position was tested: it opens Delta's transaction on the pinned snapshot,
   so any commit of the same application id in between is a conflict. Appending twice would double rows, so here
-  nothing less will do. `create` does so too: of two first commits one is a conflict. `exchange`, which names rows by
-  their numbers in the files of that version, takes every commit in between that adds or removes a file for one.
+  nothing less will do. `create` does so too: of two first commits one is a conflict. So does `data_files.exchange`.
 - `merge` and `replace` start from the newest version, and are right from there whatever it is: what they write is the
   newest value per key, computed from one pinned version, so doing it again, or over a part of it, changes nothing.
   One that is behind is skipped by Delta itself (`txnVersion`), one that runs into another's commit fails.
@@ -18,13 +17,10 @@ Never used: autoMerge, WHEN NOT MATCHED BY SOURCE (it disables file pruning), ch
 from __future__ import annotations
 
 import json
-import re
-import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import unquote
 
 from delta.exceptions import (
     ConcurrentAppendException,
@@ -57,7 +53,7 @@ from tidemark.errors import LocationTaken
 from tidemark.formats.result import Holes
 from tidemark.lsn import Lsn
 from tidemark.names import ROW_HOLES, spark_identifier
-from tidemark.target.session import java_class
+from tidemark.target.jvm import array_list, java_class, option, sequence
 
 TXN_APP_ID: Final = "spark.databricks.delta.write.txnAppId"
 TXN_VERSION: Final = "spark.databricks.delta.write.txnVersion"
@@ -66,16 +62,6 @@ TXN_VERSION: Final = "spark.databricks.delta.write.txnVersion"
 UNMAPPED_CHARACTERS: Final = frozenset(" ,;{}()\n\t=")
 
 COPY_BUFFER: Final = 2**20
-
-# Vectors up to this size stand in the log itself, and need no file of their own to be written, opened and removed
-# again.
-MAX_INLINE_BYTES: Final = 1024
-
-# What a table may ask of its writers for files to be added, and rows to be masked, without Spark's writer. A table with
-# vectors lists all that it asks.
-PLAIN_FEATURES: Final = frozenset({"deletionVectors", "appendOnly", "invariants", "timestampNtz"})
-
-_RELATIVE_PATH: Final = re.compile(r"[^/:][^:]*")
 
 STATISTICS_TYPES: Final = (NumericType, StringType, DateType, TimestampType, TimestampNTZType)
 
@@ -173,7 +159,7 @@ class PinnedTable:
 def pin(spark: SparkSession, path: str) -> PinnedTable:
     """The newest version of the table, read from its log now."""
     log = java_class(spark, "org.apache.spark.sql.delta.DeltaLog").forTable(spark._jsparkSession, path)
-    nothing = _option(spark)
+    nothing = option(spark)
     snapshot = log.update(False, nothing, nothing)
     return PinnedTable(path, int(snapshot.version()), log, snapshot)
 
@@ -181,9 +167,9 @@ def pin(spark: SparkSession, path: str) -> PinnedTable:
 def rows(spark: SparkSession, table: PinnedTable) -> DataFrame:
     """The rows of the pinned version, whatever is committed meanwhile."""
     relation = table.log.createRelation(
-        _sequence(spark, _array_list(spark)),
-        _option(spark, table.snapshot),
-        _option(spark),
+        sequence(spark, array_list(spark)),
+        option(spark, table.snapshot),
+        option(spark),
         True,
     )
     return DataFrame(spark._jsparkSession.baseRelationToDataFrame(relation), spark)
@@ -199,15 +185,15 @@ def rows_in_files_of(spark: SparkSession, table: PinnedTable, keys: DataFrame, k
     quoted = [spark_identifier(k) for k in key]
     with_files = there.select(*quoted, there.metadataColumn("_metadata")["file_name"].alias("__tidemark_file"))
     listed = with_files.join(keys.select(*quoted), on=list(key), how="left_semi").select("__tidemark_file").distinct()
-    names = _array_list(spark)
+    names = array_list(spark)
     for row in listed.collect():
         names.add(row["__tidemark_file"])
     added = table.snapshot.allFiles()
     functions = java_class(spark, "org.apache.spark.sql.functions")
     of_these = functions.element_at(functions.split(added.col("path"), "/"), -1).isInCollection(names)
-    sequence = _sequence(spark, added.filter(of_these).collectAsList())
-    nothing = _option(spark)
-    return DataFrame(table.log.createDataFrame(table.snapshot, sequence, False, nothing), spark)
+    listed_files = sequence(spark, added.filter(of_these).collectAsList())
+    nothing = option(spark)
+    return DataFrame(table.log.createDataFrame(table.snapshot, listed_files, False, nothing), spark)
 
 
 def count_holes(spark: SparkSession, path: str, key: Sequence[str], most: int) -> Holes:
@@ -253,11 +239,11 @@ def create(spark: SparkSession, table: PinnedTable, schema: StructType, properti
     """
     _refuse_what_is_not_ours(spark, table)
     metadata = _metadata(spark, schema, properties)
-    nothing = _option(spark)
-    transaction = table.log.startTransaction(nothing, _option(spark, table.snapshot))
+    nothing = option(spark)
+    transaction = table.log.startTransaction(nothing, option(spark, table.snapshot))
     transaction.updateMetadataForNewTable(metadata)
     created = java_class(spark, "org.apache.spark.sql.delta.DeltaOperations$CreateTable")
-    transaction.commit(_sequence(spark, _array_list(spark)), created(metadata, False, False, nothing))
+    transaction.commit(sequence(spark, array_list(spark)), created(metadata, False, False, nothing))
 
 
 def _refuse_what_is_not_ours(spark: SparkSession, table: PinnedTable) -> None:
@@ -286,9 +272,9 @@ def _metadata(spark: SparkSession, schema: StructType, properties: Mapping[str, 
         None,
         java_class(spark, f"{actions}.Format")("parquet", scala_map(java_class(spark, "java.util.HashMap")())),
         schema.json(),
-        _sequence(spark, _array_list(spark)),
+        sequence(spark, array_list(spark)),
         scala_map(configuration),
-        _option(spark, now),
+        option(spark, now),
     )
 
 
@@ -382,178 +368,30 @@ def append(
 
     Raises what `is_contested` recognises if another commit touched the position or the schema since it was pinned.
     """
-    nothing = _option(spark)
-    transaction = table.log.startTransaction(nothing, _option(spark, table.snapshot))
+    nothing = option(spark)
+    transaction = table.log.startTransaction(nothing, option(spark, table.snapshot))
     # What was read makes a rival's commit a conflict; `txnVersion(id)` adds it too, but reads the whole log for it.
     transaction.readTxn().addOne(application)
-    files = _sequence(spark, _array_list(spark)) if frame is None else transaction.writeFiles(frame._jdf)
+    files = sequence(spark, array_list(spark)) if frame is None else transaction.writeFiles(frame._jdf)
     now = java_class(spark, "java.lang.System").currentTimeMillis()
     position = java_class(spark, "org.apache.spark.sql.delta.actions.SetTransaction")(
-        application, int(end), _option(spark, now)
+        application, int(end), option(spark, now)
     )
-    actions = _array_list(spark)
+    actions = array_list(spark)
     actions.add(position)
     from_json = java_class(spark, "org.apache.spark.sql.delta.actions.Action").fromJson
     for file in written:
         actions.add(from_json(file.to_json(now)))
-    transaction.commit(_sequence(spark, actions).appendedAll(files), _write(spark))
+    transaction.commit(sequence(spark, actions).appendedAll(files), write_operation(spark))
     counted = (files.apply(n).numLogicalRecords() for n in range(files.size()))
     return sum(f.rows for f in written) + sum(int(records.get()) for records in counted if records.isDefined())
 
 
-@dataclass(frozen=True, slots=True)
-class DataFile:
-    """A data file of a pinned version: its path in the table's folder, its rows with those that a vector masks, between
-    which values its columns are as far as that is known, and Delta's own action for it."""
-
-    path: str
-    rows: int
-    low: Mapping[str, Any]
-    high: Mapping[str, Any]
-    masked: int
-    added: Any
-
-
-def is_plain(table: PinnedTable) -> bool:
-    """Whether files can be added to the table and rows of it masked by what `data_files` and `exchange` know of Delta:
-    names as they are, vectors in use, no feature that asks more of a writer."""
-    if not table.exists or table.is_mapped:
-        return False
-    metadata = json.loads(table.snapshot.metadata().json())["metaData"]
-    properties = metadata.get("configuration", {})
-    if properties.get("delta.enableDeletionVectors", "").lower() != "true" or metadata.get("partitionColumns"):
-        return False
-    features = json.loads(table.snapshot.protocol().json())["protocol"].get("writerFeatures", [])
-    return set(features) <= PLAIN_FEATURES
-
-
-def data_files(spark: SparkSession, table: PinnedTable) -> list[DataFile] | None:
-    """The files of the pinned version: from its checksum file, where a table of up to fifty files has them all, else
-    from the log, by a Spark job. None if one of them says less of itself than it must."""
-    if not table.exists:
-        return []
-    checksum = table.snapshot.checksumOpt()
-    listed = checksum.get().allFiles() if checksum.isDefined() else None
-    if listed is not None and listed.isDefined():
-        added = listed.get()
-    else:
-        added = _sequence(spark, table.snapshot.allFiles().collectAsList())
-    texts = json.loads(
-        java_class(spark, "org.apache.spark.sql.delta.util.JsonUtils").mapper().writeValueAsString(added)
-    )
-    described = []
-    for n, text in enumerate(texts):
-        statistics = json.loads(text.get("stats") or "{}")
-        if "numRecords" not in statistics or not _RELATIVE_PATH.fullmatch(text["path"]):
-            return None
-        described.append(
-            DataFile(
-                unquote(text["path"]),
-                statistics["numRecords"],
-                statistics.get("minValues", {}),
-                statistics.get("maxValues", {}),
-                (text.get("deletionVector") or {}).get("cardinality", 0),
-                added.apply(n),
-            )
-        )
-    return described
-
-
-def masked_rows(spark: SparkSession, table: PinnedTable, file: DataFile) -> set[int]:
-    """The numbers of the file's rows that its vector masks."""
-    if not file.masked:
-        return set()
-    longs = _vector(spark, table, file).toArray()
-    buffer = java_class(spark, "java.nio.ByteBuffer").allocate(8 * len(longs))
-    buffer.asLongBuffer().put(longs)
-    return {row for (row,) in struct.iter_unpack(">q", bytes(buffer.array()))}
-
-
-def _vector(spark: SparkSession, table: PinnedTable, file: DataFile) -> Any:
-    """The file's vector, a bitmap of its own, empty if it has none."""
-    if not file.masked:
-        return java_class(spark, "org.apache.spark.sql.delta.deletionvectors.RoaringBitmapArray")()
-    configuration = spark._jsparkSession.sessionState().newHadoopConf()
-    store = java_class(spark, "org.apache.spark.sql.delta.storage.dv.HadoopFileSystemDVStore")(configuration)
-    return store.read(file.added.deletionVector(), table.log.dataPath())
-
-
-def _masking(spark: SparkSession, table: PinnedTable, file: DataFile, rows: Sequence[int] | None) -> list[Any]:
-    """The actions by which these rows of the file, which none masks yet, are gone; None are all of them."""
-    if rows is None or file.masked + len(rows) == file.rows:
-        return [file.added.removeWithTimestamp(java_class(spark, "java.lang.System").currentTimeMillis(), True)]
-    bitmap = _vector(spark, table, file)
-    gateway: Any = spark.sparkContext._gateway
-    longs = gateway.new_array(java_class(spark, "long"), len(rows))
-    packed = bytearray(struct.pack(f">{len(rows)}q", *rows))
-    java_class(spark, "java.nio.ByteBuffer").wrap(packed).asLongBuffer().get(longs)
-    bitmap.addAll(_sequence(spark, java_class(spark, "java.util.Arrays").stream(longs).boxed().toList()))
-    bitmap.runOptimize()
-    formats = java_class(spark, "org.apache.spark.sql.delta.deletionvectors.RoaringBitmapArrayFormat")
-    content = bytearray(bitmap.serializeAsByteArray(formats.Portable()))
-    both = file.added.removeRows(_stored_vector(spark, table, content, int(bitmap.cardinality())), True, True)
-    return [both._1(), both._2()]
-
-
-def _stored_vector(spark: SparkSession, table: PinnedTable, content: bytearray, masked: int) -> Any:
-    """Its descriptor: in the log where it is small, else in a file of the table's folder (Delta protocol, "Deletion
-    Vectors")."""
-    descriptor = java_class(spark, "org.apache.spark.sql.delta.actions.DeletionVectorDescriptor")
-    if len(content) <= MAX_INLINE_BYTES:
-        return descriptor.inlineInLog(content, masked)
-    configuration = spark._jsparkSession.sessionState().newHadoopConf()
-    store = java_class(spark, "org.apache.spark.sql.delta.storage.dv.HadoopFileSystemDVStore")(configuration)
-    number = java_class(spark, "java.util.UUID").randomUUID()
-    writer = store.createWriter(
-        store.generateFileNameInTable(store.pathWithFileSystem(table.log.dataPath()), number, "")
-    )
-    try:
-        written = writer.write(content)
-    finally:
-        writer.close()
-    nothing = _option(spark)
-    at = _option(spark, written.offset())
-    return descriptor.onDiskWithRelativePath(number, "", len(content), masked, at, nothing)
-
-
-def exchange(
-    spark: SparkSession,
-    table: PinnedTable,
-    masked: Sequence[tuple[DataFile, Sequence[int] | None]],
-    written: Sequence[WrittenFile],
-    application: str,
-    end: Lsn,
-) -> None:
-    """One commit that masks rows of the pinned version's files, adds files that lie in the folder, and sets the
-    position, on that version. A file of which no row is left goes.
-
-    Raises what `is_contested` recognises if another commit came in between.
-    """
-    nothing = _option(spark)
-    transaction = table.log.startTransaction(nothing, _option(spark, table.snapshot))
-    transaction.readTxn().addOne(application)
-    transaction.readWholeTable()
-    now = java_class(spark, "java.lang.System").currentTimeMillis()
-    actions = _array_list(spark)
-    actions.add(
-        java_class(spark, "org.apache.spark.sql.delta.actions.SetTransaction")(
-            application, int(end), _option(spark, now)
-        )
-    )
-    for file, rows in masked:
-        for action in _masking(spark, table, file, rows):
-            actions.add(action)
-    from_json = java_class(spark, "org.apache.spark.sql.delta.actions.Action").fromJson
-    for added in written:
-        actions.add(from_json(added.to_json(now)))
-    transaction.commit(_sequence(spark, actions), _write(spark))
-
-
-def _write(spark: SparkSession) -> Any:
+def write_operation(spark: SparkSession) -> Any:
     """What DESCRIBE HISTORY calls the commit. Delta's own MERGE would have to name how long it searched and wrote, and
     of a "manual update" Delta derives no checksum, so that each would cost two jobs to read the log anew."""
     write = java_class(spark, "org.apache.spark.sql.delta.DeltaOperations$Write")
-    return write(java_class(spark, "org.apache.spark.sql.SaveMode").Append, *[_option(spark)] * 8)
+    return write(java_class(spark, "org.apache.spark.sql.SaveMode").Append, *[option(spark)] * 8)
 
 
 def replace(spark: SparkSession, table: PinnedTable, frame: DataFrame, application: str, end: Lsn) -> None:
@@ -607,18 +445,6 @@ def _transaction(spark: SparkSession, application: str, end: Lsn) -> Iterator[No
     finally:
         spark.conf.unset(TXN_VERSION)
         spark.conf.unset(TXN_APP_ID)
-
-
-def _option(spark: SparkSession, value: Any = None) -> Any:
-    return java_class(spark, "scala.Option").apply(value)
-
-
-def _sequence(spark: SparkSession, listed: Any) -> Any:
-    return java_class(spark, "org.apache.spark.api.python.PythonUtils").toSeq(listed)
-
-
-def _array_list(spark: SparkSession) -> Any:
-    return java_class(spark, "java.util.ArrayList")()
 
 
 def _quoted(values: Mapping[str, Column]) -> dict[str, str | Column]:

@@ -34,9 +34,10 @@ from tidemark.formats.plan import PlannedBatch, PlannedFile
 from tidemark.lsn import Lsn
 from tidemark.names import ROW_COLUMNS, ROW_HOLES
 from tidemark.schema.table import TableSchema
-from tidemark.target import arrow_fold, delta_tables, lake_files
+from tidemark.target import arrow_fold, data_files, delta_tables, lake_files
 from tidemark.target.arrow_fold import Fold, Key
-from tidemark.target.delta_tables import DataFile, PinnedTable, WrittenFile
+from tidemark.target.data_files import DataFile
+from tidemark.target.delta_tables import PinnedTable, WrittenFile
 
 log = logging.getLogger(__name__)
 
@@ -77,14 +78,14 @@ def few_changes(
     shape = staged_schema(schema)
     if current is None or not schema.key or not all(arrow_fold.is_plain_key(shape.field(k).type) for k in schema.key):
         return None
-    if not delta_tables.is_plain(history) or not delta_tables.is_plain(current):
+    if not data_files.is_plain(history) or not data_files.is_plain(current):
         return None
     try:
         changes = _staged(session, lake, schemas, batches)
         fold = arrow_fold.fold_changes(
             changes, schema.key, [c.name for c in schema.columns], moved=any(b.moved for b in batches)
         )
-        files = delta_tables.data_files(session, current)
+        files = data_files.data_files(session, current)
         if files is None or len(files) > MAX_FILES:
             return None
         truncated = any(b.truncates for b in batches)
@@ -186,7 +187,7 @@ class _Target:
             one = pc.is_in(arrow_fold.comparable(column), values.cast(arrow_fold.comparable(column).type))
             alike = one if alike is None else pc.and_(alike, one)
         rows = pc.indices_nonzero(alike).to_pylist()
-        masked = delta_tables.masked_rows(self.session, self.current, file) if rows else set()
+        masked = data_files.masked_rows(self.session, self.current, file) if rows else set()
         some = pa.array(rows, pa.int64())
         for row, key in zip(rows, arrow_fold.keys_of([column.take(some) for column in there]), strict=True):
             if key in keys and row not in masked:
@@ -315,7 +316,7 @@ class FewChanges:
         if self.truncated:
             exchanged = [(file, None) for file in self.there.files]
         current = self.there.current
-        delta_tables.exchange(self.session, current, exchanged, self._written(current, rows), application, self.end)
+        data_files.exchange(self.session, current, exchanged, self._written(current, rows), application, self.end)
         failpoints.reach("merge.after_current")
         if self.truncated:
             return {"truncated": 1}

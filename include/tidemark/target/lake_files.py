@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, cast
 
 from pyspark.sql import SparkSession
 
-from tidemark.target.session import java_class
+from tidemark.target.jvm import java_class
 
 
 def open_to_read(spark: SparkSession, uri: str) -> BinaryIO:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from py4j.java_gateway import JavaPackage
 from py4j.protocol import Py4JJavaError
@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from tidemark.errors import DeltaMissing
 from tidemark.target.driver_log import let_speak
+from tidemark.target.jvm import java_class
 
 LOG_STORE_OF_S3: Final = "spark.delta.logStore.s3a.impl"
 
@@ -135,15 +136,6 @@ def _set_unless_given(session: SparkSession, settings: Mapping[str, str]) -> Non
 def activate(session: SparkSession) -> None:
     """Delta's transactions look up the thread's active session on the JVM side."""
     java_class(session, "org.apache.spark.sql.SparkSession").setActiveSession(session._jsparkSession)
-
-
-def java_class(session: SparkSession, name: str) -> Any:
-    """A class of the JVM by its full name, in one call.
-
-    `jvm.org.apache.spark…` is one call per part, and the JVM looks into every jar, a dozen times over, to find that
-    `org` is no class.
-    """
-    return getattr(session.sparkContext._jvm, name)
 
 
 def _submitted() -> set[str]:

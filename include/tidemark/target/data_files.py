@@ -1,0 +1,182 @@
+"""The data files of one version of a Delta table, and a commit that masks rows of them and adds others, without a
+Spark job (Delta protocol, "Deletion Vectors", "Add File and Remove File").
+
+    pinned version ─► data_files, masked_rows ─► which rows, by file and number ─► exchange
+
+`exchange` names rows by their numbers in the files of the pinned version, so a commit in between that adds or removes
+any file is a conflict: whoever wants to try again looks at the newest version anew.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import unquote
+
+from pyspark.sql import SparkSession
+
+from tidemark.lsn import Lsn
+from tidemark.target.delta_tables import PinnedTable, WrittenFile, write_operation
+from tidemark.target.jvm import array_list, java_class, option, sequence
+
+# Vectors up to this size stand in the log itself, and need no file of their own to be written, opened and removed
+# again.
+MAX_INLINE_BYTES: Final = 1024
+
+# What a table may ask of its writers for files to be added, and rows to be masked, without Spark's writer. A table with
+# vectors lists all that it asks.
+PLAIN_FEATURES: Final = frozenset({"deletionVectors", "appendOnly", "invariants", "timestampNtz"})
+
+_RELATIVE_PATH: Final = re.compile(r"[^/:][^:]*")
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A data file of a pinned version: its path in the table's folder, its rows with those that a vector masks, between
+    which values its columns are as far as that is known, and Delta's own action for it."""
+
+    path: str
+    rows: int
+    low: Mapping[str, Any]
+    high: Mapping[str, Any]
+    masked: int
+    added: Any
+
+
+def is_plain(table: PinnedTable) -> bool:
+    """Whether files can be added to the table and rows of it masked by what `data_files` and `exchange` know of Delta:
+    names as they are, vectors in use, no feature that asks more of a writer."""
+    if not table.exists or table.is_mapped:
+        return False
+    metadata = json.loads(table.snapshot.metadata().json())["metaData"]
+    properties = metadata.get("configuration", {})
+    if properties.get("delta.enableDeletionVectors", "").lower() != "true" or metadata.get("partitionColumns"):
+        return False
+    features = json.loads(table.snapshot.protocol().json())["protocol"].get("writerFeatures", [])
+    return set(features) <= PLAIN_FEATURES
+
+
+def data_files(spark: SparkSession, table: PinnedTable) -> list[DataFile] | None:
+    """The files of the pinned version: from its checksum file, where a table of up to fifty files has them all, else
+    from the log, by a Spark job. None if one of them says less of itself than it must."""
+    if not table.exists:
+        return []
+    checksum = table.snapshot.checksumOpt()
+    listed = checksum.get().allFiles() if checksum.isDefined() else None
+    if listed is not None and listed.isDefined():
+        added = listed.get()
+    else:
+        added = sequence(spark, table.snapshot.allFiles().collectAsList())
+    texts = json.loads(
+        java_class(spark, "org.apache.spark.sql.delta.util.JsonUtils").mapper().writeValueAsString(added)
+    )
+    described = []
+    for n, text in enumerate(texts):
+        statistics = json.loads(text.get("stats") or "{}")
+        if "numRecords" not in statistics or not _RELATIVE_PATH.fullmatch(text["path"]):
+            return None
+        described.append(
+            DataFile(
+                unquote(text["path"]),
+                statistics["numRecords"],
+                statistics.get("minValues", {}),
+                statistics.get("maxValues", {}),
+                (text.get("deletionVector") or {}).get("cardinality", 0),
+                added.apply(n),
+            )
+        )
+    return described
+
+
+def masked_rows(spark: SparkSession, table: PinnedTable, file: DataFile) -> set[int]:
+    """The numbers of the file's rows that its vector masks."""
+    if not file.masked:
+        return set()
+    longs = _vector(spark, table, file).toArray()
+    buffer = java_class(spark, "java.nio.ByteBuffer").allocate(8 * len(longs))
+    buffer.asLongBuffer().put(longs)
+    return {row for (row,) in struct.iter_unpack(">q", bytes(buffer.array()))}
+
+
+def _vector(spark: SparkSession, table: PinnedTable, file: DataFile) -> Any:
+    """The file's vector, a bitmap of its own, empty if it has none."""
+    if not file.masked:
+        return java_class(spark, "org.apache.spark.sql.delta.deletionvectors.RoaringBitmapArray")()
+    configuration = spark._jsparkSession.sessionState().newHadoopConf()
+    store = java_class(spark, "org.apache.spark.sql.delta.storage.dv.HadoopFileSystemDVStore")(configuration)
+    return store.read(file.added.deletionVector(), table.log.dataPath())
+
+
+def _masking(spark: SparkSession, table: PinnedTable, file: DataFile, rows: Sequence[int] | None) -> list[Any]:
+    """The actions by which these rows of the file, which none masks yet, are gone; None are all of them."""
+    if rows is None or file.masked + len(rows) == file.rows:
+        return [file.added.removeWithTimestamp(java_class(spark, "java.lang.System").currentTimeMillis(), True)]
+    bitmap = _vector(spark, table, file)
+    gateway: Any = spark.sparkContext._gateway
+    longs = gateway.new_array(java_class(spark, "long"), len(rows))
+    packed = bytearray(struct.pack(f">{len(rows)}q", *rows))
+    java_class(spark, "java.nio.ByteBuffer").wrap(packed).asLongBuffer().get(longs)
+    bitmap.addAll(sequence(spark, java_class(spark, "java.util.Arrays").stream(longs).boxed().toList()))
+    bitmap.runOptimize()
+    formats = java_class(spark, "org.apache.spark.sql.delta.deletionvectors.RoaringBitmapArrayFormat")
+    content = bytearray(bitmap.serializeAsByteArray(formats.Portable()))
+    both = file.added.removeRows(_stored_vector(spark, table, content, int(bitmap.cardinality())), True, True)
+    return [both._1(), both._2()]
+
+
+def _stored_vector(spark: SparkSession, table: PinnedTable, content: bytearray, masked: int) -> Any:
+    """Its descriptor: in the log where it is small, else in a file of the table's folder (Delta protocol, "Deletion
+    Vectors")."""
+    descriptor = java_class(spark, "org.apache.spark.sql.delta.actions.DeletionVectorDescriptor")
+    if len(content) <= MAX_INLINE_BYTES:
+        return descriptor.inlineInLog(content, masked)
+    configuration = spark._jsparkSession.sessionState().newHadoopConf()
+    store = java_class(spark, "org.apache.spark.sql.delta.storage.dv.HadoopFileSystemDVStore")(configuration)
+    number = java_class(spark, "java.util.UUID").randomUUID()
+    writer = store.createWriter(
+        store.generateFileNameInTable(store.pathWithFileSystem(table.log.dataPath()), number, "")
+    )
+    try:
+        written = writer.write(content)
+    finally:
+        writer.close()
+    nothing = option(spark)
+    at = option(spark, written.offset())
+    return descriptor.onDiskWithRelativePath(number, "", len(content), masked, at, nothing)
+
+
+def exchange(
+    spark: SparkSession,
+    table: PinnedTable,
+    masked: Sequence[tuple[DataFile, Sequence[int] | None]],
+    written: Sequence[WrittenFile],
+    application: str,
+    end: Lsn,
+) -> None:
+    """One commit that masks rows of the pinned version's files, adds files that lie in the folder, and sets the
+    position, on that version. A file of which no row is left goes.
+
+    Raises what `is_contested` recognises if another commit came in between.
+    """
+    nothing = option(spark)
+    transaction = table.log.startTransaction(nothing, option(spark, table.snapshot))
+    transaction.readTxn().addOne(application)
+    transaction.readWholeTable()
+    now = java_class(spark, "java.lang.System").currentTimeMillis()
+    actions = array_list(spark)
+    actions.add(
+        java_class(spark, "org.apache.spark.sql.delta.actions.SetTransaction")(
+            application, int(end), option(spark, now)
+        )
+    )
+    for file, rows in masked:
+        for action in _masking(spark, table, file, rows):
+            actions.add(action)
+    from_json = java_class(spark, "org.apache.spark.sql.delta.actions.Action").fromJson
+    for added in written:
+        actions.add(from_json(added.to_json(now)))
+    transaction.commit(sequence(spark, actions), write_operation(spark))
