@@ -14,7 +14,7 @@ from tidemark.errors import Move, SnapshotBeforeCleanUp
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.formats.manifest import Sweep
 from tidemark.formats.retired_file import RetiredFile
-from tidemark.ledger import backfills, batches, chunks, positions, retirement, schema_versions, tables
+from tidemark.ledger import backfills, batches, chunks, positions, relearning, retirement, schema_versions, tables
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import Lease
@@ -245,7 +245,7 @@ def test_an_ended_backfill_leaves_what_says_that_rows_were_read(staging: Staging
 
 def learned(staging: Staging, gone: Iterable[str] = (), kept: tuple[str, ...] = ()) -> bool:
     file = RetiredFile("shop", 1, Lsn(300), 700, kept)
-    return retirement.learn(staging.book, staging.lease, file, lambda paths: bool(set(paths) & set(gone)))
+    return relearning.learn(staging.book, staging.lease, file, lambda paths: bool(set(paths) & set(gone)))
 
 
 def test_a_restored_ledger_learns_what_was_applied_and_closes_what_rests_on_it(staging: Staging) -> None:
@@ -259,7 +259,7 @@ def test_a_restored_ledger_learns_what_was_applied_and_closes_what_rests_on_it(s
     assert staging.retired() == {(A, 200), (A, 300)}
     closed = backfills.one(staging.book, "b1")
     assert closed is not None
-    assert (closed.state, closed.state_reason) == ("closed", retirement.RESTORED)
+    assert (closed.state, closed.state_reason) == ("closed", relearning.RESTORED)
     with pytest.raises(SnapshotBeforeCleanUp):
         open_backfill(staging.book, A, "b2", snapshot="700:700:")
     assert not learned(staging)

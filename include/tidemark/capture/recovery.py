@@ -9,7 +9,7 @@ knows the chunk or not; a backfill whose row is then behind is read on from ther
 Generations that the ledger does not know are opened again from their generation.json.
 
 What maintenance removed of staging does not come back, and need not: it was applied. retired.json says how far that
-is, and a ledger from before the clean-up learns it (`retirement.learn`). One that was lost begins there, and the tables
+is, and a ledger from before the clean-up learns it (`relearning.learn`). One that was lost begins there, and the tables
 that kept something below are read again. One that ends below it is behind a gap, like any other.
 
 One manifest is not as good as any: that which gives a table's new shape a number that a backfill's reader gave to
@@ -31,7 +31,7 @@ from tidemark.formats.generation_file import GenerationFile
 from tidemark.formats.manifest import BatchManifest, TableMark
 from tidemark.formats.plan import MergePlan
 from tidemark.formats.retired_file import RetiredFile
-from tidemark.ledger import batches, generations, plans, retirement, tables
+from tidemark.ledger import batches, generations, plans, relearning, tables
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import Lease
@@ -101,7 +101,7 @@ def _learn_what_is_retired(ledger: Ledger, store: Store, lease: Lease, number: i
     retired = read_retired(store, lease.pipeline, number)
     if retired is None:
         return
-    if retirement.learn(ledger, lease, retired, lambda paths: is_gone(store, paths), was_behind=was_behind):
+    if relearning.learn(ledger, lease, retired, lambda paths: is_gone(store, paths), was_behind=was_behind):
         log.warning(
             "The ledger is older than the last clean-up of staging: up to %s generation %d counts as applied, and open "
             "backfills begin anew",

@@ -28,7 +28,7 @@ from tidemark.failpoints import reach
 from tidemark.findings import listed
 from tidemark.formats import layout
 from tidemark.formats.plan import MergePlan
-from tidemark.ledger import generations, leases, migrations, plans, retirement
+from tidemark.ledger import generations, leases, migrations, plans, relearning, retirement
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import SLOT, Lease
@@ -155,12 +155,12 @@ def _mark(
     marked = []
     for number in retirement.numbers(ledger):
         said = read_retired(store, ledger.pipeline, number)
-        if said is not None and not retirement.knows(ledger, said):
+        if said is not None and not relearning.knows(ledger, said):
             if number == opened.number:
                 raise LedgerBehindStaging(
                     pipeline=ledger.pipeline, difference=f"it lacks the clean-up up to {said.up_to}"
                 )
-            retirement.learn(ledger, lease, said, partial(is_gone, store))
+            relearning.learn(ledger, lease, said, partial(is_gone, store))
         if number == opened.number:
             retired = retirement.mark(ledger, lease, number, cutoff=cutoff, confirmed=seen.confirmed, xmin=seen.xmin)
         else:
