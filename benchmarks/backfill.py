@@ -91,12 +91,12 @@ class Pipeline:
     def run(self, name: str, task: str) -> Run:
         return Run(self.config, self.source, self.ledger, name, f"{name}/{task}")
 
-    def until_done(self, what: str, stage: Any) -> None:
+    def until_done(self, title: str, stage: Any) -> None:
         while True:
             began = time.perf_counter()
             try:
                 stage()
-                self.seconds[what] = self.seconds.get(what, 0.0) + time.perf_counter() - began
+                self.seconds[title] = self.seconds.get(title, 0.0) + time.perf_counter() - began
                 return
             except RetryError:
                 time.sleep(3)
@@ -130,12 +130,12 @@ class Pipeline:
         self.spark_mb = max(self.spark_mb, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024)
 
 
-def read(config: PipelineConfig, source: str, ledger: str, number: int, told: Any) -> None:
+def read(config: PipelineConfig, source: str, ledger: str, number: int, figures: Any) -> None:
     """One reader, in a process of its own; tells its rows and its peak memory in MB."""
     logging.basicConfig(level=logging.WARNING)
     name = f"backfill/one/read_chunks/{number}"
     result = read_chunks(Run(config, source=source, ledger=ledger, run_id="backfill/one", holder=name))
-    told.put((result.rows, result.chunks, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024))
+    figures.put((result.rows, result.chunks, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024))
 
 
 def write(conninfo: str, rows: int, per_second: int, stop: threading.Event, counted: list[int]) -> None:
@@ -243,14 +243,14 @@ def main() -> None:
         plan(pipeline.run("backfill/one", "plan"), request=request)
         planned_s = time.perf_counter() - began
         context = multiprocessing.get_context("spawn")
-        told: Any = context.Queue()
+        figures: Any = context.Queue()
         readers = [
-            context.Process(target=read, args=(config, source, ledger, number, told))
+            context.Process(target=read, args=(config, source, ledger, number, figures))
             for number in range(arguments.readers)
         ]
         for process in readers:
             process.start()
-        results = [told.get() for _ in readers]
+        results = [figures.get() for _ in readers]
         for process in readers:
             process.join()
         read_s = time.perf_counter() - began - planned_s

@@ -216,21 +216,21 @@ def main() -> None:
     parser.add_argument("--unchanged", type=float, default=0.1, help="share of updates without their long value")
     parser.add_argument("--cold", action="store_true", help="apply one more round by spark-submit")
     parser.add_argument("--no-plain", action="store_true", help="leave out what it is held against")
-    given = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="many-tables-") as folder:
-        measure(Path(folder), given)
+        measure(Path(folder), options)
 
 
-def measure(lake: Path, given: argparse.Namespace) -> None:
+def measure(lake: Path, options: argparse.Namespace) -> None:
     settings = {"spark.master": "local[*]", "spark.jars": jars(), "spark.local.dir": str(lake / "spark")}
     settings["spark.ui.showConsoleProgress"] = "false"
     spark = start("many tables", settings)
     spark.sparkContext.setLogLevel("ERROR")
     meter = Meter(spark)
-    tables = [SourceTable(lake, n, random.Random(n)) for n in range(given.tables)]
+    tables = [SourceTable(lake, n, random.Random(n)) for n in range(options.tables)]
 
     def plan(name: str, planned: Sequence[PlannedTable]) -> MergePlan:
-        return MergePlan(name, PIPELINE, 1, str(lake), given.threads, tuple(planned))
+        return MergePlan(name, PIPELINE, 1, str(lake), options.threads, tuple(planned))
 
     def merged(name: str, planned: Sequence[PlannedTable]) -> None:
         result = apply_plan(spark, plan(name, planned))
@@ -239,32 +239,32 @@ def measure(lake: Path, given: argparse.Namespace) -> None:
             raise RuntimeError(str(errors[0]))
 
     def changes() -> list[PlannedTable]:
-        some = max(1, given.rows // 10)
-        return [t.next_batch(some, given.rows - 2 * some, some, given.unchanged) for t in tables]
+        some = max(1, options.rows // 10)
+        return [t.next_batch(some, options.rows - 2 * some, some, options.unchanged) for t in tables]
 
-    first = [t.next_batch(given.there) for t in tables]
+    first = [t.next_batch(options.there) for t in tables]
     new = meter.of(lambda: merged("first", first))
-    print(_line("new tables, first in this JVM", [new], given.tables), flush=True)
-    if not given.no_plain:
-        plain_script(spark, lake, first, given.threads)
+    print(_line("new tables, first in this JVM", [new], options.tables), flush=True)
+    if not options.no_plain:
+        plain_script(spark, lake, first, options.threads)
     ours: list[Taken] = []
     plain: list[Taken] = []
-    for n in range(given.rounds + 1):
+    for n in range(options.rounds + 1):
         planned = changes()
         ours.append(meter.of(lambda n=n, planned=planned: merged(f"round-{n}", planned)))  # type: ignore[misc]
-        if not given.no_plain:
-            plain.append(meter.of(lambda planned=planned: plain_script(spark, lake, planned, given.threads)))  # type: ignore[misc]
-    print(_line("merge, first round", ours[:1], given.tables))
-    print(_line("merge", ours[1:], given.tables))
+        if not options.no_plain:
+            plain.append(meter.of(lambda planned=planned: plain_script(spark, lake, planned, options.threads)))  # type: ignore[misc]
+    print(_line("merge, first round", ours[:1], options.tables))
+    print(_line("merge", ours[1:], options.tables))
     if plain:
-        print(_line("append and MERGE", plain[1:], given.tables))
+        print(_line("append and MERGE", plain[1:], options.tables))
         for what in ("seconds", "cpu_s", "jobs"):
             ratios = [getattr(a, what) / max(getattr(b, what), 1e-9) for a, b in zip(ours[1:], plain[1:], strict=True)]
             print(f"merge / append and MERGE, {what}: {statistics.median(ratios):.2f}")
-    if given.cold:
+    if options.cold:
         planned = changes()
         spark.stop()
-        print(_line("spark-submit, whole", [cold(lake, plan("cold", planned))], given.tables))
+        print(_line("spark-submit, whole", [cold(lake, plan("cold", planned))], options.tables))
 
 
 def _line(what: str, taken: Sequence[Taken], tables: int) -> str:

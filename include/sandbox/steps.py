@@ -25,15 +25,15 @@ class Steps:
     took: list[tuple[str, float]] = field(default_factory=list)
 
     @contextmanager
-    def step(self, what: str) -> Iterator[None]:
-        print(f"  {what} … ", end="", flush=True)
+    def step(self, title: str) -> Iterator[None]:
+        print(f"  {title} … ", end="", flush=True)
         started = time.monotonic()
         try:
             yield
         except BaseException:
             print(f"failed after {time.monotonic() - started:.1f} s", flush=True)
             raise
-        self.took.append((what, time.monotonic() - started))
+        self.took.append((title, time.monotonic() - started))
         print(f"{self.took[-1][1]:.1f} s", flush=True)
 
 

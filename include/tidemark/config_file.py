@@ -323,20 +323,20 @@ class _Reader:
         return TableRule(pattern, leave_out, cast(dict[str, Literal["null", "sha256"]], mask), target, line, clear)
 
     def maintenance(self, node: Node | None) -> Maintenance:
-        nodes, given = self.section(node, "maintenance"), dict[str, int]()
+        nodes, numbers = self.section(node, "maintenance"), dict[str, int]()
         for name in ("staging_days", "versions_days"):
             number = self.integer(nodes[name], f"maintenance.{name}", least=1) if name in nodes else None
             if number is not None:
-                given[name] = number
-        return Maintenance(schedule=self.schedule(nodes, "maintenance.schedule", "@daily"), **given)
+                numbers[name] = number
+        return Maintenance(schedule=self.schedule(nodes, "maintenance.schedule", "@daily"), **numbers)
 
     def bounds(self, node: Node | None) -> Bounds:
-        given = {}
+        numbers = {}
         for name, value in self.section(node, "bounds").items():
             number = self.integer(value, f"bounds.{name}", least=0 if name in _ZERO_ALLOWED else 1)
             if number is not None:
-                given[name] = number
-        return Bounds(**given)
+                numbers[name] = number
+        return Bounds(**numbers)
 
     def conf(self, node: Node | None) -> dict[str, str]:
         if node is None:
@@ -421,30 +421,30 @@ class _Reader:
                 nodes[text] = value
         return nodes
 
-    def text(self, node: Node | None, what: str, form: str = "a text") -> str | None:
+    def text(self, node: Node | None, option: str, form: str = "a text") -> str | None:
         if node is None:
             return None
         if isinstance(node, ScalarNode) and node.tag == "tag:yaml.org,2002:str" and node.value.strip():
             return str(node.value)
-        self.problem(node, f"{what} must be {form}, not {_kind(node)}")
+        self.problem(node, f"{option} must be {form}, not {_kind(node)}")
         return None
 
-    def boolean(self, node: Node | None, what: str, default: bool) -> bool:
+    def boolean(self, node: Node | None, option: str, default: bool) -> bool:
         if node is None:
             return default
         if isinstance(node, ScalarNode) and node.tag == "tag:yaml.org,2002:bool":
             return bool(yaml.constructor.SafeConstructor().construct_object(node))
-        self.problem(node, f"{what} must be true or false, not {_kind(node)}")
+        self.problem(node, f"{option} must be true or false, not {_kind(node)}")
         return default
 
-    def integer(self, node: Node, what: str, least: int) -> int | None:
+    def integer(self, node: Node, option: str, least: int) -> int | None:
         if isinstance(node, ScalarNode) and node.tag == "tag:yaml.org,2002:int":
             number = int(yaml.constructor.SafeConstructor().construct_object(node))
             if number >= least:
                 return number
-            self.problem(node, f"{what} must be {least} or more, not {number}")
+            self.problem(node, f"{option} must be {least} or more, not {number}")
         else:
-            self.problem(node, f"{what} must be a whole number, not {_kind(node)}")
+            self.problem(node, f"{option} must be a whole number, not {_kind(node)}")
         return None
 
     def name(self, section: dict[str, Node], option: str, default: str, form: re.Pattern[str], described: str) -> str:
@@ -472,25 +472,26 @@ class _Reader:
         columns = [self.text(entry, "a column of leave_out") for entry in node.value]
         return tuple(column for column in columns if column is not None)
 
-    def column_map(self, node: Node | None, what: str, allowed: tuple[str, ...] = ()) -> dict[str, str]:
+    def column_map(self, node: Node | None, option: str, allowed: tuple[str, ...] = ()) -> dict[str, str]:
         if node is None:
             return {}
         if not isinstance(node, MappingNode):
             self.problem(
-                node, f"{what} must be a mapping from column to {' or '.join(allowed) or 'type'}, not {_kind(node)}"
+                node, f"{option} must be a mapping from column to {' or '.join(allowed) or 'type'}, not {_kind(node)}"
             )
             return {}
         by_column: dict[str, str] = {}
         for key, value in node.value:
             column = str(key.value)
             # An unquoted null means the mask of that name.
-            text = "null" if _is_null(value) and "null" in allowed else self.text(value, f"{what} of column {column!r}")
+            allowed_null = _is_null(value) and "null" in allowed
+            text = "null" if allowed_null else self.text(value, f"{option} of column {column!r}")
             if column in by_column:
-                self.problem(key, f"column {column!r} stands twice in {what}")
+                self.problem(key, f"column {column!r} stands twice in {option}")
             if text is not None and allowed and text not in allowed:
                 self.problem(
                     value,
-                    f"{what} of column {column!r} is {text!r}; it can be "
+                    f"{option} of column {column!r} is {text!r}; it can be "
                     f"{' or '.join(allowed)}{_did_you_mean(text, allowed)}",
                 )
             elif text is not None:
@@ -518,9 +519,9 @@ def _kind(node: Node) -> str:
     )
 
 
-def _hint(key: str, section: str, there: Sequence[str]) -> str:
-    """The known key that an unknown one resembles and that is not `there` already, or the section it belongs to."""
-    close = _did_you_mean(key, tuple(OPTIONS[section]), there)
+def _hint(key: str, section: str, keys: Sequence[str]) -> str:
+    """The known key that an unknown one resembles and that is not among `keys`, or the section it belongs to."""
+    close = _did_you_mean(key, tuple(OPTIONS[section]), keys)
     if close:
         return close
     for other, options in OPTIONS.items():
@@ -534,6 +535,6 @@ def _hint(key: str, section: str, there: Sequence[str]) -> str:
     return f"; known are {', '.join(OPTIONS[section])}"
 
 
-def _did_you_mean(text: str, choices: Sequence[str], there: Sequence[str] = ()) -> str:
-    meant = closest(text.lower(), choices, taken=there)
+def _did_you_mean(text: str, choices: Sequence[str], taken: Sequence[str] = ()) -> str:
+    meant = closest(text.lower(), choices, taken=taken)
     return f"; did you mean {meant!r}?" if meant else ""

@@ -46,7 +46,7 @@ class Connection:
         if self.conn_type not in _POSTGRES:
             raise ConnectionInvalid(connection=self.id, reason=f"its type is {self.conn_type!r}, not postgres")
         keywords = {option.keyword.decode() for option in Conninfo.get_defaults()}
-        given = {
+        settings = {
             "host": self.host,
             "port": self.port,
             "user": self.login,
@@ -55,7 +55,7 @@ class Connection:
             **{name: value for name, value in self.extra.items() if name in keywords},
         }
         try:
-            return make_conninfo(**{name: value for name, value in given.items() if value not in (None, "")})
+            return make_conninfo(**{name: value for name, value in settings.items() if value not in (None, "")})
         except psycopg.Error:
             raise ConnectionInvalid(connection=self.id, reason="libpq takes its fields for no connection") from None
 

@@ -53,22 +53,22 @@ class Wait:
     def waited_s(self) -> float:
         return self._clock() - self._began
 
-    def goes_on(self, what: Callable[[], str]) -> bool:
-        """Pause before the next look; False if the time is over, and the caller raises. `what` is asked where
+    def goes_on(self, awaited: Callable[[], str]) -> bool:
+        """Pause before the next look; False if the time is over, and the caller raises. `awaited` is asked where
         a line is due: what is waited for, who holds it and until when."""
         left_s = self._limit_s - self.waited_s
         if left_s <= 0:
             return False
-        self.note(what)
+        self.note(awaited)
         self._sleep(min(self._every_s, left_s))
         return True
 
-    def note(self, what: Callable[[], str]) -> None:
+    def note(self, awaited: Callable[[], str]) -> None:
         """Say it where a line is due, without a pause: for a loop that waits by other means."""
         if self._clock() < self._say_at:
             return
         begin = f"Still waiting after {duration(self.waited_s)}" if self._said else "Waiting"
-        self._said = what()
+        self._said = awaited()
         limit = "" if math.isinf(self._limit_s) else f" ({duration(self._limit_s)} at most)"
         log.info("%s for %s%s", begin, self._said, limit)
         self._say_at = self._clock() + SAID_EVERY_S
@@ -80,10 +80,10 @@ class Wait:
 
 
 @contextmanager
-def saying(limit_s: float, what: Callable[[], str]) -> Iterator[None]:
+def saying(limit_s: float, awaited: Callable[[], str]) -> Iterator[None]:
     """Say what is waited for while the block runs, which is one statement that waits inside a database.
 
-    `what` is called on a thread: it needs a session of its own. What it raises is not the block's affair.
+    `awaited` is called on a thread: it needs a session of its own. What it raises is not the block's affair.
     """
     wait = Wait(limit_s)
     done = threading.Event()
@@ -92,7 +92,7 @@ def saying(limit_s: float, what: Callable[[], str]) -> Iterator[None]:
         # Twice a second, so that the lines come when they are due.
         while not done.wait(0.5):
             try:
-                wait.note(what)
+                wait.note(awaited)
             except Exception as failed:
                 log.debug("What is waited for cannot be said: %s", type(failed).__name__)
 

@@ -37,15 +37,15 @@ class PlanBackfillOperator(BaseOperator):
     def execute(self, context: Context) -> list[int]:
         from tidemark.backfill.planning import plan
 
-        given = context["params"]
+        answers = context["params"]
         backfills = plan(
             run_of(self.config, context),
-            request=form.request(self.config, given, context["dag_run"].conf or {}),
+            request=form.request(self.config, answers, context["dag_run"].conf or {}),
         )
         self.log.info(
             "To be read: %s", ", ".join(one.table for one in backfills) or "nothing; no table needs a backfill"
         )
-        return form.readers(given) if backfills else []
+        return form.readers(answers) if backfills else []
 
 
 class ReadChunksOperator(BaseOperator):
@@ -62,12 +62,12 @@ class ReadChunksOperator(BaseOperator):
         from tidemark.backfill.exported import read_exported
         from tidemark.backfill.ranges import read_chunks
 
-        given = context["params"]
+        answers = context["params"]
         run = run_of(self.config, context, salted=True)
         results = []
         try:
-            if given.get("mode") == form.EXPORTED:  # a verify's form has no mode
-                results.append(read_exported(run, readers=given["readers"]))
+            if answers.get("mode") == form.EXPORTED:  # a verify's form has no mode
+                results.append(read_exported(run, readers=answers["readers"]))
             # Beside an exported snapshot too: the keys of holes are read in chunks whatever the form says.
             results.append(read_chunks(run))
         except SystemExit:

@@ -103,7 +103,7 @@ def form(config: PipelineConfig) -> dict[str, Param]:
     }
 
 
-def request(config: PipelineConfig, given: Mapping[str, Any], typed: Iterable[str]) -> BackfillRequest:
+def request(config: PipelineConfig, answers: Mapping[str, Any], typed: Iterable[str]) -> BackfillRequest:
     """What the library is asked for; `typed` are the keys as they were sent, those that the form lacks included.
 
     Raises BackfillFormInvalid for a key that is not a field.
@@ -115,32 +115,32 @@ def request(config: PipelineConfig, given: Mapping[str, Any], typed: Iterable[st
     if unknown:
         raise BackfillFormInvalid(pipeline=config.pipeline, problems="; ".join(unknown), fields=", ".join(fields))
     return BackfillRequest(
-        tables=table_names(given),
-        row_filter=(given["row_filter"] or "").strip() or None,
-        chunk_rows=given["chunk_rows"],
-        mode=given["mode"],
-        keys=tuple(given["keys"] or ()),
-        replace=given["replace"],
-        readers=given["readers"],
+        tables=table_names(answers),
+        row_filter=(answers["row_filter"] or "").strip() or None,
+        chunk_rows=answers["chunk_rows"],
+        mode=answers["mode"],
+        keys=tuple(answers["keys"] or ()),
+        replace=answers["replace"],
+        readers=answers["readers"],
     )
 
 
-def unknown_fields(known: Iterable[str], typed: Iterable[str]) -> list[str]:
+def unknown_fields(names: Iterable[str], typed: Iterable[str]) -> list[str]:
     """A sentence per key that was sent and is no field."""
-    known, typed = tuple(known), tuple(typed)
-    strange = sorted(set(typed) - set(known) - _OF_AIRFLOW)
-    return [f"{key!r} is no field{_did_you_mean(key, known, typed)}" for key in strange]
+    names, typed = tuple(names), tuple(typed)
+    strange = sorted(set(typed) - set(names) - _OF_AIRFLOW)
+    return [f"{key!r} is no field{_did_you_mean(key, names, typed)}" for key in strange]
 
 
-def table_names(given: Mapping[str, Any]) -> tuple[str, ...]:
+def table_names(answers: Mapping[str, Any]) -> tuple[str, ...]:
     """The tables of both fields, each once."""
-    names = [name.strip() for field in ("tables", "other_tables") for name in given[field] or ()]
+    names = [name.strip() for field in ("tables", "other_tables") for name in answers[field] or ()]
     return tuple(dict.fromkeys(name for name in names if name))
 
 
-def readers(given: Mapping[str, Any]) -> list[int]:
+def readers(answers: Mapping[str, Any]) -> list[int]:
     """The numbers of the reading tasks. A snapshot is exported by one, which has processes of its own."""
-    return [1] if given["mode"] == EXPORTED else list(range(1, given["readers"] + 1))
+    return [1] if answers["mode"] == EXPORTED else list(range(1, answers["readers"] + 1))
 
 
 def _label(rule: TableRule) -> str:

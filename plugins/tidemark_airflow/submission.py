@@ -36,9 +36,9 @@ _LIBRARY = Path(tidemark.__file__).resolve().parent
 
 def application(name: str) -> str:
     """The file of a Spark application: where the variable says, in the installed library, or in this checkout."""
-    given = os.environ.get(APPLICATIONS_VARIABLE)
+    set_path = os.environ.get(APPLICATIONS_VARIABLE)
     installed = _LIBRARY / "spark_apps"
-    folder = Path(given) if given else installed if installed.is_dir() else _LIBRARY.parents[1] / "spark_apps"
+    folder = Path(set_path) if set_path else installed if installed.is_dir() else _LIBRARY.parents[1] / "spark_apps"
     return str(folder / f"{name}.py")
 
 
@@ -54,11 +54,11 @@ def drives_here(master: str, deploy_mode: str | None) -> bool:
 def jars(lake: str) -> str | None:
     """What `--jars` gets: Delta's jars, where they are known to this machine; for a lake on S3 Hadoop's beside them,
     and always our log store, which nothing else brings."""
-    given = os.environ.get(JARS_VARIABLE, "")
+    set_path = os.environ.get(JARS_VARIABLE, "")
     on_s3 = urlsplit(lake).scheme == "s3a"
-    folder = Path(given)
-    listed = [given] if given else []
-    if given and folder.is_dir():
+    folder = Path(set_path)
+    listed = [set_path] if set_path else []
+    if set_path and folder.is_dir():
         listed = [str(jar) for jar in sorted([*folder.glob("*.jar"), *(folder.glob("s3a/*.jar") if on_s3 else ())])]
     if on_s3:
         listed.append(str(Path(application("merge_batch")).parent / "log_store" / "tidemark-log-store.jar"))

@@ -62,27 +62,27 @@ def form(config: PipelineConfig) -> dict[str, Param]:
     }
 
 
-def request(config: PipelineConfig, given: Mapping[str, Any], typed: Iterable[str]) -> VerifyRequest:
+def request(config: PipelineConfig, answers: Mapping[str, Any], typed: Iterable[str]) -> VerifyRequest:
     """What the library is asked for; `typed` are the keys as they were sent. Raises VerifyFormInvalid for a key that is
     not a field, and for a share that is none."""
     from tidemark.backfill.verifying import VerifyRequest
 
     fields = tuple(form(config))
     problems = backfill_form.unknown_fields(fields, typed)
-    share = Fraction(given["share"].strip())
+    share = Fraction(answers["share"].strip())
     if not 0 < share <= 1:
         problems.append("`share` is above 0, and 1 at most")
     if problems:
         raise VerifyFormInvalid(pipeline=config.pipeline, problems="; ".join(problems), fields=", ".join(fields))
     return VerifyRequest(
-        tables=backfill_form.table_names(given),
-        row_filter=(given["row_filter"] or "").strip() or None,
+        tables=backfill_form.table_names(answers),
+        row_filter=(answers["row_filter"] or "").strip() or None,
         share=share,
-        repair=given["repair"],
-        readers=given["readers"],
+        repair=answers["repair"],
+        readers=answers["readers"],
     )
 
 
-def readers(given: Mapping[str, Any]) -> list[int]:
+def readers(answers: Mapping[str, Any]) -> list[int]:
     """The numbers of the reading tasks."""
-    return list(range(1, given["readers"] + 1))
+    return list(range(1, answers["readers"] + 1))

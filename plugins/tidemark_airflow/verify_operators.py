@@ -26,13 +26,13 @@ class PlanVerifyOperator(BaseOperator):
     def execute(self, context: Context) -> list[int]:
         from tidemark.backfill.verifying import plan_verify
 
-        given = context["params"]
+        answers = context["params"]
         planned = plan_verify(
             run_of(self.config, context),
-            request=verify_form.request(self.config, given, context["dag_run"].conf or {}),
+            request=verify_form.request(self.config, answers, context["dag_run"].conf or {}),
         )
         self.log.info("To be compared: %s", ", ".join(one.table for one in planned) or "nothing; nothing is due")
-        return verify_form.readers(given) if planned else []
+        return verify_form.readers(answers) if planned else []
 
 
 class ReportVerifyOperator(BaseOperator):

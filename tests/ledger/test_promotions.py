@@ -25,7 +25,7 @@ NOW = "900:900:"
 
 
 def follow(book: Book, lease: Lease) -> Followed:
-    return generations.follow(book, lease, 1, left_lsn=LEFT, snapshot=NOW, seen=PROMOTED)
+    return generations.follow(book, lease, 1, left_lsn=LEFT, snapshot=NOW, seen_at=PROMOTED)
 
 
 def states(book: Book, backfill: str = "b1") -> dict[str, tuple[bool, bool]]:

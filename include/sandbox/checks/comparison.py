@@ -130,10 +130,10 @@ def compare_rows(
     return Comparison(table, len(source_rows), len(current_rows), len(differences), tuple(differences[:most_examples]))
 
 
-def _fields(held: list[T.StructField] | None, expected: list[str], table: str) -> list[T.StructField]:
-    if held is None:
+def _fields(fields_held: list[T.StructField] | None, expected: list[str], table: str) -> list[T.StructField]:
+    if fields_held is None:
         return [T.StructField(c, T.StringType()) for c in expected]
-    fields = [f for f in held if f.name not in METADATA_COLUMNS and not _is_dropped(f)]
+    fields = [f for f in fields_held if f.name not in METADATA_COLUMNS and not _is_dropped(f)]
     names = [f.name for f in fields]
     if sorted(names) != sorted(expected):
         raise AssertionError(f"columns of {table}: the source has {sorted(expected)}, current has {sorted(names)}")
@@ -310,9 +310,9 @@ def _current_rows(current: DataFrame, fields: list[T.StructField]) -> Iterable[R
         yield tuple(None if v is None else c(v) for c, v in zip(convert, row, strict=True))
 
 
-def _plain(column: Column, held: T.DataType) -> Column:
+def _plain(column: Column, kind: T.DataType) -> Column:
     """Times as numbers or text: as Python's own they would be shifted into the time zone of this machine."""
-    match held:
+    match kind:
         case T.TimestampType():
             return F.unix_micros(column)
         case T.TimestampNTZType():
@@ -320,12 +320,12 @@ def _plain(column: Column, held: T.DataType) -> Column:
         case T.DateType():
             return F.unix_date(column)
         case T.ArrayType():
-            return F.transform(column, lambda element: _plain(element, held.elementType))
+            return F.transform(column, lambda element: _plain(element, kind.elementType))
     return column
 
 
-def _value(held: T.DataType) -> Callable[[Any], Any]:
-    match held:
+def _value(kind: T.DataType) -> Callable[[Any], Any]:
+    match kind:
         case T.FloatType() | T.DoubleType():
             return _float
         case T.TimestampNTZType():
@@ -333,7 +333,7 @@ def _value(held: T.DataType) -> Callable[[Any], Any]:
         case T.BinaryType():
             return bytes
         case T.ArrayType():
-            element = _value(held.elementType)
+            element = _value(kind.elementType)
             return lambda values: tuple(None if v is None else element(v) for v in values)
         case T.MapType():
             return lambda pairs: tuple(sorted(pairs.items()))

@@ -74,8 +74,8 @@ def _available(meminfo: Path) -> int:
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), 0)
 
 
-def _pytest(checkout: Checkout, what: str, chosen: list[str]) -> list[str]:
-    name = what.replace(" ", "-")
+def _pytest(checkout: Checkout, title: str, chosen: list[str]) -> list[str]:
+    name = title.replace(" ", "-")
     temporary = scratch(checkout) / name
     cache = checkout.made / "cache" / name
     return ["pytest", *chosen, "-q", "--durations=10", "-o", f"cache_dir={cache}", f"--basetemp={temporary}"]

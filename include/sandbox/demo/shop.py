@@ -204,8 +204,8 @@ class Shop:
             self.changed["carts truncated"] += 1
         self._shown_order(connection, number)
 
-    def _do(self, connection: psycopg.Connection[tuple[object, ...]], what: str, statement: str, **facts: int) -> None:
-        self.changed[what] += connection.execute(statement, facts or None).rowcount
+    def _do(self, connection: psycopg.Connection[tuple[object, ...]], kind: str, statement: str, **facts: int) -> None:
+        self.changed[kind] += connection.execute(statement, facts or None).rowcount
 
     def _regret(self, connection: psycopg.Connection[tuple[object, ...]], statement: str) -> None:
         """A transaction, or inside of one a savepoint, that is rolled back."""

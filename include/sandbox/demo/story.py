@@ -169,9 +169,9 @@ def _trade(busy: shop.Shop, failed: list[BaseException]) -> None:
         failed.append(error)
 
 
-def _run(api: AirflowApi, steps: Steps, dag_id: str, what: str) -> str:
+def _run(api: AirflowApi, steps: Steps, dag_id: str, title: str) -> str:
     """One run from its trigger to its green end; returns its id."""
-    with steps.step(what):
+    with steps.step(title):
         run_id = api.trigger(dag_id)
         state = api.wait(dag_id, run_id, _RUN_S)
         tasks = api.tasks(dag_id, run_id)

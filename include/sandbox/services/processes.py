@@ -252,7 +252,7 @@ def _spawn(services: Services, arguments: list[str], env: dict[str, str], home: 
     services.write()
 
 
-def _wait_until_healthy(services: Services, *parts: str) -> None:
+def _wait_until_healthy(services: Services, *names: str) -> None:
     """Airflow says "ready" early; its monitor counts only parts whose heartbeat is recent."""
 
     def healthy() -> bool:
@@ -263,7 +263,7 @@ def _wait_until_healthy(services: Services, *parts: str) -> None:
             state = json.loads(_get(f"{services.ui}/api/v2/monitor/health"))
         except (OSError, ValueError):
             return False
-        return all((state.get(part) or {}).get("status") == "healthy" for part in parts)
+        return all((state.get(name) or {}).get("status") == "healthy" for name in names)
 
     if not _within(_HEALTHY_S, healthy):
         raise StepFailed(f"Airflow was not healthy within {_HEALTHY_S} s; see .tidemark/logs")
@@ -337,8 +337,8 @@ def _is_free(port: int) -> bool:
     return True
 
 
-def _free_port(wanted: int) -> int:
-    return next(port for port in range(wanted, wanted + 1000) if _is_free(port))
+def _free_port(first: int) -> int:
+    return next(port for port in range(first, first + 1000) if _is_free(port))
 
 
 def _within(seconds: float, fact: Callable[[], Any]) -> bool:

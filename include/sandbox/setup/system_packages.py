@@ -47,13 +47,13 @@ def manager(path: str | None = None) -> PackageManager | None:
     return next((m for m in MANAGERS if shutil.which(m.program, path=path)), None)
 
 
-def install(found: PackageManager, packages: Sequence[str], log: Path, env: Mapping[str, str]) -> None:
+def install(manager: PackageManager, packages: Sequence[str], log: Path, env: Mapping[str, str]) -> None:
     """Install the first of several packages that the distribution has. Raises StepFailed with what each one said."""
     env = {**env, "DEBIAN_FRONTEND": "noninteractive"}
     reasons: list[str] = []
-    commands = [[*found.install, package] for package in packages]
-    if found.refresh is not None:
-        commands.insert(0, [*found.refresh])
+    commands = [[*manager.install, package] for package in packages]
+    if manager.refresh is not None:
+        commands.insert(0, [*manager.refresh])
     for command in commands:
         try:
             run(command, log.with_stem(f"{log.stem}-{command[-1]}"), env=env)

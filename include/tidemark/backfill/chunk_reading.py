@@ -214,13 +214,13 @@ class ChunkReader:
         versions = tables.versions(self._ledger, str(table))
         return versions[-1] if versions else None
 
-    def _walk(self, rows: ChunkRows, wanted: TableToRead, key_range: Range, limit: int) -> bool:
+    def _walk(self, rows: ChunkRows, table: TableToRead, key_range: Range, limit: int) -> bool:
         """Read up to `limit` rows of the key's index; True if the range has no more."""
         for setting in sessions.INDEX_ALONE:
             self._conn.execute(setting)
         position = key_range.lower if key_range.cursor is None else key_range.cursor
-        for equal in keyset.parts_behind(wanted, position):
-            rows.copy(keyset.chunk_query(wanted, position, key_range.upper, equal=equal, limit=limit - rows.count))
+        for equal in keyset.parts_behind(table, position):
+            rows.copy(keyset.chunk_query(table, position, key_range.upper, equal=equal, limit=limit - rows.count))
             if rows.count >= limit:
                 return False
         return True

@@ -173,9 +173,9 @@ def _start(work: _Work) -> subprocess.Popen[bytes]:
         env={**os.environ, "PYTHONPATH": path},
     )
     assert process.stdin is not None
-    given = pickle.dumps(work)
+    pickled = pickle.dumps(work)
     try:
-        process.stdin.write(len(given).to_bytes(8, "big") + given)
+        process.stdin.write(len(pickled).to_bytes(8, "big") + pickled)
         process.stdin.flush()
     except BrokenPipeError:
         log.warning("Reader %s died before it began", work.run.holder)
@@ -203,9 +203,9 @@ def serve() -> None:
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(process)d %(levelname)s %(message)s"
     )
-    given = sys.stdin.buffer
-    work: _Work = pickle.loads(given.read(int.from_bytes(given.read(8), "big")))
-    Thread(target=_end_with, args=(given.fileno(),), daemon=True).start()
+    pipe = sys.stdin.buffer
+    work: _Work = pickle.loads(pipe.read(int.from_bytes(pipe.read(8), "big")))
+    Thread(target=_end_with, args=(pipe.fileno(),), daemon=True).start()
     outcome: ReadResult | TidemarkError
     try:
         outcome = quotes_nothing()(read_chunks)(work.run, imported=work.imported)

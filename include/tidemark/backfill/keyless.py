@@ -48,7 +48,7 @@ class Stretch:
 
 def read(
     conn: psycopg.Connection[Any],
-    wanted: TableToRead,
+    table: TableToRead,
     rows: ChunkRows,
     *,
     run: Run,
@@ -57,9 +57,9 @@ def read(
 ) -> None:
     """Write all of the table's rows; what was counted, and the files, are in `rows` then. `conn` is in the chunk's
     transaction, the table locked; further ones connect to the run's source."""
-    stretches = list(_stretches(conn, wanted, STRETCH_PAGES))
+    stretches = list(_stretches(conn, table, STRETCH_PAGES))
     if readers < 2 or len(stretches) < 2:
-        rows.copy(keyset.whole_query(wanted))
+        rows.copy(keyset.whole_query(table))
         rows.finish(ended=True)
         return
     row = conn.execute("SELECT pg_export_snapshot()").fetchone()
@@ -76,11 +76,11 @@ def read(
                 at_work.append(own)
                 for setting in sessions.CHUNK_SETTINGS:
                     own.execute(setting)
-                own.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(wanted.name))
+                own.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(table.name))
                 sessions.import_snapshot(own, row[0])
                 own_rows = ChunkRows(own, rows.schema, rows.salt, writer)
                 while (stretch := _next(queue)) is not None:
-                    own_rows.copy(keyset.stretch_query(wanted, stretch.table, stretch.first, stretch.end))
+                    own_rows.copy(keyset.stretch_query(table, stretch.table, stretch.first, stretch.end))
                 return own_rows
         except BaseException:
             _empty(queue)  # the others need not go on
@@ -132,7 +132,7 @@ def _end(futures: list[Future[ChunkRows]], at_work: list[psycopg.Connection[Any]
             future.result().writer.abandon()
 
 
-def _stretches(conn: psycopg.Connection[Any], wanted: TableToRead, pages: int) -> Iterator[Stretch]:
+def _stretches(conn: psycopg.Connection[Any], to_read: TableToRead, pages: int) -> Iterator[Stretch]:
     """The table's pages, or those of each of its leaves, as they are now: rows that come to further pages are in the
     last stretch's open end, and no snapshot taken before sees them."""
     for schema, name, count in conn.execute(
@@ -143,7 +143,7 @@ def _stretches(conn: psycopg.Connection[Any], wanted: TableToRead, pages: int) -
             OR c.oid IN (SELECT relid FROM pg_partition_tree(to_regclass(%(name)s)) WHERE isleaf)
          ORDER BY 1, 2
         """,
-        {"name": wanted.name.as_string(None)},
+        {"name": to_read.name.as_string(None)},
     ).fetchall():
         table = TableName(schema, name)
         for first in range(0, max(int(count), 1), pages):

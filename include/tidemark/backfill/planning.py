@@ -488,13 +488,13 @@ class _Planner:
         if reason is not None:
             raise BackfillRefused(table=wish.table, reason=reason)
 
-    def _ranges(self, wanted: TableToRead, estimated: int) -> tuple[Range, ...]:
-        if not wanted.key:
+    def _ranges(self, table: TableToRead, estimated: int) -> tuple[Range, ...]:
+        if not table.key:
             return (Range(),)
         request, bounds = self._request, self._config.bounds
         most = RANGES_PER_READER * (request.readers or bounds.readers)
         parts = min(most, estimated // (request.chunk_rows or bounds.chunk_rows))
-        cuts = keyset.sampled_bounds(self._source, wanted, parts)
+        cuts = keyset.sampled_bounds(self._source, table, parts)
         return tuple(Range(lower, upper) for lower, upper in zip([None, *cuts], [*cuts, None], strict=True))
 
     def _keys(self, wish: _Wish) -> list[Key]:
@@ -504,23 +504,23 @@ class _Planner:
             raise BackfillRefused(table=wish.table, reason="it has no key")
         if not wish.keys:
             raise BackfillRefused(table=wish.table, reason="mode keys needs keys")
-        given = [_texts(wish.table, columns, number, key) for number, key in enumerate(wish.keys, 1)]
+        keys = [_texts(wish.table, columns, number, key) for number, key in enumerate(wish.keys, 1)]
         with self._source.transaction():
             key = keyset.table_to_read(self._source, wish.captured, None).key
         canonical: list[Key] = []
-        for cut in range(0, len(given), KEYS_PER_RANGE):
-            piece = given[cut : cut + KEYS_PER_RANGE]
+        for cut in range(0, len(keys), KEYS_PER_RANGE):
+            some_keys = keys[cut : cut + KEYS_PER_RANGE]
             try:
-                canonical += keyset.canonical_keys(self._source, key, piece)
+                canonical += keyset.canonical_keys(self._source, key, some_keys)
             except psycopg.errors.DataError:
-                for number, one in enumerate(piece, cut + 1):
+                for number, one in enumerate(some_keys, cut + 1):
                     self._try_key(wish, key, number, one)
                 raise
         return list(dict.fromkeys(canonical))
 
-    def _try_key(self, wish: _Wish, key: Sequence[keyset.KeyColumn], number: int, one: Key) -> None:
+    def _try_key(self, wish: _Wish, key: Sequence[keyset.KeyColumn], number: int, values: Key) -> None:
         try:
-            keyset.canonical_keys(self._source, key, [one])
+            keyset.canonical_keys(self._source, key, [values])
         except psycopg.errors.DataError as wrong:
             names = ", ".join(f"{column.name} ({column.type})" for column in key)
             reason = f"key {number} is no value of {names} (SQLSTATE {wrong.sqlstate})"
@@ -532,14 +532,14 @@ def _ranges_of_keys(keys: list[Key]) -> tuple[Range, ...]:
     return tuple(Range(keys=tuple(keys[cut : cut + KEYS_PER_RANGE])) for cut in cuts)
 
 
-def _texts(table: str, columns: tuple[str, ...], number: int, given: Mapping[str, Any] | Sequence[Any]) -> Key:
+def _texts(table: str, columns: tuple[str, ...], number: int, values_given: Mapping[str, Any] | Sequence[Any]) -> Key:
     """One key of the form as texts in the key's order."""
-    if isinstance(given, Mapping):
-        if set(given) != set(columns):
+    if isinstance(values_given, Mapping):
+        if set(values_given) != set(columns):
             raise BackfillRefused(table=table, reason=f"key {number} must have the columns {', '.join(columns)}")
-        values = [given[column] for column in columns]
+        values = [values_given[column] for column in columns]
     else:
-        values = [given] if isinstance(given, str) else list(given)
+        values = [values_given] if isinstance(values_given, str) else list(values_given)
         if len(values) != len(columns):
             raise BackfillRefused(table=table, reason=f"key {number} must have {counted(len(columns), 'value')}")
     if any(isinstance(value, bool | None) or not isinstance(value, _PARAMETER_TEXT) for value in values):

@@ -252,17 +252,17 @@ class _Planner:
             raise VerifyRefused(table=table, reason=CHANGED_MEANWHILE) from None
         return _Look(captured, row[0], wanted, rows, cut, ranges)
 
-    def _cut(self, captured: CapturedTable, wanted: TableToRead, rows: int) -> Cut:
-        last_cut = proofs.cut_of(self._ledger, str(wanted.table))
+    def _cut(self, captured: CapturedTable, to_read: TableToRead, rows: int) -> Cut:
+        last_cut = proofs.cut_of(self._ledger, str(to_read.table))
         few = self._config.bounds.chunk_rows
-        fits = last_cut is not None and last_cut.key_order == wanted.key_order
+        fits = last_cut is not None and last_cut.key_order == to_read.key_order
         if last_cut is not None and fits and rows <= OUTGROWN * max(last_cut.estimated_rows, few):
             return last_cut
         bounds: list[keyset.Key] = []
-        if wanted.key and keyset.is_ordered_as_stored(self._source, wanted.key, self._stored(captured)):
-            bounds = keyset.sampled_bounds(self._source, wanted, min(MOST_PARTS, rows // few))
+        if to_read.key and keyset.is_ordered_as_stored(self._source, to_read.key, self._stored(captured)):
+            bounds = keyset.sampled_bounds(self._source, to_read, min(MOST_PARTS, rows // few))
         parts = [KeyPart(lower, upper) for lower, upper in zip([None, *bounds], [*bounds, None], strict=True)]
-        return proofs.cut(self._ledger, str(wanted.table), wanted.key_order, parts, rows)
+        return proofs.cut(self._ledger, str(to_read.table), to_read.key_order, parts, rows)
 
     def _stored(self, captured: CapturedTable) -> dict[str, str]:
         """The Delta type of each column."""
@@ -270,13 +270,13 @@ class _Planner:
         schema = shape(self._source, captured, lambda _: versions[-1] if versions else None)
         return {column.name: column.target for column in schema.columns}
 
-    def _ranges(self, wanted: TableToRead, rows: int) -> tuple[Range, ...]:
+    def _ranges(self, table: TableToRead, rows: int) -> tuple[Range, ...]:
         """Of a table that is read as a whole: as many as keep the readers busy."""
-        if not wanted.key:
+        if not table.key:
             return (Range(),)
         bounds = self._config.bounds
         most = RANGES_PER_READER * (self._request.readers or bounds.readers)
-        boundaries = keyset.sampled_bounds(self._source, wanted, min(most, rows // bounds.chunk_rows))
+        boundaries = keyset.sampled_bounds(self._source, table, min(most, rows // bounds.chunk_rows))
         return tuple(Range(lower, upper) for lower, upper in zip([None, *boundaries], [*boundaries, None], strict=True))
 
     # --- choose -------------------------------------------------------------------------------------------------------

@@ -178,10 +178,10 @@ def _difference(
     return _unfollowed(read, look_again(chunk.table))
 
 
-def _unfollowed(read: Fingerprint, now: Fingerprint | None) -> str:
+def _unfollowed(when_read: Fingerprint, now: Fingerprint | None) -> str:
     if now is None:
         return "the table is not captured any more"
-    return "; ".join(d.reason for d in compare_fingerprints(read, now) if d.verdict is not Verdict.FOLLOWED)
+    return "; ".join(d.reason for d in compare_fingerprints(when_read, now) if d.verdict is not Verdict.FOLLOWED)
 
 
 def _claim(chunk: ReadChunk, commit: Commit, purpose: Purpose) -> Claim:

@@ -129,8 +129,8 @@ def _of_run(ledger: Ledger, run_id: str) -> DrainResult:
     )
 
 
-def _is_done(ledger: Ledger, done: DrainResult) -> bool:
-    return done.reached_target and not chunks.unclaimed_ids(ledger)
+def _is_done(ledger: Ledger, result: DrainResult) -> bool:
+    return result.reached_target and not chunks.unclaimed_ids(ledger)
 
 
 # --- before the stream ------------------------------------------------------------------------------------------------

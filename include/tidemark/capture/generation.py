@@ -114,7 +114,7 @@ def _follow(
         raise GenerationStale(
             slot=generation.slot, generation=generation.number, difference="another standby was promoted just now"
         )
-    followed = generations.follow(ledger, lease, generation.number, left_lsn=left_lsn, snapshot=row[0], seen=seen)
+    followed = generations.follow(ledger, lease, generation.number, left_lsn=left_lsn, snapshot=row[0], seen_at=seen)
     log.warning(
         "Following timeline %d, which left %d at %s, with all that was staged. Chunks that are read again: %d; "
         "backfills that begin anew: %s; tables whose capture is judged anew: %s",

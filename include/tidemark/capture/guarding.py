@@ -54,20 +54,20 @@ class GuardBook:
     def stored(self) -> dict[int, Guarded]:
         return ledger_guards.all_of(self.ledger, self.server.system_identifier)
 
-    def bind(self, oid: int, table: TableName, rows: Rows, known: Guards) -> dict[int, Guard]:
+    def bind(self, oid: int, table: TableName, rows: Rows, before: Guards) -> dict[int, Guard]:
         """Bind what the file says to the columns of a look, and keep it. A table that the file does not name keeps what
         it has."""
         rule = self.config.rule(table)
-        if rule is None or guards.bind(known, str(table), rows, rule) == known:
-            return dict(known)
+        if rule is None or guards.bind(before, str(table), rows, rule) == before:
+            return dict(before)
         return self._change(oid, table, lambda now: guards.bind(now, str(table), rows, rule))
 
-    def add(self, oid: int, table: TableName, found: dict[int, Guard]) -> dict[int, Guard]:
-        return self._change(oid, table, lambda now: {**found, **now})
+    def add(self, oid: int, table: TableName, guards_added: dict[int, Guard]) -> dict[int, Guard]:
+        return self._change(oid, table, lambda now: {**guards_added, **now})
 
-    def keep_look(self, oid: int, table: TableName, look: ColumnLook, known: Guards) -> None:
+    def keep_look(self, oid: int, table: TableName, look: ColumnLook, bound: Guards) -> None:
         _, rows = look.tables[oid]
-        guarded = Guarded(str(table), self.server.timeline, look.snapshot, rows, dict(known))
+        guarded = Guarded(str(table), self.server.timeline, look.snapshot, rows, dict(bound))
         self._change(oid, table, dict)
         ledger_guards.keep_look(self.ledger, self.server.system_identifier, oid, guarded)
 
@@ -98,9 +98,9 @@ def _hiding(rule: TableRule, hidden: Hidden) -> TableRule:
     return dataclasses.replace(rule, leave_out=hidden.leave_out, mask=hidden.mask)
 
 
-def require_fit(config: PipelineConfig, table: TableName, names: tuple[str, ...], rows: Rows, known: Guards) -> None:
+def require_fit(config: PipelineConfig, table: TableName, names: tuple[str, ...], rows: Rows, bound: Guards) -> None:
     """Raises Withheld if the table's own entry masks or leaves out a column that it does not have."""
-    missing = guards.unfit(config.guarded_by_name(table), str(table), names, rows, known)
+    missing = guards.unfit(config.guarded_by_name(table), str(table), names, rows, bound)
     if missing:
         raise Withheld(f"the file masks or leaves out {', '.join(missing)}, which it does not have")
 
@@ -183,8 +183,8 @@ class Guarding:
         bound = self._book.bind(oid, called, rows, self._known.get(oid, {}))
         names = tuple(column.name for column in relation.columns)
         resolved = guards.resolve(rule, str(table), names, before, rows, bound)
-        if resolved.found:
-            bound = self._book.add(oid, called, resolved.found)
+        if resolved.new_guards:
+            bound = self._book.add(oid, called, resolved.new_guards)
         self._known[oid] = bound
         require_fit(self._book.config, table, names, rows, bound)
         return _hiding(rule, resolved)

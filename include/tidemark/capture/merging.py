@@ -166,19 +166,19 @@ class _Shapes:
 
 def _planned_table(
     table: str,
-    parts: Sequence[TouchedTable],
+    touches: Sequence[TouchedTable],
     evidence: Sequence[TouchedTable],
     *,
     after: Lsn | None,
     shapes: _Shapes,
     had_holes: bool,
 ) -> PlannedTable:
-    schemas = _followed(shapes, [*evidence, *parts])
+    schemas = _followed(shapes, [*evidence, *touches])
     return PlannedTable(
         table=table,
         after=after,
         schemas=schemas,
-        batches=tuple(_planned_batch(touched) for touched in parts),
+        batches=tuple(_planned_batch(touched) for touched in touches),
         evidence=tuple(_planned_batch(touched) for touched in evidence),
         had_holes=had_holes,
         # A ledger that was lost may know no version of a table of which only chunks without rows are left.
@@ -199,11 +199,11 @@ def _planned_batch(touched: TouchedTable) -> PlannedBatch:
     )
 
 
-def _evidence(ledger: Ledger, parts: Sequence[TouchedTable]) -> list[TouchedTable]:
+def _evidence(ledger: Ledger, touches: Sequence[TouchedTable]) -> list[TouchedTable]:
     """What lies below the plan and matters to its chunks: the changes that one of them, or a sweep, may not have seen,
     and the other chunks of a backfill that is swept. A batch brings only what it is there for."""
-    claims = [claim for touched in parts for claim in touched.claims]
-    sweeps = [sweep for touched in parts for sweep in touched.sweeps]
+    claims = [claim for touched in touches for claim in touched.claims]
+    sweeps = [sweep for touched in touches for sweep in touched.sweeps]
     if not claims and not sweeps:
         return []
     xmins = [Snapshot.parse(claim.snapshot).xmin for claim in claims if claim.consistent_point is None]
@@ -213,9 +213,9 @@ def _evidence(ledger: Ledger, parts: Sequence[TouchedTable]) -> list[TouchedTabl
     swept = {sweep.backfill for sweep in sweeps}
     below = batches.evidence(
         ledger,
-        parts[0].generation,
-        parts[0].table,
-        parts[0].start_lsn,
+        touches[0].generation,
+        touches[0].table,
+        touches[0].start_lsn,
         xmin=xmin,
         point=point,
         swept=sorted(swept),
@@ -237,13 +237,13 @@ def _may_be_unseen(touched: TouchedTable, xmin: int | None, point: Lsn | None) -
     return (xmin is not None and touched.max_xid >= xmin) or (point is not None and touched.end_lsn > point)
 
 
-def _followed(shapes: _Shapes, parts: Iterable[TouchedTable]) -> tuple[TableSchema, ...]:
+def _followed(shapes: _Shapes, touches: Iterable[TouchedTable]) -> tuple[TableSchema, ...]:
     """The versions that the plan's files follow, the target's last. That is the newest number, unless a reader was
     ahead of the stream: its version, which no change follows yet, then has a lower number than what the stream brought
     meanwhile, and more columns. One that has changes is the shape from before a column was dropped. A chunk without
     rows has no file: where there is none at all, it is the newest that anybody knows."""
-    numbers = {file.schema_version for touched in parts for file in touched.files}
-    numbers |= {file.schema_version for touched in parts for claim in touched.claims for file in claim.files}
+    numbers = {file.schema_version for touched in touches for file in touched.files}
+    numbers |= {file.schema_version for touched in touches for claim in touched.claims for file in claim.files}
     followed = [version for version in shapes.versions if version.version in numbers]
     for version in followed[:-1]:
         if version.version in shapes.streamed:

@@ -154,7 +154,7 @@ class _Look:
             if slot is not None:
                 self.run("slot", lambda: self.slot_state(source, slot, own))
             if not self.ledger_ready:
-                table_findings.select(source, self.config, facts, self.findings, slot=None, known=InLedger())
+                table_findings.select(source, self.config, facts, self.findings, slot=None, in_ledger=InLedger())
                 return
             with open_ledger(self.about.ledger, self.config.pipeline) as ledger:
                 self.transport("ledger", self.config.ledger_connection, ledger.connection)
@@ -171,7 +171,7 @@ class _Look:
         captured = frozenset(TableName.parse(row.table) for row in rows if row.life.is_captured)
         followed = () if survey.facts.standby else self.guarded(source, ledger)
         selected, published = table_findings.select(
-            source, self.config, survey.facts, self.findings, slot=own_slot, known=InLedger(captured, followed)
+            source, self.config, survey.facts, self.findings, slot=own_slot, in_ledger=InLedger(captured, followed)
         )
         captured &= table_findings.covered(published)
         work = publication_work(self.config, selected, published, survey.facts)

@@ -339,15 +339,15 @@ def passed_over_marks(tables: Iterable[str]) -> list[TableMark]:
 
 
 def catalogue_marks(
-    now: Mapping[str, Fingerprint], before: Mapping[str, Fingerprint], gone: Iterable[str]
+    now: Mapping[str, Fingerprint], before: Mapping[str, Fingerprint], missing: Iterable[str]
 ) -> list[TableMark]:
-    """What the catalogue shows since the fingerprints that the ledger keeps; `gone` are
+    """What the catalogue shows since the fingerprints that the ledger keeps; `missing` are
     captured tables that it has no more."""
     marks = []
     for table_id, fingerprint in now.items():
         if table_id in before and before[table_id] != fingerprint:
             marks += marks_of(TableName.parse(table_id), compare_fingerprints(before[table_id], fingerprint))
-    for table_id in gone:
+    for table_id in missing:
         reason = "the table is not at the source any more, or the pipeline file does not name it"
         marks += marks_of(TableName.parse(table_id), [Difference(Verdict.NEEDS_BACKFILL, reason)])
     return marks

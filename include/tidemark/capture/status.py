@@ -160,24 +160,24 @@ def read_status(
     return Status(config, ledger_status, slot, unseen, slot_needs, now())
 
 
-def _asked(unseen: dict[str, str], what: str, look: Callable[[], Seen]) -> Seen | None:
+def _asked(unseen: dict[str, str], subject: str, look: Callable[[], Seen]) -> Seen | None:
     try:
         return look()
     except TidemarkError as error:
-        unseen[what] = str(error)
+        unseen[subject] = str(error)
     except psycopg.Error as failed:
-        unseen[what] = f"{type(failed).__name__}, SQLSTATE {failed.sqlstate}"
+        unseen[subject] = f"{type(failed).__name__}, SQLSTATE {failed.sqlstate}"
     except OSError as failed:
-        unseen[what] = f"{type(failed).__name__}, {failed.strerror}"
+        unseen[subject] = f"{type(failed).__name__}, {failed.strerror}"
     except Exception as failed:  # each object store has its own, and here all of them mean the same
-        unseen[what] = type(failed).__name__
+        unseen[subject] = type(failed).__name__
     return None
 
 
-def _conninfo(given: str | TidemarkError) -> str:
-    if isinstance(given, TidemarkError):
-        raise given
-    return given
+def _conninfo(resolved: str | TidemarkError) -> str:
+    if isinstance(resolved, TidemarkError):
+        raise resolved
+    return resolved
 
 
 def _slot(config: PipelineConfig, source: str | TidemarkError) -> tuple[SlotState | None, tuple[str, ...]]:

@@ -49,16 +49,16 @@ def select(
     findings: list[Finding],
     *,
     slot: SlotState | None,
-    known: InLedger,
+    in_ledger: InLedger,
 ) -> tuple[Matching, Publication | None]:
     """What the file names, less the tables with an error that keeps them out; and the publication. Everything said of
     them is added to the findings, of which those that are there already may keep a table out too."""
     matched = publication.matching(source, config)
     published = publication.read(source, config.publication)
-    findings += inspection.table_findings(matched, config, facts, known.followed)
+    findings += inspection.table_findings(matched, config, facts, in_ledger.followed)
     findings += filter_role.findings(source, config, matched.tables)
     findings += publication_findings(config, matched, published, facts)
-    selected = matched.without(barred_by(findings, known.captured & covered(published)))
+    selected = matched.without(barred_by(findings, in_ledger.captured & covered(published)))
     work = publication_work(config, selected, published, facts)
     findings += work_findings(config, published, work, facts, slot=slot)
     if not (captured_tables(selected, published) or work.create or work.add):

@@ -334,8 +334,8 @@ def close_older(ledger: Ledger, generation: int) -> None:
     )
 
 
-def follow(ledger: Ledger, left_lsn: Lsn, snapshot: str, seen: WalPoint) -> list[str]:
-    """Let the open backfills be read on the timeline of `seen`; those whose snapshot lies above the point where the
+def follow(ledger: Ledger, left_lsn: Lsn, snapshot: str, seen_at: WalPoint) -> list[str]:
+    """Let the open backfills be read on the timeline of `seen_at`; those whose snapshot lies above the point where the
     earlier one was left take `snapshot`. Their tables are returned. Nothing of those is claimed: a claimed chunk was
     read after its backfill's snapshot, and lies below that point. Each row is written, so that a reader that records
     a chunk of the earlier timeline meets the new one."""
@@ -351,9 +351,9 @@ def follow(ledger: Ledger, left_lsn: Lsn, snapshot: str, seen: WalPoint) -> list
         RETURNING b."table", lost.is_lost
         """,
         {
-            "timeline": seen.timeline,
+            "timeline": seen_at.timeline,
             "snapshot": snapshot,
-            "lsn": seen.lsn,
+            "lsn": seen_at.lsn,
             "left": left_lsn,
             "pipeline": ledger.pipeline,
         },

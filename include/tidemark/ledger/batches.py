@@ -389,11 +389,11 @@ def evidence(
     )
 
 
-def _touched(ledger: Ledger, rest: str, values: Params) -> list[TouchedTable]:
+def _touched(ledger: Ledger, clauses: str, values: Params) -> list[TouchedTable]:
     query = f"""
         SELECT b.generation, b."table", b.start_lsn, b.end_lsn, b.files, b.counts, b.converted, b.unchanged, b.moved,
                b.max_xid, b.claims, b.sweeps
-          FROM {rest} ORDER BY b.generation, b."table", b.end_lsn
+          FROM {clauses} ORDER BY b.generation, b."table", b.end_lsn
         """
     return [
         TouchedTable(

@@ -32,7 +32,7 @@ class Belonging:
     name: str
 
 
-def is_own(ledger: Ledger, thing: Belonging) -> bool:
+def is_own(ledger: Ledger, belonging: Belonging) -> bool:
     """Whether the pipeline made it or was given it; a slot also where a generation was staged from it."""
     row = ledger.execute(
         """
@@ -43,12 +43,12 @@ def is_own(ledger: Ledger, thing: Belonging) -> bool:
                         WHERE pipeline = %(pipeline)s AND system_identifier = %(system)s
                           AND %(kind)s = 'slot' AND slot = %(name)s)
         """,
-        _values(ledger.pipeline, thing),
+        _values(ledger.pipeline, belonging),
     ).fetchone()
     return row is not None and bool(row[0])
 
 
-def note(ledger: Ledger, lease: Lease, thing: Belonging, origin: Origin) -> bool:
+def note(ledger: Ledger, lease: Lease, belonging: Belonging, origin: Origin) -> bool:
     """Write it down, before it is made or taken. False if it was there already. Needs the lease `slot`."""
     with ledger.transaction():
         lease.check(ledger, SLOT)
@@ -58,19 +58,19 @@ def note(ledger: Ledger, lease: Lease, thing: Belonging, origin: Origin) -> bool
         # The publication of a pipeline that is older than the notes has its name from here on.
         ledger.execute(
             "DELETE FROM tidemark.belongings WHERE pipeline = %s AND kind = %s AND name = ''",
-            (lease.pipeline, thing.kind),
+            (lease.pipeline, belonging.kind),
         )
         noted = ledger.execute(
             """
             INSERT INTO tidemark.belongings (pipeline, kind, system_identifier, database, name, origin)
             VALUES (%(pipeline)s, %(kind)s, %(system)s, %(database)s, %(name)s, %(origin)s) ON CONFLICT DO NOTHING
             """,
-            {**_values(lease.pipeline, thing), "origin": origin},
+            {**_values(lease.pipeline, belonging), "origin": origin},
         )
     return noted.rowcount == 1
 
 
-def forget(ledger: Ledger, lease: Lease, thing: Belonging) -> None:
+def forget(ledger: Ledger, lease: Lease, belonging: Belonging) -> None:
     """It was not made after all. Needs the lease `slot`."""
     with ledger.transaction():
         lease.check(ledger, SLOT)
@@ -80,15 +80,15 @@ def forget(ledger: Ledger, lease: Lease, thing: Belonging) -> None:
              WHERE pipeline = %(pipeline)s AND kind = %(kind)s AND system_identifier = %(system)s
                AND database = %(database)s AND name = %(name)s
             """,
-            _values(lease.pipeline, thing),
+            _values(lease.pipeline, belonging),
         )
 
 
-def _values(pipeline: str, thing: Belonging) -> dict[str, Any]:
+def _values(pipeline: str, belonging: Belonging) -> dict[str, Any]:
     return {
         "pipeline": pipeline,
-        "kind": thing.kind,
-        "system": thing.system_identifier,
-        "database": thing.database,
-        "name": thing.name,
+        "kind": belonging.kind,
+        "system": belonging.system_identifier,
+        "database": belonging.database,
+        "name": belonging.name,
     }

@@ -117,9 +117,9 @@ def ranges_of(ledger: Ledger, backfill: str) -> list[Range]:
     )
 
 
-def _ranges(ledger: Ledger, rest: str, values: dict[str, Any]) -> list[Range]:
+def _ranges(ledger: Ledger, clauses: str, values: dict[str, Any]) -> list[Range]:
     columns = "r.lower, r.upper, r.keys, r.backfill, r.range, r.cursor, r.next_chunk, r.done"
-    rows = ledger.execute(f"SELECT {columns} FROM tidemark.ranges r {rest}".encode(), values).fetchall()
+    rows = ledger.execute(f"SELECT {columns} FROM tidemark.ranges r {clauses}".encode(), values).fetchall()
     return [
         Range(
             _key(lower),
@@ -320,12 +320,12 @@ def of_backfill(ledger: Ledger, backfill: str) -> list[ReadChunk]:
     )
 
 
-def _chunks(ledger: Ledger, rest: str, values: dict[str, Any]) -> list[ReadChunk]:
+def _chunks(ledger: Ledger, clauses: str, values: dict[str, Any]) -> list[ReadChunk]:
     query = f"""
         SELECT c.pipeline, c.backfill, c.chunk, c.attempt::text, c."table", c.generation, c.range, c.lower, c.upper,
                c.snapshot, c.timeline, c.consistent_point, c.fingerprint, c.low_lsn, c.read_lsn, c.files, c.converted,
                c.rows, c.bytes, c.seconds, c.read_at, c.rejected, c.claimed_lsn, c.watermark_lsn, c.result
-          FROM tidemark.chunks c {rest} ORDER BY c.read_at, c.backfill, c.chunk
+          FROM tidemark.chunks c {clauses} ORDER BY c.read_at, c.backfill, c.chunk
         """
     with ledger.connection.cursor(row_factory=dict_row) as cursor:
         rows = cursor.execute(query.encode(), values).fetchall()

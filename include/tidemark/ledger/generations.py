@@ -127,8 +127,10 @@ class Followed:
     chunks: int
 
 
-def follow(ledger: Ledger, lease: Lease, generation: int, *, left_lsn: Lsn, snapshot: str, seen: WalPoint) -> Followed:
-    """Go on, on the timeline of `seen`, which left the generation's own at `left_lsn`. Needs the lease `slot`.
+def follow(
+    ledger: Ledger, lease: Lease, generation: int, *, left_lsn: Lsn, snapshot: str, seen_at: WalPoint
+) -> Followed:
+    """Go on, on the timeline of `seen_at`, which left the generation's own at `left_lsn`. Needs the lease `slot`.
 
     What was kept of the part that was lost is evidence of nothing (R7): its transactions are in no history, and their
     ids are given out again. So a chunk that was read above `left_lsn` and not claimed is rejected and read again; a
@@ -141,13 +143,13 @@ def follow(ledger: Ledger, lease: Lease, generation: int, *, left_lsn: Lsn, snap
         ledger.execute("SELECT 1 FROM tidemark.pipelines WHERE pipeline = %s FOR UPDATE", (lease.pipeline,))
         ledger.execute(
             "UPDATE tidemark.generations SET timeline = %s WHERE pipeline = %s AND number = %s",
-            (seen.timeline, lease.pipeline, generation),
+            (seen_at.timeline, lease.pipeline, generation),
         )
-        rejoining = joins.lost(ledger, seen.timeline, left_lsn)
+        rejoining = joins.lost(ledger, seen_at.timeline, left_lsn)
         for table in rejoining:
             joins.judge_anew(ledger, table, "the promotion of a standby lost when it was captured")
-        rejected = chunks.reject_lost(ledger, seen.timeline, left_lsn)
-        begun = backfills.follow(ledger, left_lsn, snapshot, seen)
+        rejected = chunks.reject_lost(ledger, seen_at.timeline, left_lsn)
+        begun = backfills.follow(ledger, left_lsn, snapshot, seen_at)
     return Followed(tuple(rejoining), tuple(begun), rejected)
 
 

@@ -29,11 +29,11 @@ def join(
     ledger: Ledger,
     table: str,
     horizon: int,
-    seen: WalPoint,
+    seen_at: WalPoint,
     *,
     backfill: tuple[str, str] | None,
 ) -> None:
-    """Record the join; `backfill` is (kind, reason) where the table needs one. `seen` is where in WAL all that it was
+    """Record the join; `backfill` is (kind, reason) if the table needs one. `seen_at` is where in WAL all that it was
     judged by is durable.
 
     A mark that it already has stays, as `tables.mark_needs_backfill` says. Join and mark are one transaction: a table
@@ -49,7 +49,7 @@ def join(
                    SET captured = true, join_horizon = excluded.join_horizon, forgotten_at = NULL,
                        joined_timeline = excluded.joined_timeline, joined_lsn = excluded.joined_lsn
                 """,
-                (ledger.pipeline, table, horizon, seen.timeline, seen.lsn),
+                (ledger.pipeline, table, horizon, seen_at.timeline, seen_at.lsn),
             )
         if backfill is not None:
             tables.mark_needs_backfill(ledger, table, *backfill)
@@ -126,8 +126,8 @@ def judge_anew(ledger: Ledger, table: str, reason: str) -> None:
         backfills.close_of(ledger, table, reason)
 
 
-def seen_empty(ledger: Ledger, table: str, seen: WalPoint) -> bool:
-    """Take the mark EXISTING_ROWS away, and no other. True if it was there. Where WAL from before `seen` is lost, the
+def seen_empty(ledger: Ledger, table: str, seen_at: WalPoint) -> bool:
+    """Take the mark EXISTING_ROWS away, and no other. True if it was there. If WAL from before `seen_at` is lost, the
     rows that were gone may be back: the join then stands on this look."""
     with ledger.transaction():
         tables.lock(ledger, [table])
@@ -137,6 +137,6 @@ def seen_empty(ledger: Ledger, table: str, seen: WalPoint) -> bool:
         tables.clear_needs_backfill(ledger, table, "see_empty")
         ledger.execute(
             'UPDATE tidemark.tables SET joined_timeline = %s, joined_lsn = %s WHERE pipeline = %s AND "table" = %s',
-            (seen.timeline, seen.lsn, ledger.pipeline, table),
+            (seen_at.timeline, seen_at.lsn, ledger.pipeline, table),
         )
     return True

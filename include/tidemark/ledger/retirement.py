@@ -235,9 +235,9 @@ def _pins(ledger: Ledger, generation: int) -> dict[str, _Pin]:
 
 
 def _retire(
-    ledger: Ledger, generation: int, up_to: Lsn, table: str | None, others: Sequence[str], pin: _Pin
+    ledger: Ledger, generation: int, up_to: Lsn, table: str | None, other_tables: Sequence[str], pin: _Pin
 ) -> tuple[int, int, int | None]:
-    """Rows, bytes and the highest transaction id of what is retired of `table`, or of all but `others`."""
+    """Rows, bytes and the highest transaction id of what is retired of `table`, or of all but `other_tables`."""
     row = ledger.execute(
         """
         WITH done AS (
@@ -259,7 +259,7 @@ def _retire(
             "generation": generation,
             "up_to": up_to,
             "table": table,
-            "others": list(others),
+            "others": list(other_tables),
             "xmin": pin.xmin,
             "point": pin.point,
             "swept": sorted(pin.swept),
@@ -321,10 +321,10 @@ def to_remove(ledger: Ledger, generation: int, most: int) -> list[RetiredBatch]:
     return [RetiredBatch(end, manifest, whole, tuple(paths)) for end, manifest, whole, paths in rows]
 
 
-def removed(ledger: Ledger, generation: int, gone: Iterable[RetiredBatch]) -> None:
+def removed(ledger: Ledger, generation: int, removed_batches: Iterable[RetiredBatch]) -> None:
     """Note that these files are gone, and thin the ledger in step."""
-    ends = [batch.end_lsn for batch in gone]
-    whole = [batch.end_lsn for batch in gone if batch.is_whole]
+    ends = [batch.end_lsn for batch in removed_batches]
+    whole = [batch.end_lsn for batch in removed_batches if batch.is_whole]
     with ledger.transaction():
         ledger.execute(
             """

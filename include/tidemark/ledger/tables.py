@@ -108,26 +108,26 @@ def lock(ledger: Ledger, names: Iterable[str]) -> None:
     )
 
 
-def keep_fingerprints(ledger: Ledger, found: Mapping[str, dict[str, Any]]) -> None:
+def keep_fingerprints(ledger: Ledger, fingerprints: Mapping[str, dict[str, Any]]) -> None:
     """Keep the fingerprints, by table, that the newest registered batch was staged under."""
-    add(ledger, *found)
+    add(ledger, *fingerprints)
     ledger.execute(
         """
         UPDATE tidemark.tables t SET fingerprint = f.fingerprint
           FROM unnest(%s::text[], %s::jsonb[]) AS f ("table", fingerprint)
          WHERE t.pipeline = %s AND t."table" = f."table" AND t.fingerprint IS DISTINCT FROM f.fingerprint
         """,
-        (list(found), [Jsonb(fingerprint) for fingerprint in found.values()], ledger.pipeline),
+        (list(fingerprints), [Jsonb(fingerprint) for fingerprint in fingerprints.values()], ledger.pipeline),
     )
 
 
-def mark(ledger: Ledger, found: TableMark) -> None:
+def mark(ledger: Ledger, table_mark: TableMark) -> None:
     """Give the table what the drain found out about it."""
-    add(ledger, found.table)
-    if found.state == "parked":
-        park(ledger, found.table, ErrorRecord(found.kind, found.move, found.message))
+    add(ledger, table_mark.table)
+    if table_mark.state == "parked":
+        park(ledger, table_mark.table, ErrorRecord(table_mark.kind, table_mark.move, table_mark.message))
     else:
-        mark_needs_backfill(ledger, found.table, found.kind, found.message)
+        mark_needs_backfill(ledger, table_mark.table, table_mark.kind, table_mark.message)
 
 
 def park(ledger: Ledger, table: str, error: ErrorRecord) -> bool:

@@ -208,8 +208,8 @@ def _by_one_command(renewed: list[PartitionPrint], leaves: int) -> bool:
     return len(renewed) == leaves > 1 and len({leaf.xmin for leaf in renewed}) == 1
 
 
-def _partitions_that(partitions: Sized, what: str = "partition") -> str:
-    return f"{counted(len(partitions), what)} {plural(len(partitions), 'was')}"
+def _partitions_that(partitions: Sized, noun: str = "partition") -> str:
+    return f"{counted(len(partitions), noun)} {plural(len(partitions), 'was')}"
 
 
 def _partitions(old: Fingerprint, new: Fingerprint) -> list[Difference]:

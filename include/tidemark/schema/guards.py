@@ -54,12 +54,12 @@ class Rule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Hidden:
-    """What of a table is left out and masked, in the names of one moment. `found` are guards of columns that only the
-    message of that moment shows to need one."""
+    """What of a table is left out and masked, in the names of one moment. `new_guards` are those of columns that only
+    the message of that moment shows to need one."""
 
     leave_out: tuple[str, ...]
     mask: dict[str, Literal["null", "sha256"]]
-    found: dict[int, Guard]
+    new_guards: dict[int, Guard]
 
 
 def guards(rule: Rule) -> bool:
@@ -72,11 +72,11 @@ def said(rule: Rule, column: str) -> How | None:
     return "leave_out" if column in rule.leave_out else rule.mask.get(column)
 
 
-def bind(known: Guards, table: str, rows: Rows, rule: Rule) -> dict[int, Guard]:
+def bind(before: Guards, table: str, rows: Rows, rule: Rule) -> dict[int, Guard]:
     """The guards after a look at the table's columns."""
-    bound = dict(known)
+    bound = dict(before)
     for attnum, (name, _) in rows.items():
-        how, guard = said(rule, name), known.get(attnum)
+        how, guard = said(rule, name), before.get(attnum)
         if how is not None:
             bound[attnum] = Guard(how, table, name)
         elif guard is not None and (name in rule.clear or (guard.table, guard.column) == (table, name)):
@@ -86,37 +86,37 @@ def bind(known: Guards, table: str, rows: Rows, rule: Rule) -> dict[int, Guard]:
     return bound
 
 
-def in_names(rule: Rule, columns: Iterable[tuple[int, str]], known: Guards) -> Hidden:
+def in_names(rule: Rule, columns: Iterable[tuple[int, str]], bound: Guards) -> Hidden:
     """What is hidden, in the names of a look that is exact: attnum and name of each column."""
-    hows = {name: known[attnum].how if attnum in known else said(rule, name) for attnum, name in columns}
+    hows = {name: bound[attnum].how if attnum in bound else said(rule, name) for attnum, name in columns}
     return _hidden(hows, {})
 
 
-def inherited(table: str, rows: Rows, known: Guards) -> dict[str, Guard]:
+def inherited(table: str, rows: Rows, bound: Guards) -> dict[str, Guard]:
     """The columns by their names of now that have a guard by another name."""
     return {
-        name: known[attnum]
+        name: bound[attnum]
         for attnum, (name, _) in rows.items()
-        if attnum in known and (known[attnum].table, known[attnum].column) != (table, name)
+        if attnum in bound and (bound[attnum].table, bound[attnum].column) != (table, name)
     }
 
 
-def unfit(required: Iterable[str], table: str, names: Iterable[str], rows: Rows, known: Guards) -> list[str]:
+def unfit(required: Iterable[str], table: str, names: Iterable[str], rows: Rows, bound: Guards) -> list[str]:
     """Which columns that the file names in the table's own entry are none of the table's: neither by the name of now or
     of the message, nor is there one that was called so."""
     fitting = {*names, *(name for name, _ in rows.values())}
-    fitting |= {known[a].column for a in rows if a in known and known[a].table == table}
+    fitting |= {bound[a].column for a in rows if a in bound and bound[a].table == table}
     return [column for column in required if column not in fitting]
 
 
-def resolve(rule: Rule, table: str, names: Iterable[str], before: Rows | None, after: Rows, known: Guards) -> Hidden:
+def resolve(rule: Rule, table: str, names: Iterable[str], before: Rows | None, after: Rows, bound: Guards) -> Hidden:
     """What becomes of the columns of a RELATION message of `table`. `before` is a look that had not seen the change's
-    transaction, None if there is none: then the names of `after` are taken for those of the change. `known` are the
+    transaction, None if there is none: then the names of `after` are taken for those of the change. `bound` are the
     guards once `after` is bound."""
     names = tuple(names)
     earlier = after if before is None else before
     certain = {name: attnum for attnum, (name, xmin) in after.items() if earlier.get(attnum) == (name, xmin)}
-    settled = set(known) <= set(certain.values())
+    settled = set(bound) <= set(certain.values())
     attnums = {name: attnum for attnum, (name, _) in after.items()}
     if before is None:
         candidates = [attnum for attnum, (name, _) in after.items() if name not in names]
@@ -139,11 +139,11 @@ def resolve(rule: Rule, table: str, names: Iterable[str], before: Rows | None, a
                     {other: Guard("null", table, name) for other in candidates if other not in guards_by_attnum}
                 )
         elif attnum is not None:
-            hows[name] = None if attnum not in known else known[attnum].how
+            hows[name] = None if attnum not in bound else bound[attnum].how
         elif not settled:
-            guard = known.get(attnums.get(name, 0))
+            guard = bound.get(attnums.get(name, 0))
             hows[name] = "leave_out" if guard is not None and guard.how == "leave_out" else "null"
-    return _hidden(hows, {attnum: guard for attnum, guard in guards_by_attnum.items() if attnum not in known})
+    return _hidden(hows, {attnum: guard for attnum, guard in guards_by_attnum.items() if attnum not in bound})
 
 
 def _hidden(hows: Mapping[str, How | None], guards_by_attnum: dict[int, Guard]) -> Hidden:

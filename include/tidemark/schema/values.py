@@ -139,8 +139,8 @@ def _flag(flags: pa.Array) -> Mask:
     return np.asarray(pc.fill_null(flags, False).to_numpy(zero_copy_only=False), np.bool_)
 
 
-def _converted(values: pa.Array, kept: Mask) -> Converted:
-    return Converted(values, kept if kept.any() else None)
+def _converted(values: pa.Array, kept_rows: Mask) -> Converted:
+    return Converted(values, kept_rows if kept_rows.any() else None)
 
 
 # --- scalars ----------------------------------------------------------------------------------------------------------

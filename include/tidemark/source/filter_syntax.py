@@ -452,10 +452,10 @@ def _names(nodes: list[_Node]) -> list[str]:
     return [str(_only(node)[1].get("sval", "")) for node in nodes]
 
 
-def _pg_catalog_name(nodes: list[_Node], what: str) -> str:
+def _pg_catalog_name(nodes: list[_Node], kind: str) -> str:
     names = _names(nodes)
     if len(names) > 1 and names[:-1] != ["pg_catalog"]:
-        raise FilterRefused(f"it uses the {what} {'.'.join(names)}, which is not one of PostgreSQL's own (pg_catalog)")
+        raise FilterRefused(f"it uses the {kind} {'.'.join(names)}, which is not one of PostgreSQL's own (pg_catalog)")
     return names[-1]
 
 

@@ -240,16 +240,16 @@ def _synchronous_name(setting: str, application_name: str) -> str | None:
 
 
 def table_findings(
-    found: Matching, config: PipelineConfig, facts: ServerFacts, followed: Collection[Entry] = ()
+    matching: Matching, config: PipelineConfig, facts: ServerFacts, followed: Collection[Entry] = ()
 ) -> Iterator[Finding]:
     """What the file names against what there is: missing and unfit tables, columns, keys, rights to read. `followed`
     are masked or left-out columns that are called otherwise now: the guard stays with them."""
-    yield from _selection_findings(found)
-    for table in found.tables:
+    yield from _selection_findings(matching)
+    for table in matching.tables:
         yield from _column_findings(table, config, followed)
         yield from _partition_findings(table)
-    yield from _pattern_findings(found, config, followed)
-    for group in alike(str(table.table) for table in found.tables):
+    yield from _pattern_findings(matching, config, followed)
+    for group in alike(str(table.table) for table in matching.tables):
         yield Finding(
             "warning",
             "names",
@@ -257,7 +257,7 @@ def table_findings(
             "them up",
             "Rename one of them, or leave it out of the file",
         )
-    unreadable = [table.table for table in found.tables if not table.readable]
+    unreadable = [table.table for table in matching.tables if not table.readable]
     if unreadable:
         schemas = sorted({table.schema for table in unreadable})
         tables = ", ".join(qualified(table) for table in unreadable)
@@ -270,7 +270,7 @@ def table_findings(
             f"GRANT SELECT ON {tables} TO {quoted(facts.role)}",
             bars="joining",
         )
-    secured = [table.table for table in found.tables if table.row_security]
+    secured = [table.table for table in matching.tables if table.row_security]
     if secured:
         yield Finding(
             "warning",

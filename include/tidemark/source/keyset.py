@@ -294,10 +294,10 @@ def estimated_rows(conn: psycopg.Connection[Any], table: TableToRead) -> int:
     return int(plan[0]["Plan"]["Plan Rows"])
 
 
-def sampled_bounds(conn: psycopg.Connection[Any], table: TableToRead, parts: int) -> list[Key]:
+def sampled_bounds(conn: psycopg.Connection[Any], table: TableToRead, pieces: int) -> list[Key]:
     """Up to `parts - 1` keys, ascending in the key's order, that cut the table into parts of about equal size. Found
     among the rows of some pages; the bounds need not be good, any are correct."""
-    if parts < 2:
+    if pieces < 2:
         return []
     row = conn.execute(
         """
@@ -324,7 +324,7 @@ def sampled_bounds(conn: psycopg.Connection[Any], table: TableToRead, parts: int
         relation=table.relation,
         percent=sql.Literal(percent),
         where=_where(table.conditions),
-        parts=sql.Literal(parts),
+        parts=sql.Literal(pieces),
     )
     return [tuple(key) for key in conn.execute(query).fetchall()]
 

@@ -49,10 +49,10 @@ def eligible(table: SourceTable, facts: ServerFacts, publication: Publication | 
 
 
 def publication_work(
-    config: PipelineConfig, found: Matching, publication: Publication | None, facts: ServerFacts
+    config: PipelineConfig, matching: Matching, publication: Publication | None, facts: ServerFacts
 ) -> PublicationWork:
-    """What to do for the tables of `found`, from which the barred ones were taken out."""
-    wanted = [table for table in found.tables if eligible(table, facts, publication)]
+    """What to do for the tables of `matching`, from which the barred ones were taken out."""
+    wanted = [table for table in matching.tables if eligible(table, facts, publication)]
     if publication is None:
         ours = [table for table in wanted if table.owned or not config.manage_publication]
         return PublicationWork(
@@ -74,13 +74,13 @@ def publication_work(
 
 def publication_findings(
     config: PipelineConfig,
-    found: Matching,
+    matching: Matching,
     publication: Publication | None,
     facts: ServerFacts,
 ) -> Iterator[Finding]:
     """The publication's options and the replica identities, as far as they are about the tables."""
     if publication is not None:
-        yield from _option_findings(config, found, publication)
+        yield from _option_findings(config, matching, publication)
         if publication.all_tables:
             yield Finding(
                 "warning",
@@ -89,7 +89,7 @@ def publication_findings(
                 "refuses UPDATE and DELETE",
                 "Publish the tables one by one; with manage_publication: true preflight does it",
             )
-    yield from _identity_findings(config, found, publication, facts)
+    yield from _identity_findings(config, matching, publication, facts)
 
 
 def work_findings(

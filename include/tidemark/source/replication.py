@@ -222,8 +222,8 @@ class ReplicationStream:
         if self._flowed >= self._low_water_bytes and not self._near_end:
             self._set_low_water(self._low_water_bytes)
 
-    def _take(self, payloads: list[bytes], wanted: int) -> int:
-        """Move what libpq has buffered to `payloads`, about `wanted` bytes at most; answer keepalives on the way.
+    def _take(self, payloads: list[bytes], size_wanted: int) -> int:
+        """Move what libpq has buffered to `payloads`, about `size_wanted` bytes at most; answer keepalives on the way.
 
         Copies: many memoryviews alive at once make the garbage collector walk over all of them again and again, which
         costs more than the copy. What cannot be ours is not copied: any login may write a message of any size.
@@ -231,7 +231,7 @@ class ReplicationStream:
         get = self._pgconn.get_copy_data
         append = payloads.append
         size = 0
-        while size < wanted:
+        while size < size_wanted:
             length, data = get(1)
             if length > 0:
                 kind = data[0]

@@ -304,14 +304,16 @@ class _Writer:
         )
         return _Typed(sql.SQL("{}({})").format(sql.Identifier("pg_catalog", node.name), written), chosen.result)
 
-    def _fit(self, chosen: Routine | None, what: str) -> Routine:
+    def _fit(self, chosen: Routine | None, routine: str) -> Routine:
         if chosen is None:
-            raise FilterRefused(f"there is no {what} in pg_catalog, or more than one that would do: cast to say which")
+            raise FilterRefused(
+                f"there is no {routine} in pg_catalog, or more than one that would do: cast to say which"
+            )
         if not chosen.immutable or chosen.set_returning:
-            raise FilterRefused(f"it uses the {what}, which is not immutable")
+            raise FilterRefused(f"it uses the {routine}, which is not immutable")
         for type_ in (*chosen.arguments, chosen.result):
             if not self._catalogue.taken(type_):
-                raise FilterRefused(f"it uses the {what}, which takes or gives {self._called(type_)}: no plain type")
+                raise FilterRefused(f"it uses the {routine}, which takes or gives {self._called(type_)}: no plain type")
         return chosen
 
     # --- words --------------------------------------------------------------------------------------------------------

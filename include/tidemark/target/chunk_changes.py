@@ -217,7 +217,7 @@ class ChunkChanges(Changes):
             return {}
         return {sweep.backfill: self._kept(self._sweep(sweep, self._there)) for sweep in self.sweeps}
 
-    def _sweep(self, sweep: Sweep, there: DataFrame) -> DataFrame:
+    def _sweep(self, sweep: Sweep, rows: DataFrame) -> DataFrame:
         key = [fold.column(k) for k in self.schema.key]
         claims = [c for b in (*self.evidence, *self.batches) for c in b.claims if c.backfill == sweep.backfill]
         # There may be more: a ledger that was restored from an older copy has some of them read again.
@@ -232,11 +232,9 @@ class ChunkChanges(Changes):
         keys.append(self._single(self.staged).select(*key))
         last = max(claims, key=lambda claim: claim.watermark_lsn)
         if sweep.parts is not None:
-            types = {f.name: f.dataType for f in there.schema.fields}
-            there = there.where(visibility.within(self.schema.key, types, sweep.parts))
-        return visibility.swept(
-            self.schema.key, self.names, there, reduce(DataFrame.union, keys), self.generation, last
-        )
+            types = {f.name: f.dataType for f in rows.schema.fields}
+            rows = rows.where(visibility.within(self.schema.key, types, sweep.parts))
+        return visibility.swept(self.schema.key, self.names, rows, reduce(DataFrame.union, keys), self.generation, last)
 
     def _newest(self) -> DataFrame:
         if self.additions is None:

@@ -112,9 +112,9 @@ def _has_others(current: PinnedTable, fold: Fold) -> bool:
 
 
 def _most_rows(session: SparkSession) -> int:
-    given = session.conf.get(ROWS_SETTING, None)
+    setting = session.conf.get(ROWS_SETTING, None)
     try:
-        return MAX_ROWS if given is None else int(given)
+        return MAX_ROWS if setting is None else int(setting)
     except ValueError:
         log.warning("%s is not a number: %d rows count", ROWS_SETTING, MAX_ROWS)
         return MAX_ROWS
@@ -143,10 +143,10 @@ def _one(session: SparkSession, lake: str, file: PlannedFile, schema: TableSchem
     return parquet.read()
 
 
-def _aligned(part: pa.Table, newest: pa.Schema) -> pa.Table:
+def _aligned(rows: pa.Table, newest: pa.Schema) -> pa.Table:
     """What an older version lacks is NULL, as it was at the source."""
     columns = [
-        part[f.name].cast(f.type) if f.name in part.column_names else pa.nulls(part.num_rows, f.type) for f in newest
+        rows[f.name].cast(f.type) if f.name in rows.column_names else pa.nulls(rows.num_rows, f.type) for f in newest
     ]
     return pa.table(columns, schema=newest)
 
@@ -178,18 +178,23 @@ class _Target:
             self._note(number, file, there, wanted, keys)
 
     def _note(
-        self, number: int, file: DataFile, there: Sequence[pa.ChunkedArray], wanted: Sequence[pa.Array], keys: set[Key]
+        self,
+        number: int,
+        file: DataFile,
+        key_columns: Sequence[pa.ChunkedArray],
+        keys_sought: Sequence[pa.Array],
+        keys: set[Key],
     ) -> None:
-        if len(there[0]) != file.rows:
+        if len(key_columns[0]) != file.rows:
             raise TooMuch  # the log says otherwise: nothing to build on
-        alike = pa.array([True] * file.rows) if not wanted else None
-        for column, values in zip(there, wanted, strict=True):
+        alike = pa.array([True] * file.rows) if not keys_sought else None
+        for column, values in zip(key_columns, keys_sought, strict=True):
             one = pc.is_in(arrow_fold.comparable(column), values.cast(arrow_fold.comparable(column).type))
             alike = one if alike is None else pc.and_(alike, one)
         rows = pc.indices_nonzero(alike).to_pylist()
         masked = data_files.masked_rows(self.session, self.current, file) if rows else set()
         some = pa.array(rows, pa.int64())
-        for row, key in zip(rows, arrow_fold.keys_of([column.take(some) for column in there]), strict=True):
+        for row, key in zip(rows, arrow_fold.keys_of([column.take(some) for column in key_columns]), strict=True):
             if key in keys and row not in masked:
                 self.at.setdefault(key, []).append((number, row))
 
@@ -205,12 +210,12 @@ class _Target:
     def _open(self, file: DataFile) -> Any:
         return lake_files.open_to_read(self.session, f"{self.current.path}/{file.path}")
 
-    def _column(self, part: pa.Table, name: str) -> pa.ChunkedArray:
+    def _column(self, file_rows: pa.Table, name: str) -> pa.ChunkedArray:
         """As the source's type is now; a file from before the column was added has nothing in it."""
         of = self.types.get(name, pa.list_(pa.string()))
-        if name not in part.column_names:
-            return pa.chunked_array([pa.nulls(part.num_rows, of)])
-        return part[name].cast(of)
+        if name not in file_rows.column_names:
+            return pa.chunked_array([pa.nulls(file_rows.num_rows, of)])
+        return file_rows[name].cast(of)
 
     def values(self, fold: Fold) -> tuple[dict[str, pa.Array], list[frozenset[str]]]:
         """Per column that some change does not bring, its value of each key of `fold.base`, and for each of these keys

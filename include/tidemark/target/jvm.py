@@ -21,9 +21,9 @@ def option(spark: SparkSession, value: Any = None) -> Any:
     return java_class(spark, "scala.Option").apply(value)
 
 
-def sequence(spark: SparkSession, listed: Any) -> Any:
+def sequence(spark: SparkSession, java_list: Any) -> Any:
     """A Scala sequence of what a Java list has."""
-    return java_class(spark, "org.apache.spark.api.python.PythonUtils").toSeq(listed)
+    return java_class(spark, "org.apache.spark.api.python.PythonUtils").toSeq(java_list)
 
 
 def array_list(spark: SparkSession) -> Any:

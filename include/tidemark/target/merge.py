@@ -345,8 +345,8 @@ class TableMerge:
             return None
         return delta_tables.count_holes(self.session, self.current_path, self.schema.key, MAX_HOLE_KEYS)
 
-    def _add(self, what: str, count: int) -> None:
-        self.rows[what] = self.rows.get(what, 0) + count
+    def _add(self, outcome: str, count: int) -> None:
+        self.rows[outcome] = self.rows.get(outcome, 0) + count
 
     # --- the tables exist and have the columns ----------------------------------------------------------------------
 
@@ -361,7 +361,7 @@ class TableMerge:
         check_versions(self.schemas)
 
     def _with_columns(
-        self, step: str, table: PinnedTable, wanted: StructType, statistics: Sequence[str]
+        self, step: str, table: PinnedTable, schema: StructType, statistics: Sequence[str]
     ) -> PinnedTable:
         """Create the table, or add the columns that are new: a metadata commit that carries no position.
 
@@ -369,14 +369,14 @@ class TableMerge:
         all others would only cost every write.
         """
         if not table.exists:
-            listed = delta_tables.with_statistics(wanted, [*statistics, *self.schema.key])
-            delta_tables.create(self.session, table, wanted, {**TABLE_PROPERTIES, **listed})
+            listed = delta_tables.with_statistics(schema, [*statistics, *self.schema.key])
+            delta_tables.create(self.session, table, schema, {**TABLE_PROPERTIES, **listed})
             return self._with_marks(delta_tables.pin(self.session, table.path))
         types = {f.name: f.dataType for f in table.schema().fields}
-        missing = [f for f in wanted.fields if f.name not in types]
+        missing = [f for f in schema.fields if f.name not in types]
         followed = {ROW_HOLES, *(c.name for c in self.schema.columns if c.name not in self.schema.key)}
         differing = [f.name for f in missing if f.name not in followed]
-        differing += [f.name for f in wanted.fields if f.name in types and types[f.name] != f.dataType]
+        differing += [f.name for f in schema.fields if f.name in types and types[f.name] != f.dataType]
         if differing:
             raise TargetDiffers(step=step, table=self.planned.table, columns=", ".join(differing))
         if missing:

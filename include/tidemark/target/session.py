@@ -127,9 +127,9 @@ def expect_many_rows(session: SparkSession) -> None:
 
 
 def _set_unless_given(session: SparkSession, settings: Mapping[str, str]) -> None:
-    given = session.sparkContext.getConf()
+    configuration = session.sparkContext.getConf()
     for key, value in settings.items():
-        explicit = given.get(key)
+        explicit = configuration.get(key)
         session.conf.set(key, value if explicit is None else explicit)
 
 

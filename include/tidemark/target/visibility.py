@@ -391,12 +391,17 @@ def copies_at(claim: Claim, columns: Sequence[str], generation: int) -> Transfor
 
 
 def swept(
-    key: Sequence[str], columns: Sequence[str], target: DataFrame, known: DataFrame, generation: int, watermark: Claim
+    key: Sequence[str],
+    columns: Sequence[str],
+    target: DataFrame,
+    keys_read: DataFrame,
+    generation: int,
+    watermark: Claim,
 ) -> DataFrame:
-    """The target's keys that are not `known` (the key's columns), as `sweep` rows at the watermark; compared for
+    """The target's keys that are not `keys_read` (the key's columns), as `sweep` rows at the watermark; compared for
     equality only, since Spark's order of keys is not an index's."""
     types = {field.name: field.dataType for field in target.schema.fields}
-    return target.join(known, on=list(key), how="left_anti").select(
+    return target.join(keys_read, on=list(key), how="left_anti").select(
         *_brought_by_chunks(
             [column(name) if name in key else F.lit(None).cast(types[name]).alias(name) for name in columns],
             op=F.lit("sweep"),

@@ -100,7 +100,7 @@ def test_whatever_is_altered_between_two_looks_no_guarded_column_is_in_clear(see
             for moment in messages:
                 names = [name for name, _ in moment.values()]
                 resolved = resolve(RULE, PEOPLE, names, before, after, known)
-                known |= resolved.found
+                known |= resolved.new_guards
                 guarded |= {a for a, (name, _) in moment.items() if name in ("email", "phone", "notes")}
                 hidden = {*resolved.leave_out, *resolved.mask}
                 in_clear = {a for a, (name, _) in moment.items() if name not in hidden}
@@ -113,7 +113,7 @@ def test_what_was_not_touched_is_captured_as_it_is() -> None:
     after = {**ROWS, 2: ("mail", 8), 6: ("more", 9)}
     known = bind(known, PEOPLE, after, RULE)
     resolved = resolve(RULE, PEOPLE, ["id", "email", "phone", "notes", "town"], ROWS, after, known)
-    assert (resolved.mask, resolved.found) == ({"email": "sha256", "phone": "null"}, {})
+    assert (resolved.mask, resolved.new_guards) == ({"email": "sha256", "phone": "null"}, {})
     resolved = resolve(RULE, PEOPLE, ["id", "mail", "phone", "notes", "town"], ROWS, after, known)
     assert resolved.mask == {"mail": "null", "phone": "null"}
     after = {**ROWS, 6: ("more", 9)}
