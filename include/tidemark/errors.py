@@ -517,12 +517,12 @@ class LedgerBehindStaging(RetryError):
 
 class ParkedKeepsStaging(TargetError):
     happened = (
-        "Staging was cleaned, but parked tables of pipeline {pipeline} keep {bytes} bytes of it that are older than "
-        "`staging_days`, more than {limit}: {tables}"
+        "Staging was cleaned, but parked and paused tables of pipeline {pipeline} keep {bytes} bytes of it that are "
+        "older than `staging_days`, more than {limit}: {tables}"
     )
     remedy = (
-        "`status` says why each is parked: remove the cause and unpark it, or let it begin anew (`unpark --anew`). The "
-        "next maintenance then removes what it kept."
+        "`status` says why each is parked: remove the cause and unpark it, or let it begin anew (`unpark --anew`). "
+        "`resume` those that are paused. The next maintenance then removes what they kept."
     )
 
 

@@ -205,3 +205,38 @@ def test_the_tables_are_held_while_they_are_planned(config: PipelineConfig, ledg
             plan_for(config, ledger, holder="merge/2")
     with hold(ledger, "shop", of_table("s.b"), "maintenance"), pytest.raises(LeaseTaken):
         plan_for(config, ledger)
+
+
+def test_a_paused_table_is_planned_once_it_is_resumed_and_holds_back_no_slot(
+    config: PipelineConfig, ledger: str, book: Book
+) -> None:
+    assert tables.pause(book, "s.a", "anna")
+    assert not tables.pause(book, "s.a", "bert")
+    plan = plan_for(config, ledger)
+    assert plan is not None
+    assert [t.table for t in plan.tables] == ["s.b"]
+    applied(config, ledger, plan)
+    assert plan_for(config, ledger) is None
+    assert positions.confirmable(book) == Lsn(400)
+
+    assert tables.resume(book, "s.a")
+    assert not tables.resume(book, "s.a")
+    assert positions.confirmable(book) == Lsn(100)
+    resumed = plan_for(config, ledger)
+    assert resumed is not None
+    assert [[x.end_lsn for x in t.batches] for t in resumed.tables] == [[Lsn(200), Lsn(400)]]
+
+
+def test_what_a_plan_from_before_a_pause_came_to_ends_the_pause_only_where_somebody_must_mend_it(
+    config: PipelineConfig, ledger: str, book: Book
+) -> None:
+    for error, state in ((None, "paused"), (TRY_AGAIN, "paused"), (BROKEN, "parked")):
+        plan = plan_for(config, ledger)
+        assert tables.pause(book, "s.a", "anna")
+        applied(config, ledger, plan, {} if error is None else {"s.a": error})
+        row = tables.one(book, "s.a")
+        assert row is not None
+        assert (row.life.merge, row.paused_by) == (state, "anna" if state == "paused" else None)
+        tables.resume(book, "s.a")
+        positions.begin_anew(book, "s.b")
+        book.execute("""UPDATE tidemark.positions SET history_lsn = '0/0', current_lsn = '0/0' WHERE "table" = 's.a'""")

@@ -91,7 +91,7 @@ def test_what_is_not_applied_to_a_table_keeps_all_that_follows(staging: Staging)
     staging.stage(A)
     staging.stage(B, applied=False)
     staging.stage(A)
-    assert ends(staging.retire()) == (200, "a table that is not parked has not taken what follows")
+    assert ends(staging.retire()) == (200, "a table that is neither parked nor paused has not taken what follows")
 
 
 def test_a_parked_table_keeps_its_own_files_alone(staging: Staging) -> None:
@@ -103,7 +103,7 @@ def test_a_parked_table_keeps_its_own_files_alone(staging: Staging) -> None:
     tables.park(staging.book, B, BROKEN)
     marked = staging.retire()
     assert (ends(marked), marked.file.kept) == ((400, ""), (B,))
-    assert (marked.kept[B].batches, marked.kept[B].bytes, marked.kept[B].parked) == (1, 4, True)
+    assert (marked.kept[B].batches, marked.kept[B].bytes, marked.kept[B].held) == (1, 4, True)
     assert staging.retired() == {(A, 200), (B, 200), (A, 300), (A, 400)}
     whole = {int(batch.end_lsn): batch.is_whole for batch in retirement.to_remove(staging.book, 1, 10)}
     assert whole == {200: True, 300: False, 400: True}

@@ -22,16 +22,19 @@ SEEN = WalPoint(1, Lsn(50))
 RETRY = ErrorRecord("Conflict", "RETRY", "a conflict")
 BROKEN = ErrorRecord("TableBroken", "FIX_TARGET", "it is broken")
 
+_PARKED = "state = 'parked', paused_by = NULL, error = "
+
 # How the ledger's row is made to be in a state.
 PUT: dict[str, str] = {
     table_life.JOINING: "captured = true, join_horizon = NULL, forgotten_at = NULL",
     table_life.CAPTURED: "captured = true, join_horizon = 7, forgotten_at = NULL",
     table_life.LEFT: "captured = false, join_horizon = NULL, forgotten_at = NULL",
     table_life.FORGOTTEN: "captured = false, join_horizon = NULL, forgotten_at = now()",
-    table_life.MERGING: "state = 'merging', error = NULL",
-    table_life.DEFERRED: "state = 'deferred', error = NULL",
-    table_life.PARKED: """state = 'parked', error = '{"kind": "B", "move": "FIX_TARGET", "message": "m"}'""",
-    table_life.RETRIED: """state = 'parked', error = '{"kind": "C", "move": "RETRY", "message": "m"}'""",
+    table_life.MERGING: "state = 'merging', paused_by = NULL, error = NULL",
+    table_life.DEFERRED: "state = 'deferred', paused_by = NULL, error = NULL",
+    table_life.PAUSED: "state = 'paused', paused_by = 'somebody', error = NULL",
+    table_life.PARKED: _PARKED + """'{"kind": "B", "move": "FIX_TARGET", "message": "m"}'""",
+    table_life.RETRIED: _PARKED + """'{"kind": "C", "move": "RETRY", "message": "m"}'""",
     table_life.COMPLETE: "needs_backfill = false, backfill_kind = NULL, backfill_reason = NULL",
     table_life.EXISTING_ROWS: "needs_backfill = true, backfill_kind = 'existing_rows', backfill_reason = 'r'",
     table_life.HOLES: "needs_backfill = true, backfill_kind = 'holes', backfill_reason = 'r'",
@@ -50,6 +53,8 @@ HAPPENS: dict[tuple[Machine, str], Callable[[Ledger], object]] = {
     ("merge", "fail"): lambda book: tables.failed(book, TABLE, RETRY, park_after=99),
     ("merge", "merge"): lambda book: tables.succeeded(book, {TABLE: None}),
     ("merge", "unpark"): lambda book: tables.unpark(book, TABLE),
+    ("merge", "pause"): lambda book: tables.pause(book, TABLE, "somebody"),
+    ("merge", "resume"): lambda book: tables.resume(book, TABLE),
     ("target", "miss_rows"): lambda book: tables.mark_needs_backfill(book, TABLE, tables.EXISTING_ROWS, "rows"),
     ("target", "miss_values"): lambda book: tables.succeeded(book, {TABLE: Holes({"body": 1}, (("1",),))}),
     ("target", "need_backfill"): lambda book: tables.mark_needs_backfill(book, TABLE, tables.GAP, "a gap"),
@@ -58,7 +63,13 @@ HAPPENS: dict[tuple[Machine, str], Callable[[Ledger], object]] = {
     ("target", "backfill"): lambda book: tables.clear_needs_backfill(book, TABLE),
 }
 # Of these the ledger asks first, and does nothing where there is nothing to do.
-ASKED_FIRST = {("capture", "stage"), ("merge", "unpark"), ("target", "see_empty"), ("target", "fill_holes")}
+ASKED_FIRST = {
+    ("capture", "stage"),
+    ("merge", "unpark"),
+    ("merge", "resume"),
+    ("target", "see_empty"),
+    ("target", "fill_holes"),
+}
 
 ALLOWED = [(m, e, a, b) for m, events in TRANSITIONS.items() for e, pairs in events.items() for a, b in pairs.items()]
 FORBIDDEN = [

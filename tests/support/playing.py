@@ -21,7 +21,7 @@ from tests.support.backfill_steps import BackfillSteps
 from tests.support.capture import Environment
 from tests.support.delta_files import Row
 from tests.support.hung_commit import HungCommit
-from tests.support.scenario import ByHand, Commit, Expectation, Scenario, Statement, Step, split_columns
+from tests.support.scenario import ByHand, Commit, Expectation, Pause, Scenario, Statement, Step, split_columns
 from tidemark.config import TableRule
 from tidemark.lsn import Lsn
 from tidemark.names import METADATA_COLUMNS, TableName
@@ -198,6 +198,8 @@ class Play:
                 return
             if isinstance(act, ByHand):
                 self._by_hand(act)
+            elif isinstance(act, Pause):
+                self._pause(act)
             elif isinstance(act, Statement | Commit):
                 if act.at:
                     self.within.setdefault(act.at, []).append(act)
@@ -234,6 +236,15 @@ class Play:
             return f"delta.`{found}`"
 
         self.environment.spark().sql(re.sub(r"\{(current|history) (\w+)\}", path, act.sql)).collect()
+
+    def _pause(self, act: Pause) -> None:
+        table = str(TableName(self.scenario.name, act.table))
+        with self.environment.ledger_connection() as connection:
+            if act.ends:
+                done = judge.ledger_tables.resume(connection, table)
+            else:
+                done = judge.ledger_tables.pause(connection, table, "somebody")
+        assert done, f"{self.scenario.name}.sql:{act.line}: nothing was done"
 
     def after_step(self) -> None:
         """Evaluate the expectations that follow, judge the tables after a run, go on at the source."""
@@ -308,7 +319,7 @@ class Play:
             case "tables":
                 wanted = {str(TableName(self.scenario.name, name.strip())) for name in expected.table.split(",")}
                 assert set(self._captured()) == wanted, f"captured are {sorted(self._captured())}"
-            case "parked" | "needs backfill" | "marked" | "merging":
+            case "parked" | "paused" | "needs backfill" | "marked" | "merging":
                 self._state(expected, table)
             case "filtered":
                 self.filtered.add(table)
@@ -361,7 +372,7 @@ class Play:
             assert said is None, f"it is {said}"
             self.excused.discard(table)
             return
-        beginning = {"parked": "parked", "needs backfill": "needs backfill", "marked": ""}[expected.kind]
+        beginning = {"marked": ""}.get(expected.kind, expected.kind)
         assert said is not None, "it is merging"
         assert said.startswith(beginning), f"it is {said}"
         assert re.search(expected.detail, said), f"it is {said}"

@@ -35,6 +35,7 @@ EXPECTATIONS = (
     "columns",
     "tables",
     "parked",
+    "paused",
     "needs backfill",
     "marked",
     "merging",
@@ -53,7 +54,8 @@ EXPECTATIONS = (
 )
 
 _DIRECTIVE = re.compile(
-    r"-- (capture|leave out|mask|target|bound|chunk rows|mode|session|at|hang|release|in the lake|step|expect): (.*)"
+    r"-- (capture|leave out|mask|target|bound|chunk rows|mode|session|at|hang|release|in the lake|pause|resume|step"
+    r"|expect): (.*)"
 )
 _ROW = re.compile(r"--   (.*)")
 _DETAIL = re.compile(r"(?P<subject>[^(]*?)\s*(?:\((?P<detail>.*)\))?")
@@ -85,6 +87,15 @@ class ByHand:
 
     line: int
     sql: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A person pauses the table, or resumes it."""
+
+    line: int
+    table: str
+    ends: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +134,7 @@ class Scenario:
     alone: bool = False
     chunk_rows: int | None = None
     mode: Literal["chunks", "exported_snapshot"] = "chunks"
-    acts: list[Statement | Commit | ByHand | Step | Expectation] = field(default_factory=list)
+    acts: list[Statement | Commit | ByHand | Pause | Step | Expectation] = field(default_factory=list)
 
     @property
     def steps(self) -> list[Step]:
@@ -184,7 +195,9 @@ class _Reader:
         elif directive := _DIRECTIVE.fullmatch(line):
             self.directive(number, directive[1], directive[2])
         elif re.match(
-            r"-- ?(step|expect|session|capture|mask|bound|target|leave|at:|hang|release|in the|mode|chunk r)", line
+            r"-- ?(step|expect|session|capture|mask|bound|target|leave|at:|hang|release|in the|pause|resume|mode"
+            r"|chunk r)",
+            line,
         ):
             raise self.wrong(number, f"neither a comment nor a directive: {line}")
         elif not acts:
@@ -226,6 +239,8 @@ class _Reader:
                 scenario.acts.append(Commit(number, text, name == "hang", self.at))
             case "in the lake":
                 scenario.acts.append(ByHand(number, text))
+            case "pause" | "resume":
+                scenario.acts.append(Pause(number, text, name == "resume"))
             case "step":
                 self.at = ""
                 scenario.acts.append(self.step(number, text))

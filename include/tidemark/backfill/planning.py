@@ -260,7 +260,7 @@ class _Planner:
         wishes = []
         for table, (mode, keys) in sorted(asked.items()):
             row = rows.get(table)
-            if row is None or row.life.is_parked or self._unfit(at_source.get(table), row) is not None:
+            if row is None or not row.life.is_merged or self._unfit(at_source.get(table), row) is not None:
                 continue  # which `_say_what_is_left_out` says
             mode = mode if mode == "keys" else request.mode
             goes_on = any(backfill.table == table for backfill in was_open)
@@ -279,8 +279,9 @@ class _Planner:
             if not (row.life.is_captured and row.life.needs_backfill):
                 continue
             unfit = self._unfit(at_source.get(table), row)
-            if row.life.is_parked:
-                log.warning("%s needs a backfill and is left out: it is parked", table)
+            if not row.life.is_merged:
+                state = "parked" if row.life.is_parked else "paused"
+                log.warning("%s needs a backfill and is left out: it is %s", table, state)
             elif unfit is not None:
                 waiting[table] = unfit
         if not waiting:

@@ -120,23 +120,25 @@ def pending_of(ledger: Ledger, backfill: Backfill) -> str:
     """What is still to be done of an open one, half a sentence."""
     (now,) = (p for p in chunks.progress(ledger) if p.backfill == backfill.backfill)
     row = tables.one(ledger, backfill.table)
-    parked = ""
+    held = ""
     if row is not None and row.life.is_parked and row.error is not None:
-        parked = f" (the table is parked: {row.error.kind})"
+        held = f" (the table is parked: {row.error.kind})"
+    elif row is not None and row.life.is_paused:
+        held = f" (the table is paused by {row.paused_by})"
     if now.ranges_done < now.ranges:
         again = chunks.rejected_unread(ledger, backfill.backfill)
         read_again = f"{counted(again, 'chunk')} {plural(again, 'was')} read before the table changed"
         rejected = f", {read_again} and {plural(again, 'is')} read again: clear read_chunks"
         done = f"{now.ranges_done} of {counted(now.ranges, 'range')} {plural(now.ranges_done, 'is')} read"
-        return f"{backfill.table}: {done}, {counted(now.rows, 'row')} so far{rejected if again else ''}{parked}"
+        return f"{backfill.table}: {done}, {counted(now.rows, 'row')} so far{rejected if again else ''}{held}"
     if now.claimed < now.chunks:
         left = now.chunks - now.claimed
         wait = "waits" if left == 1 else "wait"
-        return f"{backfill.table}: {left} of {counted(now.chunks, 'chunk')} {wait} for a drain{parked}"
+        return f"{backfill.table}: {left} of {counted(now.chunks, 'chunk')} {wait} for a drain{held}"
     claimed = (
         "its one chunk is claimed and waits" if now.chunks == 1 else f"all {now.chunks} chunks are claimed and wait"
     )
-    return f"{backfill.table}: {claimed} for a merge{parked}"
+    return f"{backfill.table}: {claimed} for a merge{held}"
 
 
 def _closed(ledger: Ledger, backfill: Backfill) -> str:

@@ -204,6 +204,8 @@ class _Planner:
             return "the capture has not seen it join the publication"
         if row.life.is_parked:
             return "it is parked"
+        if row.life.is_paused:
+            return "it is paused"
         if row.life.needs_backfill:
             return f"it needs a backfill: {row.backfill_reason}"
         if backfills.open_of(self._ledger, row.table) is not None:

@@ -1,4 +1,5 @@
-"""What a person does to one table of a pipeline, at the command line: un-park it, forget it.
+"""What a person does to one table of a pipeline, at the command line or on the page: un-park it, pause and resume it,
+forget it.
 
 A table is given as its id or as `schema.table`. Each function returns what to say, and whether something was done.
 """
@@ -48,6 +49,43 @@ def _begin_anew(config: PipelineConfig, ledger: Ledger, table: str) -> tuple[str
     )
 
 
+def pause(config: PipelineConfig, table: str, *, ledger: str, who: str) -> tuple[str, bool]:
+    """Let nothing of the table be merged until somebody resumes it; `who` is shown beside it. The slot, the drain and
+    the other tables go on."""
+    with open_ledger(ledger, config.pipeline) as book:
+        migrations.require(book.connection)
+        row = _named(book, config, table)
+        if isinstance(row, str):
+            return row, False
+        name = readable(row.table)
+        with book.transaction():
+            tables.lock(book, [row.table])  # or a merge could park it between the question and the pause
+            locked = tables.one(book, row.table)
+            assert locked is not None
+            if locked.life.is_parked:
+                return f"{name} is parked: nothing of it is merged as it is. To go on with it: unpark.", False
+            if not tables.pause(book, row.table, who):
+                return f"{name} is paused already, by {locked.paused_by}.", False
+        return (
+            f"{name} is paused: its changes are staged, and the next plan leaves it out. A merge that runs now may "
+            "still apply what it holds. To go on: resume.",
+            True,
+        )
+
+
+def resume(config: PipelineConfig, table: str, *, ledger: str) -> tuple[str, bool]:
+    """Let the next run apply everything that was staged of a paused table."""
+    with open_ledger(ledger, config.pipeline) as book:
+        migrations.require(book.connection)
+        row = _named(book, config, table)
+        if isinstance(row, str):
+            return row, False
+        if not tables.resume(book, row.table):
+            state = "parked; to go on with it: unpark" if row.life.is_parked else row.life.merge
+            return f"{readable(row.table)} is not paused (it is {state}).", False
+        return f"{readable(row.table)} is resumed; the next run applies all of its staged batches in order.", True
+
+
 def forget(config: PipelineConfig, table: str, *, ledger: str) -> tuple[str, bool]:
     """Let a table that is captured no more be shown no more. Its Delta tables and what the ledger knows of it stay, so
     that it can come back: it then joins as a table that was away, and needs a backfill."""
@@ -68,7 +106,7 @@ def forget(config: PipelineConfig, table: str, *, ledger: str) -> tuple[str, boo
             )
         status = overview.read(book)
         waiting = 0 if status is None else sum(t.waiting_batches for t in status.tables if t.table == row.table)
-        if waiting and not row.life.is_parked:
+        if waiting and row.life.is_merged:
             return (
                 f"{readable(row.table)} has staged changes that are not merged yet: let the next run merge them.",
                 False,

@@ -81,6 +81,8 @@ class Status:
             return "not captured"
         if row.life.is_parked:
             return "parked"
+        if row.life.is_paused:
+            return "paused"
         if row.failed_runs:
             return f"failed {counted(row.failed_runs, 'run')}"
         if row.life.needs_backfill:

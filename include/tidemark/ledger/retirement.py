@@ -5,12 +5,12 @@
 A batch is retired table by table, and only within the longest prefix of its generation's chain in which every batch
 
 - was registered before the cutoff, and ends at or below the slot's confirmed position,
-- is applied to every table it touches, unless that is parked,
+- is applied to every table it touches, unless that is parked or paused,
 - has no transaction that a snapshot taken from now on may not see (its ids lie below `xmin`).
 
-Within it a table keeps for itself what it may still need: what is not applied to it (it is parked), and the evidence of
-its open backfill, of its chunks that are claimed and not applied, and of sweeps that are not done: changes that their
-snapshots may not have seen, and the batches that claimed the other chunks of a sweep.
+Within it a table keeps for itself what it may still need: what is not applied to it (it is parked or paused), and the
+evidence of its open backfill, of its chunks that are claimed and not applied, and of sweeps that are not done: changes
+that their snapshots may not have seen, and the batches that claimed the other chunks of a sweep.
 
 Why nothing that is retired is read again. A plan names what is unapplied, and as evidence batches with a transaction
 that a claim or sweep of the plan did not see, or with chunks of a swept backfill. Unapplied claims and sweeps are known
@@ -40,11 +40,12 @@ from tidemark.lsn import Lsn
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Batches below the prefix's end of which a table keeps its files, and their size."""
+    """Batches below the prefix's end of which a table keeps its files, and their size. `held`: since it is parked or
+    paused."""
 
     batches: int
     bytes: int
-    parked: bool
+    held: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +170,7 @@ def _prefix(
                  WHERE b.pipeline = g.pipeline AND b.generation = g.number AND b.retired_at IS NULL
                    AND b.max_xid >= %(xmin)s::bigint),
                (SELECT min(u.start_lsn) FROM tidemark.unapplied u JOIN tidemark.tables t USING (pipeline, "table")
-                 WHERE u.pipeline = g.pipeline AND u.generation = g.number AND t.state <> 'parked')
+                 WHERE u.pipeline = g.pipeline AND u.generation = g.number AND t.state NOT IN ('parked', 'paused'))
           FROM tidemark.generations g WHERE g.pipeline = %(pipeline)s AND g.number = %(generation)s
         """,
         {
@@ -186,7 +187,7 @@ def _prefix(
     causes = {
         "the slot is not confirmed beyond it": unconfirmed,
         "a transaction that began before is still open at the source": unseen,
-        "a table that is not parked has not taken what follows": unapplied,
+        "a table that is neither parked nor paused has not taken what follows": unapplied,
     }
     cause, end = min(
         ((cause, lsn) for cause, lsn in causes.items() if lsn is not None),
@@ -272,14 +273,14 @@ def _retire(
 def _kept(ledger: Ledger, generation: int, up_to: Lsn) -> dict[str, Kept]:
     rows = ledger.execute(
         """
-        SELECT b."table", count(*), sum(b.bytes)::bigint, t.state = 'parked'
+        SELECT b."table", count(*), sum(b.bytes)::bigint, t.state IN ('parked', 'paused')
           FROM tidemark.batch_tables b JOIN tidemark.tables t USING (pipeline, "table")
          WHERE b.pipeline = %s AND b.generation = %s AND b.end_lsn <= %s AND b.retired_at IS NULL
          GROUP BY b."table", t.state
         """,
         (ledger.pipeline, generation, up_to),
     )
-    return {table: Kept(count, size, parked) for table, count, size, parked in rows}
+    return {table: Kept(count, size, held) for table, count, size, held in rows}
 
 
 # --- removing ---------------------------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ _MARKED: Final = {EXISTING_ROWS: "miss_rows", HOLES: "miss_values"}
 _COLUMNS = (
     '"table", capture_state, merge_state, target_state, state_since, join_horizon, backfill_kind, backfill_reason, '
     "backfill_since, marked_at, error, error_at, failed_runs, tried_at, notified_at, holes, hole_keys, fingerprint, "
-    "forgotten_at"
+    "forgotten_at, paused_by"
 )
 
 
@@ -50,7 +50,7 @@ class TableRow:
     `fingerprint` is the JSON of `schema.fingerprint.Fingerprint`. `marked_at` is when anything last asked for a
     backfill, though the mark that was there may have stayed. `holes` maps a column to the rows whose unchanged value is
     known nowhere, `hole_keys` holds keys of those rows. `forgotten_at` is when somebody said that a table which is
-    captured no more shall not be shown."""
+    captured no more shall not be shown, `paused_by` who paused it."""
 
     table: str
     life: TableLife
@@ -69,6 +69,7 @@ class TableRow:
     hole_keys: list[list[str]]
     fingerprint: dict[str, Any] | None
     forgotten_at: datetime | None = None
+    paused_by: str | None = None
 
 
 def _row(
@@ -136,12 +137,12 @@ def park(ledger: Ledger, table: str, error: ErrorRecord) -> bool:
     event = "park_for_retry" if error.move == Move.RETRY else "park"
     with table_lives.step(ledger, "merge", event, [table]):
         before = _merge_state(ledger, table)
-        if before == table_life.PARKED and error.move == Move.RETRY:
+        if before in (table_life.PARKED, table_life.PAUSED) and error.move == Move.RETRY:
             return False
         ledger.execute(
             """
             UPDATE tidemark.tables
-               SET state = 'parked', error = %s, error_at = clock_timestamp(),
+               SET state = 'parked', paused_by = NULL, error = %s, error_at = clock_timestamp(),
                    state_since = CASE WHEN state = 'parked' THEN state_since ELSE clock_timestamp() END
              WHERE pipeline = %s AND "table" = %s
             """,
@@ -169,6 +170,41 @@ def unpark(ledger: Ledger, table: str) -> bool:
                 UPDATE tidemark.tables
                    SET state = 'merging', state_since = clock_timestamp(), error = NULL, error_at = NULL,
                        failed_runs = 0, tried_at = NULL, notified_at = NULL
+                 WHERE pipeline = %s AND "table" = %s
+                """,
+                (ledger.pipeline, table),
+            )
+    return True
+
+
+def pause(ledger: Ledger, table: str, who: str) -> bool:
+    """Let no plan hold the table until somebody resumes it; a plan that holds it already is carried out. `who` asked
+    for it. False if it is paused already. Raises TableLifeBroken for a parked table."""
+    with ledger.transaction():
+        if _merge_state(ledger, table) == table_life.PAUSED:
+            return False
+        with table_lives.step(ledger, "merge", "pause", [table]):
+            ledger.execute(
+                """
+                UPDATE tidemark.tables
+                   SET state = 'paused', state_since = clock_timestamp(), paused_by = %s, error = NULL, error_at = NULL,
+                       failed_runs = 0, tried_at = NULL
+                 WHERE pipeline = %s AND "table" = %s
+                """,
+                (who, ledger.pipeline, table),
+            )
+    return True
+
+
+def resume(ledger: Ledger, table: str) -> bool:
+    """Let the next run apply all of the table's batches in order. False if the table is not paused."""
+    with ledger.transaction():
+        if _merge_state(ledger, table) != table_life.PAUSED:
+            return False
+        with table_lives.step(ledger, "merge", "resume", [table]):
+            ledger.execute(
+                """
+                UPDATE tidemark.tables SET state = 'merging', state_since = clock_timestamp(), paused_by = NULL
                  WHERE pipeline = %s AND "table" = %s
                 """,
                 (ledger.pipeline, table),

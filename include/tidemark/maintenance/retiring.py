@@ -68,7 +68,7 @@ class Retired:
         if self.held_by:
             said += f"; staging is kept longer than staging_days, since {self.held_by}"
         for table, kept in sorted(self.kept.items()):
-            why = "it is parked" if kept.parked else "its backfill needs them"
+            why = "it is parked or paused" if kept.held else "its backfill needs them"
             said += f"; {table} keeps {counted(kept.batches, 'batch')}, since {why}"
         return said
 
@@ -95,18 +95,18 @@ def retire(run: Run, *, wait_s: float = 0.0) -> Retired:
     """Remove what is older than `staging_days` and needed by nobody. Takes the lease `slot` while it decides.
 
     Raises `GenerationStale` or `LedgerBehindStaging` if the capture has to run first, LeaseTaken, a slot's error,
-    and at the end `ParkedKeepsStaging` where parked tables keep more than `parked_bytes`.
+    and at the end `ParkedKeepsStaging` where parked and paused tables keep more than `parked_bytes`.
     """
     config = run.config
     cutoff = run.now() - timedelta(days=config.maintenance.staging_days)
     report = clean(run, cutoff=cutoff, look=partial(_look, run), wait_s=wait_s)
-    parked = {table: kept.bytes for table, kept in report.kept.items() if kept.parked}
-    if sum(parked.values()) > config.bounds.parked_bytes:
+    held = {table: kept.bytes for table, kept in report.kept.items() if kept.held}
+    if sum(held.values()) > config.bounds.parked_bytes:
         raise ParkedKeepsStaging(
             pipeline=config.pipeline,
-            bytes=sum(parked.values()),
+            bytes=sum(held.values()),
             limit=config.bounds.parked_bytes,
-            tables=listed(sorted(parked)),
+            tables=listed(sorted(held)),
         )
     return report
 

@@ -31,9 +31,10 @@ LEFT: Final = "left"
 FORGOTTEN: Final = "forgotten"
 
 # merge: with every plan; less often, by choice (no option asks for it yet, so no event leads here); not before somebody
-# mended what is wrong; not before `unpark_retry_s` are over.
+# resumes it; not before somebody mended what is wrong; not before `unpark_retry_s` are over.
 MERGING: Final = "merging"
 DEFERRED: Final = "deferred"
+PAUSED: Final = "paused"
 PARKED: Final = "parked"
 RETRIED: Final = "retried"
 
@@ -46,7 +47,7 @@ NEEDS_BACKFILL: Final = "needs_backfill"
 
 STATES: Final[Mapping[Machine, tuple[str, ...]]] = {
     "capture": (UNKNOWN, JOINING, CAPTURED, LEFT, FORGOTTEN),
-    "merge": (MERGING, DEFERRED, PARKED, RETRIED),
+    "merge": (MERGING, DEFERRED, PAUSED, PARKED, RETRIED),
     "target": (COMPLETE, EXISTING_ROWS, HOLES, NEEDS_BACKFILL),
 }
 
@@ -65,14 +66,24 @@ TRANSITIONS: Final[Mapping[Machine, Mapping[str, Mapping[str, str]]]] = {
         "forget": {LEFT: FORGOTTEN, FORGOTTEN: FORGOTTEN},
     },
     "merge": {
-        # The error's own move decides between the two; a park that somebody must mend is not softened by a retry.
-        "park": {MERGING: PARKED, DEFERRED: PARKED, RETRIED: PARKED, PARKED: PARKED},
-        "park_for_retry": {MERGING: RETRIED, DEFERRED: RETRIED, RETRIED: RETRIED, PARKED: PARKED},
+        # The error's own move decides between the two; a park that somebody must mend is not softened by a retry. What
+        # a plan from before a pause came to may be late: only what somebody must mend ends the pause.
+        "park": {MERGING: PARKED, DEFERRED: PARKED, PAUSED: PARKED, RETRIED: PARKED, PARKED: PARKED},
+        "park_for_retry": {
+            MERGING: RETRIED,
+            DEFERRED: RETRIED,
+            PAUSED: PAUSED,
+            RETRIED: RETRIED,
+            PARKED: PARKED,
+        },
         # One failed run, fewer than `park_after`.
-        "fail": {MERGING: MERGING, DEFERRED: DEFERRED, RETRIED: RETRIED, PARKED: PARKED},
+        "fail": {MERGING: MERGING, DEFERRED: DEFERRED, PAUSED: PAUSED, RETRIED: RETRIED, PARKED: PARKED},
         # A result may be late: it ends no park that somebody must mend.
-        "merge": {MERGING: MERGING, DEFERRED: DEFERRED, RETRIED: MERGING, PARKED: PARKED},
+        "merge": {MERGING: MERGING, DEFERRED: DEFERRED, PAUSED: PAUSED, RETRIED: MERGING, PARKED: PARKED},
         "unpark": {PARKED: MERGING, RETRIED: MERGING},
+        # A parked table is not paused: its error would be out of sight.
+        "pause": {MERGING: PAUSED, DEFERRED: PAUSED, PAUSED: PAUSED},
+        "resume": {PAUSED: MERGING},
     },
     "target": {
         # Of two marks the one stays that does not end by itself.
@@ -144,6 +155,16 @@ class TableLife:
         return self.merge in (PARKED, RETRIED)
 
     @property
+    def is_paused(self) -> bool:
+        """Whether a person said that nothing of it is merged for now."""
+        return self.merge == PAUSED
+
+    @property
+    def is_merged(self) -> bool:
+        """Whether what is staged of it reaches the target by itself."""
+        return self.merge in (MERGING, DEFERRED)
+
+    @property
     def needs_backfill(self) -> bool:
         return self.target != COMPLETE
 
@@ -160,7 +181,7 @@ class TableLife:
     @property
     def may_be_backfilled(self) -> bool:
         """Whether a backfill run may take it; whether it needs one is another question."""
-        return self.can_be_read and not self.is_parked
+        return self.can_be_read and self.is_merged
 
     @property
     def keeps_its_promise(self) -> bool:
