@@ -31,9 +31,9 @@ def file(source: str, tmp_path: Path) -> Path:
 @pytest.fixture
 def connections(source: str, empty_ledger_database: str) -> Callable[[str], Connection]:
     def uri(conninfo: str) -> str:
-        given = psycopg.conninfo.conninfo_to_dict(conninfo)
-        login = f"{given['user']}:{given['password']}"
-        return f"postgres://{login}@{given['host']}:{given['port']}/{given['dbname']}"
+        parameters = psycopg.conninfo.conninfo_to_dict(conninfo)
+        login = f"{parameters['user']}:{parameters['password']}"
+        return f"postgres://{login}@{parameters['host']}:{parameters['port']}/{parameters['dbname']}"
 
     environment = {
         "AIRFLOW_CONN_SHOP_SOURCE": uri(source),

@@ -103,9 +103,9 @@ class Shop:
             table: Path(self.config.lake) / layout.current_table("shop", TableName.parse(table))
             for table in (*TABLES, *more)
         }
-        found = [judge.compare(self.source, delta_files.read(path), table) for table, path in current.items()]
-        assert all(c.source_rows for c in found), "nothing to compare"
-        return {c.table: (c.differences, "\n".join(map(str, c.examples))) for c in found if not c.equal}
+        comparisons = [judge.compare(self.source, delta_files.read(path), table) for table, path in current.items()]
+        assert all(c.source_rows for c in comparisons), "nothing to compare"
+        return {c.table: (c.differences, "\n".join(map(str, c.examples))) for c in comparisons if not c.equal}
 
     def confirmed_lsn(self) -> Lsn:
         with psycopg.connect(self.source) as connection:

@@ -58,11 +58,11 @@ def capture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Capture:
         monkeypatch.setenv(f"AIRFLOW_CONN_{name}", postgres_connection("host=h port=1 user=u dbname=d"))
     file = tmp_path / "shop.yaml"
     file.write_text(SHOP + "auto_backfill: true\n")
-    found = Capture(load(file))
+    capture_dag = Capture(load(file))
     monkeypatch.setattr(confirm, "confirm", lambda *_, **__: CONFIRMED)
     monkeypatch.setattr(parked, "announce_parked", lambda *_, **__: [])
-    monkeypatch.setattr(wanted, "wanted", lambda *_, **__: found.found)
-    return found
+    monkeypatch.setattr(wanted, "wanted", lambda *_, **__: capture_dag.found)
+    return capture_dag
 
 
 def test_a_table_that_needs_it_starts_a_run_of_the_backfill_dag(capture: Capture) -> None:

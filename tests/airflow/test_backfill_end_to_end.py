@@ -27,9 +27,9 @@ INSERT INTO shop.stock SELECT 'P-' || n, n % 7, n FROM generate_series(1, 1000) 
 def shop(
     postgres: PostgresServer, new_metadata: Callable[[], str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Shop]:
-    with open_shop(postgres, new_metadata, tmp_path_factory) as found:
-        found.execute(FIRST_ORDERS)
-        yield found
+    with open_shop(postgres, new_metadata, tmp_path_factory) as opened:
+        opened.execute(FIRST_ORDERS)
+        yield opened
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +71,12 @@ def readers(shop: Shop) -> list[str]:
 def chunks(shop: Shop, run: str) -> list[int]:
     """The rows of the chunks that a run read, oldest first."""
     with psycopg.connect(shop.ledger) as connection:
-        found = connection.execute(
+        counts = connection.execute(
             "SELECT rows FROM tidemark.chunks JOIN tidemark.backfills USING (pipeline, backfill) WHERE run_id = %s "
             "ORDER BY read_at",
             (f"shop_backfill/{run}",),
         )
-        return [rows for (rows,) in found]
+        return [rows for (rows,) in counts]
 
 
 def test_dags_test_runs_a_whole_backfill_without_a_scheduler(shop: Shop, filled: Filled) -> None:
@@ -143,9 +143,9 @@ def test_capture_starts_the_backfill_of_a_table_that_joins_beside_its_own_runs(s
     shop.execute(STOCK)
 
     def runs(dag_id: str, earlier: int) -> list[dict[str, str]]:
-        found = airflow.task_states(dag_id)[earlier:]
-        assert not [run for run in found if {"failed", "upstream_failed"} & set(run.values())], found
-        return found
+        states = airflow.task_states(dag_id)[earlier:]
+        assert not [run for run in states if {"failed", "upstream_failed"} & set(run.values())], states
+        return states
 
     with airflow.services("api-server", "scheduler", "dag-processor"):
         airflow.wait_until_healthy("scheduler", "dag_processor", seconds=SLOW_S)

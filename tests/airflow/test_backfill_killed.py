@@ -24,10 +24,10 @@ def shop(
     postgres: PostgresServer, new_metadata: Callable[[], str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Shop]:
     """Its rows are older than its slot, which a first run of the capture has made."""
-    with open_shop(postgres, new_metadata, tmp_path_factory) as found:
-        found.execute(FIRST_ORDERS)
-        _capture(found)
-        yield found
+    with open_shop(postgres, new_metadata, tmp_path_factory) as opened:
+        opened.execute(FIRST_ORDERS)
+        _capture(opened)
+        yield opened
 
 
 @dataclass(slots=True)
@@ -156,11 +156,11 @@ def _state(shop: Shop, run: str) -> str:
 def _tries(shop: Shop, run: str) -> dict[tuple[str, int], int]:
     """How often each task of a run of the backfill was begun."""
     with psycopg.connect(shop.airflow.metadata) as connection:
-        found = connection.execute(
+        task_rows = connection.execute(
             "SELECT task_id, map_index, try_number FROM task_instance WHERE dag_id = 'shop_backfill' AND run_id = %s",
             (run,),
         )
-        return {(task, index): tries for task, index, tries in found}
+        return {(task, index): tries for task, index, tries in task_rows}
 
 
 def _are_in_sync(killing: Killing) -> None:
@@ -170,5 +170,5 @@ def _are_in_sync(killing: Killing) -> None:
     _capture(killing.shop)
     assert killing.shop.differences() == {}
     with psycopg.connect(killing.shop.ledger) as connection:
-        found = connection.execute('SELECT "table" FROM tidemark.tables WHERE needs_backfill').fetchall()
-    assert found == []
+        marked = connection.execute('SELECT "table" FROM tidemark.tables WHERE needs_backfill').fetchall()
+    assert marked == []

@@ -22,9 +22,9 @@ TASKS = ("preflight", "changes_waiting", "drain", "merge", "confirm")
 def shop(
     postgres: PostgresServer, new_metadata: Callable[[], str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Shop]:
-    with open_shop(postgres, new_metadata, tmp_path_factory) as found:
-        found.begin()
-        yield found
+    with open_shop(postgres, new_metadata, tmp_path_factory) as opened:
+        opened.begin()
+        yield opened
 
 
 def test_dags_test_brings_the_tables_to_the_source_and_an_idle_run_starts_no_spark(shop: Shop) -> None:
@@ -100,9 +100,9 @@ def test_a_scheduler_runs_the_dag_twice_on_its_schedule_and_the_triggerer_wakes_
     shop.execute(FIRST_ORDERS.replace("generate_series(1,", "generate_series(20001, 20000 +"))
 
     def runs() -> list[dict[str, str]]:
-        found = airflow.task_states("shop_capture")[earlier:]
-        assert not [run for run in found if {"failed", "upstream_failed"} & set(run.values())], found
-        return found
+        states = airflow.task_states("shop_capture")[earlier:]
+        assert not [run for run in states if {"failed", "upstream_failed"} & set(run.values())], states
+        return states
 
     def finished(count: int) -> bool:
         return [run["confirm"] for run in runs()[:count]] == ["success"] * count

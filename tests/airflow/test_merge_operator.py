@@ -79,8 +79,8 @@ class Merge:
         real = submission.local_environment
 
         def environment() -> dict[str, str]:
-            found = real()
-            return {**found, "PATH": f"{self.folder}:{found['PATH']}"}
+            inherited = real()
+            return {**inherited, "PATH": f"{self.folder}:{inherited['PATH']}"}
 
         monkeypatch.setattr(submission, "local_environment", environment)
         monkeypatch.setenv("PATH", f"{self.folder}:{os.environ['PATH']}")
@@ -116,8 +116,8 @@ class Merge:
     def _moved(self, run: Run, ingested: Any) -> list[MovedTable]:
         return [
             MovedTable(TableName.parse(table.table), 1, table.before, table.after, table.rows, 2.04)
-            for found in ingested
-            for table in found.tables
+            for plan in ingested
+            for table in plan.tables
             if table.moved
         ]
 

@@ -28,10 +28,10 @@ pytestmark = pytest.mark.thorough
 def shop(
     postgres: PostgresServer, new_metadata: Callable[[], str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Shop]:
-    with open_shop(postgres, new_metadata, tmp_path_factory) as found:
-        found.begin()
-        found.execute(FIRST_ORDERS)
-        yield found
+    with open_shop(postgres, new_metadata, tmp_path_factory) as opened:
+        opened.begin()
+        opened.execute(FIRST_ORDERS)
+        yield opened
 
 
 def add_constraint(table: Path, constraint: str) -> None:
@@ -53,13 +53,13 @@ def holding(conninfo: str) -> list[str]:
             "SELECT schemaname, tablename FROM pg_tables WHERE schemaname NOT IN ('pg_catalog', 'information_schema')"
         ).fetchall()
         query = sql.SQL("SELECT EXISTS (SELECT FROM {} t WHERE strpos(t::text, {}) > 0)")
-        found = []
+        holders = []
         for table in tables:
             row = connection.execute(query.format(sql.Identifier(*table), MARKER)).fetchone()
             if row and row[0]:
-                found.append(".".join(table))
+                holders.append(".".join(table))
     assert tables
-    return found
+    return holders
 
 
 def files_holding(*folders: Path) -> list[Path]:

@@ -57,6 +57,6 @@ def test_a_share_that_is_none_is_refused_before_a_run_exists(config: PipelineCon
 
 
 def test_a_share_of_nothing_and_a_key_that_is_no_field_are_refused(config: PipelineConfig) -> None:
-    given = filled(config, share="0.0")
+    answers = filled(config, share="0.0")
     with pytest.raises(VerifyFormInvalid, match=r"'table' is no field \(did you mean 'tables'\?\); `share` is above 0"):
-        verify_form.request(config, given, ["table"])
+        verify_form.request(config, answers, ["table"])

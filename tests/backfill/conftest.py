@@ -16,10 +16,10 @@ def all_sessions_read(monkeypatch: pytest.MonkeyPatch) -> None:
     read all of it before the other is there."""
     first, seen, real = threading.Barrier(2, timeout=60), threading.local(), keyless.keyset.stretch_query
 
-    def stretch_query(*given: Any) -> Any:
+    def stretch_query(*arguments: Any) -> Any:
         if not hasattr(seen, "one"):
             seen.one = True
             first.wait()
-        return real(*given)
+        return real(*arguments)
 
     monkeypatch.setattr(keyless.keyset, "stretch_query", stretch_query)

@@ -73,8 +73,8 @@ def test_a_commit_that_a_chunk_saw_outlives_a_crash(
     (backfill,) = captured.plan(tables=["public.t"])
     real = ranges._RangeReader._record
 
-    def record_and_die(*given: object, **options: object) -> bool:
-        assert real(*given, **options)  # type: ignore[arg-type]
+    def record_and_die(*arguments: object, **options: object) -> bool:
+        assert real(*arguments, **options)  # type: ignore[arg-type]
         raise KeyboardInterrupt
 
     def read_and_die() -> None:
@@ -94,7 +94,7 @@ def test_a_commit_that_a_chunk_saw_outlives_a_crash(
     assert read == {1, 2}
     crash(server)
     with psycopg.connect(captured.source) as after:
-        assert {found for (found,) in after.execute("SELECT id FROM t")} == read
+        assert {key for (key,) in after.execute("SELECT id FROM t")} == read
 
 
 def test_what_a_backfills_snapshot_saw_is_durable_before_it_is_opened(

@@ -52,8 +52,8 @@ def one_row_after(seconds: int) -> sql.Composed:
 
 
 def sleeping(captured: Pipeline) -> int:
-    found: int = captured.one("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'")
-    return found
+    count: int = captured.one("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'")
+    return count
 
 
 @pytest.mark.usefixtures("told_to_end")
@@ -72,11 +72,11 @@ def test_a_reader_that_is_told_to_end_waits_for_no_stretch(
         os.kill(os.getpid(), signal.SIGUSR1)
 
     monkeypatch.setattr(keyless.keyset, "stretch_query", slow)
-    told = threading.Thread(target=end_it)
-    told.start()
+    ending = threading.Thread(target=end_it)
+    ending.start()
     with pytest.raises(SystemExit, match="told to end"):
         captured.read()
-    told.join()
+    ending.join()
     assert time.monotonic() - began[0] < 20
     assert (len(asked), sleeping(captured)) == (2, 0)
     monkeypatch.undo()
@@ -112,12 +112,12 @@ def test_a_session_that_cannot_begin_ends_the_others(
     connect = keyless.sessions.connect
     asked, began = [], []
 
-    def refused(*given: Any) -> Any:
+    def refused(*arguments: Any) -> Any:
         if threading.current_thread().name == "chunk_1":
             wait_for("the other one reads", lambda: asked)
             began.append(time.monotonic())
             raise psycopg.OperationalError("connection failed: no more connections")
-        return connect(*given)
+        return connect(*arguments)
 
     def slow(*stretch: Any) -> sql.Composed:
         asked.append(stretch)
@@ -144,13 +144,13 @@ def test_an_alter_between_the_chunks_lock_and_a_sessions_ends_in_a_retry(
 
     altering = threading.Thread(target=alter)
 
-    def stretches(*given: Any) -> Any:
-        found = list(real(*given))
+    def stretches(*arguments: Any) -> Any:
+        stretches_now = list(real(*arguments))
         if not queued.is_set():
             altering.start()
             wait_for("the ALTER waits", lambda: captured.one("SELECT count(*) FROM pg_locks WHERE NOT granted"))
             queued.set()
-        return found
+        return stretches_now
 
     monkeypatch.setattr(keyless, "_stretches", stretches)
     with pytest.raises(SourceLocked):

@@ -271,12 +271,12 @@ def test_a_form_without_tables_takes_what_is_wanted(captured: Pipeline, monkeypa
     captured.execute("CREATE TABLE holes (id int PRIMARY KEY)", "INSERT INTO holes VALUES (1), (2)")
     captured.execute("CREATE TABLE log (n int)")
     a_table(captured)
-    found = [
+    wanted_tables = [
         Wanted("public.orders", "chunks", (), "existing rows"),
         Wanted("public.holes", "keys", (("2",),), "holes"),
         Wanted("public.gone", "chunks", (), "it was there once"),
     ]
-    monkeypatch.setattr("tidemark.backfill.planning.wanted", lambda run: found)
+    monkeypatch.setattr("tidemark.backfill.planning.wanted", lambda run: wanted_tables)
     first = captured.plan()
     assert [(b.table, b.mode, b.sweeps) for b in first] == [
         ("public.holes", "keys", False),

@@ -35,13 +35,13 @@ def a_table(captured: Pipeline, rows: int = 100) -> None:
 
 def messages(captured: Pipeline) -> list[Watermark]:
     """The watermarks in the WAL, in commit order; the pipeline's own slot is only looked into."""
-    found = captured.connection.execute(
+    changes = captured.connection.execute(
         "SELECT data FROM pg_logical_slot_peek_binary_changes(%s, NULL, NULL, 'proto_version', '1', "
         "'publication_names', %s, 'messages', 'true')",
         (captured.config.slot, captured.config.publication),
     ).fetchall()
     # Two bytes of JSON: an LSN in front of it may hold the first one alone.
-    contents = [data[data.index(b'{"') :] for (data,) in found if data.startswith(b"M") and b'{"' in data]
+    contents = [data[data.index(b'{"') :] for (data,) in changes if data.startswith(b"M") and b'{"' in data]
     marks = [Watermark.parse(content) for content in contents]
     return [mark for mark in marks if mark is not None]
 
@@ -368,10 +368,10 @@ def test_parts_of_a_table_without_key_are_of_one_snapshot(captured: Pipeline, mo
     (backfill,) = captured.plan(tables=["public.t"])
     connect, numbers = keyless.sessions.connect, itertools.count()
 
-    def later(*given: Any) -> psycopg.Connection[Any]:
+    def later(*arguments: Any) -> psycopg.Connection[Any]:
         if next(numbers):  # the first session is the one that exports
             captured.execute("UPDATE t SET n = n + 10000")
-        return connect(*given)
+        return connect(*arguments)
 
     monkeypatch.setattr(keyless.sessions, "connect", later)
     captured.read()

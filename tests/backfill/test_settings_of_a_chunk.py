@@ -79,8 +79,8 @@ def test_a_session_whose_options_were_dropped_on_the_way_reads_no_chunk_that_cou
     (backfill,) = captured.plan(tables=["public.measured"])
     connect = sessions.connect
 
-    def without_options(*given: Any) -> psycopg.Connection[Any]:
-        conn = connect(*given)
+    def without_options(*arguments: Any) -> psycopg.Connection[Any]:
+        conn = connect(*arguments)
         conn.execute("RESET extra_float_digits; SET extra_float_digits = 0")  # as behind a pooler that ignores them
         return conn
 
@@ -103,8 +103,8 @@ def test_every_session_that_reads_a_table_without_key_is_looked_at(
     (backfill,) = captured.plan(tables=["public.notes"])
     connect, opened = sessions.connect, []
 
-    def second_has_another_style(*given: Any) -> psycopg.Connection[Any]:
-        conn = connect(*given)
+    def second_has_another_style(*arguments: Any) -> psycopg.Connection[Any]:
+        conn = connect(*arguments)
         opened.append(conn)
         if len(opened) == 3:  # the reader's own comes first
             conn.execute("SET bytea_output = 'escape'")

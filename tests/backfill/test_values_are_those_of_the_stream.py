@@ -37,8 +37,8 @@ def both(captured: Pipeline, table: str) -> tuple[list[dict[str, Any]], list[dic
     (chunk,) = captured.chunks(backfill)
     counts: dict[str, int] = {}
     for manifest in captured.manifests():
-        for found in manifest.tables:
-            for column, count in found.converted.items() if found.table == table else ():
+        for staged_table in manifest.tables:
+            for column, count in staged_table.converted.items() if staged_table.table == table else ():
                 counts[column] = counts.get(column, 0) + count
     assert chunk.converted == counts
     return streamed, read
@@ -49,9 +49,9 @@ def test_values_of_every_type(captured_on_each: Pipeline) -> None:
     columns = [f"c{number} {type_}" for number, type_ in enumerate(CASES)]
     captured.execute(DDL, f"CREATE TABLE t (n int PRIMARY KEY, {', '.join(columns)})")
     captured.capture()
-    texts = [[*found, *(text for text, _ in UNFIT.get(type_, []))] for type_, (_, found) in CASES.items()]
+    texts = [[*column, *(text for text, _ in UNFIT.get(type_, []))] for type_, (_, column) in CASES.items()]
     for n in range(max(map(len, texts)) + 1):
-        row = [found[n] if n < len(found) else None for found in texts]
+        row = [column[n] if n < len(column) else None for column in texts]
         marks = ", ".join(f"%s::{type_}" for type_ in CASES)
         captured.connection.execute(f"INSERT INTO t VALUES ({n}, {marks})".encode(), row)
     streamed, read = both(captured, "public.t")

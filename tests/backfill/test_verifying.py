@@ -184,10 +184,10 @@ def test_a_table_that_has_doubled_is_cut_anew_and_keeps_its_oldest_proof(capture
     assert len(again.parts) == 1
     with open_ledger(captured.ledger, captured.config.pipeline) as book:
         cut = proofs.cut_of(book, "public.orders")
-        known = proofs.verified(book)["public.orders"]
+        verified = proofs.verified(book)["public.orders"]
     assert cut is not None
     assert {part.proven_at for part in cut.parts} == {NOON}
-    assert (known.parts, known.proven, known.through_at) == (25, 25, NOON)
+    assert (verified.parts, verified.proven, verified.through_at) == (25, 25, NOON)
 
 
 def test_an_open_verify_is_no_backfill(captured: Pipeline) -> None:

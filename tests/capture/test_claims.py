@@ -302,8 +302,8 @@ def test_an_unclaimed_chunk_is_something_to_wait_for(pipeline: Pipeline, reader:
         return changes_waiting(pipeline.config, source=pipeline.source, ledger=pipeline.ledger)
 
     reader.read(watermark=False)
-    found = waiting()
-    assert (found.waiting, found.reason) == (True, "1 chunk of public.orders is not claimed")
+    answer = waiting()
+    assert (answer.waiting, answer.reason) == (True, "1 chunk of public.orders is not claimed")
 
 
 def test_a_backfill_closed_while_the_batch_is_staged_makes_the_drain_try_again(
@@ -344,9 +344,9 @@ def adopt_first(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
         if name == "drain.before_register":
             pipeline.execute("ALTER TABLE orders ADD d int", "INSERT INTO orders VALUES (4, 'y', 5, 6)")
             with open_ledger(pipeline.ledger, pipeline.config.pipeline) as book:
-                (known,) = tables.versions(book, TABLE)
+                (shape,) = tables.versions(book, TABLE)
                 more = tuple(Column(column, "integer", 23, -1, "int") for column in "cd")
-                wider = replace(known, columns=known.columns + more)
+                wider = replace(shape, columns=shape.columns + more)
                 assert schema_versions.adopt(book, wider).version == 2
         real(name)
 
@@ -360,8 +360,8 @@ def left_over(pipeline: Pipeline) -> list[str]:
     """The paths of complete manifests that are not registered."""
     folder = layout.generation_folder(pipeline.config.pipeline, 1)
     paths = [layout.manifest_file(f"{folder}/{name}") for name in pipeline.store.list(folder)]
-    known = {batch.manifest for batch in pipeline.registered()}
-    return [path for path in paths if pipeline.store.exists(path) and path not in known]
+    registered = {batch.manifest for batch in pipeline.registered()}
+    return [path for path in paths if pipeline.store.exists(path) and path not in registered]
 
 
 @pytest.mark.parametrize("first", ["the retry", "a preflight"])
@@ -501,8 +501,8 @@ def test_a_chunk_that_is_younger_than_the_runs_own_look_is_claimed(
             book.execute("SELECT 1")
         look = drain_module.catalog
         (table,) = look.captured_tables(pipeline.connection, pipeline.config)
-        found = look.fingerprint(pipeline.connection, pipeline.config.publication, [table])[TABLE]
-        reader.read(fingerprint=found.to_json())
+        fingerprint = look.fingerprint(pipeline.connection, pipeline.config.publication, [table])[TABLE]
+        reader.read(fingerprint=fingerprint.to_json())
         return real(*arguments)
 
     with monkeypatch.context() as patch:

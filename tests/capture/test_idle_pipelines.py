@@ -29,8 +29,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]
     """It writes whole pages after a checkpoint, as servers do: a few rows of the ledger are then a hundred times their
     size."""
     folder = tmp_path_factory.mktemp("idle")
-    with running(folder, 18, fsync="off", autovacuum="off", max_replication_slots="20", max_wal_senders="20") as found:
-        yield found
+    with running(
+        folder, 18, fsync="off", autovacuum="off", max_replication_slots="20", max_wal_senders="20"
+    ) as started:
+        yield started
 
 
 @dataclass
@@ -94,13 +96,13 @@ class Shared:
 
 @pytest.fixture(params=[2, pytest.param(10, marks=pytest.mark.thorough)], ids=["two", "ten"])
 def shared(server: PostgresServer, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Shared]:
-    found = Shared(server, tmp_path, request.param)
+    pipelines = Shared(server, tmp_path, request.param)
     try:
         for _ in range(2):  # the first runs, which have everything to do
-            found.all_run()
-        yield found
+            pipelines.all_run()
+        yield pipelines
     finally:
-        found.drop()
+        pipelines.drop()
 
 
 def heartbeats_alone(ran: list[list[str]]) -> None:
@@ -124,6 +126,6 @@ def test_a_transaction_that_stays_open_does_not_make_them_wake_each_other(shared
         heartbeats_alone(shared.an_hour())
         with psycopg.connect(source, autocommit=True) as connection:
             connection.execute("INSERT INTO item VALUES (1)")
-        found = shared.pipelines[0].look(shared.now)
-        assert found.waiting
-        assert "the publication's tables changed in it" in found.reason
+        answer = shared.pipelines[0].look(shared.now)
+        assert answer.waiting
+        assert "the publication's tables changed in it" in answer.reason

@@ -39,13 +39,13 @@ def attempts(capture: HandStaged) -> list[str]:
 
 def test_batches_that_a_restored_ledger_does_not_know_are_registered_again(capture: HandStaged) -> None:
     capture.settle()
-    known = capture.stage(TABLE)
+    registered = capture.stage(TABLE)
     unknown = [capture.stage(TABLE), capture.stage()]
     capture.advance(unknown[-1].end_lsn)
     forget(capture, *unknown)
     generation = capture.settle()
     assert (generation.number, generation.staged_lsn) == (1, unknown[-1].end_lsn)
-    assert attempts(capture) == [m.attempt for m in (known, *unknown)]
+    assert attempts(capture) == [m.attempt for m in (registered, *unknown)]
 
 
 def test_a_manifest_without_all_its_files_is_not_registered_and_what_it_held_is_a_gap(capture: HandStaged) -> None:

@@ -67,8 +67,8 @@ class Old:
         if any(rows[table].life.needs_backfill for table in self.tables):
             assert {rows[table].backfill_kind for table in self.tables} <= {None, HOLES}, rows
             self.shop.backfill()
-        found = judge.wrongs(self.shop, self.tables)
-        assert found == [], found
+        wrongs = judge.wrongs(self.shop, self.tables)
+        assert wrongs == [], wrongs
         changed = judge.second_run_changes_nothing(self.shop)
         assert changed == [], changed
         assert self.shop.confirmed_lsn() == self.shop.staged_lsn()

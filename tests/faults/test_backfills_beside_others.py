@@ -113,8 +113,8 @@ def _retried(stage: Callable[[], object]) -> None:
             stage()
             return
         except RetryError as retry:
-            told = retry
-    raise told
+            last_error = retry
+    raise last_error
 
 
 @pytest.mark.thorough

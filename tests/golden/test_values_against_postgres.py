@@ -261,12 +261,12 @@ def test_a_value_is_what_postgresql_says_it_is(
         assert row["_text"] is None
         if target.startswith("array") and expected is not None:
             parsed = json.loads(expected, parse_float=str if target == "array<string>" else float)
-            found = [comparable(v) for v in row["v"]]
+            decoded = [comparable(v) for v in row["v"]]
             if target == "array<string>" and type_ != "text[]":
                 parsed = [v if v is None or isinstance(v, str) else json.dumps(v) for v in parsed]
             if type_ == "numeric[]":
-                found, parsed = [Decimal(v) for v in found[:2]], [Decimal(v) for v in parsed[:2]]
-            assert found == parsed
+                decoded, parsed = [Decimal(v) for v in decoded[:2]], [Decimal(v) for v in parsed[:2]]
+            assert decoded == parsed
         elif target == "binary" and expected is not None:
             assert row["v"] == base64.b64decode(expected)
         else:

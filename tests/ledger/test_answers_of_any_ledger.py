@@ -194,8 +194,8 @@ def test_what_a_plan_and_its_evidence_stand_on_is_that_of_the_whole_ledger(
                 assert ends[table] == max(below, default=None), (number, table)
                 xmin, point = chosen.choice([None, 5, 30]), chosen.choice([None, Lsn(130)])
                 swept = chosen.sample(("one", "two"), chosen.randint(0, 2))
-                found = batches.evidence(book, generation, table, Lsn(start), xmin=xmin, point=point, swept=swept)
-                assert keys(found) == keys(
+                evidence = batches.evidence(book, generation, table, Lsn(start), xmin=xmin, point=point, swept=swept)
+                assert keys(evidence) == keys(
                     [
                         row
                         for row in mine

@@ -35,9 +35,9 @@ def test_a_table_has_one_open_backfill_at_most(book: Book, generation: Generatio
     assert backfills.close(book, "b1", "another one takes its place")
     assert not backfills.close(book, "b1", "again")
     assert backfills.create(book, backfill_of("s.a", "b2"), HALVES)
-    found = backfills.open_of(book, "s.a")
-    assert found is not None
-    assert (found.backfill, found.state, found.whole_table) == ("b2", "open", True)
+    opened = backfills.open_of(book, "s.a")
+    assert opened is not None
+    assert (opened.backfill, opened.state, opened.whole_table) == ("b2", "open", True)
     closed = backfills.one(book, "b1")
     assert closed is not None
     assert (closed.state, closed.state_reason) == ("closed", "another one takes its place")
@@ -46,9 +46,9 @@ def test_a_table_has_one_open_backfill_at_most(book: Book, generation: Generatio
 def test_a_backfill_belongs_to_the_open_generation(book: Book, lease: Lease, generation: Generation) -> None:
     made = open_backfill(book, "s.a")
     open_at(book, lease, 2, Lsn(500))
-    found = backfills.one(book, "b1")
-    assert found is not None
-    assert (found.state, found.state_reason) == ("closed", "generation 2 was opened")
+    closed = backfills.one(book, "b1")
+    assert closed is not None
+    assert (closed.state, closed.state_reason) == ("closed", "generation 2 was opened")
     assert not backfills.create(book, replace(made, backfill="b2"), HALVES)
     assert backfills.create(book, replace(made, backfill="b2", generation=2), HALVES)
 
@@ -281,11 +281,11 @@ def test_a_reader_gets_the_latest_version_or_the_next_number(book: Book, lease: 
 
 def test_two_readers_that_see_one_shape_at_once_get_one_number(ledger: str, book: Book, generation: Generation) -> None:
     tables.add(book, "s.new")
-    found: list[int] = []
+    numbers: list[int] = []
 
     def adopt() -> None:
         with open_ledger(ledger, "shop") as mine:
-            found.append(schema_versions.adopt(mine, schema_of("s.new", 0)).version)
+            numbers.append(schema_versions.adopt(mine, schema_of("s.new", 0)).version)
 
     other = threading.Thread(target=adopt)
     with book.transaction(), open_ledger(ledger, "shop") as witness:
@@ -293,4 +293,4 @@ def test_two_readers_that_see_one_shape_at_once_get_one_number(ledger: str, book
         other.start()
         wait_for("it waits for a lock", lambda: witness.execute(WAITING).fetchone())
     other.join()
-    assert found == [1]
+    assert numbers == [1]

@@ -73,8 +73,8 @@ class World:
         return plan
 
     def planned(self, table: str = "s.a") -> PlannedTable:
-        (found,) = (t for t in self.plan().tables if t.table == table)
-        return found
+        (planned_table,) = (t for t in self.plan().tables if t.table == table)
+        return planned_table
 
     def merge(
         self,
@@ -110,14 +110,14 @@ class World:
         Store(self.config.lake).write_atomic(layout.result_file("shop", plan.plan), result.to_json().encode())
 
     def row(self, table: str = "s.a") -> TableRow:
-        found = tables.one(self.book, table)
-        assert found is not None
-        return found
+        table_row = tables.one(self.book, table)
+        assert table_row is not None
+        return table_row
 
     def backfill(self, backfill: str = "b1") -> Backfill:
-        found = backfills.one(self.book, backfill)
-        assert found is not None
-        return found
+        row = backfills.one(self.book, backfill)
+        assert row is not None
+        return row
 
     def join(self, table: str = "s.a") -> None:
         row = tables.one(self.book, table)
@@ -291,10 +291,10 @@ def test_a_driver_that_died_after_its_work_leaves_the_backfill_applied_and_its_c
     world.plan()
     world.merge()  # the next plan finds "already at", and says nothing of chunks
     assert world.backfill().state == "applied"
-    (told,) = report(a_run(world.config, ledger=world.ledger, run_id="backfill1")).tables
-    assert (told.unknown, told.read, told.inserted, told.swept) == (1, 5, 0, None)
-    assert "an unknown number swept" in str(told)
-    assert "the rows of 1 chunk is not known" in str(told)
+    (table,) = report(a_run(world.config, ledger=world.ledger, run_id="backfill1")).tables
+    assert (table.unknown, table.read, table.inserted, table.swept) == (1, 5, 0, None)
+    assert "an unknown number swept" in str(table)
+    assert "the rows of 1 chunk is not known" in str(table)
 
 
 def test_a_plan_that_is_repeated_counts_once(world: World) -> None:
@@ -304,8 +304,8 @@ def test_a_plan_that_is_repeated_counts_once(world: World) -> None:
     world.leave(first, (result_of(chunk, 4),), {"b1": 1})
     world.leave(second, (result_of(chunk, 5),), {"b1": 2})
     assert len(ingest(a_run(world.config, ledger=world.ledger)).plans) == 2
-    (told,) = report(a_run(world.config, ledger=world.ledger, run_id="backfill1")).tables
-    assert (told.inserted, told.unchanged, told.swept) == (5, 0, 2)
+    (table,) = report(a_run(world.config, ledger=world.ledger, run_id="backfill1")).tables
+    assert (table.inserted, table.unchanged, table.swept) == (5, 0, 2)
 
 
 def test_a_mark_that_came_after_the_backfill_was_opened_stays(world: World) -> None:
@@ -388,9 +388,9 @@ def test_holes_are_wanted_by_their_keys_and_as_a_whole_where_there_are_too_many(
     joins.join(world.book, "s.a", 800, WalPoint(1, Lsn(50)), backfill=None)
     world.stage("s.a")
     world.merge(holes=Holes({"body": 1}, (("2", "x"),)))
-    (found,) = world.wanted()
-    assert (found.mode, found.keys) == ("keys", (("2", "x"),))
-    assert "x" not in repr(found).replace("unchanged", "").replace("whose", "")
+    (wish,) = world.wanted()
+    assert (wish.mode, wish.keys) == ("keys", (("2", "x"),))
+    assert "x" not in repr(wish).replace("unchanged", "").replace("whose", "")
     many = tuple((str(n),) for n in range(MAX_HOLE_KEYS))
     tables.succeeded(world.book, {"s.a": Holes({"body": 2 * MAX_HOLE_KEYS}, many)})
     assert [(w.mode, w.keys) for w in world.wanted()] == [("chunks", ())]
@@ -433,9 +433,9 @@ def test_the_report_waits_until_everything_is_applied_and_says_for_what(world: W
     tables.unpark(world.book, "s.a")
     world.merge((result_of(first, 2), result_of(second, 0, 3)), {"b1": 7})
     said = report(a_run(world.config, ledger=world.ledger, run_id="backfill1"))
-    (told,) = said.tables
-    assert (told.read, told.inserted, told.unchanged, told.lost_by_window, told.swept) == (10, 2, 8, 3, 7)
-    assert told.complete_lsn == Lsn(last)
+    (table,) = said.tables
+    assert (table.read, table.inserted, table.unchanged, table.lost_by_window, table.swept) == (10, 2, 8, 3, 7)
+    assert table.complete_lsn == Lsn(last)
     assert f"s.a: complete as of {Lsn(last)}. 10 rows read in 2 chunks: 2 inserted" in str(said)
     assert said.to_json()[0]["complete_lsn"] == str(Lsn(last))
 
@@ -544,12 +544,12 @@ def test_the_status_shows_open_backfills_without_any_value(world: World) -> None
     part = chunk_of(made, "1-1", upper=("secret",))
     assert record(world.ledger, part, done=False)
     world.claim(part)
-    found = overview.read(world.book)
-    assert found is not None
-    (open_one,) = found.backfills
+    reading = overview.read(world.book)
+    assert reading is not None
+    (open_one,) = reading.backfills
     assert (open_one.progress.rows, open_one.progress.claimed, open_one.read_by) == (5, 1, None)
     assert [f.upper for f in open_one.filled] == [("secret",)]
-    shown = text(Status(config=world.config, ledger=found, slot=None, unseen={}, slot_needs=(), now=NOW))
+    shown = text(Status(config=world.config, ledger=reading, slot=None, unseen={}, slot_needs=(), now=NOW))
     assert "backfill b1 of s.a, open since" in shown
     assert "nobody reads it" in shown
     assert "5 of about 20 rows read in 1 chunk" in shown

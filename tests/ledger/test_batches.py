@@ -178,8 +178,8 @@ def test_unapplied_lists_older_generations_first_and_ends_where_the_position_is(
     open_at(book, lease, 2, Lsn(90))
     register(book, lease, manifest_of(90, 95, "s.a", generation=2))
     positions.rise(book, 1, {"s.a": (Lsn(300), Lsn(200))})
-    found = [(t.generation, t.table, t.start_lsn, t.end_lsn) for t in batches.unapplied(book)]
-    assert found == [
+    ranges = [(t.generation, t.table, t.start_lsn, t.end_lsn) for t in batches.unapplied(book)]
+    assert ranges == [
         (1, "s.a", Lsn(200), Lsn(300)),
         (1, "s.b", Lsn(200), Lsn(300)),
         (2, "s.a", Lsn(90), Lsn(95)),
@@ -299,10 +299,10 @@ def test_a_sweep_is_refused_where_the_batch_has_one_of_its_chunks_read_again(
 def test_a_manifest_registered_again_claims_what_it_says_known_or_not(
     ledger: str, book: Book, lease: Lease, generation: Generation
 ) -> None:
-    known = read_whole(ledger, book)
+    in_ledger = read_whole(ledger, book)
     unknown = chunk_of(backfill_of("s.b", "b2"))
     backfills.close(book, "b1", "the ledger is an older copy")
-    manifest = claiming(100, 200, known, unknown, sweep=True)
+    manifest = claiming(100, 200, in_ledger, unknown, sweep=True)
     assert batches.register(book, lease, manifest, "m", again=True)
     assert [(t.table, len(t.claims), len(t.sweeps)) for t in batches.unapplied(book)] == [
         ("s.a", 1, 1),
@@ -380,6 +380,6 @@ def test_the_shape_that_the_target_has_is_that_of_the_last_changes_applied(
     )
     for end, version in ((200, 1), (300, 2)):
         positions.rise(book, 1, {"s.a": (Lsn(end), Lsn(end))})
-        found = schema_versions.merged(book, "s.a")
-        assert found is not None
-        assert found.version == version
+        shape = schema_versions.merged(book, "s.a")
+        assert shape is not None
+        assert shape.version == version

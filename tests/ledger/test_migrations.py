@@ -25,7 +25,7 @@ def test_a_ledger_of_every_older_version_becomes_what_a_new_one_is(
     query = """SELECT table_name, column_name, data_type, column_default FROM information_schema.columns
                 WHERE table_schema = 'tidemark' ORDER BY table_name, ordinal_position"""
     scripts = migrations._scripts()
-    found = []
+    schemas = []
     for version in range(len(scripts)):
         with monkeypatch.context() as older:
             older.setattr(migrations, "_scripts", lambda version=version: scripts[:version])
@@ -33,10 +33,10 @@ def test_a_ledger_of_every_older_version_becomes_what_a_new_one_is(
         assert migrate(empty_ledger_database) == scripts[-1][0]
         with connect(empty_ledger_database) as book:
             require(book)
-            found.append(book.execute(query).fetchall())
+            schemas.append(book.execute(query).fetchall())
             book.execute("DROP SCHEMA tidemark CASCADE")
-    assert all(columns == found[0] for columns in found)
-    assert ("positions", "begun_lsn") in {column[:2] for column in found[0]}
+    assert all(columns == schemas[0] for columns in schemas)
+    assert ("positions", "begun_lsn") in {column[:2] for column in schemas[0]}
 
 
 def test_two_migrations_at_once_apply_every_file_once(empty_ledger_database: str) -> None:

@@ -30,8 +30,8 @@ def follow(book: Book, lease: Lease) -> Followed:
 
 def states(book: Book, backfill: str = "b1") -> dict[str, tuple[bool, bool]]:
     """Per chunk: whether it is rejected, and whether it is claimed."""
-    found = chunks.of_backfill(book, backfill)
-    return {c.chunk: (c.rejected is not None, c.claimed_lsn is not None) for c in found}
+    recorded = chunks.of_backfill(book, backfill)
+    return {c.chunk: (c.rejected is not None, c.claimed_lsn is not None) for c in recorded}
 
 
 @pytest.mark.parametrize(("read_lsn", "lost"), [(BELOW, False), (LEFT, False), (ABOVE, True)])
@@ -75,8 +75,8 @@ def test_a_backfill_whose_snapshot_was_lost_begins_anew_with_one_of_now(
     open_backfill(book, "s.b", "kept", snapshot_lsn=LEFT)
     open_backfill(book, "s.c", "old", snapshot_lsn=None)
     assert follow(book, lease).backfills == ("s.a", "s.c")
-    found = {b.backfill: (b.state, b.snapshot, b.snapshot_lsn) for b in backfills.all_open(book)}
-    assert found == {
+    snapshots = {b.backfill: (b.state, b.snapshot, b.snapshot_lsn) for b in backfills.all_open(book)}
+    assert snapshots == {
         "lost": ("open", NOW, PROMOTED.lsn),
         "kept": ("open", "700:700:", LEFT),
         "old": ("open", NOW, PROMOTED.lsn),

@@ -54,8 +54,8 @@ def verified(world: World, purpose: Purpose = "verify", parts: tuple[KeyPart, ..
 
 
 def result(chunk: ReadChunk, **counts: Any) -> ChunkResult:
-    given = {"inserted": 0, "repaired": 0, "unchanged": 5, "overtaken": 0, "lost_by_window": 0, **counts}
-    return ChunkResult(chunk.backfill, chunk.chunk, chunk.attempt, 5, **given)
+    figures = {"inserted": 0, "repaired": 0, "unchanged": 5, "overtaken": 0, "lost_by_window": 0, **counts}
+    return ChunkResult(chunk.backfill, chunk.chunk, chunk.attempt, 5, **figures)
 
 
 def proven(world: World) -> list[bool]:
@@ -99,10 +99,10 @@ def test_differences_are_said_by_kind_and_stay_until_they_are_gone(world: World)
     world.merge((result(chunk, inserted=1, repaired=3, extra=1, columns={"note": 2}),), {"v1": 4})
     assert proven(world) == [False, False]
     words = "1 row is missing, 5 rows are not in the source, 2 rows differ in note (2)"
-    with pytest.raises(DifferencesFound) as found:
+    with pytest.raises(DifferencesFound) as raised:
         report_of(world)
-    assert words in str(found.value)
-    assert "differences/s/a" in str(found.value)
+    assert words in str(raised.value)
+    assert "differences/s/a" in str(raised.value)
     assert differences(world) == f"verify v1: {words}"
     fill = open_backfill(world.book, "s.a", "b1")
     world.claim(world.read(fill))
@@ -185,10 +185,10 @@ def test_a_table_has_one_open_backfill_and_one_open_verify(world: World) -> None
     fill = open_backfill(world.book, "s.a", "b1")
     verify = open_backfill(world.book, "s.a", "v1", purpose="verify", parts=PARTS)
     assert not backfills.create(world.book, Backfill(**_fields(verify, backfill="v2")), HALVES)
-    known = backfills.open_of(world.book, "s.a"), backfills.open_of(world.book, "s.a", verifies=True)
-    assert [one.backfill for one in known if one is not None] == ["b1", "v1"]
-    assert known[1] is not None
-    assert known[1].parts == PARTS
+    both = backfills.open_of(world.book, "s.a"), backfills.open_of(world.book, "s.a", verifies=True)
+    assert [one.backfill for one in both if one is not None] == ["b1", "v1"]
+    assert both[1] is not None
+    assert both[1].parts == PARTS
     backfills.close_of(world.book, "s.a", "enough")
     assert [backfills.one(world.book, one.backfill).state for one in (fill, verify)] == ["closed"] * 2  # type: ignore[union-attr]
 

@@ -51,12 +51,14 @@ class Staging:
             retirement.removed(self.book, 1, page)
 
     def rows(self) -> list[tuple[str, int]]:
-        found = self.book.execute('SELECT "table", end_lsn FROM tidemark.batch_tables ORDER BY end_lsn, "table"')
-        return [(table, int(end)) for table, end in found]
+        table_rows = self.book.execute('SELECT "table", end_lsn FROM tidemark.batch_tables ORDER BY end_lsn, "table"')
+        return [(table, int(end)) for table, end in table_rows]
 
     def retired(self) -> set[tuple[str, int]]:
-        found = self.book.execute('SELECT "table", end_lsn FROM tidemark.batch_tables WHERE retired_at IS NOT NULL')
-        return {(table, int(end)) for table, end in found}
+        table_rows = self.book.execute(
+            'SELECT "table", end_lsn FROM tidemark.batch_tables WHERE retired_at IS NOT NULL'
+        )
+        return {(table, int(end)) for table, end in table_rows}
 
 
 @pytest.fixture

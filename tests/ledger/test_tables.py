@@ -23,9 +23,9 @@ def known(book: Book, generation: Generation) -> None:
 
 
 def row(book: Book) -> TableRow:
-    found = tables.one(book, "s.a")
-    assert found is not None
-    return found
+    table_row = tables.one(book, "s.a")
+    assert table_row is not None
+    return table_row
 
 
 def test_an_error_that_is_not_retry_parks_at_once(book: Book) -> None:

@@ -189,10 +189,10 @@ class World:
             for backfill in {claim.backfill for claim in taken}:
                 read = chunks.of_backfill(book, backfill)
                 left = {c.chunk for c in read if c.claimed_lsn is None and c.rejected is None}
-                known = backfills.one(book, backfill)
-                assert known is not None
-                if known.sweeps and chunks.all_read(book, backfill) and left <= {c.chunk for c in taken}:
-                    sweeps[table] = (Sweep(backfill, known.snapshot, len(read)),)
+                row = backfills.one(book, backfill)
+                assert row is not None
+                if row.sweeps and chunks.all_read(book, backfill) and left <= {c.chunk for c in taken}:
+                    sweeps[table] = (Sweep(backfill, row.snapshot, len(read)),)
         return claims, sweeps
 
     def confirm(self) -> None:
@@ -390,9 +390,9 @@ class World:
         self.register_again()
         with self.book() as book:
             reached = int(generations.required(book).staged_lsn)
-        known = max((int(s.manifest.end_lsn) for s in self.staged), default=START)
-        assert reached == known or (floor is not None and staged < floor and reached < self.confirmed + 1)
-        return reached == known
+        newest = max((int(s.manifest.end_lsn) for s in self.staged), default=START)
+        assert reached == newest or (floor is not None and staged < floor and reached < self.confirmed + 1)
+        return reached == newest
 
     def lose(self) -> None:
         """The ledger is gone altogether."""

@@ -21,7 +21,7 @@ def config(bucket: str) -> PipelineConfig:
 
 
 def severities(store: Store, config: PipelineConfig) -> list[str]:
-    return [found.severity for found in look_at_bucket(store, config)]
+    return [finding.severity for finding in look_at_bucket(store, config)]
 
 
 def test_a_bucket_that_does_all_that_a_lake_needs_is_left_as_it_was(
@@ -59,8 +59,8 @@ def test_a_lifecycle_rule_that_would_remove_live_files_is_an_error(
     store: Store, config: PipelineConfig, s3_proxy: Proxy
 ) -> None:
     s3_proxy.adds = (("x-amz-expiration", 'expiry-date="Fri, 23 Dec 2026 00:00:00 GMT", rule-id="tidy%20up"'),)
-    (found,) = look_at_bucket(store, config)
-    assert (found.severity, "tidy up" in found.message) == ("error", True)
+    (finding,) = look_at_bucket(store, config)
+    assert (finding.severity, "tidy up" in finding.message) == ("error", True)
 
 
 def test_what_cannot_be_seen_of_lifecycle_rules_is_said(store: Store, config: PipelineConfig, s3_proxy: Proxy) -> None:

@@ -31,9 +31,9 @@ def shared_outcome(
 
 @pytest.mark.parametrize("name", FILES)
 def test_scenario(name: str, request: pytest.FixtureRequest, new_environment: Callable[..., Environment]) -> None:
-    told = scenario.read(FILES[name])
-    if told.needs_its_own_pipeline:
-        outcome = play(new_environment(name, rules(told), told.bounds), [told])
+    read = scenario.read(FILES[name])
+    if read.needs_its_own_pipeline:
+        outcome = play(new_environment(name, rules(read), read.bounds), [read])
     else:
         outcome = request.getfixturevalue("shared_outcome")
     if (failed := outcome[name]) is not None:

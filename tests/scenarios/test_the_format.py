@@ -46,8 +46,8 @@ def test_the_grammar_in_the_readme_knows_every_step_and_expectation() -> None:
 
 
 def test_one_scenario_kills_a_task_at_every_failpoint_of_capture() -> None:
-    told = scenario.read(Path(__file__).parent / "killed_at_every_step.sql")
-    assert told.crashes == list(failpoints.OF_CAPTURE)
+    killed = scenario.read(Path(__file__).parent / "killed_at_every_step.sql")
+    assert killed.crashes == list(failpoints.OF_CAPTURE)
 
 
 def test_a_statement_ends_where_its_block_does(tmp_path: Path) -> None:
@@ -132,16 +132,16 @@ UNTRUE = (
 def outcomes(captured: Environment, tmp_path_factory: pytest.TempPathFactory) -> dict[str, BaseException | None]:
     """What became of one scenario for each expectation of UNTRUE; they go through the same runs."""
     folder = tmp_path_factory.mktemp("untrue")
-    told = []
+    scenarios = []
     for number, expectation in enumerate(UNTRUE):
         file = folder / f"expectation_{number}.sql"
         file.write_text(
             "-- A\nCREATE TABLE item (id int PRIMARY KEY, name text);\n-- step: run\n"
             f"INSERT INTO item VALUES (1, 'needle'), (2, 'b');\n-- step: run\n-- expect: {expectation}\n"
         )
-        told.append(scenario.read(file))
+        scenarios.append(scenario.read(file))
         captured.config = _with_schema(captured, file.stem)
-    return play(captured, told)
+    return play(captured, scenarios)
 
 
 @pytest.mark.parametrize("expectation", UNTRUE)

@@ -90,8 +90,8 @@ class Play:
         try:
             with self._writing(self.random.choice([0, 10, 60])):
                 said = act() or said
-        except TOLD as told:
-            said += f" ({type(told).__name__})"
+        except TOLD as error:
+            said += f" ({type(error).__name__})"
         self.acts.append(said)
 
     def finish(self, wrongs: Callable[[list[str]], list[str]]) -> None:
@@ -102,8 +102,8 @@ class Play:
         self._capture(TABLES)
         self.environment.run()
         rows = judge.captured(self.environment)
-        found = wrongs([table for table, row in rows.items() if judge.marked(row) is None])
-        assert found == [], f"before the last backfills: {found}; acts {self.acts}"
+        differences = wrongs([table for table, row in rows.items() if judge.marked(row) is None])
+        assert differences == [], f"before the last backfills: {differences}; acts {self.acts}"
         for _ in range(5):
             if not wanted(self.environment.task()):
                 return
@@ -233,8 +233,8 @@ class Play:
     def verify(self, share: Fraction | None = None) -> str:
         """Nothing that a verify finds to differ may be there: nobody touches the lake."""
         report = self.environment.verify(share=share or self.random.choice([Fraction(1), Fraction(1, 3)]))
-        found = [str(one) for one in report.tables if one.unproven is None and one.outcome.differences]
-        assert found == [], f"acts {self.acts}"
+        differing = [str(one) for one in report.tables if one.unproven is None and one.outcome.differences]
+        assert differing == [], f"acts {self.acts}"
         return f"verify of {len(report.tables)} tables"
 
     def _join(self) -> None:

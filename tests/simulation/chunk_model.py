@@ -102,9 +102,9 @@ def fold(
             rows[touched] = row
     for sweep in sweeps:
         unseen = [c for c in changes if c.op != "truncate" and not Snapshot.parse(sweep.snapshot).sees(c.xid)]
-        known = {key_of(row) for chunk in chunks if chunk.claim.backfill == sweep.backfill for row in chunk.rows}
-        known |= {key_of(change.row) for change in unseen}
-        rows = {k: row for k, row in rows.items() if k in known}
+        keys_read = {key_of(row) for chunk in chunks if chunk.claim.backfill == sweep.backfill for row in chunk.rows}
+        keys_read |= {key_of(change.row) for change in unseen}
+        rows = {k: row for k, row in rows.items() if k in keys_read}
     return rows
 
 
@@ -148,13 +148,13 @@ class Model:
 
     def wrongs(self, tables: Collection[str] | None = None) -> list[str]:
         """Everything in which the tables (default: all captured) differ from their source, marks included."""
-        found = []
+        sentences = []
         captured = judge.captured(self.environment)
         for table in captured if tables is None else tables:
             row = captured[table]
             marked = judge.marked(row)
-            found += [f"{table}: {marked}"] if marked else self._differences(table)
-        return found
+            sentences += [f"{table}: {marked}"] if marked else self._differences(table)
+        return sentences
 
     def outcome(self, table: str, upto: Lsn | None = None, without: Collection[str] = ()) -> list[Row]:
         """The table's rows when everything registered up to an LSN is merged, less the chunks of some backfills."""
@@ -181,14 +181,14 @@ class Model:
         schema = judge.schema_of(self.environment, table)
         fields = None if schema is None else _fields(schema)
         rows = self.outcome(table)
-        found = compare_rows(
+        comparison = compare_rows(
             source=self.environment.source,
             table=table,
             fields=fields,
             rows=lambda compared: [tuple(row[f.name] for f in compared) for row in rows],
         )
-        examples = "; ".join(map(str, found.examples))
-        return [] if found.equal else [f"{table}: {found.differences} differences: {examples}"]
+        examples = "; ".join(map(str, comparison.examples))
+        return [] if comparison.equal else [f"{table}: {comparison.differences} differences: {examples}"]
 
     def _applied(self, planned: PlannedTable) -> TableResult:
         self._require_evidence(planned)

@@ -57,7 +57,7 @@ def test_what_preflight_passes_merges(seed: int, new_environment: Callable[..., 
 
 def _refused(environment: Environment) -> set[str]:
     with environment.ledger_connection() as connection:
-        return {found.table for found in table_errors.all_of(connection) if found.barred}
+        return {error.table for error in table_errors.all_of(connection) if error.barred}
 
 
 def _is_ordinary(column: str) -> bool:

@@ -39,16 +39,16 @@ def test_the_tables_end_equal_to_their_source(
     environment = new_environment(f"simulation{seed}", TABLES, bounds)
     create(environment)
     workload = Workload(environment, random)
-    told: list[str] = []
+    acts: list[str] = []
     try:
         for _ in range(ROUNDS):
             workload.some(random.randint(3, 25))
-            told.append(_attempt(environment, random, monkeypatch))
+            acts.append(_attempt(environment, random, monkeypatch))
     finally:
         workload.settle()  # an open transaction would hold up the slots of other tests
     environment.let_leases_end()
     environment.run()
-    said = f"seed {seed}, bounds {bounds}, acts {told}"
+    said = f"seed {seed}, bounds {bounds}, acts {acts}"
     assert judge.wrongs(environment) == [], said
     assert judge.second_run_changes_nothing(environment) == [], said
 

@@ -218,9 +218,9 @@ class Lake:
     def stored(self, step: str, table: StagedTable) -> list[Row]:
         """The rows with metadata; those of history in R1 order. Without Spark, whose queries would be most of a test's
         time."""
-        found = delta_files.read(Path(self.path(step, table)))
-        assert found is not None, f"there is no {step}"
-        rows = found.rows_as_stored()
+        delta = delta_files.read(Path(self.path(step, table)))
+        assert delta is not None, f"there is no {step}"
+        rows = delta.rows_as_stored()
         if step == "history":
             rows.sort(key=lambda r: (r["_commit_lsn"], r["_ordinal"], r["_op"]))
         return rows

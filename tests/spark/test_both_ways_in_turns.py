@@ -102,8 +102,8 @@ def test_turns_come_to_what_spark_alone_says(lake: Lake, monkeypatch: pytest.Mon
     ways: list[bool] = []
     original = merge.few_changes
 
-    def spied(*given: Any) -> Any:
-        few = original(*given)
+    def spied(*arguments: Any) -> Any:
+        few = original(*arguments)
         ways.append(few is not None)
         return few
 

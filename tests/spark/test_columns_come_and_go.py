@@ -33,9 +33,9 @@ def stored(lake: Lake, step: str, table: StagedTable) -> list[tuple[str, Row]]:
 
 
 def comments(lake: Lake, step: str, table: StagedTable) -> dict[str, str]:
-    found = delta_files.read(delta_files.Path(lake.path(step, table)))
-    assert found is not None
-    return {field.name: field.metadata["comment"] for field in found.fields if field.metadata.get("comment")}
+    delta = delta_files.read(delta_files.Path(lake.path(step, table)))
+    assert delta is not None
+    return {field.name: field.metadata["comment"] for field in delta.fields if field.metadata.get("comment")}
 
 
 def test_changes_before_and_after_a_column_was_dropped_are_as_the_model_has_them(lake: Lake) -> None:

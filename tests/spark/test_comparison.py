@@ -84,8 +84,8 @@ def every_type(tables: Tables) -> Tables:
 
 
 def test_equal_rows_of_every_type_are_equal_whatever_the_time_zone(every_type: Tables) -> None:
-    found = every_type.compared()
-    assert (found.source_rows, found.current_rows, found.examples) == (3, 3, ())
+    comparison = every_type.compared()
+    assert (comparison.source_rows, comparison.current_rows, comparison.examples) == (3, 3, ())
     zone = every_type.spark.conf.get("spark.sql.session.timeZone")
     every_type.spark.conf.set("spark.sql.session.timeZone", "America/New_York")
     try:
@@ -115,24 +115,24 @@ def test_equal_rows_of_every_type_are_equal_whatever_the_time_zone(every_type: T
 )
 def test_one_value_that_differs_is_found_in_its_column(every_type: Tables, column: str, value: str) -> None:
     every_type.at_source(f"UPDATE t SET {column} = {value} WHERE id = 1")
-    found = every_type.compared()
-    assert found.differences == 1
-    assert (found.examples[0].kind, list(found.examples[0].columns)) == ("different", [column])
+    comparison = every_type.compared()
+    assert comparison.differences == 1
+    assert (comparison.examples[0].kind, list(comparison.examples[0].columns)) == ("different", [column])
 
 
 def test_missing_extra_and_doubled_rows_are_found(tables: Tables) -> None:
     tables.at_source("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'a'), (2, 'b')")
     tables.in_current("id int, v string", "(1, 'a', 1, null), (1, 'a', 1, null), (3, 'c', 1, null)")
-    found = tables.compared()
-    assert found.differences == 3
-    assert sorted((e.kind, e.key) for e in found.examples) == [("extra", (1,)), ("extra", (3,)), ("missing", (2,))]
+    comparison = tables.compared()
+    assert comparison.differences == 3
+    assert sorted((e.kind, e.key) for e in comparison.examples) == [("extra", (1,)), ("extra", (3,)), ("missing", (2,))]
 
 
 def test_without_a_key_copies_are_counted(tables: Tables) -> None:
     tables.at_source("CREATE TABLE t (v text, w int)", "INSERT INTO t VALUES ('a', 1), ('a', 1), ('b', NULL)")
     tables.in_current("v string, w int", "('a', 1, 1, null), ('b', null, 1, null)")
-    found = tables.compared()
-    assert [(e.kind, e.columns["v"][0]) for e in found.examples] == [("missing", "a")]
+    comparison = tables.compared()
+    assert [(e.kind, e.columns["v"][0]) for e in comparison.examples] == [("missing", "a")]
 
 
 def test_a_column_that_one_side_lacks_is_an_error(tables: Tables) -> None:
@@ -144,5 +144,5 @@ def test_a_column_that_one_side_lacks_is_an_error(tables: Tables) -> None:
 
 def test_a_current_that_does_not_exist_has_no_rows(tables: Tables) -> None:
     tables.at_source("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
-    found = tables.compared()
-    assert (found.source_rows, found.current_rows, found.differences) == (1, 0, 1)
+    comparison = tables.compared()
+    assert (comparison.source_rows, comparison.current_rows, comparison.differences) == (1, 0, 1)

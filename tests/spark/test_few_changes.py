@@ -30,8 +30,8 @@ def folded(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     done: list[bool] = []
     original = merge.few_changes
 
-    def spied(*given: Any) -> Any:
-        few = original(*given)
+    def spied(*arguments: Any) -> Any:
+        few = original(*arguments)
         done.append(few is not None)
         return few
 
@@ -241,8 +241,8 @@ def test_a_day_that_another_writer_stored_by_the_julian_calendar_is_found(lake: 
     other.sql(f"OPTIMIZE delta.`{lake.path('current', table)}`")
     table.stage([Change("update", {"id": day, "n": 1}) for day in days])
     lake.applied(table.planned(2))
-    found = spark.sql(f"SELECT n, count(*) AS rows FROM delta.`{lake.path('current', table)}` GROUP BY n").collect()
-    assert [tuple(row) for row in found] == [(1, 2)]
+    counts = spark.sql(f"SELECT n, count(*) AS rows FROM delta.`{lake.path('current', table)}` GROUP BY n").collect()
+    assert [tuple(row) for row in counts] == [(1, 2)]
 
 
 def test_what_a_row_has_in_a_column_that_is_not_of_the_source_stays(
@@ -259,8 +259,8 @@ def test_what_a_row_has_in_a_column_that_is_not_of_the_source_stays(
     lake.applied(table.planned(1))
     table.stage([update(1, n=9)])
     lake.applied(table.planned(2))
-    found = {row["id"]: (row["n"], row["remark"]) for row in lake.stored("current", table)}
-    assert found == {1: (9, "kept"), 3: (0, None)}
+    stored = {row["id"]: (row["n"], row["remark"]) for row in lake.stored("current", table)}
+    assert stored == {1: (9, "kept"), 3: (0, None)}
     assert folded == [True, True, False]
 
 
@@ -297,12 +297,12 @@ def test_a_rival_that_rewrites_the_files_is_met(
 
     tries = 0
 
-    def overtaken(*given: Any) -> None:
+    def overtaken(*arguments: Any) -> None:
         nonlocal tries
         tries += 1
         if pending:
             spark.sql(pending.pop())
-        exchange(*given)
+        exchange(*arguments)
 
     monkeypatch.setattr(data_files, "exchange", overtaken)
     table.stage([update(1, n=5), delete(2)])

@@ -52,10 +52,12 @@ def _expected(table: StagedTable, batches: list[list[Change]], last: int) -> tup
     state: dict[Any, Row] = {}
     names = [c.name for c in table.schema.columns]
     if table.schema.key:
-        history = [change for batch in batches[:last] for given in batch for change in apply(state, ("id",), given)]
+        history = [
+            change for batch in batches[:last] for change_read in batch for change in apply(state, ("id",), change_read)
+        ]
         current = [state[key] for key in sorted(state)]
     else:
-        history = [change for batch in batches[:last] for given in batch for change in _copies(given)]
+        history = [change for batch in batches[:last] for change_read in batch for change in _copies(change_read)]
         current = []
         for op, values in history:
             current.append(values) if op == "insert" else current.remove(values)
@@ -63,9 +65,9 @@ def _expected(table: StagedTable, batches: list[list[Change]], last: int) -> tup
     return [repr(r) for r in current], [repr((op, {n: r.get(n) for n in names})) for op, r in history]
 
 
-def _copies(given: Change) -> list[tuple[str, Row]]:
-    old: list[tuple[str, Row]] = [] if given.old is None else [("delete", given.old)]
-    return old if given.op == "delete" else [*old, ("insert", given.row)]
+def _copies(change: Change) -> list[tuple[str, Row]]:
+    old: list[tuple[str, Row]] = [] if change.old is None else [("delete", change.old)]
+    return old if change.op == "delete" else [*old, ("insert", change.row)]
 
 
 def _found(lake: Lake, table: StagedTable) -> tuple[Any, Any]:

@@ -33,11 +33,11 @@ def keep_up(lake: Lake, step: Step, *tables: StagedTable, thorough: bool = False
 
 
 def positions(lake: Lake, table: StagedTable) -> list[Any]:
-    found = []
+    reached = []
     for step in ("history", "current"):
         pinned = delta_tables.pin(lake.spark, lake.path(step, table))
-        found.append(pinned.position(f"tidemark:shop:1:{table.id}:{step}"))
-    return found
+        reached.append(pinned.position(f"tidemark:shop:1:{table.id}:{step}"))
+    return reached
 
 
 def said(kept: list[Upkept]) -> list[tuple[str, int, bool, bool, str]]:

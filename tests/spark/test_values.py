@@ -309,8 +309,8 @@ def test_history_is_every_change_once_with_its_values(merged: Merged, trap: Trap
     expected = [(op, {n: r.get(n) for n in names}) for op, r in _source(trap)[1]]
     history = merged.lake.history(table)
     mine = merged.of(trap, [row for _, row in history])
-    found = [(op, row) for op, row in history if any(row is r for r in mine)]
-    assert [repr(change) for change in found] == [repr(change) for change in expected]
+    changes = [(op, row) for op, row in history if any(row is r for r in mine)]
+    assert [repr(change) for change in changes] == [repr(change) for change in expected]
 
 
 def test_a_filled_value_keeps_its_mark_in_history(merged: Merged) -> None:
@@ -360,8 +360,8 @@ def test_a_large_target_gives_unchanged_values_from_the_files_of_their_keys(
     table.stage([update(2, "body", "a b", n=3, **{"a b": None}), update(9, "body", **{"a b": None})])
     (result,) = lake.applied(table.planned(len(keys) + 1))
     assert result.holes == Holes({"body": 1}, (("9",),))
-    found = {r["id"]: (r["n"], r["body"], r["a b"]) for r in lake.current(table)}
-    assert found == {
+    current = {r["id"]: (r["n"], r["body"], r["a b"]) for r in lake.current(table)}
+    assert current == {
         **{key: (0, f"long {key}", f"also {key}") for key in keys if key not in (2, 3)},
         2: (3, "long 2", "also 2"),
         30: (0, "new", "also 3"),
@@ -393,8 +393,8 @@ def _source(trap: Trap) -> tuple[dict[Key, Row], list[tuple[str, Row]]]:
         change
         for transactions in (trap.first, trap.second)
         for transaction in transactions
-        for given in transaction
-        for change in apply(state, trap.schema.key, given)
+        for staged_change in transaction
+        for change in apply(state, trap.schema.key, staged_change)
     ]
     return state, history
 

@@ -53,8 +53,8 @@ def by_hand(lake: Lake, table: StagedTable, *statements: str) -> None:
 
 def differences(lake: Lake, table: StagedTable) -> list[tuple[Any, ...]]:
     path = lake.root / layout.differences_table(PIPELINE, table.schema.table)
-    found = lake.spark.read.format("delta").load(str(path)).collect()
-    rows = [(r["kind"], r["columns"], r["repaired"], tuple(r["key"].items())) for r in found]
+    kept = lake.spark.read.format("delta").load(str(path)).collect()
+    rows = [(r["kind"], r["columns"], r["repaired"], tuple(r["key"].items())) for r in kept]
     return sorted(rows, key=str)
 
 
@@ -80,8 +80,8 @@ def test_what_another_hand_did_is_found_and_repaired_when_asked(lake: Lake) -> N
     by_hand(lake, table, *TAMPERED)
     there, said = lake.current(table), lake.history(table)
     verify(table, rows, "verify")
-    (found,) = lake.applied(table.planned(1))
-    assert counts(found) == (1, 1, 0, 1, {"n": 1, "note": 1})
+    (outcome,) = lake.applied(table.planned(1))
+    assert counts(outcome) == (1, 1, 0, 1, {"n": 1, "note": 1})
     assert (lake.current(table), lake.history(table)) == (there, said)
     listed = [
         ("differs", ["n", "note"], False, (("id", "3"),)),
@@ -91,7 +91,7 @@ def test_what_another_hand_did_is_found_and_repaired_when_asked(lake: Lake) -> N
     assert differences(lake, table) == listed
     verify(table, rows, "repair")
     (repaired,) = lake.applied(table.planned(2))
-    assert counts(repaired) == counts(found)
+    assert counts(repaired) == counts(outcome)
     assert lake.current(table) == rows
     assert [op for op, _ in lake.history(table)][len(said) :] == ["read", "read", "sweep"]
     assert [kind for kind, _, done, _ in differences(lake, table) if done] == ["differs", "extra", "missing"]
@@ -118,8 +118,8 @@ def test_copies_of_a_table_without_key_are_counted(lake: Lake) -> None:
     table = filled(lake, schema, rows)
     by_hand(lake, table, "UPDATE {} SET kind = 'b' WHERE n = 1", "INSERT INTO {} (n, kind) VALUES (2, 'a')")
     verify(table, rows, "verify")
-    (found,) = lake.applied(table.planned(1))
-    assert counts(found) == (2, 0, 3, 0, {})
+    (outcome,) = lake.applied(table.planned(1))
+    assert counts(outcome) == (2, 0, 3, 0, {})
     assert differences(lake, table) == sorted(
         [("extra", None, False, (("n", "1"), ("kind", "b")))] * 2
         + [("extra", None, False, (("n", "2"), ("kind", "a")))]
@@ -145,8 +145,8 @@ def test_values_that_are_stored_alike_are_told_apart_by_their_texts(lake: Lake) 
     table.stage(staged)
     lake.applied(table.planned())
     verify(table, rows, "repair")
-    (found,) = lake.applied(table.planned(1))
-    assert counts(found) == (0, 2, 0, 0, {"price": 2})
+    (outcome,) = lake.applied(table.planned(1))
+    assert counts(outcome) == (0, 2, 0, 0, {"price": 2})
     texts = {r["id"]: dict(r["_text"] or {}) for r in lake.stored("history", table)}
     assert texts == {1: {"price": "NaN"}, 2: {"price": "NaN"}, 3: {}, 4: {}}
     verify(table, rows, "verify")
@@ -216,12 +216,12 @@ def test_a_row_that_current_has_twice_is_found_and_repaired(lake: Lake) -> None:
     by_hand(lake, table, "INSERT INTO {} SELECT * FROM {0} WHERE id IN (1, 2)".replace("{}", "{0}"))
     by_hand(lake, table, "INSERT INTO {0} (id, n, body) VALUES (3, 0, 'other')")
     verify(table, rows, "verify")
-    (found,) = lake.applied(table.planned(1))
-    assert counts(found) == (0, 0, 3, 0, {})
+    (outcome,) = lake.applied(table.planned(1))
+    assert counts(outcome) == (0, 0, 3, 0, {})
     assert differences(lake, table) == [("extra", None, False, (("id", str(key)),)) for key in (1, 2, 3)]
     verify(table, rows, "repair")
     (repaired,) = lake.applied(table.planned(2))
-    assert counts(repaired) == counts(found)
+    assert counts(repaired) == counts(outcome)
     assert lake.current(table) == rows
     verify(table, rows, "verify")
     (again,) = lake.applied(table.planned(3))

@@ -35,15 +35,15 @@ _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 def postgres_connection(conninfo: str, **extra: Any) -> str:
     """An Airflow connection as JSON, for AIRFLOW_CONN_<ID>."""
-    given = conninfo_to_dict(conninfo)
+    parameters = conninfo_to_dict(conninfo)
     return json.dumps(
         {
             "conn_type": "postgres",
-            "host": given["host"],
-            "port": int(str(given["port"])),
-            "schema": given["dbname"],
-            "login": given["user"],
-            "password": given.get("password"),
+            "host": parameters["host"],
+            "port": int(str(parameters["port"])),
+            "schema": parameters["dbname"],
+            "login": parameters["user"],
+            "password": parameters.get("password"),
             "extra": extra,
         }
     )

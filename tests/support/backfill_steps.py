@@ -104,12 +104,12 @@ def _task(failpoint: str) -> str:
 
 def backfilled(environment: Environment, again: bool = False) -> list[str]:
     """The tables to backfill; history alone would be doubled by reading its table twice, and the plan refuses it."""
-    found = []
+    tables = []
     for table, row in judge.captured(environment).items():
         print_ = row.fingerprint or {"key": (), "identity": "full"}
         if row.life.merge != "parked" and (print_["key"] or print_["identity"] == "full" or not again):
-            found.append(table)
-    return found
+            tables.append(table)
+    return tables
 
 
 @contextmanager

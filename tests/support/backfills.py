@@ -22,7 +22,7 @@ HALVES = (Range(None, ("10",)), Range(("10",), None))
 
 
 def backfill_of(table: str, backfill: str = "b1", **fields: Any) -> Backfill:
-    given: dict[str, Any] = {
+    values: dict[str, Any] = {
         "pipeline": "shop",
         "backfill": backfill,
         "table": table,
@@ -38,7 +38,7 @@ def backfill_of(table: str, backfill: str = "b1", **fields: Any) -> Backfill:
         "sweeps": True,
         **fields,
     }
-    return Backfill(**given)
+    return Backfill(**values)
 
 
 def open_backfill(book: Book, table: str, backfill: str = "b1", *ranges: Range, **fields: Any) -> Backfill:
@@ -53,7 +53,7 @@ def chunk_of(
 ) -> ReadChunk:
     attempt = str(uuid5(NAMESPACE_OID, f"{made.backfill}/{chunk}"))
     folder = layout.chunk_folder(made.pipeline, made.backfill, TableName.parse(made.table), chunk, attempt)
-    given: dict[str, Any] = {
+    values: dict[str, Any] = {
         "pipeline": made.pipeline,
         "backfill": made.backfill,
         "chunk": chunk,
@@ -76,7 +76,7 @@ def chunk_of(
         "seconds": 0.5,
         **fields,
     }
-    return ReadChunk(**given)
+    return ReadChunk(**values)
 
 
 def record(

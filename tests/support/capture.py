@@ -175,8 +175,8 @@ class Environment(Place):
         """Start one stage in a process of its own, with a failpoint ("name" kills it there, "name:stop" halts it
         there).
         """
-        given = self.folder / f"stage-{next(self.numbers)}.pickle"
-        given.write_bytes(pickle.dumps(self.stage_input()))
+        input_file = self.folder / f"stage-{next(self.numbers)}.pickle"
+        input_file.write_bytes(pickle.dumps(self.stage_input()))
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "include")])}
         environment.pop(failpoints.VARIABLE, None)
         if stage == "merge" and not own_jvm:
@@ -184,7 +184,7 @@ class Environment(Place):
         if failpoint:
             environment[failpoints.VARIABLE] = failpoint
         return subprocess.Popen(
-            [sys.executable, "-m", "tests.support.stages", stage, str(given)],
+            [sys.executable, "-m", "tests.support.stages", stage, str(input_file)],
             cwd=self.folder,
             env=environment,
             stdin=subprocess.DEVNULL,

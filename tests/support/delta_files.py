@@ -45,17 +45,17 @@ class DeltaFiles:
         return self._rows(lambda table, field: _column(table, field).to_pylist())
 
     def _rows(self, of_column_in: Callable[[pa.Table, T.StructField], list[Any]]) -> list[Row]:
-        found: list[Row] = []
+        rows: list[Row] = []
         for name, vector in self.files:
             table = pq.ParquetFile(self.path / unquote(name)).read()
             gone = set() if vector is None else _deleted(self.path, vector)
             columns = {f.name: of_column_in(table, f) for f in self.fields}
-            found += [
+            rows += [
                 {column: of_column[row] for column, of_column in columns.items()}
                 for row in range(table.num_rows)
                 if row not in gone
             ]
-        return found
+        return rows
 
 
 def read(path: Path) -> DeltaFiles | None:
@@ -201,10 +201,10 @@ def _roaring(data: bytes, at: int) -> tuple[list[int], int]:
 
 def _z85(text: str) -> bytes:
     """ZeroMQ's base 85 (rfc.zeromq.org/spec/32)."""
-    found = b""
+    decoded = b""
     for i in range(0, len(text), 5):
         number = 0
         for c in text[i : i + 5]:
             number = number * 85 + _Z85.index(c)
-        found += number.to_bytes(4, "big")
-    return found
+        decoded += number.to_bytes(4, "big")
+    return decoded

@@ -68,19 +68,19 @@ def wrongs(
     """
     rows = captured(environment)
     excused = set(excused)
-    found: list[str] = []
+    sentences: list[str] = []
     for table in sorted(rows if tables is None else tables):
         if table in excused:
             continue
         row = rows.get(table)
         if row is None:
-            found.append(f"{table}: not captured")
+            sentences.append(f"{table}: not captured")
         elif (why := marked(row)) is not None:
-            found.append(f"{table}: {why}")
+            sentences.append(f"{table}: {why}")
         else:
-            found += current_equals_source(environment, table, (lacking or {}).get(table, ()))
-            found += history_leads_to_current(environment, table)
-    return found
+            sentences += current_equals_source(environment, table, (lacking or {}).get(table, ()))
+            sentences += history_leads_to_current(environment, table)
+    return sentences
 
 
 def current_equals_source(environment: Environment, table: str, lacking: Collection[str] = ()) -> list[str]:
@@ -121,21 +121,21 @@ def history_leads_to_current(environment: Environment, table: str) -> list[str]:
     if history is None:
         return [] if current is None or not current.rows() else [f"{table}: current has rows and there is no history"]
     changes = in_order(history.rows())
-    found = _twice(table, changes, () if schema is None else schema.key)
+    sentences = _twice(table, changes, () if schema is None else schema.key)
     if current is None:
-        return found
+        return sentences
     assert schema is not None
     columns = [field.name for field in current.fields if field.name not in METADATA_COLUMNS]
     missing = sorted(set(columns) - {field.name for field in history.fields})
     if missing:
-        return [*found, f"{table}: history lacks the columns {missing}"]
+        return [*sentences, f"{table}: history lacks the columns {missing}"]
     have = Counter(_values(row, columns) for row in current.rows())
     outcome = _last_rows(changes, schema.key, columns) if schema.key else _remaining_rows(changes, columns)
     for row, count in (have - outcome).items():
-        found.append(f"{table}: {count} x in current and not the outcome of history: {str(row)[:300]}")
+        sentences.append(f"{table}: {count} x in current and not the outcome of history: {str(row)[:300]}")
     for row, count in (outcome - have).items():
-        found.append(f"{table}: {count} x the outcome of history and not in current: {str(row)[:300]}")
-    return found[:6]
+        sentences.append(f"{table}: {count} x the outcome of history and not in current: {str(row)[:300]}")
+    return sentences[:6]
 
 
 def in_order(changes: list[Row]) -> list[Row]:
@@ -220,7 +220,7 @@ def delta_versions(environment: Environment) -> dict[str, int]:
 def data_written_since(environment: Environment, versions: Mapping[str, int]) -> dict[str, str]:
     """By Delta table what newer versions than these added or removed; a commit that only moves the position is none."""
     root = lake_folder(environment) / environment.config.pipeline
-    found: dict[str, str] = {}
+    sentences: dict[str, str] = {}
     for table, newest in delta_versions(environment).items():
         for version in range(versions.get(table, -1) + 1, newest + 1):
             lines = (
@@ -228,8 +228,8 @@ def data_written_since(environment: Environment, versions: Mapping[str, int]) ->
             )
             written = [kind for line in lines for kind in json.loads(line) if kind in ("add", "remove", "metaData")]
             if written:
-                found[table] = f"version {version}: {Counter(written)}"
-    return found
+                sentences[table] = f"version {version}: {Counter(written)}"
+    return sentences
 
 
 def second_run_changes_nothing(environment: Environment) -> list[str]:
@@ -237,11 +237,11 @@ def second_run_changes_nothing(environment: Environment) -> list[str]:
     before = delta_versions(environment)
     report = environment.run()
     after = delta_versions(environment)
-    found = [
+    sentences = [
         f"{table}: version {before.get(table)} before, {version} after a run without changes"
         for table, version in after.items()
         if version != before.get(table)
     ]
     if report.spark_started:
-        found.append("a run without changes started Spark")
-    return found
+        sentences.append("a run without changes started Spark")
+    return sentences

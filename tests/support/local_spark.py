@@ -20,12 +20,12 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 def jars() -> str:
     folder = Path(os.environ.get("TIDEMARK_SPARK_JARS") or REPOSITORY / ".tidemark" / "jars")
-    found = sorted(folder.glob("*.jar"))
-    if not found:
+    paths = sorted(folder.glob("*.jar"))
+    if not paths:
         raise RuntimeError(
             f"no jars of Delta Lake in {folder}; run `make setup`, or name their folder in TIDEMARK_SPARK_JARS"
         )
-    return ",".join(str(jar) for jar in found)
+    return ",".join(str(jar) for jar in paths)
 
 
 def s3a_jars() -> str:

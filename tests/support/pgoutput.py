@@ -210,10 +210,10 @@ def staged(change: Change, table: TableSchema) -> dict[str, Any]:
     old = dict(zip(change.names, change.old, strict=False))
     new = dict(zip(change.names, change.new, strict=False))
     captured = [c.name for c in table.columns]
-    known = captured if change.form == "O" else table.key
+    sent_names = captured if change.form == "O" else table.key
     for name in captured:
         sent = name in old and old[name] is not UNCHANGED and (change.form == "O" or old[name] is not None)
-        if new.get(name) is UNCHANGED and name in known and sent:
+        if new.get(name) is UNCHANGED and name in sent_names and sent:
             new[name] = old[name]
     row: dict[str, Any] = {"_commit_lsn": change.commit_lsn, "_ordinal": change.ordinal, "_xid": change.xid}
     row["_op"] = change.op

@@ -172,8 +172,8 @@ class Place:
 
     def task(self, name: str = "task", run_id: str = "run", **about: Any) -> Run:
         """A task of a run, as the DAGs would have it; the same run's retry is the same holder."""
-        given = {"holder": f"{self.config.pipeline}/{run_id}/{name}", "salt": SALT, **about}
-        return Run(self.config, self.source, self.ledger, run_id, **given)
+        fields = {"holder": f"{self.config.pipeline}/{run_id}/{name}", "salt": SALT, **about}
+        return Run(self.config, self.source, self.ledger, run_id, **fields)
 
     # --- what ledger and staging have ---------------------------------------------------------------------------------
 

@@ -38,9 +38,9 @@ class Unexpected(AssertionError):
 def rules(scenario: Scenario) -> tuple[TableRule, ...]:
     """The scenario's entries of `tables:`; its schema is named as its file."""
     schema = scenario.name
-    found = [TableRule(f"{schema}.{pattern}") for pattern in scenario.capture]
+    table_rules = [TableRule(f"{schema}.{pattern}") for pattern in scenario.capture]
     for table in {*scenario.leave_out, *scenario.mask, *scenario.target}:
-        found.append(
+        table_rules.append(
             TableRule(
                 f"{schema}.{table}",
                 leave_out=tuple(scenario.leave_out.get(table, ())),
@@ -48,7 +48,7 @@ def rules(scenario: Scenario) -> tuple[TableRule, ...]:
                 target=dict(scenario.target.get(table, {})),
             )
         )
-    return tuple(found)
+    return tuple(table_rules)
 
 
 def play(environment: Environment, scenarios: Iterable[Scenario]) -> dict[str, BaseException | None]:
@@ -90,11 +90,11 @@ def play(environment: Environment, scenarios: Iterable[Scenario]) -> dict[str, B
 
 
 def _of_each_step(waiting: list[Play]) -> list[list[Play]]:
-    found: dict[str, list[Play]] = {}
+    plays: dict[str, list[Play]] = {}
     for one in waiting:
         assert one.step is not None
-        found.setdefault(one.step.name, []).append(one)
-    return list(found.values())
+        plays.setdefault(one.step.name, []).append(one)
+    return list(plays.values())
 
 
 def _rank(one: Play) -> int:
@@ -147,8 +147,8 @@ def _is_of(wrong: str, scenario: Scenario) -> bool:
 
 def _staged(environment: Environment) -> Lsn:
     with environment.ledger_connection() as connection:
-        found = connection.execute("SELECT to_regclass('tidemark.generations') IS NOT NULL").fetchone()
-        if not found or not found[0]:
+        has_ledger = connection.execute("SELECT to_regclass('tidemark.generations') IS NOT NULL").fetchone()
+        if not has_ledger or not has_ledger[0]:
             return Lsn(0)
         row = connection.execute("SELECT max(staged_lsn) FROM tidemark.generations").fetchone()
         return Lsn(0) if row is None or row[0] is None else row[0]
@@ -232,8 +232,8 @@ class Play:
 
     def _by_hand(self, act: ByHand) -> None:
         def path(named: re.Match[str]) -> str:
-            found = judge.table_path(self.environment, named[1], str(TableName(self.scenario.name, named[2])))
-            return f"delta.`{found}`"
+            table_path = judge.table_path(self.environment, named[1], str(TableName(self.scenario.name, named[2])))
+            return f"delta.`{table_path}`"
 
         self.environment.spark().sql(re.sub(r"\{(current|history) (\w+)\}", path, act.sql)).collect()
 
@@ -270,11 +270,11 @@ class Play:
         judged = step.name in JUDGED or (step.name == "retry" and step.crash_at.startswith(("merge.", "confirm.")))
         if judged and step.refused is None and self.filled and not self.hung:
             compared = sorted(set(self._captured()) - self.filtered)
-            found = judge.wrongs(self.environment, compared, self.excused, self.lacking)
+            wrongs = judge.wrongs(self.environment, compared, self.excused, self.lacking)
             for table in self.filtered:
-                found += judge.history_leads_to_current(self.environment, table)
-            if found:
-                raise Unexpected(f"after the step of {self.scenario.name}.sql:{step.line}:\n" + "\n".join(found))
+                wrongs += judge.history_leads_to_current(self.environment, table)
+            if wrongs:
+                raise Unexpected(f"after the step of {self.scenario.name}.sql:{step.line}:\n" + "\n".join(wrongs))
         self.excused -= self.differing
         self.differing.clear()
         self.advance()
@@ -305,9 +305,9 @@ class Play:
             case "history" | "current":
                 self._rows(expected, table)
             case "not yet in current":
-                found = judge.read(self.environment, "current", table)
-                assert found is not None, "there is no current table"
-                assert expected.detail not in {f.name for f in found.fields}, "it is there"
+                current = judge.read(self.environment, "current", table)
+                assert current is not None, "there is no current table"
+                assert expected.detail not in {f.name for f in current.fields}, "it is there"
                 self.lacking[table] = (expected.detail,)
             case "no current":
                 assert judge.read(self.environment, "current", table) is None, "there is one"
@@ -341,9 +341,9 @@ class Play:
                 self._nowhere(expected.detail.encode())
 
     def _rows(self, expected: Expectation, table: str) -> None:
-        found = judge.read(self.environment, expected.kind, table)
-        assert found is not None, "there is no such Delta table"
-        types = {field.name: field.dataType for field in found.fields}
+        delta = judge.read(self.environment, expected.kind, table)
+        assert delta is not None, "there is no such Delta table"
+        types = {field.name: field.dataType for field in delta.fields}
         columns = split_columns(expected.detail)
 
         def cells(row: Row) -> list[str]:
@@ -351,7 +351,7 @@ class Play:
 
         # Rows with one order key, such as a chunk's `read` rows, have no order among themselves: a scenario file lists
         # them sorted by the columns it names.
-        held, wanted = sorted(found.rows(), key=cells), expected.rows
+        held, wanted = sorted(delta.rows(), key=cells), expected.rows
         if expected.kind == "history":
             held = judge.in_order(held)
         else:
@@ -437,12 +437,12 @@ class Play:
         assert wanted, f"confirmed is {confirmed}, staged {staged}, before this step staged {self.staged_before}"
 
     def _nowhere(self, needle: bytes) -> None:
-        found = [
+        places = [
             str(path)
             for path in judge.lake_folder(self.environment).rglob("*")
             if path.is_file() and _holds(path, needle)
         ]
-        assert not found, f"it stands in {found[:3]}"
+        assert not places, f"it stands in {places[:3]}"
 
 
 def _holds(path: Path, needle: bytes) -> bool:

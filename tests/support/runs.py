@@ -15,7 +15,7 @@ def a_run(
     ledger: str = "",
     run_id: str = "run",
     holder: str = "task",
-    **given: Any,
+    **fields: Any,
 ) -> Run:
-    """A task of a run; what it has no need of may be left out. `given` are the record's other fields."""
-    return Run(config, source, ledger, run_id, holder, **given)
+    """A task of a run; what it has no need of may be left out. `fields` are the record's other fields."""
+    return Run(config, source, ledger, run_id, holder, **fields)

@@ -55,7 +55,7 @@ class S3Server:
     def keys(self, bucket: str, prefix: str = "") -> list[str]:
         """The keys of a bucket below a prefix, sorted."""
         pages = self.client().get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
-        return [found["Key"] for page in pages for found in page.get("Contents", ())]
+        return [entry["Key"] for page in pages for entry in page.get("Contents", ())]
 
     def read(self, bucket: str, key: str) -> bytes:
         content: bytes = self.client().get_object(Bucket=bucket, Key=key)["Body"].read()
@@ -63,7 +63,7 @@ class S3Server:
 
     def uploads(self, bucket: str) -> list[str]:
         """The keys of multipart uploads that were begun and neither completed nor aborted."""
-        return [found["Key"] for found in self.client().list_multipart_uploads(Bucket=bucket).get("Uploads", ())]
+        return [upload["Key"] for upload in self.client().list_multipart_uploads(Bucket=bucket).get("Uploads", ())]
 
     def copy(self, bucket: str, into: Path) -> None:
         """Everything in the bucket as files of a folder, and nothing besides. A name that is there is not read again
@@ -72,16 +72,19 @@ class S3Server:
         pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket)
         objects = {o["Key"]: o for page in pages for o in page.get("Contents", ()) if not o["Key"].endswith("/")}
         for file in [path for path in into.rglob("*") if path.is_file()]:
-            found = objects.get(str(file.relative_to(into)))
-            if found is None:
+            entry = objects.get(str(file.relative_to(into)))
+            if entry is None:
                 file.unlink()
-            elif (file.stat().st_size, file.stat().st_mtime) == (found["Size"], found["LastModified"].timestamp()):
-                del objects[found["Key"]]
-        for key, found in objects.items():
+            elif (file.stat().st_size, file.stat().st_mtime) == (
+                entry["Size"],
+                entry["LastModified"].timestamp(),
+            ):
+                del objects[entry["Key"]]
+        for key, entry in objects.items():
             file = into / key
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(client.get_object(Bucket=bucket, Key=key)["Body"].read())
-            os.utime(file, (found["LastModified"].timestamp(),) * 2)
+            os.utime(file, (entry["LastModified"].timestamp(),) * 2)
 
 
 @contextmanager

@@ -276,9 +276,9 @@ class _Reader:
     def expectation(self, number: int, text: str) -> Expectation:
         for kind in EXPECTATIONS:
             if text == kind or text.startswith(kind + " "):
-                found = _DETAIL.fullmatch(text.removeprefix(kind).strip())
-                assert found is not None
-                return Expectation(number, kind, found["subject"] or "", found["detail"] or "")
+                match = _DETAIL.fullmatch(text.removeprefix(kind).strip())
+                assert match is not None
+                return Expectation(number, kind, match["subject"] or "", match["detail"] or "")
         raise self.wrong(number, f"unknown expectation {text!r}; known are {', '.join(EXPECTATIONS)}")
 
     def wrong(self, number: int, what: str) -> NotAScenario:

@@ -44,71 +44,71 @@ class StageInput:
         return Run(self.config, self.source, self.ledger, self.run_id, holder, salt)
 
 
-def preflight(given: StageInput) -> Any:
+def preflight(stage_input: StageInput) -> Any:
     from tidemark.capture.preflight import preflight
 
-    report = preflight(given.run("preflight"), spark_master="local[2]")
+    report = preflight(stage_input.run("preflight"), spark_master="local[2]")
     report.raise_for_errors()
     return report
 
 
-def changes_waiting(given: StageInput) -> bool:
+def changes_waiting(stage_input: StageInput) -> bool:
     from tidemark.capture.waiting import changes_waiting
 
-    return changes_waiting(given.config, source=given.source, ledger=given.ledger).waiting
+    return changes_waiting(stage_input.config, source=stage_input.source, ledger=stage_input.ledger).waiting
 
 
-def plan(given: StageInput) -> list[Backfill]:
+def plan(stage_input: StageInput) -> list[Backfill]:
     from tidemark.backfill.planning import plan
 
-    return plan(given.run("plan"), request=given.request)
+    return plan(stage_input.run("plan"), request=stage_input.request)
 
 
-def read(given: StageInput) -> Any:
+def read(stage_input: StageInput) -> Any:
     """Under an exported snapshot what was planned so, then all that is left."""
     from tidemark.backfill.exported import read_exported
     from tidemark.backfill.ranges import read_chunks
 
-    reader = given.run("read", salt=given.salt)
+    reader = stage_input.run("read", salt=stage_input.salt)
     return read_exported(reader) + read_chunks(reader)
 
 
-def report(given: StageInput) -> Any:
+def report(stage_input: StageInput) -> Any:
     from tidemark.backfill.reporting import report
 
-    return report(given.run("report"))
+    return report(stage_input.run("report"))
 
 
-def plan_verify(given: StageInput) -> list[Backfill]:
+def plan_verify(stage_input: StageInput) -> list[Backfill]:
     from tidemark.backfill.verifying import plan_verify
 
-    assert given.verify is not None
-    return plan_verify(given.run("plan"), request=given.verify)
+    assert stage_input.verify is not None
+    return plan_verify(stage_input.run("plan"), request=stage_input.verify)
 
 
-def verified(given: StageInput) -> VerifyReport:
+def verified(stage_input: StageInput) -> VerifyReport:
     from tidemark.backfill.proving import outcome_of
 
-    return outcome_of(given.run("report"))
+    return outcome_of(stage_input.run("report"))
 
 
-def drain(given: StageInput) -> Any:
+def drain(stage_input: StageInput) -> Any:
     from tidemark.capture.drain import drain
 
-    return drain(given.run("drain", salt=given.salt))
+    return drain(stage_input.run("drain", salt=stage_input.salt))
 
 
-def merge(given: StageInput, apply: Callable[[str], None]) -> bool:
+def merge(stage_input: StageInput, apply: Callable[[str], None]) -> bool:
     """Ingest, plan, let `apply` run the application on the plan's URI, ingest. False if there was nothing to plan."""
     from tidemark.capture.merging import ingest, leased_plan
     from tidemark.formats import layout
 
-    task = given.run("merge")
+    task = stage_input.run("merge")
     ingest(task)
     with leased_plan(task) as plan:
         if plan is None:
             return False
-        apply(f"{given.config.lake}/{layout.plan_file(plan.pipeline, plan.plan)}")
+        apply(f"{stage_input.config.lake}/{layout.plan_file(plan.pipeline, plan.plan)}")
     ingest(task)
     return True
 
@@ -120,10 +120,10 @@ def apply(spark: SparkSession, uri: str) -> None:
     merge_batch.run(spark, uri)
 
 
-def confirm(given: StageInput) -> Any:
+def confirm(stage_input: StageInput) -> Any:
     from tidemark.capture.confirm import confirm
 
-    return confirm(given.run("confirm"))
+    return confirm(stage_input.run("confirm"))
 
 
 def main(stage: str, path: str) -> None:
@@ -132,18 +132,18 @@ def main(stage: str, path: str) -> None:
         from tidemark.target import few_changes
 
         few_changes.MAX_ROWS = -1  # type: ignore[misc]
-    given: StageInput = pickle.loads(Path(path).read_bytes())
+    stage_input: StageInput = pickle.loads(Path(path).read_bytes())
     match stage:
         case "plan":
-            plan(given)
+            plan(stage_input)
         case "read":
-            read(given)
+            read(stage_input)
         case "drain":
-            drain(given)
+            drain(stage_input)
         case "merge":
-            merge(given, lambda uri: apply(_driver(path), uri))
+            merge(stage_input, lambda uri: apply(_driver(path), uri))
         case "confirm":
-            confirm(given)
+            confirm(stage_input)
         case _:
             raise SystemExit(f"no stage {stage!r}")
 

@@ -60,8 +60,8 @@ def standby_of(primary: PostgresServer, folder: Path, database: str) -> Iterator
         "sync_replication_slots": "on",
     }
     # Its roles are the primary's.
-    given = {"settings": settings, "password": primary.password}
-    standby = Standby(folder, version=primary.version, primary=primary, database=database, **given)
+    options = {"settings": settings, "password": primary.password}
+    standby = Standby(folder, version=primary.version, primary=primary, database=database, **options)
     try:
         standby.start()
         yield standby

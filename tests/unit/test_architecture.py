@@ -97,11 +97,11 @@ def within(name: str, forbidden: set[str]) -> bool:
 
 @pytest.mark.parametrize("place", FORBIDDEN)
 def test_nobody_imports_what_lies_behind_a_border(place: str) -> None:
-    found = modules_below(place)
-    assert found, f"{place} is empty: the rule says nothing"
+    modules = modules_below(place)
+    assert modules, f"{place} is empty: the rule says nothing"
     wrong = [
         f"{module.relative_to(REPOSITORY)} imports {name}"
-        for module in found
+        for module in modules
         for name in imports(ast.parse(module.read_text()))
         if within(name, FORBIDDEN[place])
     ]
@@ -140,10 +140,10 @@ def functions_below(place: str) -> Iterator[tuple[str, dict[str, str]]]:
     for module in modules_below(place):
         for node in ast.walk(ast.parse(module.read_text())):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+                arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
                 yield (
                     f"{module.relative_to(REPOSITORY)}:{node.name}",
-                    {p.arg: ast.unparse(p.annotation) if p.annotation else "" for p in given if p.arg != "self"},
+                    {p.arg: ast.unparse(p.annotation) if p.annotation else "" for p in arguments if p.arg != "self"},
                 )
 
 
@@ -152,19 +152,21 @@ def test_no_function_takes_more_than_six_parameters(place: str) -> None:
     """What a task works with is one record (`tidemark.run`); what belongs together besides is one too."""
     functions = list(functions_below(place))
     assert len(functions) > 50, "the rule finds no functions"
-    assert {name: len(given) for name, given in functions if len(given) > 6} == {}
+    assert {name: len(parameters) for name, parameters in functions if len(parameters) > 6} == {}
 
 
 def test_a_pipeline_and_its_ledger_travel_as_one() -> None:
     takers, split, bare = [], [], []
     for place in ("include/tidemark", "plugins"):
-        for name, given in functions_below(place):
-            if "Ledger" in given.values():
+        for name, parameters in functions_below(place):
+            if "Ledger" in parameters.values():
                 takers.append(name)
-            if "pipeline" in given and any(kind == "Ledger" or "Connection" in kind for kind in given.values()):
+            if "pipeline" in parameters and any(
+                kind == "Ledger" or "Connection" in kind for kind in parameters.values()
+            ):
                 split.append(name)
             in_a_room = name.startswith("include/tidemark/ledger/") and "/migrations/" not in name
-            if in_a_room and any("Connection" in kind for kind in given.values()):
+            if in_a_room and any("Connection" in kind for kind in parameters.values()):
                 bare.append(name)
     assert len(takers) > 100, "the rule finds no functions of the ledger"
     assert split == []

@@ -24,9 +24,9 @@ def written(folder: Path, text: str, name: str = "shop.yaml") -> Path:
 
 def problems(folder: Path, text: str) -> list[str]:
     """The problems of a file, as "line: message"."""
-    config, found = config_file.read(written(folder, text))
-    assert (config is None) == bool(found)
-    return [f"{problem.line}: {problem.message}" for problem in found]
+    config, listed_problems = config_file.read(written(folder, text))
+    assert (config is None) == bool(listed_problems)
+    return [f"{problem.line}: {problem.message}" for problem in listed_problems]
 
 
 class TestSoundFile:
@@ -183,9 +183,9 @@ class TestProblems:
     )
     def test_an_entry_of_tables(self, tmp_path: Path, entry: str, said: str) -> None:
         text = f"source: {{connection: a}}\nlake: /lake\nmask_salt_connection: s\ntables:\n  - {entry}\n"
-        (found,) = problems(tmp_path, text)
-        assert found.startswith("5: ")
-        assert said in found
+        (problem,) = problems(tmp_path, text)
+        assert problem.startswith("5: ")
+        assert said in problem
 
     def test_a_hash_needs_a_salt(self, tmp_path: Path) -> None:
         text = "source: {connection: a}\nlake: /lake\ntables:\n- {name: s.t, mask: {a: sha256}}\n"
@@ -270,9 +270,9 @@ class TestFolder:
     def test_a_broken_file_does_not_stop_the_others(self, tmp_path: Path) -> None:
         written(tmp_path, LEAST, "a.yaml")
         written(tmp_path, LEAST + "x: 1\n", "b.yaml")
-        configs, found = config_file.read_all(tmp_path)
+        configs, listed_problems = config_file.read_all(tmp_path)
         assert [config.pipeline for config in configs] == ["a"]
-        assert [problem.line for problem in found] == [4]
+        assert [problem.line for problem in listed_problems] == [4]
         with pytest.raises(PipelineFileInvalid):
             config_file.load_all(tmp_path)
 
@@ -287,9 +287,9 @@ class TestFolder:
     def test_two_files_that_share_what_only_one_may_have(self, tmp_path: Path, second: str, said: str) -> None:
         written(tmp_path, "source: {connection: c}\ntables: [s.*]\nlake: /l\n", "a.yaml")
         written(tmp_path, f"{second}\ntables: [s.*]\nlake: /l\n", "b.yaml")
-        configs, found = config_file.read_all(tmp_path)
+        configs, listed_problems = config_file.read_all(tmp_path)
         assert [config.path for config in configs] == [str(tmp_path / "a.yaml")]
-        (problem,) = found
+        (problem,) = listed_problems
         assert problem.path == str(tmp_path / "b.yaml")
         assert said in problem.message
 
@@ -302,7 +302,7 @@ class TestFolder:
 
 def test_a_file_has_at_most_25_options() -> None:
     sections = config_file.OPTIONS
-    options = [f"{section}.{name}" for section, known in sections.items() for name in known]
+    options = [f"{section}.{name}" for section, names in sections.items() for name in names]
     of_sections = [f".{section.removesuffix('[]')}" for section in sections if section]
     assert set(of_sections) < set(options)
     # What maintenance keeps and when it runs is one mapping, like `mask` or `conf`: most files have none of it. A lake

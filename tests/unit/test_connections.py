@@ -47,10 +47,10 @@ def test_the_master_is_the_one_of_the_spark_hook(value: str, master: str) -> Non
 
 
 def test_the_environment_comes_before_airflow() -> None:
-    found = look_up(
+    connection = look_up(
         "shop_source", environment={"AIRFLOW_CONN_SHOP_SOURCE": JSON}, ask_airflow=lambda _: pytest.fail("asked")
     )
-    assert found.schema == "shop"
+    assert connection.schema == "shop"
     assert look_up("c", environment={}, ask_airflow=lambda _: URI).schema == "shop"
 
 

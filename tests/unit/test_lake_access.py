@@ -15,8 +15,8 @@ LAKE = "s3a://bucket/lake"
 
 
 def read(lake: str = LAKE, conn_type: str = "aws", **fields: Any) -> LakeAccess:
-    given = {"login": "id", "password": "the secret", "extra": {}, **fields}
-    return lake_access.read(lake, connection="lake", conn_type=conn_type, **given)
+    fields_read = {"login": "id", "password": "the secret", "extra": {}, **fields}
+    return lake_access.read(lake, connection="lake", conn_type=conn_type, **fields_read)
 
 
 def test_keys_go_to_clients_and_to_a_drivers_environment_and_nowhere_else() -> None:

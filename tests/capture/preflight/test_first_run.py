@@ -97,10 +97,10 @@ class TestFirstRun:
     ) -> None:
         real = generation_module._open
 
-        def overtaken(*given: Any) -> Any:
+        def overtaken(*arguments: Any) -> Any:
             monkeypatch.undo()
             shop.sound(holder="capture/1/preflight")
-            return real(*given)
+            return real(*arguments)
 
         monkeypatch.setattr(generation_module, "_open", overtaken)
         assert [type(f.cause) for f in shop.preflight(holder="capture/1/preflight").errors] == [LeaseLost]
@@ -115,12 +115,12 @@ class TestFirstRun:
         again, write = generation_module.register_again, Store.write_new
         second = threading.Thread(target=lambda: shop.preflight(holder="capture/1/preflight"))
 
-        def look(*given: Any) -> Any:
-            found = again(*given)
+        def look(*arguments: Any) -> Any:
+            result = again(*arguments)
             if threading.current_thread() is second:
                 looked.set()
                 assert written.wait(60)
-            return found
+            return result
 
         def write_late(store: Store, path: str, content: bytes) -> None:
             if path.endswith("generation.json") and threading.current_thread() is not second:
@@ -172,8 +172,8 @@ class TestFirstRun:
 
 
 def server_and_database(shop: Shop) -> tuple[str, str]:
-    (found,) = shop.sql("SELECT system_identifier::text, current_database()::text FROM pg_control_system()")
-    return str(found[0]), str(found[1])
+    (row,) = shop.sql("SELECT system_identifier::text, current_database()::text FROM pg_control_system()")
+    return str(row[0]), str(row[1])
 
 
 class TestWaiting:

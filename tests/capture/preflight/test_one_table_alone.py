@@ -61,7 +61,7 @@ LOST = {
 
 def errors(shop: Shop) -> dict[str, TableErrors]:
     with open_ledger(shop.ledger, shop.config.pipeline) as ledger:
-        return {found.table: found for found in table_errors.all_of(ledger)}
+        return {error.table: error for error in table_errors.all_of(ledger)}
 
 
 def staged(shop: Shop, run_id: str) -> dict[str, int]:
@@ -69,9 +69,9 @@ def staged(shop: Shop, run_id: str) -> dict[str, int]:
     drained = shop.drain(run_id)
     assert drained.reached_target
     with open_ledger(shop.ledger, shop.config.pipeline) as ledger:
-        found = [b for b in batches.after(ledger, 1, Lsn(0)) if b.run_id == run_id]
+        staged_batches = [b for b in batches.after(ledger, 1, Lsn(0)) if b.run_id == run_id]
     store = Store(shop.config.lake)
-    manifests = [BatchManifest.from_json(store.read(b.manifest).decode()) for b in found]
+    manifests = [BatchManifest.from_json(store.read(b.manifest).decode()) for b in staged_batches]
     return {table.table: table.rows for manifest in manifests for table in manifest.tables}
 
 
@@ -114,11 +114,11 @@ class TestATableThatCannotBeCaptured:
         assert said_of_it in "\n".join(str(f) for f in report.table_errors)
         assert shop.published() == {"orders"}
         assert errors(shop)["shop.bad"].barred
-        told: list[str] = []
+        messages: list[str] = []
         for _ in range(2):
-            announce_parked(shop.task(), tell=told.append)
-        assert len(told) == 1
-        assert said_of_it in told[0]
+            announce_parked(shop.task(), tell=messages.append)
+        assert len(messages) == 1
+        assert said_of_it in messages[0]
 
     def test_is_passed_over_in_the_stream_of_a_publication_for_all_tables(self, shop: Shop, name: str) -> None:
         shop.sql(f"CREATE PUBLICATION {shop.config.publication} FOR ALL TABLES WITH (publish_via_partition_root)")
@@ -168,9 +168,9 @@ class TestACapturedTable:
         assert captures_orders(shop, 2)["shop.bad"] == 1
         row = shop.table_rows()["shop.bad"]
         assert (row.life.is_captured, row.life.merge) == (True, "parked")
-        found = errors(shop)["shop.bad"]
-        assert not found.barred
-        assert "'_op' of shop.bad" in found.message
+        error = errors(shop)["shop.bad"]
+        assert not error.barred
+        assert "'_op' of shop.bad" in error.message
         shop.sql('ALTER TABLE shop.bad DROP COLUMN "_op"')
         captures_orders(shop, 3)
         assert errors(shop) == {}

@@ -122,8 +122,8 @@ class TestASlotOfSomebodyElse:
         real = slots.read_slot
 
         def lost(connection: psycopg.Connection[Any], name: str) -> slots.SlotState | None:
-            found = real(connection, name)
-            return None if found is None else replace(found, wal_status="lost")
+            state = real(connection, name)
+            return None if state is None else replace(state, wal_status="lost")
 
         monkeypatch.setattr(slots, "read_slot", lost)
         report = shop.preflight()
@@ -182,10 +182,10 @@ class TestWhoMadeIt:
     ) -> None:
         real = making.create_slot
 
-        def later(*given: Any) -> bool:
+        def later(*arguments: Any) -> bool:
             monkeypatch.undo()
             shop.sql(f"SELECT pg_create_logical_replication_slot('{shop.config.slot}', 'pgoutput')")
-            return real(*given)
+            return real(*arguments)
 
         monkeypatch.setattr(making, "create_slot", later)
         assert causes(shop.preflight()) == [SlotUnknown]
@@ -234,10 +234,10 @@ class TestAPublicationOfSomebodyElse:
     ) -> None:
         real = making.publication.change
 
-        def later(*given: Any, **options: Any) -> None:
+        def later(*arguments: Any, **options: Any) -> None:
             monkeypatch.undo()
             self.publish(shop)
-            real(*given, **options)
+            real(*arguments, **options)
 
         monkeypatch.setattr(making.publication, "change", later)
         assert causes(shop.preflight()) == [PublicationUnknown]

@@ -42,9 +42,9 @@ def shared_outcome(
 def test_scenario(
     name: str, request: pytest.FixtureRequest, new_environment: Callable[..., Environment], server: PostgresServer
 ) -> None:
-    told = scenario.read(FILES[name])
-    if told.needs_its_own_pipeline:
-        outcome = play(new_environment(name, rules(told), {**BOUNDS, **told.bounds}, server=server), [told])
+    read = scenario.read(FILES[name])
+    if read.needs_its_own_pipeline:
+        outcome = play(new_environment(name, rules(read), {**BOUNDS, **read.bounds}, server=server), [read])
     else:
         outcome = request.getfixturevalue("shared_outcome")
     if (failed := outcome[name]) is not None:

@@ -18,9 +18,9 @@ ITEM, SHAPED = "anew.item", "anew.shaped"
 
 def row(environment: Environment, table: str) -> TableRow:
     with environment.ledger_connection() as connection:
-        found = judge.ledger_tables.one(connection, table)
-    assert found is not None
-    return found
+        table_row = judge.ledger_tables.one(connection, table)
+    assert table_row is not None
+    return table_row
 
 
 def remove(environment: Environment, table: str, *steps: str) -> None:

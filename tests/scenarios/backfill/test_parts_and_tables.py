@@ -37,8 +37,8 @@ def filled(new_environment: Callable[..., Environment]) -> Environment:
 
 
 def rows(environment: Environment, table: str = ITEM) -> dict[int, str]:
-    found = judge.read(environment, "current", table)
-    return {} if found is None else {row["id"]: row["what"] for row in found.rows()}
+    current = judge.read(environment, "current", table)
+    return {} if current is None else {row["id"]: row["what"] for row in current.rows()}
 
 
 @pytest.mark.thorough

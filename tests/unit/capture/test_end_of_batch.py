@@ -27,7 +27,7 @@ def block(commits: list[int], rows: dict[int, int]) -> DecodedBlock:
 
 
 def end(
-    found: DecodedBlock,
+    decoded: DecodedBlock,
     size: int = 1,
     *,
     rows_before: int = 0,
@@ -37,7 +37,7 @@ def end(
 ) -> int | None:
     held = Held(rows_before, size_before, open_s)
     bounds = Bounds(batch_rows=10, batch_bytes=100, batch_s=60)
-    return end_of_batch(found, size, held, bounds=bounds, heartbeat_commit=heartbeat_commit)
+    return end_of_batch(decoded, size, held, bounds=bounds, heartbeat_commit=heartbeat_commit)
 
 
 def test_a_block_below_every_bound_does_not_end_it() -> None:
@@ -56,10 +56,10 @@ def test_it_never_ends_inside_a_transaction() -> None:
 
 
 def test_it_ends_at_the_last_commit_of_the_block_that_passes_the_bound_of_bytes_or_time() -> None:
-    found = block([10, 20, 30], {10: 1})
-    assert end(found, size=100) == 31
-    assert end(found, open_s=60.0) == 31
-    assert end(found, size_before=100) == 11
+    decoded = block([10, 20, 30], {10: 1})
+    assert end(decoded, size=100) == 31
+    assert end(decoded, open_s=60.0) == 31
+    assert end(decoded, size_before=100) == 11
 
 
 def test_it_ends_at_the_heartbeat_even_where_a_later_commit_is_in() -> None:

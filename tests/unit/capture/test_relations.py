@@ -45,14 +45,14 @@ class Source:
         return self.catalog
 
 
-def schemas(source: Source, *known: TableSchema, rule: TableRule | None = None) -> Schemas:
-    return Schemas(lambda _: rule or TableRule("public.*"), source.look, lambda _: list(known))
+def schemas(source: Source, *versions: TableSchema, rule: TableRule | None = None) -> Schemas:
+    return Schemas(lambda _: rule or TableRule("public.*"), source.look, lambda _: list(versions))
 
 
 def one(schemas: Schemas, message: RelationMessage) -> TableSchema:
-    found = schemas.schema_for(message)
-    assert found is not None
-    return found
+    schema = schemas.schema_for(message)
+    assert schema is not None
+    return schema
 
 
 def test_the_first_shape_is_version_one_and_an_equal_one_keeps_its_number() -> None:
@@ -122,8 +122,8 @@ def test_a_type_made_while_the_drain_runs_is_looked_up() -> None:
 def test_masks_targets_and_left_out_columns_follow_the_rule() -> None:
     rule = TableRule("public.*", leave_out=("c",), mask={"a": "sha256"}, target={"b": "text"})
     message = relation(("id", 20, True), ("a", 20, False), ("b", 20, False), ("c", 20, False))
-    found = one(schemas(Source("id"), rule=rule), message)
-    assert [(c.name, c.target, c.mask) for c in found.columns] == [
+    schema = one(schemas(Source("id"), rule=rule), message)
+    assert [(c.name, c.target, c.mask) for c in schema.columns] == [
         ("id", "bigint", None),
         ("a", "string", "sha256"),
         ("b", "string", None),
@@ -132,16 +132,16 @@ def test_masks_targets_and_left_out_columns_follow_the_rule() -> None:
 
 def test_a_key_that_is_left_out_parks_the_table() -> None:
     asked = schemas(Source("id"), rule=TableRule("public.*", leave_out=("id",)))
-    found = one(asked, relation(("id", 20, True), ("note", 25, False)))
-    assert found.key == ()
-    assert "the key's columns id are left out" in asked.take_marks(found)[0].message
+    schema = one(asked, relation(("id", 20, True), ("note", 25, False)))
+    assert schema.key == ()
+    assert "the key's columns id are left out" in asked.take_marks(schema)[0].message
 
 
 def test_two_names_that_differ_only_in_case_park_the_table() -> None:
     asked = schemas(Source("id"))
-    found = one(asked, relation(("id", 20, True), ("note", 25, False), ("NOTE", 25, False)))
-    assert [c.name for c in found.columns] == ["id", "note"]
-    assert 'column "NOTE" has a name that the target already uses' in asked.take_marks(found)[0].message
+    schema = one(asked, relation(("id", 20, True), ("note", 25, False), ("NOTE", 25, False)))
+    assert [c.name for c in schema.columns] == ["id", "note"]
+    assert 'column "NOTE" has a name that the target already uses' in asked.take_marks(schema)[0].message
 
 
 # --- a reader that is ahead of the stream -----------------------------------------------------------------------------
@@ -150,8 +150,8 @@ NARROW = relation(("id", 20, True))
 WIDE = relation(("id", 20, True), ("note", 25, False))
 
 
-def beside(known: list[TableSchema], ahead: list[TableSchema]) -> Schemas:
-    return Schemas(lambda _: TableRule("public.*"), Source("id").look, lambda _: known, lambda _: ahead)
+def beside(own: list[TableSchema], ahead: list[TableSchema]) -> Schemas:
+    return Schemas(lambda _: TableRule("public.*"), Source("id").look, lambda _: own, lambda _: ahead)
 
 
 def shape(message: RelationMessage, version: int) -> TableSchema:
@@ -159,29 +159,29 @@ def shape(message: RelationMessage, version: int) -> TableSchema:
 
 
 def test_a_column_that_only_a_reader_has_seen_was_not_dropped() -> None:
-    found = beside([shape(NARROW, 1)], [shape(WIDE, 2)])
-    behind = one(found, NARROW)
-    assert (behind.version, found.take_marks(behind)) == (1, ())
-    level = one(found, WIDE)
-    assert (level.version, found.take_marks(level)) == (2, ())
+    followed = beside([shape(NARROW, 1)], [shape(WIDE, 2)])
+    behind = one(followed, NARROW)
+    assert (behind.version, followed.take_marks(behind)) == (1, ())
+    level = one(followed, WIDE)
+    assert (level.version, followed.take_marks(level)) == (2, ())
 
 
 def test_a_stream_that_begins_behind_a_reader_takes_the_next_number_and_nothing_was_dropped() -> None:
-    found = beside([], [shape(WIDE, 1)])
-    behind = one(found, NARROW)
-    assert (behind.version, found.take_marks(behind)) == (2, ())
+    followed = beside([], [shape(WIDE, 1)])
+    behind = one(followed, NARROW)
+    assert (behind.version, followed.take_marks(behind)) == (2, ())
 
 
 def test_a_column_that_a_reader_saw_and_the_first_change_has_no_more_parks_the_table() -> None:
-    found = beside([], [shape(relation(("id", 20, True), ("note", 20, False)), 1)])
-    differs = one(found, WIDE)
-    assert (differs.version, [m.state for m in found.take_marks(differs)]) == (2, ["parked"])
+    followed = beside([], [shape(relation(("id", 20, True), ("note", 20, False)), 1)])
+    differs = one(followed, WIDE)
+    assert (differs.version, [m.state for m in followed.take_marks(differs)]) == (2, ["parked"])
 
 
 def test_a_new_shape_takes_no_number_that_a_reader_has() -> None:
     other = relation(("id", 20, True), ("more", 20, False))
-    found = beside([shape(NARROW, 1)], [shape(WIDE, 2)])
-    assert one(found, other).version == 3
+    followed = beside([shape(NARROW, 1)], [shape(WIDE, 2)])
+    assert one(followed, other).version == 3
 
 
 def test_a_key_that_spark_does_not_compare_is_stored_as_its_text() -> None:
@@ -205,10 +205,10 @@ def test_a_name_that_is_missing_was_dropped_only_where_its_number_is_gone(
     source = Source("id")
     wide = one(schemas(source), relation(("id", 20, True), ("note", 25, False)))
     source.catalog = Catalog({16384: replace(captured("id"), columns=prints(now))}, TYPES)
-    found = Schemas(lambda _: TableRule("public.*"), source.look, lambda _: [wide])
-    found.explain_by({str(ORDERS): before})
-    narrow = one(found, relation(("id", 20, True)))
-    assert [mark.state for mark in found.take_marks(narrow)] == states
+    followed = Schemas(lambda _: TableRule("public.*"), source.look, lambda _: [wide])
+    followed.explain_by({str(ORDERS): before})
+    narrow = one(followed, relation(("id", 20, True)))
+    assert [mark.state for mark in followed.take_marks(narrow)] == states
 
 
 def test_one_dropped_column_explains_one_disappearance_of_its_name() -> None:
@@ -216,9 +216,9 @@ def test_one_dropped_column_explains_one_disappearance_of_its_name() -> None:
     wide = one(schemas(Source("id")), relation(("id", 20, True), ("note", 25, False)))
     narrow = replace(wide, version=2, columns=wide.columns[:1])
     again = replace(wide, version=3)
-    for known, states in ([wide], []), ([wide, narrow, again], ["parked"]):
-        versions = list(known)
-        found = Schemas(lambda _: TableRule("public.*"), Source("id").look, lambda _, v=versions: v)
-        found.explain_by({str(ORDERS): gone})
-        last = one(found, relation(("id", 20, True)))
-        assert [mark.state for mark in found.take_marks(last)] == states
+    for shapes, states in ([wide], []), ([wide, narrow, again], ["parked"]):
+        versions = list(shapes)
+        followed = Schemas(lambda _: TableRule("public.*"), Source("id").look, lambda _, v=versions: v)
+        followed.explain_by({str(ORDERS): gone})
+        last = one(followed, relation(("id", 20, True)))
+        assert [mark.state for mark in followed.take_marks(last)] == states

@@ -29,8 +29,8 @@ def row(values: Row) -> bytes:
 
 def messages(rows: list[Row]) -> list[bytes]:
     """As the server sends them: the header in front of the first, the trailer as one of its own."""
-    found = [*map(row, rows), TRAILER]
-    return [HEADER + found[0], *found[1:]]
+    copied = [*map(row, rows), TRAILER]
+    return [HEADER + copied[0], *copied[1:]]
 
 
 SCHEMA = wire.schema({"id": "int", "at": "date", "v": "string"}, key=["id"])
@@ -41,13 +41,13 @@ def test_rows_follow_the_chunk_schema_and_the_last_key_is_a_text() -> None:
     block = decoder.decode(messages([["1", "2024-01-01", "é"], ["02", "infinity", None], ["3", None, ""]]))
     decoder.finish()
     assert block.rows.schema.equals(chunk_schema(SCHEMA))
-    found = block.rows.to_pylist()
-    assert [(r["id"], r["v"], r["_text"]) for r in found] == [
+    rows = block.rows.to_pylist()
+    assert [(r["id"], r["v"], r["_text"]) for r in rows] == [
         (1, "é", None),
         (2, None, [("at", "infinity")]),
         (3, "", None),
     ]
-    assert [str(r["at"]) for r in found] == ["2024-01-01", "9999-12-31", "None"]
+    assert [str(r["at"]) for r in rows] == ["2024-01-01", "9999-12-31", "None"]
     assert (block.converted, block.key_unfit, block.last_key) == ({"at": 1}, (), ("3",))
 
 
@@ -70,8 +70,8 @@ def test_blocks_are_cut_anywhere_between_messages(seed: int) -> None:
     decoder = CopyDecoder(SCHEMA)
     blocks = [decoder.decode(sent[a:b]) for a, b in itertools.pairwise(cuts)]
     decoder.finish()
-    found = [r for block in blocks for r in block.rows.to_pylist()]
-    assert [[str(r["id"]), r["at"] and str(r["at"]), r["v"]] for r in found] == rows
+    decoded = [r for block in blocks for r in block.rows.to_pylist()]
+    assert [[str(r["id"]), r["at"] and str(r["at"]), r["v"]] for r in decoded] == rows
 
 
 def test_a_key_that_does_not_fit_is_named_and_gives_no_position() -> None:
@@ -84,8 +84,8 @@ def test_masked_columns_need_a_salt() -> None:
     schema = wire.schema({"id": "int", "mail": "string"}, key=["id"], masks={"mail": "sha256"})
     with pytest.raises(MaskWithoutSalt):
         CopyDecoder(schema)
-    (found,) = CopyDecoder(schema, b"salt").decode(messages([["1", "a@b"]])).rows.to_pylist()
-    assert len(found["mail"]) == 64
+    (masked,) = CopyDecoder(schema, b"salt").decode(messages([["1", "a@b"]])).rows.to_pylist()
+    assert len(masked["mail"]) == 64
 
 
 def test_a_message_that_is_cut_at_any_byte_raises() -> None:

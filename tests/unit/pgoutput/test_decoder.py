@@ -276,8 +276,8 @@ def test_a_relation_redefined_inside_a_block_splits_it() -> None:
     ]
     block = Decoder(schema_for, 1).decode(messages)
     assert len(asked) == 3  # the message that repeats what is known asks nothing
-    found = [(c.schema.table.name, c.schema.version, c.rows.column("_ordinal").to_pylist()) for c in block.changes]
-    assert found == [("t", 1, [0]), ("other", 2, [1, 2]), ("t", 3, [3]), ("other", 2, [4])]
+    pieces = [(c.schema.table.name, c.schema.version, c.rows.column("_ordinal").to_pylist()) for c in block.changes]
+    assert pieces == [("t", 1, [0]), ("other", 2, [1, 2]), ("t", 3, [3]), ("other", 2, [4])]
 
 
 def test_columns_left_out_are_passed_over() -> None:
@@ -478,15 +478,15 @@ def test_a_random_stream_decodes_to_what_its_twin_reads(seed: int) -> None:
         expected.setdefault(str(schema.table), []).append(wire.staged(change, schema))
     decoder = Decoder(as_text, 1)
     cuts = sorted(random_.sample(range(len(messages) + 1), min(3, len(messages))))
-    found: dict[str, list[dict[str, Any]]] = {}
+    decoded: dict[str, list[dict[str, Any]]] = {}
     commits = []
     for start, stop in zip([0, *cuts], [*cuts, len(messages)], strict=True):
         block = decoder.decode(messages[start:stop])
         commits += block.commits.commit_lsn.tolist()
         for table in block.changes:
             rows = table.rows.drop_columns(["_generation", "_committed_at"]).to_pylist()
-            found.setdefault(str(table.schema.table), []).extend(rows)
-    assert found == expected
+            decoded.setdefault(str(table.schema.table), []).extend(rows)
+    assert decoded == expected
     assert commits == [int.from_bytes(m[1:9]) for m in messages if m.startswith(b"B")]
 
 

@@ -18,8 +18,8 @@ BY_DIGEST = re.compile(r"[a-z0-9./-]+:[a-z0-9.-]+@sha256:[0-9a-f]{64}")
 
 @pytest.mark.parametrize("service", COMPOSE["services"])
 def test_every_image_is_built_here_or_named_by_its_digest(service: str) -> None:
-    given = COMPOSE["services"][service]
-    assert given.get("build") == "." or BY_DIGEST.fullmatch(given["image"])
+    definition = COMPOSE["services"][service]
+    assert definition.get("build") == "." or BY_DIGEST.fullmatch(definition["image"])
 
 
 def test_the_image_is_built_on_one_named_by_its_digest() -> None:

@@ -136,9 +136,9 @@ def test_what_pip_is_told_reaches_uv(tmp_path: Path, monkeypatch: pytest.MonkeyP
     settings.write_text("[global]\nindex-url = https://mirror.example/simple\ncert = /etc/company.pem\n")
     monkeypatch.setenv("PIP_CONFIG_FILE", str(settings))
     monkeypatch.setenv("PIP_CERT", "/etc/mine.pem")
-    found = set_up._uv_settings(checkout)
-    assert found["UV_DEFAULT_INDEX"] == "https://mirror.example/simple"
-    assert found["SSL_CERT_FILE"] == "/etc/mine.pem"
+    uv_settings = set_up._uv_settings(checkout)
+    assert uv_settings["UV_DEFAULT_INDEX"] == "https://mirror.example/simple"
+    assert uv_settings["SSL_CERT_FILE"] == "/etc/mine.pem"
 
 
 def test_jars_that_maven_or_ivy_has_need_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

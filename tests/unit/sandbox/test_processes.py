@@ -40,9 +40,9 @@ def lead_a_session(started: Children, script: str) -> Process:
 
 def running(checkout: Checkout, *processes: Process) -> Services:
     checkout.made.mkdir()
-    found = Services(checkout)
-    found.processes = list(processes)
-    return found
+    services = Services(checkout)
+    services.processes = list(processes)
+    return services
 
 
 STUBBORN = "(trap '' TERM; while :; do sleep 1; done) & wait"

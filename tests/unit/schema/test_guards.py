@@ -17,10 +17,10 @@ ROWS = {1: ("id", 7), 2: ("email", 7), 3: ("phone", 7), 4: ("notes", 7), 5: ("to
 
 
 def test_what_the_file_names_is_bound_and_what_is_renamed_inherits() -> None:
-    known = bind({}, PEOPLE, ROWS, RULE)
-    assert {attnum: guard.how for attnum, guard in known.items()} == {2: "sha256", 3: "null", 4: "leave_out"}
+    bound = bind({}, PEOPLE, ROWS, RULE)
+    assert {attnum: guard.how for attnum, guard in bound.items()} == {2: "sha256", 3: "null", 4: "leave_out"}
     renamed = {**ROWS, 2: ("mail", 8), 4: ("remarks", 8)}
-    heirs = bind(known, PEOPLE, renamed, RULE)
+    heirs = bind(bound, PEOPLE, renamed, RULE)
     assert {attnum: guard.how for attnum, guard in heirs.items()} == {2: "null", 3: "null", 4: "leave_out"}
     assert set(inherited(PEOPLE, renamed, heirs)) == {"mail", "remarks"}
     named = replace(RULE, mask={"mail": "sha256", "phone": "null"})
@@ -28,28 +28,28 @@ def test_what_the_file_names_is_bound_and_what_is_renamed_inherits() -> None:
 
 
 def test_a_guard_goes_where_the_file_takes_it_back_or_says_clear_and_only_then() -> None:
-    known = bind({}, PEOPLE, ROWS, RULE)
+    bound = bind({}, PEOPLE, ROWS, RULE)
     silent = TableRule("public.*")
-    assert bind(known, PEOPLE, ROWS, silent) == {}
+    assert bind(bound, PEOPLE, ROWS, silent) == {}
     renamed = {**ROWS, 2: ("mail", 8)}
-    assert set(bind(known, PEOPLE, renamed, silent)) == {2}, "the file has not named the column as it is called now"
-    assert bind(known, "public.persons", ROWS, silent).keys() == known.keys(), "nor the table"
-    assert set(bind(known, PEOPLE, renamed, replace(silent, clear=("mail",)))) == {2} - {2}
+    assert set(bind(bound, PEOPLE, renamed, silent)) == {2}, "the file has not named the column as it is called now"
+    assert bind(bound, "public.persons", ROWS, silent).keys() == bound.keys(), "nor the table"
+    assert set(bind(bound, PEOPLE, renamed, replace(silent, clear=("mail",)))) == {2} - {2}
 
 
 def test_a_table_renamed_under_a_pattern_keeps_what_its_own_entry_said() -> None:
-    known = bind(bind({}, PEOPLE, ROWS, RULE), "public.persons", ROWS, TableRule("public.*"))
-    placed = in_names(TableRule("public.*"), [(a, name) for a, (name, _) in ROWS.items()], known)
+    bound = bind(bind({}, PEOPLE, ROWS, RULE), "public.persons", ROWS, TableRule("public.*"))
+    placed = in_names(TableRule("public.*"), [(a, name) for a, (name, _) in ROWS.items()], bound)
     assert (placed.leave_out, placed.mask) == (("notes",), {"email": "null", "phone": "null"})
 
 
 def test_a_column_of_the_tables_own_entry_fits_by_name_or_by_heritage() -> None:
-    known = bind({}, PEOPLE, ROWS, RULE)
+    bound = bind({}, PEOPLE, ROWS, RULE)
     renamed = {**ROWS, 2: ("mail", 8)}
-    assert unfit(["email", "phone"], PEOPLE, (), renamed, bind(known, PEOPLE, renamed, RULE)) == []
+    assert unfit(["email", "phone"], PEOPLE, (), renamed, bind(bound, PEOPLE, renamed, RULE)) == []
     dropped = {attnum: row for attnum, row in ROWS.items() if attnum != 2}
-    assert unfit(["email", "phone"], PEOPLE, (), dropped, known) == ["email"]
-    assert unfit(["emial"], PEOPLE, (), ROWS, known) == ["emial"]
+    assert unfit(["email", "phone"], PEOPLE, (), dropped, bound) == ["email"]
+    assert unfit(["emial"], PEOPLE, (), ROWS, bound) == ["emial"]
 
 
 @dataclass
@@ -85,9 +85,9 @@ def test_whatever_is_altered_between_two_looks_no_guarded_column_is_in_clear(see
     chance = random.Random(seed)
     for _ in range(300):
         table = Table(chance)
-        known = bind({}, PEOPLE, table.rows, RULE)
+        bound = bind({}, PEOPLE, table.rows, RULE)
         before = dict(table.rows)
-        guarded = set(known)
+        guarded = set(bound)
         for _ in range(chance.randint(1, 4)):
             messages = []
             for _ in range(chance.randint(0, 3)):
@@ -95,12 +95,12 @@ def test_whatever_is_altered_between_two_looks_no_guarded_column_is_in_clear(see
                 if chance.random() < 0.5:
                     messages.append(dict(table.rows))
             after = dict(table.rows)
-            known = bind(known, PEOPLE, after, RULE)
-            guarded |= set(known)
+            bound = bind(bound, PEOPLE, after, RULE)
+            guarded |= set(bound)
             for moment in messages:
                 names = [name for name, _ in moment.values()]
-                resolved = resolve(RULE, PEOPLE, names, before, after, known)
-                known |= resolved.new_guards
+                resolved = resolve(RULE, PEOPLE, names, before, after, bound)
+                bound |= resolved.new_guards
                 guarded |= {a for a, (name, _) in moment.items() if name in ("email", "phone", "notes")}
                 hidden = {*resolved.leave_out, *resolved.mask}
                 in_clear = {a for a, (name, _) in moment.items() if name not in hidden}
@@ -109,12 +109,12 @@ def test_whatever_is_altered_between_two_looks_no_guarded_column_is_in_clear(see
 
 
 def test_what_was_not_touched_is_captured_as_it_is() -> None:
-    known = bind({}, PEOPLE, ROWS, RULE)
+    bound = bind({}, PEOPLE, ROWS, RULE)
     after = {**ROWS, 2: ("mail", 8), 6: ("more", 9)}
-    known = bind(known, PEOPLE, after, RULE)
-    resolved = resolve(RULE, PEOPLE, ["id", "email", "phone", "notes", "town"], ROWS, after, known)
+    bound = bind(bound, PEOPLE, after, RULE)
+    resolved = resolve(RULE, PEOPLE, ["id", "email", "phone", "notes", "town"], ROWS, after, bound)
     assert (resolved.mask, resolved.new_guards) == ({"email": "sha256", "phone": "null"}, {})
-    resolved = resolve(RULE, PEOPLE, ["id", "mail", "phone", "notes", "town"], ROWS, after, known)
+    resolved = resolve(RULE, PEOPLE, ["id", "mail", "phone", "notes", "town"], ROWS, after, bound)
     assert resolved.mask == {"mail": "null", "phone": "null"}
     after = {**ROWS, 6: ("more", 9)}
     resolved = resolve(
