@@ -76,15 +76,15 @@ def drop_database(server: PostgresServer, conninfo: str) -> None:
 @pytest.fixture
 def new_database(postgres: PostgresServer) -> Iterator[Callable[..., str]]:
     """A function from a name's prefix to the connection string of a fresh database, dropped after the test."""
-    made: list[str] = []
+    conninfos: list[str] = []
 
     def make(prefix: str, like: str = "") -> str:
         conninfo = create_database(postgres, prefix, like)
-        made.append(conninfo)
+        conninfos.append(conninfo)
         return conninfo
 
     yield make
-    for conninfo in made:
+    for conninfo in conninfos:
         drop_database(postgres, conninfo)
 
 
@@ -124,16 +124,16 @@ def new_pipeline(
     given; nothing is done for it yet."""
     from tests.support.pipeline import Pipeline, pipeline_config
 
-    made: list[Pipeline] = []
+    pipelines: list[Pipeline] = []
 
     def make(source: str | None = None, **bounds: int) -> Pipeline:
         bounds.setdefault("drain_stall_s", 20)
         config = pipeline_config(f"captured_{next(_numbers)}", tmp_path / "lake", bounds=bounds)
-        made.append(Pipeline(config, source or request.getfixturevalue("source"), ledger_database))
-        return made[-1]
+        pipelines.append(Pipeline(config, source or request.getfixturevalue("source"), ledger_database))
+        return pipelines[-1]
 
     yield make
-    for pipeline in made:
+    for pipeline in pipelines:
         pipeline.close()
 
 
@@ -196,7 +196,7 @@ def new_environment(
     from tests.support.capture import Environment
     from tests.support.pipeline import pipeline_config
 
-    made: list[tuple[Environment, PostgresServer]] = []
+    environments: list[tuple[Environment, PostgresServer]] = []
 
     def spark() -> SparkSession:
         session: SparkSession = request.getfixturevalue("spark")
@@ -216,11 +216,11 @@ def new_environment(
             from tests.support.s3_server import put_lake
 
             put_lake(environment, request.getfixturevalue("s3_server"))
-        made.append((environment, server))
+        environments.append((environment, server))
         return environment
 
     yield make
-    for environment, server in made:
+    for environment, server in environments:
         environment.close()
         if server is postgres:
             drop_database(server, environment.source)

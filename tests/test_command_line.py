@@ -96,10 +96,10 @@ def test_findings_are_printed_and_make_the_exit_status(
 def test_a_spark_connection_that_is_missing_is_what_the_hook_makes_of_it(
     file: Path, connections: Callable[[str], Connection], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def without_spark(wanted: str) -> Connection:
-        if wanted == "spark_default":
-            raise ConnectionMissing(connection=wanted, variable="X")
-        return connections(wanted)
+    def without_spark(name: str) -> Connection:
+        if name == "spark_default":
+            raise ConnectionMissing(connection=name, variable="X")
+        return connections(name)
 
     assert main(["preflight", str(file), "--look"], look_up=without_spark) == 1
     assert "--master yarn" in capsys.readouterr().out
@@ -123,10 +123,10 @@ def test_status_answers_whatever_is_away_and_says_what_it_could_not_see(
     assert main(["preflight", str(file)], look_up=connections) == 0
     lost = {"no such source": "shop_source", "no such ledger": "tidemark_ledger"}
 
-    def without(wanted: str) -> Connection:
-        if wanted == lost.get(away):
-            raise ConnectionMissing(connection=wanted, variable="X")
-        return parse(wanted, "postgres://x@127.0.0.1:1/x") if wanted == away else connections(wanted)
+    def without(name: str) -> Connection:
+        if name == lost.get(away):
+            raise ConnectionMissing(connection=name, variable="X")
+        return parse(name, "postgres://x@127.0.0.1:1/x") if name == away else connections(name)
 
     if away == "the lake":
         shutil.rmtree(file.parent / "lake")

@@ -85,7 +85,7 @@ def parse_folders(*folders: Mapping[str, str], below: Path) -> list[dict[str, An
         for name, text in files.items():
             (pipelines / name).write_text(text)
         written.append(str(pipelines))
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "tests.airflow.parsed_dags", *written],
         cwd=REPOSITORY,
         env={
@@ -100,7 +100,7 @@ def parse_folders(*folders: Mapping[str, str], below: Path) -> list[dict[str, An
         stderr=subprocess.STDOUT,
         text=True,
     )
-    lines = [line for line in done.stdout.splitlines() if line.startswith("FACTS ")]
-    assert done.returncode == 0, done.stdout[-4000:]
-    assert len(lines) == len(folders), done.stdout[-4000:]
+    lines = [line for line in process.stdout.splitlines() if line.startswith("FACTS ")]
+    assert process.returncode == 0, process.stdout[-4000:]
+    assert len(lines) == len(folders), process.stdout[-4000:]
     return [dict(json.loads(line.removeprefix("FACTS "))) for line in lines]

@@ -66,13 +66,13 @@ def capture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Capture:
 
 
 def test_a_table_that_needs_it_starts_a_run_of_the_backfill_dag(capture: Capture) -> None:
-    with pytest.raises(DagRunTriggerException) as asked:
+    with pytest.raises(DagRunTriggerException) as trigger:
         capture.confirm()
-    assert asked.value.trigger_dag_id == "shop_backfill"
-    assert asked.value.dag_run_id.startswith("operator_triggered__")
-    assert asked.value.conf == {}, "all tables that are wanted when it begins"
-    assert not asked.value.wait_for_completion
-    assert "shop.orders" in str(asked.value.note)
+    assert trigger.value.trigger_dag_id == "shop_backfill"
+    assert trigger.value.dag_run_id.startswith("operator_triggered__")
+    assert trigger.value.conf == {}, "all tables that are wanted when it begins"
+    assert not trigger.value.wait_for_completion
+    assert "shop.orders" in str(trigger.value.note)
 
 
 def test_nothing_is_started_while_a_run_is_queued_or_running(capture: Capture) -> None:
@@ -99,6 +99,6 @@ def test_dags_test_says_what_to_run_next(capture: Capture, caplog: pytest.LogCap
 def test_a_note_fits_however_many_tables_are_wanted(capture: Capture) -> None:
     one = capture.found[0]
     capture.found = [dataclasses.replace(one, table=str(TableName("shop", f"t{n}"))) for n in range(500)]
-    with pytest.raises(DagRunTriggerException) as asked:
+    with pytest.raises(DagRunTriggerException) as trigger:
         capture.confirm()
-    assert len(str(asked.value.note)) <= 1000
+    assert len(str(trigger.value.note)) <= 1000

@@ -50,9 +50,9 @@ def filled(shop: Shop) -> Filled:
     assert captured.returncode == 0, captured.stdout[-6000:]
     started = shop.airflow.task_states("shop_backfill")
     shop.execute(MORE_ORDERS)
-    done = shop.airflow.run("dags", "test", "shop_backfill", "--conf", '{"readers": 3, "chunk_rows": 100}')
-    assert done.returncode == 0, done.stdout[-6000:]
-    return Filled(captured.stdout, started, done.stdout, readers(shop))
+    process = shop.airflow.run("dags", "test", "shop_backfill", "--conf", '{"readers": 3, "chunk_rows": 100}')
+    assert process.returncode == 0, process.stdout[-6000:]
+    return Filled(captured.stdout, started, process.stdout, readers(shop))
 
 
 def readers(shop: Shop) -> list[str]:
@@ -91,9 +91,9 @@ def test_dags_test_runs_a_whole_backfill_without_a_scheduler(shop: Shop, filled:
 
 @pytest.mark.thorough
 def test_a_backfill_of_nothing_reads_nothing_and_starts_no_spark(shop: Shop) -> None:
-    done = shop.airflow.run("dags", "test", "shop_backfill")
-    assert done.returncode == 0, done.stdout[-6000:]
-    assert "Spark-Submit cmd" not in done.stdout
+    process = shop.airflow.run("dags", "test", "shop_backfill")
+    assert process.returncode == 0, process.stdout[-6000:]
+    assert "Spark-Submit cmd" not in process.stdout
     assert shop.airflow.task_states("shop_backfill")[-1] == {
         **dict.fromkeys(BACKFILL_TASKS, "success"),
         **dict.fromkeys(("read_chunks", "drain", "merge"), "skipped"),
@@ -103,9 +103,9 @@ def test_a_backfill_of_nothing_reads_nothing_and_starts_no_spark(shop: Shop) -> 
 @pytest.mark.thorough
 def test_a_wrong_form_is_refused_with_a_sentence(shop: Shop) -> None:
     conf = '{"tables": ["shop.orders"], "row_filter": "totl > 5"}'
-    done = shop.airflow.run("dags", "test", "shop_backfill", "--conf", conf)
-    assert done.returncode != 0
-    assert "The row filter cannot be used on table shop.orders" in done.stdout, done.stdout[-3000:]
+    process = shop.airflow.run("dags", "test", "shop_backfill", "--conf", conf)
+    assert process.returncode != 0
+    assert "The row filter cannot be used on table shop.orders" in process.stdout, process.stdout[-3000:]
 
 
 @pytest.mark.thorough

@@ -77,27 +77,27 @@ def test_dags_test_that_is_killed_at_every_step_is_finished_by_running_it_again(
     shop = killing.shop
     # What is wanted; once that is done, the tables by name: their backfill is a repair.
     conf: dict[str, object] = {"chunk_rows": 100, "readers": 1}
-    minute, done = 0, False
+    minute, finished = 0, False
     for number in range(1, 2 * len(failpoints.NAMES)):
         before = killing.reached()
-        if done or before < READING:
+        if finished or before < READING:
             # Another run, which goes on where the killed one ended. Once all is read there is nothing to go on with but
             # the killed run itself: a date names a run.
             minute += 1
         date = f"2026-01-01T00:{minute:02}:00"
         tried = shop.airflow.run("dags", "test", "shop_backfill", date, "--conf", json.dumps(conf), **killing.variables)
-        done = tried.returncode == 0
-        assert done or killing.reached() > before, f"it died of something else:\n{tried.stdout[-6000:]}"
-        if done and killing.reached() == set(failpoints.NAMES):
+        finished = tried.returncode == 0
+        assert finished or killing.reached() > before, f"it died of something else:\n{tried.stdout[-6000:]}"
+        if finished and killing.reached() == set(failpoints.NAMES):
             break
-        if done:
+        if finished:
             conf["tables"] = list(TABLES)
         killing.let_leases_end()
         killing.change()
         if number % 3 == 0:
             _capture(shop)
             killing.change()
-    assert done
+    assert finished
     assert killing.reached() == set(failpoints.NAMES)
     _are_in_sync(killing)
 
@@ -132,8 +132,8 @@ def test_a_backfill_whose_tasks_are_killed_at_every_step_beside_the_capture_is_f
 
 def _capture(shop: Shop) -> None:
     """One run of the capture that nobody disturbs."""
-    done = shop.airflow.run("dags", "test", "shop_capture")
-    assert done.returncode == 0, done.stdout[-6000:]
+    process = shop.airflow.run("dags", "test", "shop_capture")
+    assert process.returncode == 0, process.stdout[-6000:]
 
 
 def _until_somebody_dies(killing: Killing, run: str, state: str) -> None:

@@ -31,8 +31,8 @@ def test_dags_test_brings_the_tables_to_the_source_and_an_idle_run_starts_no_spa
     before = shop.confirmed_lsn()
     shop.execute(FIRST_ORDERS)
     shop.execute(MORE_ORDERS)
-    done = shop.airflow.run("dags", "test", "shop_capture")
-    assert done.returncode == 0, done.stdout[-6000:]
+    process = shop.airflow.run("dags", "test", "shop_capture")
+    assert process.returncode == 0, process.stdout[-6000:]
     assert shop.differences() == {}
     assert shop.confirmed_lsn() > before
     events = dict(shop.airflow.asset_events())
@@ -42,7 +42,7 @@ def test_dags_test_brings_the_tables_to_the_source_and_an_idle_run_starts_no_spa
 
     idle = shop.airflow.run("dags", "test", "shop_capture")
     assert idle.returncode == 0, idle.stdout[-6000:]
-    assert "Spark-Submit cmd" in done.stdout
+    assert "Spark-Submit cmd" in process.stdout
     assert "Spark-Submit cmd" not in idle.stdout
     assert "Changes wait" not in idle.stdout, [line for line in idle.stdout.splitlines() if "Changes wait" in line]
     assert shop.airflow.task_states("shop_capture") == [
@@ -56,9 +56,11 @@ def test_a_table_that_nobody_can_capture_makes_one_run_red_and_holds_no_other_ta
     before = shop.confirmed_lsn()
     shop.execute("CREATE TABLE shop.odd (id int PRIMARY KEY, _op text)")  # a name of Tidemark's own
     shop.execute(FIRST_ORDERS.replace("generate_series(1,", "generate_series(30001, 30000 +"))
-    done = shop.airflow.run("dags", "test", "shop_capture")
-    assert done.returncode != 0
-    assert "Table shop.odd of pipeline shop is not captured; the other tables go on. '_op' of shop.odd" in done.stdout
+    process = shop.airflow.run("dags", "test", "shop_capture")
+    assert process.returncode != 0
+    assert (
+        "Table shop.odd of pipeline shop is not captured; the other tables go on. '_op' of shop.odd" in process.stdout
+    )
     assert shop.airflow.task_states("shop_capture")[-1] == {**dict.fromkeys(TASKS, "success"), "confirm": "failed"}
     assert shop.differences() == {}
     assert shop.confirmed_lsn() > before
@@ -72,9 +74,9 @@ def test_a_table_that_nobody_can_capture_makes_one_run_red_and_holds_no_other_ta
 def test_an_error_that_no_retry_mends_fails_the_run_at_once_and_confirms_nothing(shop: Shop) -> None:
     before = shop.confirmed_lsn()
     shop.execute("INSERT INTO shop.audit (what) VALUES ('waits')")
-    done = shop.airflow.run("dags", "test", "shop_capture", AIRFLOW_CONN_SPARK_DEFAULT="spark://local[2]")
-    assert done.returncode != 0
-    assert "resolves to --master yarn" in done.stdout
+    process = shop.airflow.run("dags", "test", "shop_capture", AIRFLOW_CONN_SPARK_DEFAULT="spark://local[2]")
+    assert process.returncode != 0
+    assert "resolves to --master yarn" in process.stdout
     states = shop.airflow.task_states("shop_capture")[-1]
     assert states == {**dict.fromkeys(TASKS, "upstream_failed"), "preflight": "failed"}
     assert shop.confirmed_lsn() == before
@@ -85,11 +87,11 @@ def test_a_broken_pipeline_file_is_a_red_run_with_its_problems(shop: Shop) -> No
     broken = shop.file.with_name("stock.yaml")
     broken.write_text("tabels: [shop.*]\n")
     try:
-        done = shop.airflow.run("dags", "test", "stock_capture")
+        process = shop.airflow.run("dags", "test", "stock_capture")
     finally:
         broken.unlink()
-    assert done.returncode != 0
-    assert "stock.yaml:1: unknown key 'tabels'" in done.stdout
+    assert process.returncode != 0
+    assert "stock.yaml:1: unknown key 'tabels'" in process.stdout
     assert shop.airflow.task_states("stock_capture") == [{"pipeline_file": "failed"}]
 
 

@@ -47,8 +47,8 @@ def test_every_field_has_a_title_and_a_default_that_is_valid(config: PipelineCon
 
 def test_a_form_without_tables_asks_for_all_that_are_wanted(config: PipelineConfig) -> None:
     for tables in ([], None):
-        asked = form.request(config, filled(config, tables=tables), ["tables"])
-        assert (asked.tables, asked.mode, asked.row_filter, asked.keys, asked.replace) == (
+        request = form.request(config, filled(config, tables=tables), ["tables"])
+        assert (request.tables, request.mode, request.row_filter, request.keys, request.replace) == (
             (),
             "chunks",
             None,
@@ -65,20 +65,20 @@ def test_what_is_typed_reaches_the_library(config: PipelineConfig) -> None:
         "chunk_rows": 10,
         "replace": True,
     }
-    asked = form.request(config, filled(config, **conf), conf)
-    assert asked.tables == ("shop.orders", "stock.items")
-    assert (asked.row_filter, asked.chunk_rows, asked.replace, asked.readers) == ("total > 5", 10, True, 2)
+    request = form.request(config, filled(config, **conf), conf)
+    assert request.tables == ("shop.orders", "stock.items")
+    assert (request.row_filter, request.chunk_rows, request.replace, request.readers) == ("total > 5", 10, True, 2)
 
 
 def test_keys_reach_the_library(config: PipelineConfig) -> None:
     conf = {"tables": ["shop.orders"], "mode": "keys", "keys": [{"id": 7, "line": "a"}]}
-    asked = form.request(config, filled(config, **conf), conf)
-    assert asked.mode == "keys"
-    assert list(asked.keys) == [{"id": 7, "line": "a"}]
+    request = form.request(config, filled(config, **conf), conf)
+    assert request.mode == "keys"
+    assert list(request.keys) == [{"id": 7, "line": "a"}]
 
 
 @pytest.mark.parametrize(
-    ("conf", "said"),
+    ("conf", "message"),
     [
         ({"chunk_rows": 0}, "chunk_rows: 0 is less than the minimum of 1"),
         ({"chunk_rows": "many"}, "chunk_rows: 'many' is not of type 'integer'"),
@@ -92,8 +92,8 @@ def test_keys_reach_the_library(config: PipelineConfig) -> None:
         ({"row_filter": ["a"]}, r"row_filter: \['a'\] is not of type 'string', 'null'"),
     ],
 )
-def test_airflow_refuses_what_the_schema_excludes(config: PipelineConfig, conf: dict[str, Any], said: str) -> None:
-    with pytest.raises(ParamValidationError, match=f"Invalid input for param {said}"):
+def test_airflow_refuses_what_the_schema_excludes(config: PipelineConfig, conf: dict[str, Any], message: str) -> None:
+    with pytest.raises(ParamValidationError, match=f"Invalid input for param {message}"):
         filled(config, **conf)
 
 

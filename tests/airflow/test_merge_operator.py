@@ -123,9 +123,9 @@ class Merge:
 
 
 def table(name: str, error: str | None = None, kind: str = "MergeFailed", parked: bool = False) -> IngestedTable:
-    said = None if error is None else ErrorRecord(kind, "RETRY", error)
+    error_record = None if error is None else ErrorRecord(kind, "RETRY", error)
     after = Lsn(200) if error is None else Lsn(100)
-    return IngestedTable(f"shop.{name}", 1, Lsn(100), after, {"inserted": 3}, {}, 1.0, said, parked)
+    return IngestedTable(f"shop.{name}", 1, Lsn(100), after, {"inserted": 3}, {}, 1.0, error_record, parked)
 
 
 @pytest.fixture
@@ -178,13 +178,13 @@ def test_on_a_local_master_the_driver_is_this_python_with_the_library_on_its_pat
 def test_on_a_cluster_the_library_travels_as_a_zip_file(merge: Merge, monkeypatch: pytest.MonkeyPatch) -> None:
     use_spark(monkeypatch, "spark://spark.example:7077")
     merge.ends_with("result", monkeypatch)
-    kept = merge.folder / "kept.zip"
+    copy = merge.folder / "kept.zip"
     script = merge.folder / "spark-submit"
-    keep = f'cp "$(echo "$*" | grep -o "/[^ ]*[.]zip")" {kept}\n'
+    keep = f'cp "$(echo "$*" | grep -o "/[^ ]*[.]zip")" {copy}\n'
     script.write_text(script.read_text().replace("for last", f"{keep}for last"))
     merge.execute()
     assert following(merge.arguments(), "--master") == "spark://spark.example:7077"
-    names = zipfile.ZipFile(kept).namelist()
+    names = zipfile.ZipFile(copy).namelist()
     assert "tidemark/target/merge.py" in names
     assert not [name for name in names if not name.startswith("tidemark/") or not name.endswith(".py")]
     assert "hidden-secret" not in "\n".join([*merge.arguments(), *merge.environment().values()])

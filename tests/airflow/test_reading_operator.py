@@ -85,19 +85,19 @@ def test_a_reader_that_is_told_to_end_cleans_up(reader: ReadChunksOperator, told
 def test_a_reader_that_is_told_to_end_says_what_is_filled(
     reader: ReadChunksOperator, told_to_end: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
+    run_ids: list[str] = []
 
     def how_far(run: Run) -> list[str]:
         assert told_to_end == ["lease"]
-        asked.append(run.run_id)
+        run_ids.append(run.run_id)
         return ["shop.orders: 5 rows; filled of 2 ranges: range 1 as a whole"]
 
     monkeypatch.setattr(reporting, "how_far", how_far)
-    said = logged(reader, monkeypatch)
+    lines = logged(reader, monkeypatch)
     with pytest.raises(SystemExit):
         reader.execute(CONTEXT)
-    assert asked == ["shop_backfill/manual__1"]
-    (line,) = said
+    assert run_ids == ["shop_backfill/manual__1"]
+    (line,) = lines
     assert "filled of 2 ranges: range 1 as a whole" in line
     assert "clearing read_chunks goes on there" in line
 
@@ -108,13 +108,13 @@ def test_a_ledger_that_does_not_answer_delays_no_end(
     answers = Event()
     monkeypatch.setattr(reporting, "how_far", lambda *_, **__: answers.wait(60))
     monkeypatch.setattr(backfill_operators, "TOLD_WITHIN_S", 0.05)
-    said = logged(reader, monkeypatch)
+    lines = logged(reader, monkeypatch)
     began = time.monotonic()
     with pytest.raises(SystemExit):
         reader.execute(CONTEXT)
     assert time.monotonic() - began < 30
     answers.set()
-    assert "the ledger did not say what is filled" in said[0]
+    assert "the ledger did not say what is filled" in lines[0]
 
 
 def test_a_ledger_that_fails_changes_no_end(
@@ -124,15 +124,15 @@ def test_a_ledger_that_fails_changes_no_end(
         raise DatabaseUnreachable(database="ledger", detail="it is down")
 
     monkeypatch.setattr(reporting, "how_far", how_far)
-    said = logged(reader, monkeypatch)
+    lines = logged(reader, monkeypatch)
     with pytest.raises(SystemExit, match="goes on at its cursor"):
         reader.execute(CONTEXT)
-    assert "the ledger did not say what is filled" in said[0]
+    assert "the ledger did not say what is filled" in lines[0]
 
 
 def logged(reader: ReadChunksOperator, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What the task's log gets from here on."""
-    said: list[str] = []
-    log = SimpleNamespace(info=lambda text, *given: said.append(text % given), warning=lambda *_: None)
+    lines: list[str] = []
+    log = SimpleNamespace(info=lambda text, *given: lines.append(text % given), warning=lambda *_: None)
     monkeypatch.setattr(ReadChunksOperator, "log", log)
-    return said
+    return lines

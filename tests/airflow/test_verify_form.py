@@ -32,8 +32,8 @@ def filled(config: PipelineConfig, **conf: Any) -> dict[str, Any]:
 
 
 def test_a_scheduled_run_compares_a_thirtieth_and_writes_nothing(config: PipelineConfig) -> None:
-    asked = verify_form.request(config, filled(config), ())
-    assert (asked.tables, asked.share, asked.repair, asked.row_filter) == ((), Fraction(1, 30), False, None)
+    request = verify_form.request(config, filled(config), ())
+    assert (request.tables, request.share, request.repair, request.row_filter) == ((), Fraction(1, 30), False, None)
     assert verify_form.readers(filled(config)) == [1, 2]
 
 
@@ -45,9 +45,9 @@ def test_what_is_typed_reaches_the_library(config: PipelineConfig) -> None:
         "row_filter": " id > 1 ",
         "readers": 3,
     }
-    asked = verify_form.request(config, filled(config, **conf), conf)
-    assert (asked.tables, asked.share, asked.repair) == (("shop.orders",), Fraction(1, 4), True)
-    assert (asked.row_filter, asked.readers) == ("id > 1", 3)
+    request = verify_form.request(config, filled(config, **conf), conf)
+    assert (request.tables, request.share, request.repair) == (("shop.orders",), Fraction(1, 4), True)
+    assert (request.row_filter, request.readers) == ("id > 1", 3)
 
 
 @pytest.mark.parametrize("share", ["2", "0", "1/0", "-1", "half", ""])

@@ -39,12 +39,12 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PipelineConfig:
 def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
     """Let `changes_waiting` give these answers, in turn; returns the list of its calls."""
 
-    def give(*said: bool) -> list[Any]:
+    def give(*answers: bool) -> list[Any]:
         calls: list[Any] = []
 
         def changes_waiting(config: PipelineConfig, *, source: str, ledger: str) -> Waiting:
             calls.append(SimpleNamespace(pipeline=config.pipeline, source=source, ledger=ledger))
-            return Waiting(said[len(calls) - 1], f"look {len(calls)}")
+            return Waiting(answers[len(calls) - 1], f"look {len(calls)}")
 
         monkeypatch.setattr(waiting, "changes_waiting", changes_waiting)
         return calls

@@ -60,24 +60,24 @@ class Installed:
 
     def says(self, program: str) -> object:
         """What a program of this environment prints as its last line, in JSON."""
-        done = subprocess.run(
+        process = subprocess.run(
             [self.python, "-c", program], env={**os.environ, **self.settings()}, capture_output=True, text=True
         )
-        assert done.returncode == 0, done.stderr[-4000:]
-        return json.loads(done.stdout.splitlines()[-1])
+        assert process.returncode == 0, process.stderr[-4000:]
+        return json.loads(process.stdout.splitlines()[-1])
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"
-    for part in PARTS:
-        (source / part).parent.mkdir(parents=True, exist_ok=True)
-        whole = REPOSITORY / part
+    for path in PARTS:
+        (source / path).parent.mkdir(parents=True, exist_ok=True)
+        whole = REPOSITORY / path
         if whole.is_dir():
-            shutil.copytree(whole, source / part, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(whole, source / path, ignore=shutil.ignore_patterns("__pycache__"))
         else:
-            shutil.copy(whole, source / part)
+            shutil.copy(whole, source / path)
     uv = Path(sys.executable).with_name("uv")
     run = {"check": True, "capture_output": True, "text": True, "env": {**os.environ, "UV_OFFLINE": "1"}}
     build = [uv, "build", "--wheel", "--no-build-isolation", "--python", sys.executable, "-o", folder, source]
@@ -152,9 +152,9 @@ def test_the_console_script_says_what_is_missing(installed: Installed, tmp_path:
     file.write_text("source: {connection: stock}\ntables: [public.*]\nlake: /lake\nschedule: null\n")
     command = installed.python.with_name("tidemark")
     environment = {**os.environ, **installed.settings(), "AIRFLOW_HOME": str(tmp_path)}
-    done = subprocess.run([command, "preflight", file], env=environment, capture_output=True, text=True)
-    assert done.returncode == 1
-    assert "AIRFLOW_CONN_STOCK" in done.stderr
+    process = subprocess.run([command, "preflight", file], env=environment, capture_output=True, text=True)
+    assert process.returncode == 1
+    assert "AIRFLOW_CONN_STOCK" in process.stderr
 
 
 @pytest.mark.thorough
@@ -169,7 +169,7 @@ def test_a_capture_by_the_wheel_alone_ends_equal(
         shop.airflow.settings = installed.settings()
         shop.begin()
         shop.execute(FIRST_ORDERS)
-        done = shop.airflow.run("dags", "test", "shop_capture")
-        assert done.returncode == 0, done.stdout[-6000:]
-        assert str(REPOSITORY / "include") not in done.stdout
+        process = shop.airflow.run("dags", "test", "shop_capture")
+        assert process.returncode == 0, process.stdout[-6000:]
+        assert str(REPOSITORY / "include") not in process.stdout
         assert shop.differences() == {}

@@ -171,15 +171,15 @@ def test_a_ledger_without_a_digest_lets_pass(two_tables: Pipeline) -> None:
         two_tables.drain()
 
 
-def file(*rules: TableRule, **said: object) -> str:
-    return pipeline_config("shop", "lake", rules, **said).digest
+def file(*rules: TableRule, **options: object) -> str:
+    return pipeline_config("shop", "lake", rules, **options).digest
 
 
 def test_what_captures_the_same_has_one_digest_however_it_is_written() -> None:
-    said = file(TableRule("s.a", leave_out=("x", "y"), mask={"m": "null", "n": "sha256"}), TableRule("s.b_*"))
+    digest = file(TableRule("s.a", leave_out=("x", "y"), mask={"m": "null", "n": "sha256"}), TableRule("s.b_*"))
     again = TableRule("s.a", leave_out=("y", "x"), mask={"n": "sha256", "m": "null"}, line=9)
-    assert file(TableRule('"s".b_*', line=3), again) == said
-    assert file(again, TableRule("s.b_*"), bounds={"batch_rows": 7}) == said
+    assert file(TableRule('"s".b_*', line=3), again) == digest
+    assert file(again, TableRule("s.b_*"), bounds={"batch_rows": 7}) == digest
 
 
 @pytest.mark.parametrize(

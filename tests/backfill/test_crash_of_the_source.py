@@ -26,8 +26,8 @@ from tidemark.source.wal_messages import make_durable
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[PostgresServer]:
-    with running(tmp_path / "source", 18, fsync="off", synchronous_commit="off", autovacuum="off") as made:
-        yield made
+    with running(tmp_path / "source", 18, fsync="off", synchronous_commit="off", autovacuum="off") as started:
+        yield started
 
 
 @pytest.fixture

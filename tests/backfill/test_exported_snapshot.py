@@ -104,9 +104,9 @@ def test_readers_that_always_die_leave_the_rest_to_chunk_mode(
 def test_a_try_takes_over_what_the_readers_of_a_killed_one_hold(captured: Pipeline) -> None:
     a_table(captured)
     (backfill,) = captured.plan(tables=["public.t"], mode="exported_snapshot")
-    (part,) = captured.ranges(backfill)
+    (key_range,) = captured.ranges(backfill)
     holder = captured.task("read", captured.run_id).holder
-    killed = leases.hold(captured.ledger, captured.config.pipeline, part.lease, f"{holder}/1", lease_s=600)
+    killed = leases.hold(captured.ledger, captured.config.pipeline, key_range.lease, f"{holder}/1", lease_s=600)
     killed.__enter__()
     assert captured.read_exported(readers=2).rows == 1000
     assert sorted(row["n"] for row in captured.rows(backfill)) == list(range(1, 1001))
@@ -116,8 +116,10 @@ def test_a_try_takes_over_what_the_readers_of_a_killed_one_hold(captured: Pipeli
 def test_what_another_tasks_readers_hold_is_left_alone(captured: Pipeline) -> None:
     a_table(captured)
     (backfill,) = captured.plan(tables=["public.t"], mode="exported_snapshot")
-    (part,) = captured.ranges(backfill)
-    with leases.hold(captured.ledger, captured.config.pipeline, part.lease, f"backfill/{captured.run_id}/reader/1"):
+    (key_range,) = captured.ranges(backfill)
+    with leases.hold(
+        captured.ledger, captured.config.pipeline, key_range.lease, f"backfill/{captured.run_id}/reader/1"
+    ):
         assert captured.read_exported(readers=2) == ReadResult()
 
 
@@ -163,12 +165,12 @@ def test_an_exporter_that_ends_while_its_snapshot_is_imported_leaves_the_rest_to
         assert row is not None
         # Its file outlives it, as it seems to a session that has read it just before.
         captured.execute(f"COPY (SELECT) TO PROGRAM 'cp pg_snapshots/{row[0]} pg_snapshots/0000FFFF-0000FFFF-1'")
-    gone = ImportedSnapshot("0000FFFF-0000FFFF-1", Lsn(1))
+    ended_snapshot = ImportedSnapshot("0000FFFF-0000FFFF-1", Lsn(1))
     with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState), captured.connection.transaction():
         captured.execute(
-            "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", f"SET TRANSACTION SNAPSHOT '{gone.identifier}'"
+            "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", f"SET TRANSACTION SNAPSHOT '{ended_snapshot.identifier}'"
         )
-    captured.read(imported=gone)
+    captured.read(imported=ended_snapshot)
     assert [chunk.consistent_point for chunk in captured.chunks(backfill)] == [None]
     assert len(captured.rows(backfill)) == 1000
 

@@ -31,8 +31,8 @@ def backfill(captured: Pipeline, monkeypatch: pytest.MonkeyPatch) -> Backfill:
         "INSERT INTO t SELECT i, repeat('v', 100) FROM generate_series(1, 1000) AS i",
     )
     captured.capture()
-    (made,) = captured.plan(tables=["public.t"])
-    return made
+    (planned,) = captured.plan(tables=["public.t"])
+    return planned
 
 
 @pytest.fixture
@@ -60,10 +60,10 @@ def sleeping(captured: Pipeline) -> int:
 def test_a_reader_that_is_told_to_end_waits_for_no_stretch(
     captured: Pipeline, backfill: Backfill, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked, began = [], []
+    queries, began = [], []
 
     def slow(*stretch: Any) -> sql.Composed:
-        asked.append(stretch)
+        queries.append(stretch)
         return one_row_after(30)
 
     def end_it() -> None:
@@ -78,7 +78,7 @@ def test_a_reader_that_is_told_to_end_waits_for_no_stretch(
         captured.read()
     ending.join()
     assert time.monotonic() - began[0] < 20
-    assert (len(asked), sleeping(captured)) == (2, 0)
+    assert (len(queries), sleeping(captured)) == (2, 0)
     monkeypatch.undo()
     assert captured.read().rows == 1000
 
@@ -110,17 +110,17 @@ def test_a_session_that_cannot_begin_ends_the_others(
     captured: Pipeline, backfill: Backfill, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connect = keyless.sessions.connect
-    asked, began = [], []
+    queries, began = [], []
 
     def refused(*arguments: Any) -> Any:
         if threading.current_thread().name == "chunk_1":
-            wait_for("the other one reads", lambda: asked)
+            wait_for("the other one reads", lambda: queries)
             began.append(time.monotonic())
             raise psycopg.OperationalError("connection failed: no more connections")
         return connect(*arguments)
 
     def slow(*stretch: Any) -> sql.Composed:
-        asked.append(stretch)
+        queries.append(stretch)
         return one_row_after(30)
 
     monkeypatch.setattr(keyless.sessions, "connect", refused)
@@ -128,7 +128,7 @@ def test_a_session_that_cannot_begin_ends_the_others(
     with pytest.raises(DatabaseUnreachable, match="no more connections"):
         captured.read()
     assert time.monotonic() - began[0] < 20
-    assert len(asked) == 1
+    assert len(queries) == 1
 
 
 def test_an_alter_between_the_chunks_lock_and_a_sessions_ends_in_a_retry(

@@ -129,16 +129,16 @@ def test_a_backfill_that_is_being_read_is_not_taken_away(captured: Pipeline, cap
     a_table(captured)
     (first,) = captured.plan(tables=["public.orders"])
     captured.reader_wait_s = 12
-    (part,) = captured.ranges(first)
+    (key_range,) = captured.ranges(first)
     with (
-        leases.hold(captured.ledger, captured.config.pipeline, part.lease, "the reader"),
+        leases.hold(captured.ledger, captured.config.pipeline, key_range.lease, "the reader"),
         pytest.raises(BackfillIsRead, match="the reader"),
     ):
         # Each look at this run's clock takes 5 s.
         captured.plan(tables=["public.orders"], clock=itertools.count(step=5).__next__)
     assert captured.again(first).run_id != captured.run_id
-    said = r"Waiting for the backfill .* its reader the reader may .* ends at 20.* UTC \(7 s at most\)"
-    assert re.search(said, caplog.text)
+    line = r"Waiting for the backfill .* its reader the reader may .* ends at 20.* UTC \(7 s at most\)"
+    assert re.search(line, caplog.text)
 
 
 def test_one_that_nobody_read_for_long_is_closed(captured: Pipeline) -> None:
@@ -166,11 +166,11 @@ def test_transactions_older_than_the_capture_are_waited_for_and_named(
 
 
 @pytest.mark.parametrize(
-    ("row_filter", "said"), [("v::int > 1", "SQLSTATE 22P02"), ("id / (id - 1) > 1", "SQLSTATE 22012")]
+    ("row_filter", "message"), [("v::int > 1", "SQLSTATE 22P02"), ("id / (id - 1) > 1", "SQLSTATE 22012")]
 )
-def test_a_row_filter_is_tried_at_the_source(captured: Pipeline, row_filter: str, said: str) -> None:
+def test_a_row_filter_is_tried_at_the_source(captured: Pipeline, row_filter: str, message: str) -> None:
     a_table(captured)
-    with pytest.raises(RowFilterInvalid, match=re.escape(said)) as refused:
+    with pytest.raises(RowFilterInvalid, match=re.escape(message)) as refused:
         captured.plan(tables=["public.orders"], row_filter=row_filter)
     assert "v1" not in str(refused.value)
     assert captured.one("SELECT count(*) FROM orders") == 100
@@ -208,7 +208,7 @@ def test_chosen_keys_are_read_and_nothing_else(captured: Pipeline) -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "said"),
+    ("keys", "message"),
     [
         ([], "mode keys needs keys"),
         ([["1"], ["a secret"]], "key 2 is no value of id (integer)"),
@@ -217,9 +217,9 @@ def test_chosen_keys_are_read_and_nothing_else(captured: Pipeline) -> None:
         ([[None]], "key 1 must hold texts or numbers"),
     ],
 )
-def test_keys_that_are_none_are_refused_by_number(captured: Pipeline, keys: list[Any], said: str) -> None:
+def test_keys_that_are_none_are_refused_by_number(captured: Pipeline, keys: list[Any], message: str) -> None:
     a_table(captured)
-    with pytest.raises(BackfillRefused, match=re.escape(said)) as refused:
+    with pytest.raises(BackfillRefused, match=re.escape(message)) as refused:
         captured.plan(tables=["public.orders"], mode="keys", keys=keys)
     assert "secret" not in str(refused.value)
 
@@ -293,8 +293,8 @@ def test_a_form_without_tables_takes_what_is_wanted(captured: Pipeline, monkeypa
 def test_what_the_dead_were_reading_is_waited_for(captured: Pipeline) -> None:
     a_table(captured)
     (first,) = captured.plan()
-    (part,) = captured.ranges(first)
-    with leases.hold(captured.ledger, captured.config.pipeline, part.lease, "the dead"):
+    (key_range,) = captured.ranges(first)
+    with leases.hold(captured.ledger, captured.config.pipeline, key_range.lease, "the dead"):
         assert captured.plan() == []
     assert [b.backfill for b in captured.plan()] == [first.backfill]
     captured.read()

@@ -122,8 +122,8 @@ def test_two_readers_share_the_ranges(captured: Pipeline) -> None:
 def test_another_readers_range_is_left_alone(captured: Pipeline) -> None:
     a_table(captured)
     (backfill,) = captured.plan(tables=["public.t"])
-    (part,) = captured.ranges(backfill)
-    with leases.hold(captured.ledger, captured.config.pipeline, part.lease, "another"):
+    (key_range,) = captured.ranges(backfill)
+    with leases.hold(captured.ledger, captured.config.pipeline, key_range.lease, "another"):
         assert captured.read().chunks == 0
     assert captured.read().rows == 100
 
@@ -192,16 +192,16 @@ def test_a_table_that_cannot_be_read_now_keeps_no_other_from_being_read(captured
     captured.execute("CREATE TABLE a_held (id int PRIMARY KEY); INSERT INTO a_held VALUES (1)")
     captured.execute("CREATE TABLE z_held (id int PRIMARY KEY); INSERT INTO z_held VALUES (1)")
     captured.capture()
-    made = captured.plan(tables=["public.*"])
+    planned = captured.plan(tables=["public.*"])
     with psycopg.connect(captured.source) as other:
         other.execute("LOCK TABLE a_held, z_held IN ACCESS EXCLUSIVE MODE")
         with pytest.raises(SourceLocked):
             captured.read()
-    unread = {b.table for b in made if not all(part.done for part in captured.ranges(b))}
+    unread = {b.table for b in planned if not all(key_range.done for key_range in captured.ranges(b))}
     assert unread == {"public.a_held", "public.z_held"}
-    assert len(made) > 2
+    assert len(planned) > 2
     captured.read()
-    assert all(part.done for b in made for part in captured.ranges(b))
+    assert all(key_range.done for b in planned for key_range in captured.ranges(b))
 
 
 def test_a_policy_that_hides_rows_is_an_error(captured: Pipeline) -> None:
@@ -442,7 +442,7 @@ def test_a_backfill_whose_key_got_another_order_is_begun_anew(
     assert "the order of its key" in (captured.again(first).state_reason or "")
     captured.read()
     assert sorted(row["k"] for row in captured.rows(second)) == sorted(every)
-    assert all(part.done for part in captured.ranges(second))
+    assert all(key_range.done for key_range in captured.ranges(second))
 
 
 def test_another_version_of_the_keys_collation_is_another_order(

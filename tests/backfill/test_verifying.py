@@ -41,7 +41,7 @@ def plan(captured: Pipeline, run_id: str = "v1", now: datetime = NOON, **request
 
 
 def read_of(captured: Pipeline, verify: Backfill) -> set[tuple[Any, Any]]:
-    return {(part.lower, part.upper) for part in captured.ranges(verify)}
+    return {(key_range.lower, key_range.upper) for key_range in captured.ranges(verify)}
 
 
 def applied(captured: Pipeline, verify: Backfill, now: datetime) -> None:

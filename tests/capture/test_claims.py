@@ -138,8 +138,8 @@ def test_high_watermarks_are_written_again_although_a_synchronous_standby_is_awa
     reader.read("1-1", watermark=False)
     reader.read("2-1", watermark=False)
     name = pipeline.one("SELECT current_database()")
-    done: list[Any] = []
-    draining = threading.Thread(target=lambda: done.append(pipeline.drain()))
+    results: list[Any] = []
+    draining = threading.Thread(target=lambda: results.append(pipeline.drain()))
     try:
         pipeline.execute(
             "ALTER SYSTEM SET synchronous_commit = local",
@@ -149,7 +149,7 @@ def test_high_watermarks_are_written_again_although_a_synchronous_standby_is_awa
         )
         wait_for("the setting is in force", lambda: pipeline.one("SHOW synchronous_standby_names") == "nobody")
         draining.start()
-        wait_for("the drain is done", lambda: done)
+        wait_for("the drain is done", lambda: results)
     finally:
         pipeline.execute(
             "ALTER SYSTEM RESET synchronous_standby_names",

@@ -386,13 +386,13 @@ def test_what_a_dead_attempt_left_is_removed_and_what_is_registered_stays(pipeli
     home = layout.generation_folder(pipeline.config.pipeline, 1)
     left = layout.batch_folder(pipeline.config.pipeline, 1, staged, "00000000-0000-0000-0000-000000000000")
     pipeline.store.write_atomic(f"{left}/public.orders/v1-1.parquet", b"half a file")
-    kept = [name for name in pipeline.store.list(home) if not left.endswith(name)]
+    registered = [name for name in pipeline.store.list(home) if not left.endswith(name)]
     pipeline.execute("INSERT INTO orders VALUES (2)")
     pipeline.drain()
 
     names = pipeline.store.list(home)
     assert not pipeline.store.exists(left)
-    assert set(kept) < set(names)
+    assert set(registered) < set(names)
     assert [r["id"] for r in pipeline.staged("public.orders")] == [1, 2]
 
 

@@ -97,9 +97,9 @@ def test_a_slot_beyond_what_is_staged_is_a_gap_that_is_said_once(
     staged = capture.stage(TABLE).end_lsn
     capture.write()
     move(capture)
-    with pytest.raises(ChangesGone, match=str(staged)) as said:
+    with pytest.raises(ChangesGone, match=str(staged)) as raised:
         capture.settle()
-    assert str(capture.confirmed_lsn()) in str(said.value)
+    assert str(capture.confirmed_lsn()) in str(raised.value)
     assert needs_backfill(capture) == [(TABLE, tables.GAP)]
     generation = capture.settle()
     assert (generation.number, generation.staged_lsn) == (2, capture.confirmed_lsn())

@@ -68,9 +68,9 @@ class Shared:
 
     def _pipeline(self, name: str, folder: Path) -> Idle:
         source = create_database(self.server, "source")
-        made = Idle(pipeline_config(name, folder / name), source, self.ledger)
-        made.sql("CREATE TABLE item (id int PRIMARY KEY, note text)")
-        return made
+        pipeline = Idle(pipeline_config(name, folder / name), source, self.ledger)
+        pipeline.sql("CREATE TABLE item (id int PRIMARY KEY, note text)")
+        return pipeline
 
     def all_run(self) -> None:
         """Each of them once, and what a server writes by itself in five minutes."""

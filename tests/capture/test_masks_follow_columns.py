@@ -157,8 +157,8 @@ def test_where_a_masked_column_is_gone_nothing_more_of_the_table_is_staged(peopl
     people.drain()
     assert [row["id"] for row in staged(people)] == [1]
     assert people.table_row(PEOPLE).life.needs_backfill
-    said = [mark.message for mark in people.manifests()[-1].marks if mark.kind == "passed_over"]
-    assert said == ["its changes are not staged: the file masks or leaves out email, which it does not have"]
+    messages = [mark.message for mark in people.manifests()[-1].marks if mark.kind == "passed_over"]
+    assert messages == ["its changes are not staged: the file masks or leaves out email, which it does not have"]
 
 
 def test_a_misspelt_mask_of_a_new_table_lets_nothing_of_it_be_staged(pipeline: Pipeline) -> None:

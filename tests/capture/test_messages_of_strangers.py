@@ -138,11 +138,11 @@ def test_a_transaction_of_nothing_but_messages_moves_staged(begun: Pipeline) -> 
 
 
 def test_watermarks_of_chunks_that_nobody_read_are_not_kept(begun: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept: list[int] = []
+    watermark_counts: list[int] = []
     real = drain_module.Watermarks.take
 
     def take(self: Any) -> Any:
-        kept.append(len(self._high))
+        watermark_counts.append(len(self._high))
         return real(self)
 
     monkeypatch.setattr(drain_module.Watermarks, "take", take)
@@ -153,4 +153,4 @@ def test_watermarks_of_chunks_that_nobody_read_are_not_kept(begun: Pipeline, mon
         (mark.content(),),
     )
     result = begun.drain()
-    assert (result.reached_target, result.skipped_messages, kept) == (True, 3000, [0])
+    assert (result.reached_target, result.skipped_messages, watermark_counts) == (True, 3000, [0])

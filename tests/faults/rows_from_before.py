@@ -58,7 +58,7 @@ class Old:
         """Both are equal to the source, no part was read twice, and a capture run has nothing to do. A key that moved
         behind the reader has left a hole, which the next backfill fills."""
         read = Counter((c.backfill, c.range, c.lower) for c in self.chunks() if c.rejected is None)
-        twice = [part for part, times in read.items() if times > 1]
+        twice = [chunk for chunk, times in read.items() if times > 1]
         assert twice == [], f"finished chunks were read again: {twice}"
         run_id = self.shop.report.run_id
         self.shop.let_leases_end()

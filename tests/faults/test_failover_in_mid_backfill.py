@@ -44,16 +44,16 @@ def standby(primary: PostgresServer, shop: Environment, tmp_path: Path) -> Itera
     database = psycopg.conninfo.conninfo_to_dict(shop.source)["dbname"]
     with connect_walsender(shop.source, application_name="a_test") as walsender:
         walsender.execute(f"ALTER_REPLICATION_SLOT {shop.config.slot} (FAILOVER true)")
-    with standby_of(primary, tmp_path / "standby", str(database)) as made:
+    with standby_of(primary, tmp_path / "standby", str(database)) as started:
 
         def carried_over() -> bool:
             shop.execute("SELECT pg_log_standby_snapshot()")
             shop.step("drain")
             shop.step("confirm")
-            return made.has_slot(shop.config.slot)
+            return started.has_slot(shop.config.slot)
 
         wait_for("the slot was carried over", carried_over)
-        yield made
+        yield started
 
 
 def fail_over(shop: Environment, primary: PostgresServer, standby: Standby) -> None:

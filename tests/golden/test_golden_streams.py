@@ -179,15 +179,15 @@ def test_a_split_block_is_two_halves_of_the_whole(recording: dict[str, Any]) -> 
         below, above = block.split(Lsn(cut))
         assert (below.commits.commit_lsn < cut).all()
         assert (above.commits.commit_lsn >= cut).all()
-        parts = rows_by_table([below]), rows_by_table([above])
-        assert all(row["_commit_lsn"] < cut for rows in parts[0].values() for row in rows)
-        assert all(row["_commit_lsn"] >= cut for rows in parts[1].values() for row in rows)
-        assert {t: parts[0].get(t, []) + parts[1].get(t, []) for t in whole} == whole
+        halves = rows_by_table([below]), rows_by_table([above])
+        assert all(row["_commit_lsn"] < cut for rows in halves[0].values() for row in rows)
+        assert all(row["_commit_lsn"] >= cut for rows in halves[1].values() for row in rows)
+        assert {t: halves[0].get(t, []) + halves[1].get(t, []) for t in whole} == whole
         assert sorted(below.messages + above.messages, key=lambda m: m.lsn) == sorted(
             block.messages, key=lambda m: m.lsn
         )
         for name in ("unchanged", "moved"):
-            both = [sum(getattr(change, name) for change in part.changes) for part in (below, above)]
+            both = [sum(getattr(change, name) for change in half.changes) for half in (below, above)]
             assert sum(both) == sum(getattr(change, name) for change in block.changes)
 
 

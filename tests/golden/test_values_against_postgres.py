@@ -252,12 +252,12 @@ def test_a_value_is_what_postgresql_says_it_is(
     assert column.type == formatted
 
     rows = change.rows.to_pylist()
-    asked = connection.execute(
+    answers = connection.execute(
         f"SELECT CASE WHEN v IS NOT NULL THEN {oracle(target)} END FROM t{number} WHERE n <= %s ORDER BY n",
         (len(texts),),
     ).fetchall()
-    assert len(asked) == len(texts) + 1
-    for row, (expected,) in zip(rows, asked, strict=False):
+    assert len(answers) == len(texts) + 1
+    for row, (expected,) in zip(rows, answers, strict=False):
         assert row["_text"] is None
         if target.startswith("array") and expected is not None:
             parsed = json.loads(expected, parse_float=str if target == "array<string>" else float)
@@ -282,8 +282,10 @@ def test_a_value_that_does_not_fit_is_postgresqls_own_text(
     change = changes[f"t{number}"]
     first = len(CASES[type_][1]) + 1
     rows = change.rows.to_pylist()[first:]
-    asked = connection.execute(f"SELECT concat(v) FROM t{number} WHERE n >= %s ORDER BY n", (first,)).fetchall()
-    assert [dict(row["_text"]) for row in rows] == [{"v": text} for (text,) in asked]
+    texts_of_postgres = connection.execute(
+        f"SELECT concat(v) FROM t{number} WHERE n >= %s ORDER BY n", (first,)
+    ).fetchall()
+    assert [dict(row["_text"]) for row in rows] == [{"v": text} for (text,) in texts_of_postgres]
 
     def plain(value: Any) -> Any:
         if isinstance(value, list):

@@ -44,13 +44,13 @@ def test_a_table_has_one_open_backfill_at_most(book: Book, generation: Generatio
 
 
 def test_a_backfill_belongs_to_the_open_generation(book: Book, lease: Lease, generation: Generation) -> None:
-    made = open_backfill(book, "s.a")
+    backfill = open_backfill(book, "s.a")
     open_at(book, lease, 2, Lsn(500))
     closed = backfills.one(book, "b1")
     assert closed is not None
     assert (closed.state, closed.state_reason) == ("closed", "generation 2 was opened")
-    assert not backfills.create(book, replace(made, backfill="b2"), HALVES)
-    assert backfills.create(book, replace(made, backfill="b2", generation=2), HALVES)
+    assert not backfills.create(book, replace(backfill, backfill="b2"), HALVES)
+    assert backfills.create(book, replace(backfill, backfill="b2", generation=2), HALVES)
 
 
 def test_a_backfill_opened_while_a_generation_opens_is_closed_or_refused(
@@ -123,12 +123,12 @@ def test_a_backfill_that_nobody_reads_is_closed_and_one_that_is_read_or_only_wai
 def test_a_chunk_moves_the_cursor_of_its_range_and_the_last_one_ends_it(
     ledger: str, book: Book, generation: Generation
 ) -> None:
-    made = open_backfill(book, "s.a")
-    first = chunk_of(made, "1-1", upper=("5",))
+    backfill = open_backfill(book, "s.a")
+    first = chunk_of(backfill, "1-1", upper=("5",))
     assert record(ledger, first, done=False)
     (left,) = chunks.free_ranges(book, "backfill1")
     assert (left.cursor, left.next_chunk, left.chunk, left.done) == (("5",), 2, "1-2", False)
-    assert record(ledger, chunk_of(made, "1-2", lower=("5",)), cursor_before=("5",), done=True)
+    assert record(ledger, chunk_of(backfill, "1-2", lower=("5",)), cursor_before=("5",), done=True)
     assert chunks.free_ranges(book, "backfill1") == []
     kept, last = chunks.unclaimed(book)
     assert replace(kept, read_at=None) == first
@@ -136,45 +136,45 @@ def test_a_chunk_moves_the_cursor_of_its_range_and_the_last_one_ends_it(
 
 
 def test_of_two_readers_at_one_cursor_one_counts(ledger: str, book: Book, generation: Generation) -> None:
-    made = open_backfill(book, "s.a")
-    assert record(ledger, chunk_of(made, "1-1", upper=("5",)), done=False)
-    other = chunk_of(made, "1-1", upper=("7",), attempt="00000000-0000-0000-0000-000000000001")
+    backfill = open_backfill(book, "s.a")
+    assert record(ledger, chunk_of(backfill, "1-1", upper=("5",)), done=False)
+    other = chunk_of(backfill, "1-1", upper=("7",), attempt="00000000-0000-0000-0000-000000000001")
     assert not record(ledger, other, done=False)
-    assert not record(ledger, chunk_of(made, "1-2", upper=("7",)), cursor_before=("4",), done=False)
-    assert not record(ledger, chunk_of(made, "1-7"), cursor_before=("5",), done=True), "not the next number"
-    assert record(ledger, chunk_of(made, "1-2"), cursor_before=("5",), done=True)
-    assert not record(ledger, chunk_of(made, "1-3"), cursor_before=("5",), done=True)
+    assert not record(ledger, chunk_of(backfill, "1-2", upper=("7",)), cursor_before=("4",), done=False)
+    assert not record(ledger, chunk_of(backfill, "1-7"), cursor_before=("5",), done=True), "not the next number"
+    assert record(ledger, chunk_of(backfill, "1-2"), cursor_before=("5",), done=True)
+    assert not record(ledger, chunk_of(backfill, "1-3"), cursor_before=("5",), done=True)
     assert [c.chunk for c in chunks.unclaimed(book)] == ["1-1", "1-2"]
 
 
 def test_a_reader_without_the_lease_of_the_range_writes_nothing(
     ledger: str, book: Book, generation: Generation
 ) -> None:
-    made = open_backfill(book, "s.a")
+    backfill = open_backfill(book, "s.a")
     name = leases.of_range("b1", 1)
     with (
         leases.hold(ledger, "shop", name, "read/1") as lost,
         leases.hold(ledger, "shop", name, "read/1"),
         pytest.raises(LeaseLost),
     ):
-        chunks.record(book, lost, chunk_of(made), cursor_before=None, done=True)
+        chunks.record(book, lost, chunk_of(backfill), cursor_before=None, done=True)
     assert chunks.of_backfill(book, "b1") == []
 
 
 def test_nothing_is_recorded_for_a_backfill_that_is_closed(ledger: str, book: Book, generation: Generation) -> None:
-    made = open_backfill(book, "s.a")
+    backfill = open_backfill(book, "s.a")
     backfills.close(book, "b1", "enough")
-    assert not record(ledger, chunk_of(made), done=True)
+    assert not record(ledger, chunk_of(backfill), done=True)
     assert not chunks.ranges_of(book, "b1")[0].done
 
 
 def test_a_chunk_of_an_older_generation_is_not_recorded_and_not_claimed(
     ledger: str, book: Book, lease: Lease, generation: Generation
 ) -> None:
-    made = open_backfill(book, "s.a", "b1", *HALVES)
-    assert record(ledger, chunk_of(made, "1-1"), done=True)
+    backfill = open_backfill(book, "s.a", "b1", *HALVES)
+    assert record(ledger, chunk_of(backfill, "1-1"), done=True)
     open_at(book, lease, 2, Lsn(500))
-    assert not record(ledger, chunk_of(made, "2-1"), done=True)
+    assert not record(ledger, chunk_of(backfill, "2-1"), done=True)
     assert chunks.unclaimed(book) == []
 
 
@@ -187,8 +187,8 @@ def test_a_range_that_another_reader_works_on_is_not_free(ledger: str, book: Boo
 
 
 def test_a_rejected_chunk_is_a_range_to_read_again(ledger: str, book: Book, generation: Generation) -> None:
-    made = open_backfill(book, "s.a")
-    first = chunk_of(made, "1-1", upper=("5",))
+    backfill = open_backfill(book, "s.a")
+    first = chunk_of(backfill, "1-1", upper=("5",))
     assert record(ledger, first, done=False)
     chunks.reject(book, first.id, "the table was rewritten")
     chunks.reject(book, first.id, "twice")
@@ -201,8 +201,8 @@ def test_a_rejected_chunk_is_a_range_to_read_again(ledger: str, book: Book, gene
 
 def test_the_keys_of_a_rejected_chunk_are_read_again(ledger: str, book: Book, generation: Generation) -> None:
     keys = (("1", "a"), ("2", "b"))
-    made = open_backfill(book, "s.a", "b1", Range(keys=keys), mode="keys", sweeps=False)
-    chunk = chunk_of(made)
+    backfill = open_backfill(book, "s.a", "b1", Range(keys=keys), mode="keys", sweeps=False)
+    chunk = chunk_of(backfill)
     assert chunks.ranges_of(book, "b1")[0].keys == keys
     assert record(ledger, chunk, done=True)
     chunks.reject(book, chunk.id, "the table was rewritten")
@@ -210,12 +210,12 @@ def test_the_keys_of_a_rejected_chunk_are_read_again(ledger: str, book: Book, ge
 
 
 def test_progress_counts_what_was_read_against_the_estimate(ledger: str, book: Book, generation: Generation) -> None:
-    made = open_backfill(book, "s.a", "b1", *HALVES)
+    backfill = open_backfill(book, "s.a", "b1", *HALVES)
     (nothing,) = chunks.progress(book, "backfill1")
     assert (nothing.rows, nothing.chunks, nothing.rate_rows_s, nothing.left_s) == (0, 0, None, None)
-    rejected = chunk_of(made, "1-1", upper=("10",))
+    rejected = chunk_of(backfill, "1-1", upper=("10",))
     assert record(ledger, rejected, done=True)
-    assert record(ledger, chunk_of(made, "2-1", lower=("10",), upper=("15",)), done=False)
+    assert record(ledger, chunk_of(backfill, "2-1", lower=("10",), upper=("15",)), done=False)
     chunks.reject(book, rejected.id, "the table was rewritten")
     (now,) = chunks.progress(book)
     assert (now.rows, now.estimated_rows, now.chunks, now.rejected, now.ranges, now.ranges_done) == (5, 20, 1, 1, 3, 1)
@@ -228,9 +228,9 @@ def test_progress_counts_what_was_read_against_the_estimate(ledger: str, book: B
 def test_after_a_retry_the_rate_and_the_time_left_count_from_it(
     ledger: str, book: Book, generation: Generation
 ) -> None:
-    made = open_backfill(book, "s.a", "b1", *HALVES)
-    assert record(ledger, chunk_of(made, "1-1", upper=("10",)), done=True)
-    assert record(ledger, chunk_of(made, "2-1", lower=("10",), upper=("15",)), done=False)
+    backfill = open_backfill(book, "s.a", "b1", *HALVES)
+    assert record(ledger, chunk_of(backfill, "1-1", upper=("10",)), done=True)
+    assert record(ledger, chunk_of(backfill, "2-1", lower=("10",), upper=("15",)), done=False)
 
     def read(chunk: str, ago_s: float, seconds: float) -> None:
         book.execute(
@@ -250,12 +250,12 @@ def test_after_a_retry_the_rate_and_the_time_left_count_from_it(
 
 
 def test_filled_are_the_stretches_whose_chunks_were_claimed(ledger: str, book: Book, generation: Generation) -> None:
-    made = open_backfill(book, "s.a", "b1", *HALVES)
+    backfill = open_backfill(book, "s.a", "b1", *HALVES)
     before, cursor = None, None
     for number, upper in enumerate(("2", "4", "6", "8"), start=1):
         cursor = (upper,)
         assert record(
-            ledger, chunk_of(made, f"1-{number}", lower=before, upper=cursor), cursor_before=before, done=False
+            ledger, chunk_of(backfill, f"1-{number}", lower=before, upper=cursor), cursor_before=before, done=False
         )
         before = cursor
     book.execute("UPDATE tidemark.chunks SET claimed_lsn = '0/C8' WHERE chunk IN ('1-1', '1-2', '1-4')")

@@ -58,12 +58,12 @@ class World:
         batches.register(self.book, self.lease, manifest, path_of(manifest))
         return self.end
 
-    def claim(self, *taken: ReadChunk | Claim, sweeps: tuple[Sweep, ...] = (), **fields: Any) -> int:
-        claims = tuple(c if isinstance(c, Claim) else claim_of(c, self.end + 99) for c in taken)
+    def claim(self, *chunks_or_claims: ReadChunk | Claim, sweeps: tuple[Sweep, ...] = (), **fields: Any) -> int:
+        claims = tuple(c if isinstance(c, Claim) else claim_of(c, self.end + 99) for c in chunks_or_claims)
         return self.stage(claims={"s.a": claims}, sweeps={"s.a": sweeps}, **fields)
 
-    def read(self, made: Backfill, chunk: str = "1-1", **fields: Any) -> ReadChunk:
-        read = chunk_of(made, chunk, **fields)
+    def read(self, backfill: Backfill, chunk: str = "1-1", **fields: Any) -> ReadChunk:
+        read = chunk_of(backfill, chunk, **fields)
         assert record(self.ledger, read, done=True)
         return read
 
@@ -175,8 +175,8 @@ def test_the_evidence_of_a_chunk_are_older_batches_with_a_transaction_that_it_ma
 def test_the_least_xmin_of_all_chunks_and_sweeps_says_what_is_evidence(world: World) -> None:
     world.stage("s.a", max_xid=701)
     world.merge()
-    made = open_backfill(world.book, "s.a", "b1", *HALVES)
-    first, second = world.read(made, upper=("10",)), world.read(made, "2-1", lower=("10",), snapshot="720:720:")
+    backfill = open_backfill(world.book, "s.a", "b1", *HALVES)
+    first, second = world.read(backfill, upper=("10",)), world.read(backfill, "2-1", lower=("10",), snapshot="720:720:")
     world.claim(first, second)
     assert world.planned().evidence == ()
     world.claim(sweeps=())
@@ -190,8 +190,8 @@ def test_a_chunk_of_an_exported_snapshot_has_what_committed_above_its_point_as_e
     world.stage("s.a", max_xid=1)
     world.stage("s.b", max_xid=800)
     world.merge()
-    made = open_backfill(world.book, "s.a", mode="exported_snapshot", sweeps=False)
-    world.claim(world.read(made, consistent_point=Lsn(200)))
+    backfill = open_backfill(world.book, "s.a", mode="exported_snapshot", sweeps=False)
+    world.claim(world.read(backfill, consistent_point=Lsn(200)))
     assert [b.end_lsn for b in world.planned().evidence] == [Lsn(300)]
 
 
@@ -199,8 +199,8 @@ def test_a_sweep_has_the_other_chunks_of_its_backfill_as_evidence_and_no_others(
     old = world.read(open_backfill(world.book, "s.a", "b0", row_filter="true", sweeps=False))
     world.stage("s.a", max_xid=950, claims={"s.a": (claim_of(old, 199),)})
     world.merge()
-    made = open_backfill(world.book, "s.a", "b1", *HALVES, snapshot="900:900:")
-    first, second = world.read(made, upper=("10",)), world.read(made, "2-1", lower=("10",), snapshot="901:901:")
+    backfill = open_backfill(world.book, "s.a", "b1", *HALVES, snapshot="900:900:")
+    first, second = world.read(backfill, upper=("10",)), world.read(backfill, "2-1", lower=("10",), snapshot="901:901:")
     world.claim(first)
     world.merge()
     world.claim(second, sweeps=(Sweep("b1", "900:900:", 2),))
@@ -236,8 +236,8 @@ def test_the_target_takes_the_shape_of_a_reader_that_was_ahead_of_the_stream(wor
     batches.register(world.book, world.lease, replace(manifest, tables=(replace(table, files=files),)), "m")
     world.end = 300
     assert [s.version for s in world.planned().schemas] == [1, 3]
-    made = open_backfill(world.book, "s.a")
-    chunk = chunk_of(made)
+    backfill = open_backfill(world.book, "s.a")
+    chunk = chunk_of(backfill)
     assert record(world.ledger, replace(chunk, files=(replace(chunk.files[0], schema_version=2),)), done=True)
     (read,) = chunks.unclaimed(world.book)
     world.claim(read)
@@ -257,8 +257,8 @@ def test_a_plan_says_whether_the_table_had_holes(world: World) -> None:
 
 def test_a_backfill_is_applied_with_the_batch_of_its_last_claim(world: World) -> None:
     world.mark()
-    made = open_backfill(world.book, "s.a", "b1", *HALVES)
-    first, second = world.read(made, upper=("10",)), world.read(made, "2-1", lower=("10",))
+    backfill = open_backfill(world.book, "s.a", "b1", *HALVES)
+    first, second = world.read(backfill, upper=("10",)), world.read(backfill, "2-1", lower=("10",))
     world.claim(first)
     plan = world.plan()
     last = world.claim(second, sweeps=(SWEEP,))
@@ -266,20 +266,20 @@ def test_a_backfill_is_applied_with_the_batch_of_its_last_claim(world: World) ->
     early = world.merge((result_of(first),), plan=plan)
     assert (world.backfill().state, [t.backfilled for t in early.tables]) == ("open", [None])
     assert world.row().life.needs_backfill
-    done = world.merge((result_of(second, 3),), {"b1": 2})
+    merged = world.merge((result_of(second, 3),), {"b1": 2})
     ended = world.backfill()
-    assert [t.backfilled for t in done.tables] == ["b1"]
+    assert [t.backfilled for t in merged.tables] == ["b1"]
     assert (ended.state, ended.complete_lsn, ended.swept) == ("applied", Lsn(last), 2)
     assert ended.ended_at is not None
     assert not world.row().life.needs_backfill
 
 
 def test_a_backfill_with_something_unread_or_unclaimed_is_not_applied(world: World) -> None:
-    made = open_backfill(world.book, "s.a", "b1", *HALVES)
-    world.claim(world.read(made, upper=("10",)))
+    backfill = open_backfill(world.book, "s.a", "b1", *HALVES)
+    world.claim(world.read(backfill, upper=("10",)))
     world.merge()
     assert world.backfill().state == "open"
-    world.read(made, "2-1", lower=("10",))
+    world.read(backfill, "2-1", lower=("10",))
     world.stage("s.a")
     world.merge()
     assert world.backfill().state == "open"
@@ -310,9 +310,9 @@ def test_a_plan_that_is_repeated_counts_once(world: World) -> None:
 
 def test_a_mark_that_came_after_the_backfill_was_opened_stays(world: World) -> None:
     world.mark()
-    made = open_backfill(world.book, "s.a")
+    backfill = open_backfill(world.book, "s.a")
     world.mark(tables.GAP)
-    world.claim(world.read(made), sweeps=(SWEEP,))
+    world.claim(world.read(backfill), sweeps=(SWEEP,))
     world.merge()
     assert world.backfill().state == "applied"
     assert world.row().backfill_kind == tables.GAP
@@ -320,18 +320,18 @@ def test_a_mark_that_came_after_the_backfill_was_opened_stays(world: World) -> N
 
 def test_a_mark_that_was_asked_for_again_stays_too(world: World) -> None:
     world.mark(tables.GAP)
-    made = open_backfill(world.book, "s.a")
+    backfill = open_backfill(world.book, "s.a")
     world.mark("rewritten")
-    world.claim(world.read(made), sweeps=(SWEEP,))
+    world.claim(world.read(backfill), sweeps=(SWEEP,))
     world.merge()
     assert world.row().life.needs_backfill
 
 
-@pytest.mark.parametrize("part", [{"row_filter": "id > 3"}, {"mode": "keys"}])
-def test_a_backfill_of_a_part_takes_no_mark_away(world: World, part: dict[str, str]) -> None:
+@pytest.mark.parametrize("restriction", [{"row_filter": "id > 3"}, {"mode": "keys"}])
+def test_a_backfill_of_a_part_takes_no_mark_away(world: World, restriction: dict[str, str]) -> None:
     world.mark()
-    made = open_backfill(world.book, "s.a", "b1", Range(keys=(("1",),)), sweeps=False, **part)
-    world.claim(world.read(made))
+    backfill = open_backfill(world.book, "s.a", "b1", Range(keys=(("1",),)), sweeps=False, **restriction)
+    world.claim(world.read(backfill))
     world.merge()
     assert (world.backfill().state, world.row().life.needs_backfill) == ("applied", True)
 
@@ -350,8 +350,8 @@ def test_holes_that_are_left_when_a_backfill_is_applied_mark_the_table(world: Wo
 def test_the_keys_that_fill_the_holes_take_their_mark_away(world: World) -> None:
     world.stage("s.a")
     world.merge(holes=Holes({"body": 1}, (("2",),)))
-    made = open_backfill(world.book, "s.a", "b1", Range(keys=(("2",),)), mode="keys", sweeps=False)
-    world.claim(world.read(made))
+    backfill = open_backfill(world.book, "s.a", "b1", Range(keys=(("2",),)), mode="keys", sweeps=False)
+    world.claim(world.read(backfill))
     world.merge(holes=Holes({}, ()))
     assert (world.backfill().state, world.row().life.needs_backfill, world.row().holes) == ("applied", False, {})
 
@@ -363,13 +363,13 @@ def test_a_marked_table_is_wanted_until_a_backfill_of_it_is_applied(world: World
     assert world.wanted() == []
     world.mark()
     assert world.wanted() == [Wanted("s.a", "chunks", (), "rows from before")]
-    made = open_backfill(world.book, "s.a")
+    backfill = open_backfill(world.book, "s.a")
     with leases.hold(world.ledger, "shop", leases.of_range("b1", 1), "read/1"):
         assert world.wanted() == []
     (goes_on,) = world.wanted()
     assert "b1 is not finished, and nobody reads it" in goes_on.reason
     assert wanted(a_run(world.config, ledger=world.ledger), quiet_s=600) == []
-    chunk = world.read(made)
+    chunk = world.read(backfill)
     assert world.wanted() == []
     world.claim(chunk, sweeps=(SWEEP,))
     world.merge()
@@ -401,8 +401,8 @@ def test_holes_are_wanted_by_their_keys_and_as_a_whole_where_there_are_too_many(
 def test_a_table_with_history_only_is_read_once(world: World) -> None:
     world.mark()
     tables.keep_fingerprints(world.book, {"s.a": {"key": [], "identity": "nothing"}})
-    made = open_backfill(world.book, "s.a", sweeps=False)
-    world.claim(world.read(made))
+    backfill = open_backfill(world.book, "s.a", sweeps=False)
+    world.claim(world.read(backfill))
     world.mark(tables.GAP)
     world.merge()
     assert world.row().life.needs_backfill
@@ -421,10 +421,10 @@ def pending(world: World) -> str:
 
 
 def test_the_report_waits_until_everything_is_applied_and_says_for_what(world: World) -> None:
-    made = open_backfill(world.book, "s.a", "b1", *HALVES)
-    first = world.read(made, upper=("10",))
+    backfill = open_backfill(world.book, "s.a", "b1", *HALVES)
+    first = world.read(backfill, upper=("10",))
     assert "s.a: 1 of 2 ranges is read, 5 rows so far" in pending(world)
-    second = world.read(made, "2-1", lower=("10",))
+    second = world.read(backfill, "2-1", lower=("10",))
     assert "2 of 2 chunks wait for a drain" in pending(world)
     last = world.claim(first, second, sweeps=(SWEEP,))
     assert "all 2 chunks are claimed and wait for a merge" in pending(world)
@@ -432,87 +432,87 @@ def test_the_report_waits_until_everything_is_applied_and_says_for_what(world: W
     assert "the table is parked: TableBroken" in pending(world)
     tables.unpark(world.book, "s.a")
     world.merge((result_of(first, 2), result_of(second, 0, 3)), {"b1": 7})
-    said = report(a_run(world.config, ledger=world.ledger, run_id="backfill1"))
-    (table,) = said.tables
+    outcome = report(a_run(world.config, ledger=world.ledger, run_id="backfill1"))
+    (table,) = outcome.tables
     assert (table.read, table.inserted, table.unchanged, table.lost_by_window, table.swept) == (10, 2, 8, 3, 7)
     assert table.complete_lsn == Lsn(last)
-    assert f"s.a: complete as of {Lsn(last)}. 10 rows read in 2 chunks: 2 inserted" in str(said)
-    assert said.to_json()[0]["complete_lsn"] == str(Lsn(last))
+    assert f"s.a: complete as of {Lsn(last)}. 10 rows read in 2 chunks: 2 inserted" in str(outcome)
+    assert outcome.to_json()[0]["complete_lsn"] == str(Lsn(last))
 
 
 def test_the_report_of_a_closed_backfill_says_which_ranges_are_filled(world: World) -> None:
-    made = open_backfill(world.book, "s.a", "b1", *HALVES)
-    world.claim(world.read(made, upper=("10",)))
-    part = chunk_of(made, "2-1", lower=("10",), upper=("secret",))
-    assert record(world.ledger, part, done=False)
-    world.claim(part)
+    backfill = open_backfill(world.book, "s.a", "b1", *HALVES)
+    world.claim(world.read(backfill, upper=("10",)))
+    chunk = chunk_of(backfill, "2-1", lower=("10",), upper=("secret",))
+    assert record(world.ledger, chunk, done=False)
+    world.claim(chunk)
     backfills.close(world.book, "b1", "another one takes its place")
     with pytest.raises(BackfillClosed) as raised:
         report(a_run(world.config, ledger=world.ledger, run_id="backfill1"))
-    said = "filled of 2 ranges: range 1 as a whole, range 2 up to chunk 2-1"
-    assert f"s.a (another one takes its place; {said})" in str(raised.value)
+    filled = "filled of 2 ranges: range 1 as a whole, range 2 up to chunk 2-1"
+    assert f"s.a (another one takes its place; {filled})" in str(raised.value)
     assert "secret" not in str(raised.value)
 
 
 def test_the_report_says_that_rejected_chunks_are_read_again_by_clearing_the_readers(world: World) -> None:
-    made = open_backfill(world.book, "s.a", "b1", *HALVES)
-    first = world.read(made, upper=("10",))
-    second = world.read(made, "2-1", lower=("10",))
+    backfill = open_backfill(world.book, "s.a", "b1", *HALVES)
+    first = world.read(backfill, upper=("10",))
+    second = world.read(backfill, "2-1", lower=("10",))
     for chunk in (first, second):
         chunks.reject(world.book, chunk.id, "the table was altered")
     again = "2 chunks were read before the table changed and are read again: clear read_chunks"
     assert f"s.a: 2 of 4 ranges are read, 0 rows so far, {again}" in pending(world)
-    world.read(made, "3-1", upper=("10",))
+    world.read(backfill, "3-1", upper=("10",))
     assert "1 chunk was read before the table changed" in pending(world)
-    world.read(made, "4-1", lower=("10",))
+    world.read(backfill, "4-1", lower=("10",))
     assert "before the table changed" not in pending(world)
 
 
 def test_ranges_that_nobody_read_are_no_rejected_chunks(world: World) -> None:
-    made = open_backfill(world.book, "s.a", "b1", *HALVES)
-    first = world.read(made, upper=("10",))
+    backfill = open_backfill(world.book, "s.a", "b1", *HALVES)
+    first = world.read(backfill, upper=("10",))
     chunks.reject(world.book, first.id, "the table was altered")
-    world.read(made, "3-1", upper=("10",))
-    said = pending(world)
-    assert "s.a: 2 of 3 ranges are read, 5 rows so far" in said
-    assert "before the table changed" not in said
+    world.read(backfill, "3-1", upper=("10",))
+    line = pending(world)
+    assert "s.a: 2 of 3 ranges are read, 5 rows so far" in line
+    assert "before the table changed" not in line
 
 
 def test_rejected_keys_are_counted_too(world: World) -> None:
-    made = open_backfill(world.book, "s.a", "b1", Range(keys=(("1",), ("2",))), Range(keys=(("3",),)), mode="keys")
-    first = world.read(made)
+    backfill = open_backfill(world.book, "s.a", "b1", Range(keys=(("1",), ("2",))), Range(keys=(("3",),)), mode="keys")
+    first = world.read(backfill)
     chunks.reject(world.book, first.id, "the table was altered")
     assert "s.a: 1 of 3 ranges is read, 0 rows so far, 1 chunk was read before" in pending(world)
 
 
-@pytest.mark.parametrize("part", [{"row_filter": "n > 5"}, {"mode": "keys"}])
-def test_a_backfill_of_a_part_makes_no_table_complete(world: World, part: dict[str, str]) -> None:
-    made = open_backfill(world.book, "s.a", sweeps=False, **part)
-    last = world.claim(world.read(made))
+@pytest.mark.parametrize("restriction", [{"row_filter": "n > 5"}, {"mode": "keys"}])
+def test_a_backfill_of_a_part_makes_no_table_complete(world: World, restriction: dict[str, str]) -> None:
+    backfill = open_backfill(world.book, "s.a", sweeps=False, **restriction)
+    last = world.claim(world.read(backfill))
     world.merge()
-    said = str(report(a_run(world.config, ledger=world.ledger, run_id="backfill1")))
-    assert f"s.a: the rows asked for are as of {Lsn(last)}. 5 rows read" in said
-    assert "complete" not in said
+    line = str(report(a_run(world.config, ledger=world.ledger, run_id="backfill1")))
+    assert f"s.a: the rows asked for are as of {Lsn(last)}. 5 rows read" in line
+    assert "complete" not in line
 
 
 def test_the_report_says_that_the_table_needs_another_backfill(world: World) -> None:
     world.mark()
-    made = open_backfill(world.book, "s.a")
-    world.claim(world.read(made), sweeps=(SWEEP,))
+    backfill = open_backfill(world.book, "s.a")
+    world.claim(world.read(backfill), sweeps=(SWEEP,))
     tables.mark_needs_backfill(world.book, "s.a", tables.GAP, "the slot lost changes")
     world.merge()
-    said = report(a_run(world.config, ledger=world.ledger, run_id="backfill1"))
-    assert "It needs another backfill: the slot lost changes." in str(said)
-    assert said.to_json()[0]["needs_backfill"] == "the slot lost changes"
+    outcome = report(a_run(world.config, ledger=world.ledger, run_id="backfill1"))
+    assert "It needs another backfill: the slot lost changes." in str(outcome)
+    assert outcome.to_json()[0]["needs_backfill"] == "the slot lost changes"
 
 
 def test_a_table_that_leaves_takes_its_open_backfill_along(world: World) -> None:
     world.mark()
-    made = open_backfill(world.book, "s.a", "b1", *HALVES)
-    world.claim(world.read(made, upper=("10",)))
+    backfill = open_backfill(world.book, "s.a", "b1", *HALVES)
+    world.claim(world.read(backfill, upper=("10",)))
     joins.leave(world.book, "s.a")
     joins.join(world.book, "s.a", 800, WalPoint(1, Lsn(50)), backfill=(joins.REJOINED, "it was away"))
-    assert not record(world.ledger, chunk_of(made, "2-1", lower=("10",)), done=True)
+    assert not record(world.ledger, chunk_of(backfill, "2-1", lower=("10",)), done=True)
     ended = world.backfill()
     assert (ended.state, ended.state_reason) == ("closed", "its table left the pipeline file or the publication")
     world.merge()
@@ -523,13 +523,13 @@ def test_a_table_that_leaves_takes_its_open_backfill_along(world: World) -> None
 
 
 def test_how_far_a_run_is_names_what_is_read_and_filled_without_any_value(world: World) -> None:
-    made = open_backfill(world.book, "s.a", "b1", *HALVES)
-    world.claim(world.read(made, upper=("10",)))
-    assert record(world.ledger, chunk_of(made, "2-1", lower=("10",), upper=("secret",)), done=False)
-    (said,) = how_far(a_run(world.config, ledger=world.ledger, run_id="backfill1"))
-    assert "s.a: 10 of about 20 rows read in 2 chunks, 1 of 2 ranges done, 1 chunk claimed" in said
-    assert said.endswith("; filled of 2 ranges: range 1 as a whole")
-    assert "secret" not in said
+    backfill = open_backfill(world.book, "s.a", "b1", *HALVES)
+    world.claim(world.read(backfill, upper=("10",)))
+    assert record(world.ledger, chunk_of(backfill, "2-1", lower=("10",), upper=("secret",)), done=False)
+    (line,) = how_far(a_run(world.config, ledger=world.ledger, run_id="backfill1"))
+    assert "s.a: 10 of about 20 rows read in 2 chunks, 1 of 2 ranges done, 1 chunk claimed" in line
+    assert line.endswith("; filled of 2 ranges: range 1 as a whole")
+    assert "secret" not in line
     assert how_far(a_run(world.config, ledger=world.ledger, run_id="another")) == []
 
 
@@ -540,10 +540,10 @@ def test_a_run_whose_backfills_were_adopted_has_nothing_to_report(world: World) 
 
 
 def test_the_status_shows_open_backfills_without_any_value(world: World) -> None:
-    made = open_backfill(world.book, "s.a", "b1", *HALVES)
-    part = chunk_of(made, "1-1", upper=("secret",))
-    assert record(world.ledger, part, done=False)
-    world.claim(part)
+    backfill = open_backfill(world.book, "s.a", "b1", *HALVES)
+    chunk = chunk_of(backfill, "1-1", upper=("secret",))
+    assert record(world.ledger, chunk, done=False)
+    world.claim(chunk)
     reading = overview.read(world.book)
     assert reading is not None
     (open_one,) = reading.backfills
@@ -555,8 +555,8 @@ def test_the_status_shows_open_backfills_without_any_value(world: World) -> None
     assert "5 of about 20 rows read in 1 chunk" in shown
     assert "filled: 1 stretch, in range 1" in shown
     assert "secret" not in shown
-    world.read(made, "2-1", lower=("10",))
+    world.read(backfill, "2-1", lower=("10",))
     with leases.hold(world.ledger, "shop", leases.of_range("b1", 2), "read/7"):
-        held = overview.read(world.book)
-    assert held is not None
-    assert held.backfills[0].read_by == "read/7"
+        while_read = overview.read(world.book)
+    assert while_read is not None
+    assert while_read.backfills[0].read_by == "read/7"

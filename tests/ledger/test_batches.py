@@ -206,10 +206,10 @@ def read_whole(ledger: str, book: Book, table: str = "s.a", backfill: str = "b1"
     return chunk
 
 
-def claiming(start: int, end: int, *taken: ReadChunk, sweep: bool = False, **fields: Any) -> BatchManifest:
+def claiming(start: int, end: int, *chunks: ReadChunk, sweep: bool = False, **fields: Any) -> BatchManifest:
     """A batch that has the high watermarks of these chunks and no changes; `sweep` those chunks' backfills with it."""
-    claims = {c.table: tuple(claim_of(d, end - 1) for d in taken if d.table == c.table) for c in taken}
-    sweeps = {c.table: (Sweep(c.backfill, "700:700:", 1),) for c in taken} if sweep else {}
+    claims = {c.table: tuple(claim_of(d, end - 1) for d in chunks if d.table == c.table) for c in chunks}
+    sweeps = {c.table: (Sweep(c.backfill, "700:700:", 1),) for c in chunks} if sweep else {}
     return manifest_of(start, end, claims=claims, sweeps=sweeps, **fields)
 
 
@@ -274,8 +274,8 @@ def test_a_rejected_chunk_is_not_claimed_and_opens_its_part_again_with_the_batch
 def test_a_sweep_is_refused_while_something_of_the_backfill_is_unread_or_unclaimed(
     ledger: str, book: Book, lease: Lease, generation: Generation
 ) -> None:
-    made = open_backfill(book, "s.a", "b1", *HALVES)
-    first, second = chunk_of(made, "1-1", upper=("10",)), chunk_of(made, "2-1", lower=("10",))
+    backfill = open_backfill(book, "s.a", "b1", *HALVES)
+    first, second = chunk_of(backfill, "1-1", upper=("10",)), chunk_of(backfill, "2-1", lower=("10",))
     assert record(ledger, first, done=True)
     refused(book, lease, claiming(100, 200, first, sweep=True))
     assert record(ledger, second, done=True)
@@ -287,8 +287,8 @@ def test_a_sweep_is_refused_while_something_of_the_backfill_is_unread_or_unclaim
 def test_a_sweep_is_refused_where_the_batch_has_one_of_its_chunks_read_again(
     ledger: str, book: Book, lease: Lease, generation: Generation
 ) -> None:
-    made = open_backfill(book, "s.a", "b1", *HALVES)
-    first, second = chunk_of(made, "1-1", upper=("10",)), chunk_of(made, "2-1", lower=("10",))
+    backfill = open_backfill(book, "s.a", "b1", *HALVES)
+    first, second = chunk_of(backfill, "1-1", upper=("10",)), chunk_of(backfill, "2-1", lower=("10",))
     assert record(ledger, first, done=True)
     assert record(ledger, second, done=True)
     rejected = {second.id: "the table was rewritten"}
@@ -315,8 +315,8 @@ def test_a_chunk_recorded_while_the_batch_is_registered_waits_and_then_finds_the
     ledger: str, book: Book, lease: Lease, generation: Generation
 ) -> None:
     """The lock of the backfill's row: either the chunk is there when the sweep is verified, or it comes after."""
-    made = open_backfill(book, "s.a", "b1", *HALVES)
-    first, second = chunk_of(made, "1-1", upper=("10",)), chunk_of(made, "2-1", lower=("10",))
+    backfill = open_backfill(book, "s.a", "b1", *HALVES)
+    first, second = chunk_of(backfill, "1-1", upper=("10",)), chunk_of(backfill, "2-1", lower=("10",))
     assert record(ledger, first, done=True)
     recorded: list[bool] = []
     reader = threading.Thread(target=lambda: recorded.append(record(ledger, second, done=True)))

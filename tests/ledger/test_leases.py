@@ -67,7 +67,7 @@ def test_the_end_of_a_replaced_attempt_leaves_the_lease_of_its_successor(ledger:
 
 
 def test_a_lease_outlives_its_length_while_its_task_runs(ledger: str, book: Ledger) -> None:
-    with hold(ledger, "shop", SLOT, "drain/1", lease_s=0.6) as held:
+    with hold(ledger, "shop", SLOT, "drain/1", lease_s=0.6) as lease:
         (first,) = book.execute("SELECT expires_at FROM tidemark.leases").fetchone() or (None,)
         wait_for(
             "the lease was renewed beyond its first end",
@@ -75,7 +75,7 @@ def test_a_lease_outlives_its_length_while_its_task_runs(ledger: str, book: Ledg
                 "SELECT 1 FROM tidemark.leases WHERE expires_at > %s AND clock_timestamp() > %s", (first, first)
             ).fetchone(),
         )
-        held.check(book)
+        lease.check(book)
         with pytest.raises(LeaseTaken), hold(ledger, "shop", SLOT, "confirm/2"):
             pass
 
@@ -94,13 +94,13 @@ def test_the_lease_of_a_killed_process_ends_by_itself(ledger: str, book: Ledger)
         assert row is not None
         assert not leases.ended(book, row[0])
         process.send_signal(signal.SIGKILL)
-    with hold(ledger, "shop", SLOT, "confirm/2", wait_s=20) as held:
-        held.check(book)
+    with hold(ledger, "shop", SLOT, "confirm/2", wait_s=20) as lease:
+        lease.check(book)
     assert leases.ended(book, row[0])
 
 
 def test_ranges_of_the_processes_of_a_task_are_given_back_and_no_other_lease(ledger: str, book: Ledger) -> None:
-    held = [
+    leased = [
         ("shop", "range:b:1", "read/1/1"),
         ("shop", "range:b:2", "read/1/2"),
         ("shop", "range:b:3", "read/1"),
@@ -109,11 +109,11 @@ def test_ranges_of_the_processes_of_a_task_are_given_back_and_no_other_lease(led
         ("other", "range:b:1", "read/1/1"),
     ]
     with ExitStack() as stack:
-        for pipeline, name, holder in held:
+        for pipeline, name, holder in leased:
             stack.enter_context(hold(ledger, pipeline, name, holder))
         leases.give_back_of_dead_processes(book, "read/1")
         left = book.execute("SELECT pipeline, name, holder FROM tidemark.leases").fetchall()
-    assert sorted(left) == sorted(held[2:])
+    assert sorted(left) == sorted(leased[2:])
 
 
 def test_several_leases_are_taken_all_or_none(ledger: str, book: Ledger) -> None:
@@ -127,16 +127,16 @@ def test_several_leases_are_taken_all_or_none(ledger: str, book: Ledger) -> None
 
 
 def test_a_lease_says_nothing_about_names_it_does_not_hold(ledger: str, book: Ledger) -> None:
-    with hold(ledger, "shop", "table:a", "merge/1") as held, pytest.raises(LeaseLost, match="table:b"):
-        held.check(book, "table:a", "table:b")
+    with hold(ledger, "shop", "table:a", "merge/1") as lease, pytest.raises(LeaseLost, match="table:b"):
+        lease.check(book, "table:a", "table:b")
 
 
 def test_a_takeover_waits_for_the_transaction_that_checked(ledger: str, book: Ledger) -> None:
-    taken = threading.Event()
+    is_taken = threading.Event()
 
     def take_over() -> None:
         with hold(ledger, "shop", SLOT, "drain/1"):
-            taken.set()
+            is_taken.set()
 
     with hold(ledger, "shop", SLOT, "drain/1") as first:
         second = threading.Thread(target=take_over)
@@ -149,9 +149,9 @@ def test_a_takeover_waits_for_the_transaction_that_checked(ledger: str, book: Le
                     "SELECT 1 FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'"
                 ).fetchone(),
             )
-            assert not taken.is_set()
+            assert not is_taken.is_set()
         second.join()
-        assert taken.is_set()
+        assert is_taken.is_set()
 
 
 def test_a_lease_survives_a_restart_of_the_ledgers_server(tmp_path: Any) -> None:
@@ -160,7 +160,7 @@ def test_a_lease_survives_a_restart_of_the_ledgers_server(tmp_path: Any) -> None
     server = PostgresServer(tmp_path / "ledger", settings={"fsync": "off"}).start()
     try:
         migrate(server.conninfo())
-        with hold(server.conninfo(), "shop", SLOT, "drain/1", lease_s=3) as held:
+        with hold(server.conninfo(), "shop", SLOT, "drain/1", lease_s=3) as lease:
             server.restart("immediate")
             with connect(server.conninfo()) as book:
                 (seen,) = book.execute("SELECT expires_at FROM tidemark.leases").fetchone() or (None,)
@@ -168,6 +168,6 @@ def test_a_lease_survives_a_restart_of_the_ledgers_server(tmp_path: Any) -> None
                     "the lease is renewed over a new connection",
                     lambda: book.execute("SELECT 1 FROM tidemark.leases WHERE expires_at > %s", (seen,)).fetchone(),
                 )
-                held.check(Ledger(book, "shop"))
+                lease.check(Ledger(book, "shop"))
     finally:
         server.remove()

@@ -33,7 +33,7 @@ def test_the_status_says_per_table_what_waits_and_why(book: Book, lease: Lease, 
     assert (parked.applied_lsn, parked.lag_bytes) == (Lsn(100), 300)
     assert (parked.waiting_batches, parked.waiting_changes, parked.waiting_bytes) == (2, 20, 8)
     assert parked.waiting_since is not None
-    assert [held.holder for held in status.leases] == ["drain/1"]
+    assert [lease_held.holder for lease_held in status.leases] == ["drain/1"]
 
 
 def test_what_an_older_generation_left_waits_too(book: Book, lease: Lease, generation: Generation) -> None:

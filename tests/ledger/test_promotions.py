@@ -38,8 +38,8 @@ def states(book: Book, backfill: str = "b1") -> dict[str, tuple[bool, bool]]:
 def test_an_unclaimed_chunk_counts_up_to_where_the_timeline_was_left(
     ledger: str, book: Book, lease: Lease, generation: Generation, read_lsn: Lsn, lost: bool
 ) -> None:
-    made = open_backfill(book, "s.a", "b1", *HALVES)
-    assert record(ledger, chunk_of(made, "1-1", upper=("10",), read_lsn=read_lsn), done=True)
+    backfill = open_backfill(book, "s.a", "b1", *HALVES)
+    assert record(ledger, chunk_of(backfill, "1-1", upper=("10",), read_lsn=read_lsn), done=True)
     assert follow(book, lease).chunks == lost
     assert states(book) == {"1-1": (lost, False)}
     again = [(r.lower, r.upper) for r in chunks.ranges_of(book, "b1") if not r.done and r.range > 2]
@@ -49,8 +49,8 @@ def test_an_unclaimed_chunk_counts_up_to_where_the_timeline_was_left(
 
 def test_a_claimed_chunk_stays_what_it_is(ledger: str, book: Book, lease: Lease, generation: Generation) -> None:
     """Its watermark is staged, and what is staged lies below where the timeline was left, else the generation ends."""
-    made = open_backfill(book, "s.a")
-    chunk = chunk_of(made, read_lsn=Lsn(120))
+    backfill = open_backfill(book, "s.a")
+    chunk = chunk_of(backfill, read_lsn=Lsn(120))
     assert record(ledger, chunk, done=True)
     manifest = manifest_of(100, 200, claims={"s.a": (claim_of(chunk, 150),)})
     assert batches.register(book, lease, manifest, path_of(manifest))
@@ -61,8 +61,8 @@ def test_a_claimed_chunk_stays_what_it_is(ledger: str, book: Book, lease: Lease,
 def test_a_chunk_from_before_its_point_was_kept_is_read_again(
     ledger: str, book: Book, lease: Lease, generation: Generation
 ) -> None:
-    made = open_backfill(book, "s.a")
-    assert record(ledger, chunk_of(made, read_lsn=BELOW), done=True)
+    backfill = open_backfill(book, "s.a")
+    assert record(ledger, chunk_of(backfill, read_lsn=BELOW), done=True)
     book.execute("UPDATE tidemark.chunks SET timeline = NULL")
     assert follow(book, lease).chunks == 1
 
@@ -86,19 +86,21 @@ def test_a_backfill_whose_snapshot_was_lost_begins_anew_with_one_of_now(
 def test_a_reader_that_is_left_behind_on_the_old_primary_records_nothing(
     ledger: str, book: Book, lease: Lease, generation: Generation
 ) -> None:
-    made = open_backfill(book, "s.a", "b1", *HALVES)
+    backfill = open_backfill(book, "s.a", "b1", *HALVES)
     follow(book, lease)
-    assert not record(ledger, chunk_of(made, "1-1", upper=("10",), read_lsn=ABOVE), done=True)
-    assert record(ledger, chunk_of(made, "1-1", upper=("10",), timeline=2), done=True)
+    assert not record(ledger, chunk_of(backfill, "1-1", upper=("10",), read_lsn=ABOVE), done=True)
+    assert record(ledger, chunk_of(backfill, "1-1", upper=("10",), timeline=2), done=True)
 
 
 def test_a_chunk_that_is_recorded_while_the_promotion_is_followed_is_not_missed(
     ledger: str, book: Book, lease: Lease, generation: Generation
 ) -> None:
     """It waits for the row of its backfill, and must not go on as if nothing had happened to it."""
-    made = open_backfill(book, "s.a")
+    backfill = open_backfill(book, "s.a")
     recorded: list[bool] = []
-    late = threading.Thread(target=lambda: recorded.append(record(ledger, chunk_of(made, read_lsn=ABOVE), done=True)))
+    late = threading.Thread(
+        target=lambda: recorded.append(record(ledger, chunk_of(backfill, read_lsn=ABOVE), done=True))
+    )
     waits = (
         "SELECT 1 FROM pg_stat_activity WHERE cardinality(pg_blocking_pids(pid)) > 0 AND datname = current_database()"
     )

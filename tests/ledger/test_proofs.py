@@ -38,18 +38,18 @@ def world(tmp_path: Path, ledger: str, book: Ledger, lease: Lease, generation: G
         ledger_connection="ledger",
         bounds=Bounds(park_after=2),
     )
-    made = World(config, ledger, book, lease)
-    made.stage("s.a")
-    made.merge()
+    new_world = World(config, ledger, book, lease)
+    new_world.stage("s.a")
+    new_world.merge()
     proofs.cut(book, "s.a", [], PARTS, 20)
-    return made
+    return new_world
 
 
 def verified(world: World, purpose: Purpose = "verify", parts: tuple[KeyPart, ...] | None = None) -> ReadChunk:
     """A verify whose one chunk is read and claimed, by the batch that ends its sweep."""
-    made = open_backfill(world.book, "s.a", "v1", purpose=purpose, parts=parts, run_id="run1")
-    chunk = world.read(made)
-    world.claim(chunk, sweeps=(Sweep("v1", made.snapshot, 1, purpose, parts),))
+    backfill = open_backfill(world.book, "s.a", "v1", purpose=purpose, parts=parts, run_id="run1")
+    chunk = world.read(backfill)
+    world.claim(chunk, sweeps=(Sweep("v1", backfill.snapshot, 1, purpose, parts),))
     return chunk
 
 
@@ -84,9 +84,9 @@ def test_verified_through_is_the_oldest_proof(world: World) -> None:
     world.merge((result(verified(world)),), {"v1": 0})
     first = proofs.verified(world.book)["s.a"]
     assert (first.parts, first.proven, str(first.through_lsn)) == (2, 2, "0/12C")
-    made = open_backfill(world.book, "s.a", "v2", purpose="verify", parts=PARTS[1:], run_id="run2")
-    chunk = world.read(made)
-    world.claim(chunk, sweeps=(Sweep("v2", made.snapshot, 1, "verify", PARTS[1:]),))
+    backfill = open_backfill(world.book, "s.a", "v2", purpose="verify", parts=PARTS[1:], run_id="run2")
+    chunk = world.read(backfill)
+    world.claim(chunk, sweeps=(Sweep("v2", backfill.snapshot, 1, "verify", PARTS[1:]),))
     world.merge((result(chunk),), {"v2": 0})
     assert proofs.verified(world.book)["s.a"].through_lsn == first.through_lsn
     status = overview.read(world.book)
@@ -158,8 +158,10 @@ def test_an_open_verify_fills_no_hole_and_is_no_try_of_a_backfill(world: World) 
 
 
 def test_a_filter_proves_no_part_and_reports_what_it_found(world: World) -> None:
-    made = open_backfill(world.book, "s.a", "v1", purpose="verify", row_filter="id > 1", sweeps=False, run_id="run1")
-    chunk = world.read(made)
+    backfill = open_backfill(
+        world.book, "s.a", "v1", purpose="verify", row_filter="id > 1", sweeps=False, run_id="run1"
+    )
+    chunk = world.read(backfill)
     world.claim(chunk)
     world.merge((result(chunk),))
     assert proven(world) == [False, False]
@@ -193,5 +195,5 @@ def test_a_table_has_one_open_backfill_and_one_open_verify(world: World) -> None
     assert [backfills.one(world.book, one.backfill).state for one in (fill, verify)] == ["closed"] * 2  # type: ignore[union-attr]
 
 
-def _fields(made: Backfill, **other: Any) -> dict[str, Any]:
-    return {name: getattr(made, name) for name in Backfill.__dataclass_fields__} | other
+def _fields(backfill: Backfill, **other: Any) -> dict[str, Any]:
+    return {name: getattr(backfill, name) for name in Backfill.__dataclass_fields__} | other

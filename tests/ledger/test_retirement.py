@@ -138,8 +138,8 @@ def test_one_under_an_exported_snapshot_keeps_all_changes_since(staging: Staging
 
 def test_a_chunk_that_nobody_will_claim_keeps_nothing(staging: Staging, ledger: str) -> None:
     tables.add(staging.book, A)
-    made = open_backfill(staging.book, A, mode="exported_snapshot", snapshot_lsn=Lsn(40))
-    assert record(ledger, chunk_of(made, consistent_point=Lsn(50)), done=True)
+    backfill = open_backfill(staging.book, A, mode="exported_snapshot", snapshot_lsn=Lsn(40))
+    assert record(ledger, chunk_of(backfill, consistent_point=Lsn(50)), done=True)
     staging.stage(A, max_xid=600)
     staging.retire()
     assert staging.retired() == set()
@@ -150,8 +150,8 @@ def test_a_chunk_that_nobody_will_claim_keeps_nothing(staging: Staging, ledger: 
 
 def test_the_batches_that_took_chunks_stay_until_the_backfill_is_swept(staging: Staging, ledger: str) -> None:
     tables.add(staging.book, A)
-    made = open_backfill(staging.book, A, snapshot="700:700:", snapshot_lsn=Lsn(40))
-    first = chunk_of(made)
+    backfill = open_backfill(staging.book, A, snapshot="700:700:", snapshot_lsn=Lsn(40))
+    first = chunk_of(backfill)
     assert record(ledger, first, done=True)
     staging.stage(claims={A: (claim_of(first, 150),)})
     staging.retire()
@@ -168,14 +168,14 @@ def test_the_batches_that_took_chunks_stay_until_the_backfill_is_swept(staging: 
 
 
 @pytest.mark.parametrize(
-    ("snapshot", "point", "kept"), [("700:700:", None, {(A, 300)}), ("900:900:", Lsn(250), {(A, 300)})]
+    ("snapshot", "point", "kept_by_it"), [("700:700:", None, {(A, 300)}), ("900:900:", Lsn(250), {(A, 300)})]
 )
 def test_a_claim_that_is_not_applied_keeps_its_evidence(
-    snapshot: str, point: Lsn | None, kept: set[tuple[str, int]], staging: Staging, ledger: str
+    snapshot: str, point: Lsn | None, kept_by_it: set[tuple[str, int]], staging: Staging, ledger: str
 ) -> None:
     tables.add(staging.book, A)
-    made = open_backfill(staging.book, A, snapshot="600:600:")
-    chunk = chunk_of(made, snapshot=snapshot, consistent_point=point)
+    backfill = open_backfill(staging.book, A, snapshot="600:600:")
+    chunk = chunk_of(backfill, snapshot=snapshot, consistent_point=point)
     assert record(ledger, chunk, done=True)
     staging.stage(A, max_xid=699)
     staging.stage(A, max_xid=700)
@@ -183,7 +183,7 @@ def test_a_claim_that_is_not_applied_keeps_its_evidence(
     backfills.close(staging.book, "b1", "a test closed it")
     tables.park(staging.book, A, BROKEN)
     staging.retire()
-    assert {(A, 200), (A, 300), (A, 400)} - staging.retired() == {*kept, (A, 400)}
+    assert {(A, 200), (A, 300), (A, 400)} - staging.retired() == {*kept_by_it, (A, 400)}
 
 
 def test_a_backfill_whose_snapshot_is_older_than_a_clean_up_is_refused(staging: Staging) -> None:
@@ -229,8 +229,8 @@ def test_what_is_retired_is_no_evidence_any_more(staging: Staging) -> None:
 def test_an_ended_backfill_leaves_what_says_that_rows_were_read(staging: Staging, ledger: str) -> None:
     for name, at in (("b1", 150), ("b2", 250)):
         tables.add(staging.book, A)
-        made = open_backfill(staging.book, A, name, sweeps=False)
-        chunk = chunk_of(made, rows=5 if name == "b1" else 0)
+        backfill = open_backfill(staging.book, A, name, sweeps=False)
+        chunk = chunk_of(backfill, rows=5 if name == "b1" else 0)
         assert record(ledger, chunk, done=True)
         staging.stage(claims={A: (claim_of(chunk, at),)})
         backfills.close(staging.book, name, "a test closed it")
@@ -245,9 +245,9 @@ def test_an_ended_backfill_leaves_what_says_that_rows_were_read(staging: Staging
     assert [one for one in (backfills.one(staging.book, n) for n in ended) if one] != []
 
 
-def learned(staging: Staging, gone: Iterable[str] = (), kept: tuple[str, ...] = ()) -> bool:
-    file = RetiredFile("shop", 1, Lsn(300), 700, kept)
-    return relearning.learn(staging.book, staging.lease, file, lambda paths: bool(set(paths) & set(gone)))
+def learned(staging: Staging, removed_paths: Iterable[str] = (), keeping: tuple[str, ...] = ()) -> bool:
+    file = RetiredFile("shop", 1, Lsn(300), 700, keeping)
+    return relearning.learn(staging.book, staging.lease, file, lambda paths: bool(set(paths) & set(removed_paths)))
 
 
 def test_a_restored_ledger_learns_what_was_applied_and_closes_what_rests_on_it(staging: Staging) -> None:
@@ -257,7 +257,7 @@ def test_a_restored_ledger_learns_what_was_applied_and_closes_what_rests_on_it(s
     staging.stage(A, applied=False)
     staging.stage(A, applied=False)
     assert learned(staging)
-    assert [int(part.end_lsn) for part in batches.unapplied(staging.book)] == [400]
+    assert [int(touched.end_lsn) for touched in batches.unapplied(staging.book)] == [400]
     assert staging.retired() == {(A, 200), (A, 300)}
     closed = backfills.one(staging.book, "b1")
     assert closed is not None
@@ -271,5 +271,5 @@ def test_of_a_table_that_kept_files_only_what_is_gone_counts_as_applied(staging:
     staging.stage(A, B, applied=False)
     staging.stage(A, B, applied=False)
     folder = path_of(manifest_of(100, 200, A)).rpartition("/")[0]
-    assert learned(staging, gone=[f"{folder}/{B}/v1-0.parquet"], kept=(B,))
+    assert learned(staging, removed_paths=[f"{folder}/{B}/v1-0.parquet"], keeping=(B,))
     assert {(p.table, int(p.end_lsn)) for p in batches.unapplied(staging.book)} == {(B, 300)}

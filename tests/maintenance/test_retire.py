@@ -61,17 +61,17 @@ def kept(pipeline: Pipeline) -> list[str]:
 
 
 def test_what_is_old_goes_and_a_parked_table_keeps_its_own(shop: Pipeline) -> None:
-    done = retire(run_for(shop))
-    assert (done.batches, sorted(done.kept), done.held_by) == (0, [B], "")
+    retired = retire(run_for(shop))
+    assert (retired.batches, sorted(retired.kept), retired.held_by) == (0, [B], "")
     assert kept(shop) == ["manifest.json", B, "transactions.parquet"]
     with open_ledger(shop.ledger, shop.config.pipeline) as book:
         applied = shop.registered()[-1].end_lsn
         positions.rise(book, 1, {B: (applied, applied)})
-    done = retire(run_for(shop))
-    assert (done.batches, sorted(done.kept)) == (1, [])
+    retired = retire(run_for(shop))
+    assert (retired.batches, sorted(retired.kept)) == (1, [])
     assert kept(shop) == []
-    said = text(read_status(shop.config, source=shop.source, ledger=shop.ledger))
-    assert ": 1 batch removed from staging, 0 Delta tables compacted" in said
+    shown = text(read_status(shop.config, source=shop.source, ledger=shop.ledger))
+    assert ": 1 batch removed from staging, 0 Delta tables compacted" in shown
     assert retire(run_for(shop)).batches == 0
 
 
@@ -91,9 +91,9 @@ def test_a_transaction_that_is_open_keeps_what_came_after_it(shop: Pipeline) -> 
             positions.rise(book, 1, {A: (applied, applied)})
             book.execute("UPDATE tidemark.batches SET registered_at = registered_at - interval '8 days'")
         confirm(run_for(shop))
-        done = retire(run_for(shop))
-        assert done.held_by == "a transaction that began before is still open at the source"
-        assert f"since {done.held_by}" in text(read_status(shop.config, source=shop.source, ledger=shop.ledger))
+        retired = retire(run_for(shop))
+        assert retired.held_by == "a transaction that began before is still open at the source"
+        assert f"since {retired.held_by}" in text(read_status(shop.config, source=shop.source, ledger=shop.ledger))
     assert retire(run_for(shop)).held_by == ""
 
 
@@ -125,7 +125,7 @@ def test_a_ledger_from_between_two_clean_ups_learns_what_a_table_let_go_of(shop:
         with pytest.raises(LedgerBehindStaging, match="clean-up"):
             retire(run_for(shop))
         shop.drain()
-        assert [part.table for part in batches.unapplied(book)] == []
+        assert [touched.table for touched in batches.unapplied(book)] == []
     assert isinstance(retire(run_for(shop)), Retired)
 
 
@@ -133,8 +133,8 @@ def test_nothing_is_removed_before_what_a_dead_drain_left_is_registered(ledger_d
     world = world_of(ledger_database, str(tmp_path / "lake"), 1)
     world.open, world.next_xid = {1000}, 1001
     with world.book() as book:
-        made = open_backfill(book, A, snapshot=str(world.snapshot()))
-        assert record(world.ledger, chunk_of(made, snapshot=made.snapshot), done=True)
+        backfill = open_backfill(book, A, snapshot=str(world.snapshot()))
+        assert record(world.ledger, chunk_of(backfill, snapshot=backfill.snapshot), done=True)
         free = chunks.unclaimed(book)
     for chunk in free:
         for file in chunk.files:

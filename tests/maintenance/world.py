@@ -155,10 +155,10 @@ class World:
         sweeps: dict[str, tuple[Sweep, ...]],
     ) -> BatchManifest:
         touched = sorted({change.table for change in changes})
-        made = manifest_of(start, end, *touched, attempt=str(uuid4()), claims=claims, sweeps=sweeps)
+        manifest = manifest_of(start, end, *touched, attempt=str(uuid4()), claims=claims, sweeps=sweeps)
         highest = {t: max(c.xid for c in changes if c.table == t) for t in touched}
-        held: list[TableChanges] = [replace(t, max_xid=highest.get(t.table)) for t in made.tables]
-        return replace(made, tables=tuple(held))
+        touched_tables: list[TableChanges] = [replace(t, max_xid=highest.get(t.table)) for t in manifest.tables]
+        return replace(manifest, tables=tuple(touched_tables))
 
     def _write(self, manifest: BatchManifest) -> None:
         for table in manifest.tables:
@@ -185,13 +185,13 @@ class World:
                     chunk.files,
                 )
                 claims[chunk.table] = (*claims.get(chunk.table, ()), claim)
-        for table, taken in claims.items():
-            for backfill in {claim.backfill for claim in taken}:
+        for table, claimed in claims.items():
+            for backfill in {claim.backfill for claim in claimed}:
                 read = chunks.of_backfill(book, backfill)
                 left = {c.chunk for c in read if c.claimed_lsn is None and c.rejected is None}
                 row = backfills.one(book, backfill)
                 assert row is not None
-                if row.sweeps and chunks.all_read(book, backfill) and left <= {c.chunk for c in taken}:
+                if row.sweeps and chunks.all_read(book, backfill) and left <= {c.chunk for c in claimed}:
                     sweeps[table] = (Sweep(backfill, row.snapshot, len(read)),)
         return claims, sweeps
 
@@ -212,7 +212,7 @@ class World:
         if between is not None:
             between()
         mode = self.random.choice(["chunks", "chunks", "exported_snapshot"])
-        made = backfill_of(
+        backfill = backfill_of(
             self.random.choice(TABLES),
             f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid4()}",
             snapshot=str(snapshot),
@@ -222,7 +222,7 @@ class World:
         )
         with self.book() as book:
             try:
-                backfills.create(book, made, [Range(None, ("10",)), Range(("10",), None)])
+                backfills.create(book, backfill, [Range(None, ("10",)), Range(("10",), None)])
             except SnapshotBeforeCleanUp:
                 self.show()
 
@@ -233,22 +233,22 @@ class World:
                 (b, r) for b in backfills.all_open(book) for r in chunks.ranges_of(book, b.backfill) if not r.done
             ]
             if ranges:
-                backfill, part = self.random.choice(ranges)
-                self._record(book, backfill, part.range, part.lower, part.upper, part.lease)
+                backfill, key_range = self.random.choice(ranges)
+                self._record(book, backfill, key_range.range, key_range.lower, key_range.upper, key_range.lease)
         with self.book() as book:
             self.wal += 8
             self.watermarks = [(chunk, self.wal) for chunk in chunks.unclaimed(book) if self.random.random() < 0.7]
         self.wal += 8
 
-    def _record(self, book: Ledger, made: Backfill, number: int, lower: Any, upper: Any, lease_name: str) -> None:
+    def _record(self, book: Ledger, backfill: Backfill, number: int, lower: Any, upper: Any, lease_name: str) -> None:
         self.wal += 8
         chunk = chunk_of(
-            made,
+            backfill,
             f"{number}-1",
             upper=upper,
             lower=lower,
             snapshot=str(self.snapshot()),
-            consistent_point=Lsn(self.wal) if made.mode == "exported_snapshot" else None,
+            consistent_point=Lsn(self.wal) if backfill.mode == "exported_snapshot" else None,
             low_lsn=Lsn(self.wal - 8),
             read_lsn=Lsn(self.wal),
         )
@@ -290,10 +290,10 @@ class World:
         at = self.delta.get(planned.table, 0)
         assert planned.after is None or at >= planned.after, "the position is below the plan"
         mine = [s for s in self.staged if any(t.table == planned.table for t in s.manifest.tables)]
-        wanted = {int(s.manifest.end_lsn) for s in mine if at < s.manifest.end_lsn <= planned.end_lsn}
+        expected = {int(s.manifest.end_lsn) for s in mine if at < s.manifest.end_lsn <= planned.end_lsn}
         behind = [b for b in planned.batches if b.end_lsn > at]
         assert all(b.start_lsn >= at for b in behind), "the position is inside a batch"
-        assert wanted == {int(b.end_lsn) for b in behind} or is_stated, "a batch is lost, and nothing says so"
+        assert expected == {int(b.end_lsn) for b in behind} or is_stated, "a batch is lost, and nothing says so"
         for batch in behind:
             for file in (*batch.files, *(f for claim in batch.claims for f in claim.files)):
                 assert self.store.exists(file.path), f"{file.path} is to be applied and gone"
@@ -307,12 +307,12 @@ class World:
         there = {f.path for b in (*planned.evidence, *planned.batches) for f in b.files}
         chunk_files = {f.path for b in (*planned.evidence, *planned.batches) for c in b.claims for f in c.files}
         for staged in (s for s in mine if s.manifest.end_lsn <= end):
-            part = next(t for t in staged.manifest.tables if t.table == planned.table)
+            touched = next(t for t in staged.manifest.tables if t.table == planned.table)
             unseen = [c for c in staged.changes if c.table == planned.table and self._is_unseen(c, claims, sweeps)]
-            for file in part.files if unseen else ():
+            for file in touched.files if unseen else ():
                 assert file.path in there, "the plan lacks a change that a chunk or sweep did not see"
                 assert self.store.exists(file.path), "a change that a chunk or sweep did not see is gone"
-            for claim in part.claims:
+            for claim in touched.claims:
                 for file in claim.files if claim.backfill in {s.backfill for s in sweeps} else ():
                     assert file.path in chunk_files, "the plan lacks a chunk of what it sweeps"
                     assert self.store.exists(file.path), "a chunk of what is swept is gone"
@@ -434,9 +434,9 @@ def world_of(ledger: str, lake: str, seed: int) -> World:
         lake=lake,
         ledger_connection="ledger",
     )
-    made = World(ledger, config, Random(seed))
-    made.begin_pipeline()
-    return made
+    world = World(ledger, config, Random(seed))
+    world.begin_pipeline()
+    return world
 
 
 def _tables(book: Ledger) -> list[str]:

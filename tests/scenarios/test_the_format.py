@@ -15,7 +15,7 @@ from tidemark.config import TableRule
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("-- A\nSELECT 1;\n-- step: rum", "unknown step 'rum'"),
         ("-- A\n-- step: run\n-- expect: histroy t (a)", "unknown expectation"),
@@ -29,10 +29,10 @@ from tidemark.config import TableRule
         ("-- A\n-- step: run\n--   insert | 1", "a row without an expectation"),
     ],
 )
-def test_a_typing_error_is_no_comment(text: str, said: str, tmp_path: Path) -> None:
+def test_a_typing_error_is_no_comment(text: str, message: str, tmp_path: Path) -> None:
     file = tmp_path / "wrong.sql"
     file.write_text(text)
-    with pytest.raises(scenario.NotAScenario, match=said):
+    with pytest.raises(scenario.NotAScenario, match=message):
         scenario.read(file)
 
 

@@ -86,13 +86,13 @@ class Play:
             self.workload.some(self.random.randint(1, 12))
         self.environment.let_leases_end()
         act = self.random.choice(self._acts())
-        said = act.__name__.lstrip("_")
+        act_name = act.__name__.lstrip("_")
         try:
             with self._writing(self.random.choice([0, 10, 60])):
-                said = act() or said
+                act_name = act() or act_name
         except TOLD as error:
-            said += f" ({type(error).__name__})"
-        self.acts.append(said)
+            act_name += f" ({type(error).__name__})"
+        self.acts.append(act_name)
 
     def finish(self, wrongs: Callable[[list[str]], list[str]]) -> None:
         """Nobody writes any more; what is wanted is backfilled until nothing is. The tables that no mark excuses are
@@ -225,9 +225,9 @@ class Play:
         except psycopg.Error:
             return "nothing hangs"
         if self.random.random() < 0.6:
-            said = self._plan()
+            planned = self._plan()
             self._read()
-            return f"hang, {said}, read"
+            return f"hang, {planned}, read"
         return "hang"
 
     def verify(self, share: Fraction | None = None) -> str:

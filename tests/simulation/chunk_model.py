@@ -216,7 +216,7 @@ class Model:
         sweeps = [sweep for batch in planned.batches for sweep in batch.sweeps]
         chunks = [Chunk(claim, []) for batch in planned.batches for claim in batch.claims]
         of_sweeps = [Snapshot.parse(sweep.snapshot).sees for sweep in sweeps]
-        taken = {c.chunk for b in (*planned.evidence, *planned.batches) for c in b.claims}
+        claimed = {c.chunk for b in (*planned.evidence, *planned.batches) for c in b.claims}
         for manifest, mine in self._manifests(planned.table, planned.batches[0].start_lsn):
             for file in mine.files:
                 for change in self._changes(planned.table, manifest, file):
@@ -224,7 +224,7 @@ class Model:
                     if unseen and file.path not in brought:
                         raise AssertionError(f"{planned.table}: {file.path} is no evidence, and {change} was not seen")
             for claim in mine.claims:
-                if claim.backfill in {sweep.backfill for sweep in sweeps} and claim.chunk not in taken:
+                if claim.backfill in {sweep.backfill for sweep in sweeps} and claim.chunk not in claimed:
                     raise AssertionError(f"{planned.table}: chunk {claim.chunk} is swept by and not in the plan")
 
     # --- what is registered -------------------------------------------------------------------------------------------

@@ -25,17 +25,17 @@ def new_backfilled(
     request: pytest.FixtureRequest, hanging_server: PostgresServer, tmp_path: Path
 ) -> Iterator[Callable[[str, dict[str, int]], Environment]]:
     """A function from name and bounds to a pipeline that is dropped after its test: there are hundreds of them."""
-    made: list[Environment] = []
+    environments: list[Environment] = []
 
     def make(name: str, bounds: dict[str, int]) -> Environment:
         config = pipeline_config(name, tmp_path / "lake", TABLES, {"lock_timeout_s": 1, "join_wait_s": 1, **bounds})
         source, ledger = (create_database(hanging_server, prefix) for prefix in ("source", "ledger"))
         environment = Environment(config, source, ledger, tmp_path, lambda: request.getfixturevalue("spark"))
-        made.append(environment)
+        environments.append(environment)
         return environment
 
     yield make
-    for environment in made:
+    for environment in environments:
         environment.close()
         drop_database(hanging_server, environment.source)
         drop_database(hanging_server, environment.ledger)

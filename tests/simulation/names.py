@@ -64,19 +64,19 @@ class NamedTable:
 
 def name(random: Random) -> str:
     if random.random() < 0.4:
-        made = random.choice(WORDS)
+        word = random.choice(WORDS)
     elif random.random() < 0.2:
-        made = random.choice(LETTERS) * LONGEST
+        word = random.choice(LETTERS) * LONGEST
     else:
-        made = "".join(random.choices(LETTERS, k=random.randint(1, 20)))
-    while len(made.encode()) > LONGEST:
-        made = made[:-1]
-    return made
+        word = "".join(random.choices(LETTERS, k=random.randint(1, 20)))
+    while len(word.encode()) > LONGEST:
+        word = word[:-1]
+    return word
 
 
 def tables(random: Random, count: int) -> list[NamedTable]:
     """Tables whose names differ; columns of one table may differ in what only PostgreSQL tells apart."""
-    schemas = [made for made in {name(random) for _ in range(6)} if not made.startswith("pg_")]
+    schemas = [word for word in {name(random) for _ in range(6)} if not word.startswith("pg_")]
     pairs = {(random.choice(sorted(schemas)), name(random)) for _ in range(count)}
     return [
         NamedTable(schema, table, tuple(dict.fromkeys(name(random) for _ in range(random.randint(1, 5)))), full)

@@ -40,17 +40,17 @@ def test_the_tables_end_equal_to_their_source(
         play.finish(lambda tables: judge.wrongs(environment, tables))
     finally:
         play.release()
-    said = f"seed {seed}, bounds {bounds}, acts {play.acts}"
-    assert judge.wrongs(environment) == [], said
-    assert _history_of_what_has_no_current(environment) == _at_source(environment), said
+    context = f"seed {seed}, bounds {bounds}, acts {play.acts}"
+    assert judge.wrongs(environment) == [], context
+    assert _history_of_what_has_no_current(environment) == _at_source(environment), context
     versions = judge.delta_versions(environment)
     play.verify(Fraction(1))
-    assert judge.data_written_since(environment, versions) == {}, said
+    assert judge.data_written_since(environment, versions) == {}, context
     play.once_more()
     written = judge.data_written_since(environment, versions)
     # A table that was empty all along, and that nobody had to read, gets its Delta tables now.
-    assert {table: what for table, what in written.items() if table in versions or "add" in what} == {}, said
-    assert judge.wrongs(environment) == [], said
+    assert {table: what for table, what in written.items() if table in versions or "add" in what} == {}, context
+    assert judge.wrongs(environment) == [], context
 
 
 def _history_of_what_has_no_current(environment: Environment) -> Counter[tuple[object, ...]]:

@@ -40,8 +40,8 @@ def test_chunks_and_changes_come_to_the_source_whatever_happens(
         play.finish(model.wrongs)
     finally:
         play.release()
-    said = f"seed {seed}, acts {play.acts}"
-    assert model.wrongs() == [], said
+    context = f"seed {seed}, acts {play.acts}"
+    assert model.wrongs() == [], context
     again = play.once_more()
-    assert model.wrongs() == [], said
-    assert [name for name in NAMES if model.would_change(name, again)] == [], said
+    assert model.wrongs() == [], context
+    assert [name for name in NAMES if model.would_change(name, again)] == [], context

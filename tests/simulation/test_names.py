@@ -28,30 +28,30 @@ TABLES = 12 if "TIDEMARK_SIMULATION_SEEDS" in os.environ else 4
 def test_what_preflight_passes_merges(seed: int, new_environment: Callable[..., Environment]) -> None:
     random = Random(seed)
     environment = new_environment(f"names{seed}", (TableRule("*.*", line=1),), {"merge_threads": 2})
-    made = names.tables(random, TABLES)
-    for schema in sorted({table.schema for table in made}):
+    named_tables = names.tables(random, TABLES)
+    for schema in sorted({table.schema for table in named_tables}):
         environment.execute(f"CREATE SCHEMA IF NOT EXISTS {sql.Identifier(schema).as_string(None)}")
-    for table in made:
+    for table in named_tables:
         environment.execute(table.create())
         environment.execute(table.insert(0))
     environment.execute("CREATE TABLE plain (id int PRIMARY KEY); INSERT INTO plain VALUES (0)")
     environment.run()
     refused = _refused(environment)
-    by_id = {str(TableName(table.schema, table.name)): table for table in made}
+    by_id = {str(TableName(table.schema, table.name)): table for table in named_tables}
     assert set(judge.captured(environment)) == {"public.plain", *by_id} - refused
     assert not refused & {table_id for table_id, table in by_id.items() if all(map(_is_ordinary, table.columns))}
     environment.backfill()  # of what is marked, which is all: each had a row
-    for table in made:
+    for table in named_tables:
         for statement in (table.insert(1), table.insert(2), table.insert(3), table.update(1), table.move(2)):
             environment.execute(statement)
         environment.execute(table.delete(3))
     environment.run()
-    for table in made:
+    for table in named_tables:
         environment.execute(table.delete(1))
         environment.execute(table.move(0))
     environment.run()
     wrong = judge.wrongs(environment)
-    assert wrong == [], f"seed {seed}: {made}"
+    assert wrong == [], f"seed {seed}: {named_tables}"
     assert judge.second_run_changes_nothing(environment) == [], f"seed {seed}"
 
 

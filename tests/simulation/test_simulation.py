@@ -48,9 +48,9 @@ def test_the_tables_end_equal_to_their_source(
         workload.settle()  # an open transaction would hold up the slots of other tests
     environment.let_leases_end()
     environment.run()
-    said = f"seed {seed}, bounds {bounds}, acts {acts}"
-    assert judge.wrongs(environment) == [], said
-    assert judge.second_run_changes_nothing(environment) == [], said
+    context = f"seed {seed}, bounds {bounds}, acts {acts}"
+    assert judge.wrongs(environment) == [], context
+    assert judge.second_run_changes_nothing(environment) == [], context
 
 
 def _attempt(environment: Environment, random: Random, monkeypatch: pytest.MonkeyPatch) -> str:

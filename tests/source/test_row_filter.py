@@ -453,7 +453,7 @@ def test_a_hostile_filter_is_refused_or_does_no_harm(captured: Pipeline, monkeyp
                confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = '{captured.config.slot}'
     """
     before = captured.query(facts)
-    said = {}
+    harm = {}
     for text, expected in HOSTILE.items():
         try:
             captured.plan(
@@ -463,8 +463,8 @@ def test_a_hostile_filter_is_refused_or_does_no_harm(captured: Pipeline, monkeyp
         except RowFilterInvalid as refused:
             answer = str(refused.facts["detail"])
         if (expected not in answer) if expected else answer:
-            said[text[:80]] = answer
-    assert said == {}
+            harm[text[:80]] = answer
+    assert harm == {}
     assert captured.query(facts) == before
 
 
@@ -489,11 +489,11 @@ def test_no_refusal_quotes_a_value_or_a_literal(captured: Pipeline, value: str) 
 
 def test_rows_are_those_of_the_filter_in_every_range_and_among_chosen_keys(captured: Pipeline) -> None:
     a_table(captured)
-    (part,) = captured.plan(tables=["public.orders"], row_filter="n IN (1, 2) -- no more", chunk_rows=2, readers=1)
-    assert len(captured.ranges(part)) > 1
+    (backfill,) = captured.plan(tables=["public.orders"], row_filter="n IN (1, 2) -- no more", chunk_rows=2, readers=1)
+    assert len(captured.ranges(backfill)) > 1
     captured.read()
-    assert {row["n"] for row in captured.rows(part)} == {1, 2}
-    assert captured.one("SELECT count(*) FROM public.orders WHERE n IN (1, 2)") == len(captured.rows(part))
+    assert {row["n"] for row in captured.rows(backfill)} == {1, 2}
+    assert captured.one("SELECT count(*) FROM public.orders WHERE n IN (1, 2)") == len(captured.rows(backfill))
     (keys,) = captured.plan(
         tables=["public.orders"], row_filter="n = 1", mode="keys", keys=[["1"], ["2"], ["12"]], replace=True
     )
@@ -555,9 +555,9 @@ def of_the_role(captured: Pipeline) -> list[tuple[str, str]]:
 
 def test_a_filter_runs_as_the_role_of_row_filters_and_nothing_else_does(with_role: Pipeline) -> None:
     assert of_the_role(with_role) == []
-    (part,) = with_role.plan(tables=["public.parts"], row_filter="id > 25")
+    (backfill,) = with_role.plan(tables=["public.parts"], row_filter="id > 25")
     with_role.read()
-    assert [row["id"] for row in with_role.rows(part)] == [26, 27, 28, 29, 30]
+    assert [row["id"] for row in with_role.rows(backfill)] == [26, 27, 28, 29, 30]
     with_role.execute("REVOKE SELECT ON public.parts FROM row_filters")
     refused = re.escape("may not read all that is captured of public.parts")
     with pytest.raises(FilterRoleRefused, match=refused):
@@ -582,7 +582,7 @@ def test_a_role_that_the_pipeline_may_not_become_refuses_the_filter(with_role: P
 
 
 @pytest.mark.parametrize(
-    ("statement", "severity", "said", "cure"),
+    ("statement", "severity", "message", "cure"),
     [
         ("REVOKE row_filters FROM capturing", "warning", "capturing may not become", True),
         ("REVOKE SELECT (note) ON public.parts FROM row_filters", "warning", "may not read note of public.parts", True),
@@ -597,12 +597,12 @@ def test_a_role_that_the_pipeline_may_not_become_refuses_the_filter(with_role: P
     ],
 )
 def test_preflight_says_what_the_role_lacks_and_what_it_has_too_much(
-    with_role: Pipeline, statement: str, severity: str, said: str, cure: bool
+    with_role: Pipeline, statement: str, severity: str, message: str, cure: bool
 ) -> None:
     with_role.execute(statement)
     first = of_the_role(with_role)[0]
     assert first[0] == severity
-    assert said in first[1]
+    assert message in first[1]
     if cure:
         report = with_role.preflight(act=False)
         with_role.execute(next(f.remedy for f in report.findings if f.check == "filter_role"))
@@ -610,10 +610,10 @@ def test_preflight_says_what_the_role_lacks_and_what_it_has_too_much(
 
 
 def test_preflight_refuses_a_role_that_is_none_or_the_pipelines_own(with_role: Pipeline) -> None:
-    for role, said in (("nobody", "does not exist"), ("capturing", "is the pipeline's own")):
+    for role, reason in (("nobody", "does not exist"), ("capturing", "is the pipeline's own")):
         with_role.config = dataclasses.replace(with_role.config, filter_role=role)
         ((severity, message),) = of_the_role(with_role)
-        assert (severity, said in message) == ("error", True)
+        assert (severity, reason in message) == ("error", True)
 
 
 def test_row_level_security_refuses_a_filter_rather_than_hiding_rows(with_role: Pipeline) -> None:

@@ -51,19 +51,19 @@ def random_changes(
     state = {k: dict(v) for k, v in state.items()}
     for _ in range(count):
         free = [k for k in range(9) if (k,) not in state]
-        taken = [k[0] for k in state]
-        weights = {"insert": 4 * bool(free), "update": 8 * bool(taken), "move": 5 * bool(taken and free)}
-        weights |= {"delete": 2 * bool(taken), "truncate": 0.25 * truncates}
+        keys_in_use = [k[0] for k in state]
+        weights = {"insert": 4 * bool(free), "update": 8 * bool(keys_in_use), "move": 5 * bool(keys_in_use and free)}
+        weights |= {"delete": 2 * bool(keys_in_use), "truncate": 0.25 * truncates}
         op = rng.choices(list(weights), list(weights.values()))[0]
         if op == "truncate":
             change = Change("truncate")
         elif op == "delete":
-            change = Change("delete", {"id": rng.choice(taken), "n": None, "body": None, "note": None})
+            change = Change("delete", {"id": rng.choice(keys_in_use), "n": None, "body": None, "note": None})
         elif op == "insert":
             change = Change("insert", {"id": rng.choice(free), **_values(rng, ())})
         else:
             unchanged = tuple(c for c in ("body", "note") if rng.random() < 0.6)
-            old = rng.choice(taken)
+            old = rng.choice(keys_in_use)
             new = old if op == "update" else rng.choice(free)
             # A value that was never stored out of line is sent again, even where it did not change: NULL is one.
             unchanged = tuple(c for c in unchanged if state[(old,)][c] is not None)

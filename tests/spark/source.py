@@ -95,21 +95,27 @@ class Source:
         state = {k: dict(v) for k, v in self.committed.items()}
         for _ in range(self.rng.randint(1, 4)):
             free = [k for k in KEYS if (k,) not in state and (k,) not in locked]
-            taken = [k[0] for k in state if k not in locked]
-            weights = {"insert": 3 * bool(free), "update": 8 * bool(taken), "move": 3 * bool(taken and free)}
-            weights |= {"delete": 3 * bool(taken)}
+            keys_in_use = [k[0] for k in state if k not in locked]
+            weights = {
+                "insert": 3 * bool(free),
+                "update": 8 * bool(keys_in_use),
+                "move": 3 * bool(keys_in_use and free),
+            }
+            weights |= {"delete": 3 * bool(keys_in_use)}
             if not any(weights.values()):
                 return
             op = self.rng.choices(list(weights), list(weights.values()))[0]
             if op == "delete":
-                change = Change("delete", {"id": self.rng.choice(taken), "n": None, "body": None, "note": None})
+                change = Change("delete", {"id": self.rng.choice(keys_in_use), "n": None, "body": None, "note": None})
             elif op == "insert":
                 change = Change("insert", {"id": self.rng.choice(free), **self._values(())})
             else:
-                old = self.rng.choice(taken)
+                old = self.rng.choice(keys_in_use)
                 new = old if op == "update" else self.rng.choice(free)
-                kept = tuple(c for c in TOASTED if state[(old,)][c] is not None and self.rng.random() < 0.6)
-                change = Change("update", {"id": new, **self._values(kept)}, kept, {"id": old} if new != old else None)
+                unchanged = tuple(c for c in TOASTED if state[(old,)][c] is not None and self.rng.random() < 0.6)
+                change = Change(
+                    "update", {"id": new, **self._values(unchanged)}, unchanged, {"id": old} if new != old else None
+                )
             apply(state, ("id",), change)
             yield change
 

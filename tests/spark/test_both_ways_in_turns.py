@@ -108,8 +108,8 @@ def test_turns_come_to_what_spark_alone_says(lake: Lake, monkeypatch: pytest.Mon
         return few
 
     monkeypatch.setattr(merge, "few_changes", spied)
-    done = 0
-    wanted = []
+    merged = 0
+    expected_ways = []
     for step in range(4):
         for _ in range(rng.randint(1, 2)):
             names = [c.name for c in mine.schema.columns]
@@ -123,18 +123,18 @@ def test_turns_come_to_what_spark_alone_says(lake: Lake, monkeypatch: pytest.Mon
                 schema = replace(mine.schema, version=2, columns=tuple(added))
                 mine.schema = sparks.schema = schema
         by_driver = (step + seed) % 2 == 0
-        wanted += [by_driver, False]
+        expected_ways += [by_driver, False]
         with monkeypatch.context() as patched:
             if not by_driver:
                 patched.setattr(few_changes, "MAX_ROWS", -1)
-            (one,) = lake.applied(mine.planned(done))
+            (one,) = lake.applied(mine.planned(merged))
         with monkeypatch.context() as patched:
             patched.setattr(few_changes, "MAX_ROWS", -1)
-            (two,) = spark.applied(sparks.planned(done))
-        done = len(mine.batches)
+            (two,) = spark.applied(sparks.planned(merged))
+        merged = len(mine.batches)
         for what in ("history", "current"):
             left, right = _as_texts(lake, mine, what), _as_texts(spark, sparks, what)
             assert (left == right) if what == "history" else (sorted(left) == sorted(right)), (what, step)
         assert {k: v for k, v in one.rows.items() if v} == {k: v for k, v in two.rows.items() if v}
         assert (one.holes and one.holes.columns) == (two.holes and two.holes.columns)
-    assert ways == wanted
+    assert ways == expected_ways

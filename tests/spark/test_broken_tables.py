@@ -152,13 +152,13 @@ def test_a_spark_without_delta_is_told_so_before_any_table(lake: Lake) -> None:
     folder = lake.root / PIPELINE / "plans" / plan.plan
     folder.mkdir(parents=True)
     (folder / "plan.json").write_text(plan.to_json())
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, merge_batch.__file__, "--manifest", f"file://{folder}/plan.json"],
         env={name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))},
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 1
-    assert "does not have Delta Lake" in done.stderr
-    assert "TIDEMARK_SPARK_JARS" in done.stderr
+    assert process.returncode == 1
+    assert "does not have Delta Lake" in process.stderr
+    assert "TIDEMARK_SPARK_JARS" in process.stderr
     assert [file.name for file in folder.iterdir()] == ["plan.json"], "a result says of no table what Spark lacks"

@@ -97,13 +97,13 @@ def test_the_text_of_a_value_that_does_not_fit_is_in_history_whatever_left_it_un
     above = [(table.next_lsn(), 103, [update(6, "body", n=1)])]
     table.stage_committed([*with_it, *above], (claim,))
     lake.applied(table.planned(1))
-    said = [(r["_op"], r["id"], dict(r["_text"] or {}).get("body")) for r in lake.stored("history", table)]
+    texts = [(r["_op"], r["id"], dict(r["_text"] or {}).get("body")) for r in lake.stored("history", table)]
     merged_before = [("delete", 3), ("update", 1), ("update", 2), ("update", 2), ("delete", 4), ("insert", 3)]
-    assert [(op, key) for op, key, _ in said[:6]] == merged_before
-    assert [text for *_, text in said[:6]] == [None, None, "newer", None, None, None]
-    assert said[6] == ("update", 5, "of 5")
-    assert sorted(said[7:-1]) == [("read", 1, "of 1"), ("read", 3, "of 4"), ("read", 6, "of 6")]
-    assert said[-1] == ("update", 6, "of 6")
+    assert [(op, key) for op, key, _ in texts[:6]] == merged_before
+    assert [text for *_, text in texts[:6]] == [None, None, "newer", None, None, None]
+    assert texts[6] == ("update", 5, "of 5")
+    assert sorted(texts[7:-1]) == [("read", 1, "of 1"), ("read", 3, "of 4"), ("read", 6, "of 6")]
+    assert texts[-1] == ("update", 6, "of 6")
     assert not any(r["_holes"] for r in lake.stored("current", table))
 
 
@@ -184,10 +184,10 @@ def test_many_rows_are_joined_without_sending_them_to_the_driver(
     monkeypatch.setattr(merge, "FEW_ROWS", -1)
     monkeypatch.setattr(merge, "MANY_ROWS", 0)
     monkeypatch.setattr(chunk_changes, "FEW_CHANGES", few_changes)
-    kept: list[str] = []
+    plans: list[str] = []
 
     def keep(changes: Changes, frame: DataFrame) -> DataFrame:
-        kept.append(frame._jdf.queryExecution().executedPlan().toString())
+        plans.append(frame._jdf.queryExecution().executedPlan().toString())
         return frame.persist()
 
     monkeypatch.setattr(Changes, "_kept", keep)
@@ -198,7 +198,7 @@ def test_many_rows_are_joined_without_sending_them_to_the_driver(
     table.finish()
     _merge(lake, [table])
     _check(lake, table, holes=True)
-    placed = kept[0]
+    placed = plans[0]
     assert "FileScan parquet" in placed
     broadcast = placed.count("BroadcastHashJoin")
     # The claims, twice: of the rows and of the keys; and the changes' keys where they are few.

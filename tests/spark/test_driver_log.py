@@ -47,21 +47,21 @@ def test_a_driver_tells_of_a_refused_row_where_and_why_but_not_what_it_held(lake
         f"spark.master local[1]\nspark.jars {local_spark.jars()}\nspark.driver.host 127.0.0.1\n"
         f"spark.sql.warehouse.dir {tmp_path}/warehouse\n"
     )
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, merge_batch.__file__, "--manifest", f"file://{folder}/plan.json"],
         env={**os.environ, "SPARK_CONF_DIR": str(settings)},
         capture_output=True,
         text=True,
     )
-    said = done.stdout + done.stderr
-    assert done.returncode == 0, said[-3000:]
+    output = process.stdout + process.stderr
+    assert process.returncode == 0, output[-3000:]
     text = (folder / "result.json").read_text()
     errors = [table.error or {} for table in PlanResult.from_json(text).tables]
     assert [error.kind for error in errors] == ["MergeFailed", "MergeFailed"]
     assert all(condition in error.message for error, condition in zip(errors, CONSTRAINTS.values(), strict=True))
     assert SECRET not in text
-    assert SECRET not in said
+    assert SECRET not in output
     for condition in CONSTRAINTS.values():
-        assert condition in said, "an operator has something to look up"
-    assert "  org.apache.spark.sql.delta.schema.DeltaInvariantViolationException\n    at org.apache.spark" in said
-    assert "INFO" not in said.replace(" INFO public.", ""), "Spark's own level is INFO, whose plans have literals"
+        assert condition in output, "an operator has something to look up"
+    assert "  org.apache.spark.sql.delta.schema.DeltaInvariantViolationException\n    at org.apache.spark" in output
+    assert "INFO" not in output.replace(" INFO public.", ""), "Spark's own level is INFO, whose plans have literals"

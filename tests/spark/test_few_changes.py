@@ -27,16 +27,16 @@ pytestmark = driver
 @pytest.fixture(autouse=True)
 def folded(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Per table that was folded, whether the driver did it."""
-    done: list[bool] = []
+    folds: list[bool] = []
     original = merge.few_changes
 
     def spied(*arguments: Any) -> Any:
         few = original(*arguments)
-        done.append(few is not None)
+        folds.append(few is not None)
         return few
 
     monkeypatch.setattr(merge, "few_changes", spied)
-    return done
+    return folds
 
 
 class BothWays:
@@ -81,20 +81,20 @@ def test_random_changes_come_to_what_the_model_says(lake: Lake, folded: list[boo
     """Ten tables, three plans each: keys deleted, used again, moved and swapped, values not sent, truncates."""
     played = [(lake.table(table_schema(f"t{seed}", TEXTS)), random.Random(seed)) for seed in range(10)]
     states: list[dict[Key, Row]] = [{} for _ in played]
-    said: list[list[tuple[str, Row]]] = [[] for _ in played]
-    done = [0] * len(played)
+    histories: list[list[tuple[str, Row]]] = [[] for _ in played]
+    merged = [0] * len(played)
     for _ in range(3):
-        for (table, rng), state, history in zip(played, states, said, strict=True):
+        for (table, rng), state, history in zip(played, states, histories, strict=True):
             for _ in range(rng.randint(1, 3)):
                 listed = list(random_changes(rng, state, rng.randint(1, 20)))
                 for change in listed:
                     history += [(op, {n: row.get(n) for n in TEXTS}) for op, row in apply(state, ("id",), change)]
                 table.stage(*_cut(rng, listed))
-        lake.applied(*[table.planned(first) for (table, _), first in zip(played, done, strict=True)])
-        for (table, _), state, history in zip(played, states, said, strict=True):
+        lake.applied(*[table.planned(first) for (table, _), first in zip(played, merged, strict=True)])
+        for (table, _), state, history in zip(played, states, histories, strict=True):
             assert lake.current(table) == [state[key] for key in sorted(state)]
             assert lake.history(table) == history
-        done = [len(table.batches) for table, _ in played]
+        merged = [len(table.batches) for table, _ in played]
     assert all(folded)
 
 

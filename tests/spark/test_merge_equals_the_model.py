@@ -66,16 +66,16 @@ def _played(lake: Lake, salt: int, seeds: range = SEEDS) -> list[Played]:
 @pytest.mark.thorough
 def test_every_plan_leaves_current_and_history_as_the_model_has_them(lake: Lake) -> None:
     tables = _played(lake, 1)
-    done = [0] * len(tables)
+    merged = [0] * len(tables)
     for _ in range(PLANS):
         for played in tables:
             played.stage()
-        results = lake.applied(*[p.table.planned(first) for p, first in zip(tables, done, strict=True)])
+        results = lake.applied(*[p.table.planned(first) for p, first in zip(tables, merged, strict=True)])
         for played, result in zip(tables, results, strict=True):
             played.check(lake)
             assert result.holes is None
             assert result.history_lsn == result.current_lsn == played.table.batches[-1].end_lsn
-        done = [len(p.table.batches) for p in tables]
+        merged = [len(p.table.batches) for p in tables]
 
 
 def test_a_plan_that_is_run_again_changes_nothing(lake: Lake) -> None:
@@ -111,7 +111,7 @@ def test_a_crash_between_two_commits_is_made_good_by_the_next_plan(
         played.stage()
     first = [p.table.planned() for p in tables]
     lake.applied(*first)
-    done = [len(p.table.batches) for p in tables]
+    merged = [len(p.table.batches) for p in tables]
     for played in tables:
         played.stage()
 
@@ -121,12 +121,12 @@ def test_a_crash_between_two_commits_is_made_good_by_the_next_plan(
 
     with monkeypatch.context() as patched:
         patched.setattr(target_changes.failpoints, "reach", crash)
-        crashed = lake.apply(*[p.table.planned(n) for p, n in zip(tables, done, strict=True)])
+        crashed = lake.apply(*[p.table.planned(n) for p, n in zip(tables, merged, strict=True)])
     assert {t.error and t.error.kind for t in crashed.tables} == {"MergeBroken"}
     # The next plan holds more batches; the ledger may or may not have heard of the first ones.
     for played in tables:
         played.stage()
-    later: list[Any] = [p.table.planned(n if i % 2 else 0) for i, (p, n) in enumerate(zip(tables, done, strict=True))]
+    later: list[Any] = [p.table.planned(n if i % 2 else 0) for i, (p, n) in enumerate(zip(tables, merged, strict=True))]
     lake.applied(*later)
     for played in tables:
         played.check(lake)

@@ -59,10 +59,10 @@ def test_columns_of_odd_names_are_captured_and_backfilled(
         rows = [filled(table, "first", k) for k in "abcd"]
         table.stage([Change("insert", row) for row in rows])
         nothing = dict.fromkeys((key, *others))
-        kept = Change("update", {**nothing, key: "a"}, others)
+        unchanged = Change("update", {**nothing, key: "a"}, others)
         moved = Change("update", {**nothing, key: "e"}, others, {key: "b"})
         changed = filled(table, "second", "c")
-        table.stage([kept, moved, Change("update", changed), Change("delete", {**nothing, key: "d"})])
+        table.stage([unchanged, moved, Change("update", changed), Change("delete", {**nothing, key: "d"})])
         left.append([rows[0], changed, {**rows[1], key: "e"}])
     lake.applied(*[t.planned(0, 1) for t in tables])
     lake.applied(*[t.planned(1) for t in tables])

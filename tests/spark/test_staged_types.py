@@ -39,9 +39,9 @@ def _types(struct: StructType) -> list[tuple[str, str]]:
 def test_two_values_are_stored_alike_as_the_row_of_their_type_says(ddl: str, spark: SparkSession) -> None:
     value = F.col("v")
     form = stored_form(value, StructType.fromDDL(f"v {ddl}")["v"].dataType)
-    said = {
+    forms = {
         "value": value,
         "text": value.cast("array<string>" if ddl.startswith("array") else "string"),
         "entries": F.array_sort(F.map_entries(value)),
     }
-    assert str(form) == str(said[target_of(ddl).equality])
+    assert str(form) == str(forms[target_of(ddl).equality])

@@ -40,8 +40,8 @@ def positions(lake: Lake, table: StagedTable) -> list[Any]:
     return reached
 
 
-def said(kept: list[Upkept]) -> list[tuple[str, int, bool, bool, str]]:
-    return [(one.kind, one.files_after, one.compacted, one.due, one.left) for one in kept]
+def said(reports: list[Upkept]) -> list[tuple[str, int, bool, bool, str]]:
+    return [(one.kind, one.files_after, one.compacted, one.due, one.left) for one in reports]
 
 
 def test_upkeep_changes_neither_rows_nor_order_nor_positions(lake: Lake) -> None:
@@ -88,12 +88,12 @@ def test_a_merge_that_meets_it_goes_on(failpoint: str, lake: Lake, monkeypatch: 
     table = _staged(lake.table(table_schema("t", TEXTS)), KEYED)
     for number in range(3):
         lake.applied(table.planned(number, number + 1))
-    done: list[Upkept] = []
+    reports: list[Upkept] = []
 
     def meanwhile() -> None:
-        done.extend([*keep_up(lake, "look", table), *keep_up(lake, "current", table)])
+        reports.extend([*keep_up(lake, "look", table), *keep_up(lake, "current", table)])
 
     _call_once(monkeypatch, failpoint, meanwhile)
     lake.applied(table.planned(3))
-    assert [one.kind for one in done if one.compacted][:1] == ["history"]
+    assert [one.kind for one in reports if one.compacted][:1] == ["history"]
     assert _found(lake, table) == _expected(table, KEYED, 4)

@@ -269,7 +269,7 @@ def _merged(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Me
     for trap in TRAPS:
         if trap.first:
             by_trap[trap.name].stage(*trap.first)
-    done = {table.id: len(table.batches) for table in tables.values()}
+    merged_batches = {table.id: len(table.batches) for table in tables.values()}
     lake.applied(*[table.planned() for table in tables.values() if table.batches])
     for trap in TRAPS:
         table = by_trap[trap.name]
@@ -277,7 +277,7 @@ def _merged(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Me
             if trap.later is not None and any("extra" in change.row for change in transaction):
                 table.schema = trap.later
             table.stage(transaction)
-    result = lake.apply(*[table.planned(done[table.id]) for table in tables.values()])
+    result = lake.apply(*[table.planned(merged_batches[table.id]) for table in tables.values()])
     by_id = {r.table: r for r in result.tables}
     return Merged(lake, by_trap, {name: by_id[table.id] for name, table in by_trap.items()})
 

@@ -53,8 +53,8 @@ def by_hand(lake: Lake, table: StagedTable, *statements: str) -> None:
 
 def differences(lake: Lake, table: StagedTable) -> list[tuple[Any, ...]]:
     path = lake.root / layout.differences_table(PIPELINE, table.schema.table)
-    kept = lake.spark.read.format("delta").load(str(path)).collect()
-    rows = [(r["kind"], r["columns"], r["repaired"], tuple(r["key"].items())) for r in kept]
+    stored = lake.spark.read.format("delta").load(str(path)).collect()
+    rows = [(r["kind"], r["columns"], r["repaired"], tuple(r["key"].items())) for r in stored]
     return sorted(rows, key=str)
 
 
@@ -78,11 +78,11 @@ def test_what_another_hand_did_is_found_and_repaired_when_asked(lake: Lake) -> N
     rows = [row(key) for key in range(1, 7)]
     table = filled(lake, table_schema("t", TEXTS), rows)
     by_hand(lake, table, *TAMPERED)
-    there, said = lake.current(table), lake.history(table)
+    there, history = lake.current(table), lake.history(table)
     verify(table, rows, "verify")
     (outcome,) = lake.applied(table.planned(1))
     assert counts(outcome) == (1, 1, 0, 1, {"n": 1, "note": 1})
-    assert (lake.current(table), lake.history(table)) == (there, said)
+    assert (lake.current(table), lake.history(table)) == (there, history)
     listed = [
         ("differs", ["n", "note"], False, (("id", "3"),)),
         ("extra", None, False, (("id", "50"),)),
@@ -93,8 +93,12 @@ def test_what_another_hand_did_is_found_and_repaired_when_asked(lake: Lake) -> N
     (repaired,) = lake.applied(table.planned(2))
     assert counts(repaired) == counts(outcome)
     assert lake.current(table) == rows
-    assert [op for op, _ in lake.history(table)][len(said) :] == ["read", "read", "sweep"]
-    assert [kind for kind, _, done, _ in differences(lake, table) if done] == ["differs", "extra", "missing"]
+    assert [op for op, _ in lake.history(table)][len(history) :] == ["read", "read", "sweep"]
+    assert [kind for kind, _, is_repaired, _ in differences(lake, table) if is_repaired] == [
+        "differs",
+        "extra",
+        "missing",
+    ]
 
 
 @pytest.mark.thorough
@@ -191,21 +195,21 @@ def test_nothing_that_is_right_is_reported_whatever_hangs(lake: Lake, seed: int)
     source.stage()
     lake.applied(table.planned())
     for number in range(1, 4):
-        done = len(table.batches)
+        merged = len(table.batches)
         _round(table, source, rng, number, hangs=number < 3)
-        (result,) = lake.applied(table.planned(done))
+        (result,) = lake.applied(table.planned(merged))
         assert counts(result) == (0, 0, 0, 0, {}), f"seed {seed}, round {number}"
         assert len(result.chunks) == 2
     assert lake.current(table) == sorted(source.committed.values(), key=lambda r: str([r["id"]]))
     victim = next(iter(source.committed.values()), None)
     if victim is not None:
-        done = len(table.batches)
+        merged = len(table.batches)
         by_hand(lake, table, f"DELETE FROM {{}} WHERE id = {victim['id']}")
         source.read("v9", list(KEYS))
         source.mark_late()
         source.wal = [replace(entry, purpose="verify") for entry in source.wal if isinstance(entry, Claim)]
         source.stage()
-        (result,) = lake.applied(table.planned(done))
+        (result,) = lake.applied(table.planned(merged))
         assert counts(result) == (1, 0, 0, 0, {})
 
 

@@ -68,7 +68,7 @@ def test_a_backfill_of_a_wide_table_beside_writers_ends_equal(lake: Lake, width:
         source.write()
     source.stage()
     lake.applied(table.planned())
-    done = len(table.batches)
+    merged = len(table.batches)
     for backfill in ("b1", "b2"):
         pinned = source.snapshot()
         for keys in (list(KEYS)[:7], list(KEYS)[7:]):
@@ -79,8 +79,8 @@ def test_a_backfill_of_a_wide_table_beside_writers_ends_equal(lake: Lake, width:
         source.show_all()
         source.mark_late()
         source.stage([Sweep(backfill, str(pinned), 2)])
-        (result,) = lake.applied(table.planned(done))
-        done = len(table.batches)
+        (result,) = lake.applied(table.planned(merged))
+        merged = len(table.batches)
     assert exactly(lake.current(table)) == table.expected(list(source.committed.values()))
     assert not any(row["_holes"] for row in lake.stored("current", table))
     inserted, _, _, overtaken = whole(result.chunks)

@@ -75,7 +75,7 @@ class AirflowHome:
 
     def environment(self) -> dict[str, str]:
         database = conninfo_to_dict(self.metadata)
-        user = ":".join(quote(str(database[part])) for part in ("user", "password") if part in database)
+        user = ":".join(quote(str(database[field])) for field in ("user", "password") if field in database)
         url = f"postgresql+psycopg2://{user}@{database['host']}:{database['port']}/{database['dbname']}"
         return {
             **{name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW_")},
@@ -133,8 +133,8 @@ class AirflowHome:
     def migrate(self) -> None:
         """Create folder and metadata tables."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        done = self.run("db", "migrate")
-        assert done.returncode == 0, done.stdout[-4000:]
+        process = self.run("db", "migrate")
+        assert process.returncode == 0, process.stdout[-4000:]
 
     @contextmanager
     def services(self, *names: str) -> Iterator[None]:

@@ -43,28 +43,30 @@ def backfill_of(table: str, backfill: str = "b1", **fields: Any) -> Backfill:
 
 def open_backfill(book: Book, table: str, backfill: str = "b1", *ranges: Range, **fields: Any) -> Backfill:
     """Open it, with one range from end to end where none is given."""
-    made = backfill_of(table, backfill, **fields)
-    assert backfills.create(book, made, ranges or (Range(),))
-    return made
+    new_backfill = backfill_of(table, backfill, **fields)
+    assert backfills.create(book, new_backfill, ranges or (Range(),))
+    return new_backfill
 
 
 def chunk_of(
-    made: Backfill, chunk: str = "1-1", upper: Key | None = None, lower: Key | None = None, **fields: Any
+    of_backfill: Backfill, chunk: str = "1-1", upper: Key | None = None, lower: Key | None = None, **fields: Any
 ) -> ReadChunk:
-    attempt = str(uuid5(NAMESPACE_OID, f"{made.backfill}/{chunk}"))
-    folder = layout.chunk_folder(made.pipeline, made.backfill, TableName.parse(made.table), chunk, attempt)
+    attempt = str(uuid5(NAMESPACE_OID, f"{of_backfill.backfill}/{chunk}"))
+    folder = layout.chunk_folder(
+        of_backfill.pipeline, of_backfill.backfill, TableName.parse(of_backfill.table), chunk, attempt
+    )
     values: dict[str, Any] = {
-        "pipeline": made.pipeline,
-        "backfill": made.backfill,
+        "pipeline": of_backfill.pipeline,
+        "backfill": of_backfill.backfill,
         "chunk": chunk,
         "attempt": attempt,
-        "table": made.table,
-        "generation": made.generation,
+        "table": of_backfill.table,
+        "generation": of_backfill.generation,
         "range": int(chunk.partition("-")[0]),
         "lower": lower,
         "upper": upper,
         "snapshot": "710:712:711",
-        "timeline": made.timeline,
+        "timeline": of_backfill.timeline,
         "consistent_point": None,
         "fingerprint": {},
         "low_lsn": Lsn(50),

@@ -48,12 +48,12 @@ class DeltaFiles:
         rows: list[Row] = []
         for name, vector in self.files:
             table = pq.ParquetFile(self.path / unquote(name)).read()
-            gone = set() if vector is None else _deleted(self.path, vector)
+            deleted = set() if vector is None else _deleted(self.path, vector)
             columns = {f.name: of_column_in(table, f) for f in self.fields}
             rows += [
                 {column: of_column[row] for column, of_column in columns.items()}
                 for row in range(table.num_rows)
-                if row not in gone
+                if row not in deleted
             ]
         return rows
 

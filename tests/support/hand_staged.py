@@ -90,10 +90,10 @@ def hand_staged(source: str, ledger: str, lake: Path) -> HandStaged:
         publication="Item's",
         manage_publication=False,
     )
-    made = HandStaged(config, source, ledger)
-    made.sql(
+    pipeline = HandStaged(config, source, ledger)
+    pipeline.sql(
         "CREATE TABLE public.item (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, note text)",
         """CREATE PUBLICATION "Item's" FOR TABLE public.item""",
     )
-    made.create_slot()
-    return made
+    pipeline.create_slot()
+    return pipeline

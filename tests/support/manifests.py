@@ -66,8 +66,8 @@ def manifest_of(
             for table in tables
         )
         + tuple(
-            TableChanges(table, (), {}, claims=taken, sweeps=sweeps.get(table, ()))
-            for table, taken in claims.items()
+            TableChanges(table, (), {}, claims=claimed, sweeps=sweeps.get(table, ()))
+            for table, claimed in claims.items()
             if table not in tables
         ),
         schemas=tuple(schema_of(table) for table in tables) if schemas is None else schemas,

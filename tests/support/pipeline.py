@@ -51,10 +51,10 @@ def pipeline_config(
     lake: Path | str,
     tables: tuple[TableRule, ...] = (TableRule("public.*"),),
     bounds: dict[str, int] | None = None,
-    **said: Any,
+    **options: Any,
 ) -> PipelineConfig:
-    """What a pipeline file would say, with bounds that let a test fail soon rather than wait; `said` are other entries
-    of the file."""
+    """What a pipeline file would say, with bounds that let a test fail soon rather than wait; `options` are other
+    entries of the file."""
     config = PipelineConfig(
         pipeline=name,
         source_connection="source",
@@ -67,7 +67,7 @@ def pipeline_config(
         mask_salt_connection="salt",
         bounds=replace(Bounds(drain_stall_s=30, file_settle_s=0), **(bounds or {})),
     )
-    return replace(config, **said)
+    return replace(config, **options)
 
 
 @dataclass
@@ -114,8 +114,8 @@ class Place:
         """Run statements in a session of their own; the last one's rows."""
         with psycopg.connect(self.source, autocommit=True) as connection:
             for statement in statements:
-                done = connection.execute(statement.encode())
-            return done.fetchall() if done.description else []
+                cursor = connection.execute(statement.encode())
+            return cursor.fetchall() if cursor.description else []
 
     def close(self) -> None:
         for connection in self.sessions.values():

@@ -241,10 +241,10 @@ class Play:
         table = str(TableName(self.scenario.name, act.table))
         with self.environment.ledger_connection() as connection:
             if act.ends:
-                done = judge.ledger_tables.resume(connection, table)
+                is_changed = judge.ledger_tables.resume(connection, table)
             else:
-                done = judge.ledger_tables.pause(connection, table, "somebody")
-        assert done, f"{self.scenario.name}.sql:{act.line}: nothing was done"
+                is_changed = judge.ledger_tables.pause(connection, table, "somebody")
+        assert is_changed, f"{self.scenario.name}.sql:{act.line}: nothing was done"
 
     def after_step(self) -> None:
         """Evaluate the expectations that follow, judge the tables after a run, go on at the source."""
@@ -281,11 +281,11 @@ class Play:
 
     def _nothing_else_differs(self) -> None:
         """Of the tables that are right, each was compared, and nothing was found."""
-        for table, said in self.environment.report.verified.items():
+        for table, verified in self.environment.report.verified.items():
             if TableName.parse(table).schema == self.scenario.name and table not in self.differing:
-                wrong = said.unproven if said.unproven is not None else said.outcome.differences
+                wrong = verified.unproven if verified.unproven is not None else verified.outcome.differences
                 if wrong:
-                    raise Unexpected(f"{self.scenario.name}: the verify said {said}")
+                    raise Unexpected(f"{self.scenario.name}: the verify said {verified}")
 
     def _session(self, name: str) -> str:
         return f"{self.scenario.name} {name}"
@@ -317,8 +317,10 @@ class Play:
                 columns = [f.name for f in frame.fields if f.name not in METADATA_COLUMNS]
                 assert columns == split_columns(expected.detail), f"it has {columns}"
             case "tables":
-                wanted = {str(TableName(self.scenario.name, name.strip())) for name in expected.table.split(",")}
-                assert set(self._captured()) == wanted, f"captured are {sorted(self._captured())}"
+                expected_tables = {
+                    str(TableName(self.scenario.name, name.strip())) for name in expected.table.split(",")
+                }
+                assert set(self._captured()) == expected_tables, f"captured are {sorted(self._captured())}"
             case "parked" | "paused" | "needs backfill" | "marked" | "merging":
                 self._state(expected, table)
             case "filtered":
@@ -351,15 +353,15 @@ class Play:
 
         # Rows with one order key, such as a chunk's `read` rows, have no order among themselves: a scenario file lists
         # them sorted by the columns it names.
-        held, wanted = sorted(delta.rows(), key=cells), expected.rows
+        rows_held, rows_expected = sorted(delta.rows(), key=cells), expected.rows
         if expected.kind == "history":
-            held = judge.in_order(held)
+            rows_held = judge.in_order(rows_held)
         else:
-            wanted = sorted(wanted)
-        rows = [cells(row) for row in held]
-        same = len(rows) == len(wanted) and all(
+            rows_expected = sorted(rows_expected)
+        rows = [cells(row) for row in rows_held]
+        same = len(rows) == len(rows_expected) and all(
             len(have) == len(want) and all(w in ("*", h) for h, w in zip(have, want, strict=True))
-            for have, want in zip(rows, wanted, strict=True)
+            for have, want in zip(rows, rows_expected, strict=True)
         )
         assert same, "it is\n" + "\n".join("    " + " | ".join(row) for row in rows)
 
@@ -367,33 +369,33 @@ class Play:
         with self.environment.ledger_connection() as connection:
             row = judge.ledger_tables.one(connection, table)
         assert row is not None, "the ledger does not know the table"
-        said = judge.marked(row)
+        state = judge.marked(row)
         if expected.kind == "merging":
-            assert said is None, f"it is {said}"
+            assert state is None, f"it is {state}"
             self.excused.discard(table)
             return
         beginning = {"marked": ""}.get(expected.kind, expected.kind)
-        assert said is not None, "it is merging"
-        assert said.startswith(beginning), f"it is {said}"
-        assert re.search(expected.detail, said), f"it is {said}"
+        assert state is not None, "it is merging"
+        assert state.startswith(beginning), f"it is {state}"
+        assert re.search(expected.detail, state), f"it is {state}"
         self.excused.add(table)
 
     def _report(self, expected: Expectation, table: str) -> None:
-        said = self.environment.report.backfilled.get(table)
-        assert said is not None, f"there is none; {self.environment.report.pending}"
-        for wanted in split_columns(expected.detail):
-            name, count = wanted.split("=")
-            assert getattr(said, name) == int(count), f"it is {said}"
+        report = self.environment.report.backfilled.get(table)
+        assert report is not None, f"there is none; {self.environment.report.pending}"
+        for condition in split_columns(expected.detail):
+            name, count = condition.split("=")
+            assert getattr(report, name) == int(count), f"it is {report}"
 
     def _differs(self, expected: Expectation, table: str) -> None:
         """What the verify found; the judge excuses the table, unless it is repaired."""
-        said = self.environment.report.verified.get(table)
-        assert said is not None, "it was not verified"
-        for wanted in split_columns(expected.detail):
-            name, count = wanted.split("=")
-            assert getattr(said.outcome, name) == int(count), f"found was {said.outcome}"
+        report = self.environment.report.verified.get(table)
+        assert report is not None, "it was not verified"
+        for condition in split_columns(expected.detail):
+            name, count = condition.split("=")
+            assert getattr(report.outcome, name) == int(count), f"found was {report.outcome}"
         self.differing.add(table)
-        if not said.repaired:
+        if not report.repaired:
             self.excused.add(table)
 
     def _backfill_open(self, expected: Expectation, table: str) -> None:
@@ -423,18 +425,18 @@ class Play:
                 (self.staged_before,),
             ).fetchone()
         assert row is not None
-        wanted = int(expected.table)
-        assert row[0] == wanted or (expected.kind == "batches at least" and row[0] > wanted), f"there are {row[0]}"
+        count = int(expected.table)
+        assert row[0] == count or (expected.kind == "batches at least" and row[0] > count), f"there are {row[0]}"
 
     def _positions(self, kind: str) -> None:
         confirmed, staged = self.environment.confirmed_lsn(), self.environment.staged_lsn()
         assert confirmed is not None
-        wanted = {
+        level = {
             "confirmed everything": confirmed == staged,
             "confirmed less than staged": confirmed < staged,
             "confirmed up to the batch before": self.staged_before == confirmed < staged,
         }[kind]
-        assert wanted, f"confirmed is {confirmed}, staged {staged}, before this step staged {self.staged_before}"
+        assert level, f"confirmed is {confirmed}, staged {staged}, before this step staged {self.staged_before}"
 
     def _nowhere(self, needle: bytes) -> None:
         places = [
@@ -472,8 +474,8 @@ def _cell(expression: str, types: dict[str, T.DataType], row: Row) -> str:
     return dict(value).get(parsed["key"], "∅") if parsed["map"] else _as_text(value, types[parsed["name"]])
 
 
-def _as_text(value: Any, held: T.DataType) -> str:
-    match held:
+def _as_text(value: Any, kind: T.DataType) -> str:
+    match kind:
         case T.TimestampType() | T.TimestampNTZType():
             return str(datetime(1970, 1, 1) + timedelta(microseconds=value))
         case T.DateType():

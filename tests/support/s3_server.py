@@ -129,11 +129,11 @@ def _answers(server: S3Server) -> bool:
 
 def put_lake(environment: Environment, server: S3Server, url: str | None = None) -> str:
     """Give a pipeline a lake in a bucket of its own, asked for at `url`; the bucket."""
-    bucket, asked = server.new_bucket(), url or server.url
-    environment.config = replace(environment.config, lake=f"s3a://{bucket}/lake", lake_access=access(asked))
+    bucket, endpoint = server.new_bucket(), url or server.url
+    environment.config = replace(environment.config, lake=f"s3a://{bucket}/lake", lake_access=access(endpoint))
     hadoop = environment.spark().sparkContext._jsc.hadoopConfiguration()
     settings = {
-        **{k.removeprefix("spark.hadoop."): v for k, v in access(asked).spark_settings(f"s3a://{bucket}").items()},
+        **{k.removeprefix("spark.hadoop."): v for k, v in access(endpoint).spark_settings(f"s3a://{bucket}").items()},
         f"fs.s3a.bucket.{bucket}.access.key": KEY,
         f"fs.s3a.bucket.{bucket}.secret.key": SECRET,
         f"fs.s3a.bucket.{bucket}.fast.upload.buffer": "bytebuffer",  # of a local file system that is not the session's

@@ -214,7 +214,7 @@ class _Reader:
         scenario = self.scenario
         match name:
             case "capture":
-                scenario.capture = tuple(part.strip() for part in text.split(","))
+                scenario.capture = tuple(pattern.strip() for pattern in text.split(","))
             case "leave out":
                 table, column = text.split(".")
                 scenario.leave_out.setdefault(table, []).append(column)
@@ -222,8 +222,8 @@ class _Reader:
                 table, column, mask = re.split(r"[. ]", text)
                 scenario.mask.setdefault(table, {})[column] = "sha256" if mask == "sha256" else "null"
             case "target":
-                table, column, wanted = re.split(r"[. ]", text, maxsplit=2)
-                scenario.target.setdefault(table, {})[column] = wanted
+                table, column, type_ = re.split(r"[. ]", text, maxsplit=2)
+                scenario.target.setdefault(table, {})[column] = type_
             case "bound":
                 option, value = text.split("=")
                 scenario.bounds[option.strip()] = int(value)
@@ -296,7 +296,7 @@ class _Reader:
 
 def split_columns(text: str) -> list[str]:
     """'a, left(b, 2), _text['x']' -> the expressions between the commas that stand outside brackets and quotes."""
-    parts, depth, quote = [""], 0, ""
+    texts, depth, quote = [""], 0, ""
     for c in text:
         if quote:
             quote = "" if c == quote else quote
@@ -307,7 +307,7 @@ def split_columns(text: str) -> list[str]:
         elif c in ")]":
             depth -= 1
         elif c == "," and depth == 0:
-            parts.append("")
+            texts.append("")
             continue
-        parts[-1] += c
-    return [part.strip() for part in parts if part.strip()]
+        texts[-1] += c
+    return [text_of_column.strip() for text_of_column in texts if text_of_column.strip()]

@@ -228,13 +228,13 @@ def test_every_application_imports_with_airflow_blocked(application: Path) -> No
         "spec.loader.exec_module(module)\n"
         "assert callable(module.run)\n"
     )
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program],
         env={**os.environ, "PYTHONPATH": str(REPOSITORY / "include")},
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
 
 
 def test_there_is_an_application() -> None:

@@ -124,7 +124,7 @@ class TestProblems:
             config_file.load(path)
 
     @pytest.mark.parametrize(
-        ("more", "said"),
+        ("more", "message"),
         [
             ("batch_rows: 1", "4: unknown key 'batch_rows'; 'batch_rows' belongs to bounds"),
             (
@@ -159,11 +159,11 @@ class TestProblems:
             ("bounds: {batch_rows: 1.5}", "4: bounds.batch_rows must be a whole number, not the number 1.5"),
         ],
     )
-    def test_one_problem(self, tmp_path: Path, more: str, said: str) -> None:
-        assert problems(tmp_path, LEAST + more + "\n") == [said]
+    def test_one_problem(self, tmp_path: Path, more: str, message: str) -> None:
+        assert problems(tmp_path, LEAST + more + "\n") == [message]
 
     @pytest.mark.parametrize(
-        ("entry", "said"),
+        ("entry", "message"),
         [
             ("{leave_out: [a]}", "tables[].name is missing"),
             ("{name: s.t, leave_out: a}", "leave_out must be a list of columns, not 'a'"),
@@ -181,11 +181,11 @@ class TestProblems:
             ("{name: s.t, columns: [a]}", "unknown key 'columns' in tables[]"),
         ],
     )
-    def test_an_entry_of_tables(self, tmp_path: Path, entry: str, said: str) -> None:
+    def test_an_entry_of_tables(self, tmp_path: Path, entry: str, message: str) -> None:
         text = f"source: {{connection: a}}\nlake: /lake\nmask_salt_connection: s\ntables:\n  - {entry}\n"
         (problem,) = problems(tmp_path, text)
         assert problem.startswith("5: ")
-        assert said in problem
+        assert message in problem
 
     def test_a_hash_needs_a_salt(self, tmp_path: Path) -> None:
         text = "source: {connection: a}\nlake: /lake\ntables:\n- {name: s.t, mask: {a: sha256}}\n"

@@ -16,10 +16,10 @@ LEAVES = sorted(leaves(), key=lambda leaf: leaf.__name__)
 
 def sections() -> dict[str, str]:
     """The text below each heading of an error, `### Name`."""
-    parts = re.split(r"^### +(.+)$", OPERATIONS.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    pieces = re.split(r"^### +(.+)$", OPERATIONS.read_text(encoding="utf-8"), flags=re.MULTILINE)
     return {
         name.strip("` "): text.partition("\n## ")[0].strip()
-        for name, text in zip(parts[1::2], parts[2::2], strict=True)
+        for name, text in zip(pieces[1::2], pieces[2::2], strict=True)
     }
 
 

@@ -45,7 +45,7 @@ def test_without_keys_the_machines_own_identity_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         ({"password": None}, "one of login and password"),
         ({"extra": {"role_arn": "arn:aws:iam::1:role/r"}}, "role_arn is not known here"),
@@ -54,8 +54,8 @@ def test_without_keys_the_machines_own_identity_counts() -> None:
         ({"lake": "gs://bucket/lake"}, "needs google_cloud_platform"),
     ],
 )
-def test_a_connection_that_would_be_another_identity_is_refused(fields: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConnectionInvalid, match=said) as refused:
+def test_a_connection_that_would_be_another_identity_is_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConnectionInvalid, match=message) as refused:
         read(**fields)
     assert "the secret" not in str(refused.value)
 

@@ -22,18 +22,18 @@ def test_pyarrow_imports_pandas_unless_it_is_kept_from_it(before: str, imported:
 
 
 def test_pandas_can_be_imported_afterwards() -> None:
-    said = _says(
+    output = _says(
         "from tidemark.startup import spare_pandas; spare_pandas()\nimport pandas; print(pandas.Series([1]).sum())"
     )
-    assert said == "1"
+    assert output == "1"
 
 
 def _says(program: str) -> str:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program],
         env={"PYTHONPATH": str(REPOSITORY / "include")},
         capture_output=True,
         text=True,
         check=True,
     )
-    return done.stdout.strip()
+    return process.stdout.strip()

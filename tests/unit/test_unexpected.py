@@ -111,9 +111,9 @@ def test_locals_are_gone_where_tracebacks_show_them(function: Callable[[], objec
         return [function(), conninfo]
 
     def shown(error: BaseException) -> str:
-        said = io.StringIO()
-        RichTracebackFormatter(width=200)(said, (type(error), error, error.__traceback__))
-        return re.sub(r"\x1b\[[0-9;]*m", "", said.getvalue())
+        output = io.StringIO()
+        RichTracebackFormatter(width=200)(output, (type(error), error, error.__traceback__))
+        return re.sub(r"\x1b\[[0-9;]*m", "", output.getvalue())
 
     with pytest.raises(Exception) as unguarded:  # noqa: PT011
         with_locals_left()

@@ -8,7 +8,7 @@ from tidemark.wording import counted, duration
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"),
+    ("seconds", "message"),
     [
         (0, "0 s"),
         (0.38, "0.4 s"),
@@ -24,13 +24,13 @@ from tidemark.wording import counted, duration
         (-1, "0 s"),
     ],
 )
-def test_a_duration_has_its_two_largest_units(seconds: float, said: str) -> None:
-    assert duration(seconds) == said
+def test_a_duration_has_its_two_largest_units(seconds: float, message: str) -> None:
+    assert duration(seconds) == message
 
 
 @pytest.mark.parametrize(
-    ("count", "noun", "said"),
+    ("count", "noun", "message"),
     [(1, "chunk", "1 chunk"), (0, "chunk", "0 chunks"), (2, "batch", "2 batches"), (3, "entry", "3 entries")],
 )
-def test_a_noun_follows_its_number(count: int, noun: str, said: str) -> None:
-    assert counted(count, noun) == said
+def test_a_noun_follows_its_number(count: int, noun: str, message: str) -> None:
+    assert counted(count, noun) == message

@@ -34,11 +34,11 @@ def shop(databases: tuple[PostgresServer, str, str], tmp_path: Path) -> Iterator
     config = pipeline_config(
         name, tmp_path / "lake", (TableRule("shop.*", line=3),), {"lock_timeout_s": 1}, path="shop.yaml"
     )
-    made = Shop(config, source, ledger, server=server)
-    made.sql("CREATE SCHEMA shop", "CREATE TABLE shop.orders (id int PRIMARY KEY, note text)")
-    yield made
-    made.close()
-    made.sql(
+    new_shop = Shop(config, source, ledger, server=server)
+    new_shop.sql("CREATE SCHEMA shop", "CREATE TABLE shop.orders (id int PRIMARY KEY, note text)")
+    yield new_shop
+    new_shop.close()
+    new_shop.sql(
         f"SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = '{config.slot}'",
         f"DROP PUBLICATION IF EXISTS {config.publication}",
         "DROP SCHEMA shop CASCADE",

@@ -55,9 +55,9 @@ def test_a_table_without_its_delta_tables_begins_anew(new_environment: Callable[
     shop.execute(f"UPDATE {SHAPED} SET extra = 'two' WHERE id = 3")
     shop.run()
     assert {row(shop, table).life.merge for table in (ITEM, SHAPED)} == {"parked"}
-    said, done = let_go_on(shop, ITEM, anew=True)
-    assert not done
-    assert "First remove anew/current/anew/item" in said
+    sentence, goes_on = let_go_on(shop, ITEM, anew=True)
+    assert not goes_on
+    assert "First remove anew/current/anew/item" in sentence
     remove(shop, ITEM, "current")
     remove(shop, SHAPED, "history", "current")
 

@@ -44,8 +44,8 @@ def rows(environment: Environment, table: str = ITEM) -> dict[int, str]:
 @pytest.mark.thorough
 def test_parts_chosen_keys_and_tables_that_come_and_go(filled: Environment) -> None:
     # A part: what its filter names is as at the source, and nothing is swept, within it or without.
-    (part,) = filled.backfill(ITEM, row_filter="id < 4").tables
-    assert (part.read, part.repaired, part.unchanged, part.swept) == (3, 1, 2, None)
+    (outcome,) = filled.backfill(ITEM, row_filter="id < 4").tables
+    assert (outcome.read, outcome.repaired, outcome.unchanged, outcome.swept) == (3, 1, 2, None)
     assert rows(filled) == {
         -1: "invented",
         1: "row 1",

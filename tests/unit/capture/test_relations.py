@@ -74,11 +74,11 @@ def test_another_shape_is_the_next_version_and_its_marks_are_given_once() -> Non
 def test_a_parked_table_that_changes_again_is_told_with_every_column_that_changed() -> None:
     merged = one(schemas(Source("id")), relation(("id", 20, True), ("note", 25, False), ("more", 25, False)))
     between = one(schemas(Source("id"), merged), relation(("id", 20, True), ("note", 20, False), ("more", 25, False)))
-    asked = Schemas(
+    followed = Schemas(
         lambda _: TableRule("public.*"), Source("id").look, lambda _: [merged, between], merged=lambda _: merged
     )
-    last = one(asked, relation(("id", 20, True), ("note", 20, False), ("more", 20, False)))
-    (mark,) = asked.take_marks(last)
+    last = one(followed, relation(("id", 20, True), ("note", 20, False), ("more", 20, False)))
+    (mark,) = followed.take_marks(last)
     assert 'column "note" changed from' in mark.message
     assert 'column "more" changed from' in mark.message
 
@@ -114,9 +114,9 @@ def test_a_type_that_is_gone_from_the_catalogue_is_what_it_was_before() -> None:
 
 def test_a_type_made_while_the_drain_runs_is_looked_up() -> None:
     source = Source("id", types={20: TYPES[20]})
-    asked = schemas(source)
+    followed = schemas(source)
     source.catalog = Catalog(source.catalog.tables, TYPES)
-    assert one(asked, relation(("id", 20, True), ("n", 90000, False))).columns[1].target == "bigint"
+    assert one(followed, relation(("id", 20, True), ("n", 90000, False))).columns[1].target == "bigint"
 
 
 def test_masks_targets_and_left_out_columns_follow_the_rule() -> None:
@@ -131,17 +131,17 @@ def test_masks_targets_and_left_out_columns_follow_the_rule() -> None:
 
 
 def test_a_key_that_is_left_out_parks_the_table() -> None:
-    asked = schemas(Source("id"), rule=TableRule("public.*", leave_out=("id",)))
-    schema = one(asked, relation(("id", 20, True), ("note", 25, False)))
+    followed = schemas(Source("id"), rule=TableRule("public.*", leave_out=("id",)))
+    schema = one(followed, relation(("id", 20, True), ("note", 25, False)))
     assert schema.key == ()
-    assert "the key's columns id are left out" in asked.take_marks(schema)[0].message
+    assert "the key's columns id are left out" in followed.take_marks(schema)[0].message
 
 
 def test_two_names_that_differ_only_in_case_park_the_table() -> None:
-    asked = schemas(Source("id"))
-    schema = one(asked, relation(("id", 20, True), ("note", 25, False), ("NOTE", 25, False)))
+    followed = schemas(Source("id"))
+    schema = one(followed, relation(("id", 20, True), ("note", 25, False), ("NOTE", 25, False)))
     assert [c.name for c in schema.columns] == ["id", "note"]
-    assert 'column "NOTE" has a name that the target already uses' in asked.take_marks(schema)[0].message
+    assert 'column "NOTE" has a name that the target already uses' in followed.take_marks(schema)[0].message
 
 
 # --- a reader that is ahead of the stream -----------------------------------------------------------------------------
@@ -212,13 +212,13 @@ def test_a_name_that_is_missing_was_dropped_only_where_its_number_is_gone(
 
 
 def test_one_dropped_column_explains_one_disappearance_of_its_name() -> None:
-    gone = Fingerprint(16384, 1, 3, "default", ("id",), (), (), (), None, (), dropped=((2, "note"),))
+    fingerprint = Fingerprint(16384, 1, 3, "default", ("id",), (), (), (), None, (), dropped=((2, "note"),))
     wide = one(schemas(Source("id")), relation(("id", 20, True), ("note", 25, False)))
     narrow = replace(wide, version=2, columns=wide.columns[:1])
     again = replace(wide, version=3)
     for shapes, states in ([wide], []), ([wide, narrow, again], ["parked"]):
         versions = list(shapes)
         followed = Schemas(lambda _: TableRule("public.*"), Source("id").look, lambda _, v=versions: v)
-        followed.explain_by({str(ORDERS): gone})
+        followed.explain_by({str(ORDERS): fingerprint})
         last = one(followed, relation(("id", 20, True)))
         assert [mark.state for mark in followed.take_marks(last)] == states

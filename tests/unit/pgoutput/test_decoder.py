@@ -253,11 +253,11 @@ def test_a_truncate_stands_among_the_changes_in_order() -> None:
 
 
 def test_a_relation_redefined_inside_a_block_splits_it() -> None:
-    asked: list[RelationMessage] = []
+    relations_asked: list[RelationMessage] = []
 
     def schema_for(message: RelationMessage) -> TableSchema:
-        asked.append(message)
-        return wire.text_schema(message, version=len(asked))
+        relations_asked.append(message)
+        return wire.text_schema(message, version=len(relations_asked))
 
     old, new = wire.relation(1, ["id", "a"], key=["id"]), wire.relation(1, ["id", "b", "a"], key=["id"])
     other = wire.relation(2, ["id"], key=["id"], name="other")
@@ -275,7 +275,7 @@ def test_a_relation_redefined_inside_a_block_splits_it() -> None:
         wire.commit(8),
     ]
     block = Decoder(schema_for, 1).decode(messages)
-    assert len(asked) == 3  # the message that repeats what is known asks nothing
+    assert len(relations_asked) == 3  # the message that repeats what is known asks nothing
     pieces = [(c.schema.table.name, c.schema.version, c.rows.column("_ordinal").to_pylist()) for c in block.changes]
     assert pieces == [("t", 1, [0]), ("other", 2, [1, 2]), ("t", 3, [3]), ("other", 2, [4])]
 

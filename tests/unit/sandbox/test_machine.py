@@ -30,9 +30,9 @@ def places(tmp_path: Path) -> tuple[str, ...]:
 
 
 def test_java_17_in_a_usual_place_is_taken_before_21_in_java_home(tmp_path: Path) -> None:
-    wanted = make_java(tmp_path / "jvm" / "b", "17.0.9")
+    older = make_java(tmp_path / "jvm" / "b", "17.0.9")
     newer = make_java(tmp_path / "elsewhere", "21.0.1")
-    assert java.find({"JAVA_HOME": str(newer), "PATH": ""}, places(tmp_path)) == wanted
+    assert java.find({"JAVA_HOME": str(newer), "PATH": ""}, places(tmp_path)) == older
 
 
 def test_java_home_is_taken_before_the_same_version_elsewhere(tmp_path: Path) -> None:
@@ -142,32 +142,32 @@ def test_what_pip_is_told_reaches_uv(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_jars_that_maven_or_ivy_has_need_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = tuple(Jar(name, hashlib.sha256(name.encode()).hexdigest()) for name in ("one", "two", "three"))
+    pinned = tuple(Jar(name, hashlib.sha256(name.encode()).hexdigest()) for name in ("one", "two", "three"))
     home, into = tmp_path / "home", tmp_path / "jars"
-    kept = (
-        home / ".m2" / "repository" / "io" / "delta" / "one" / jars.VERSION / wanted[0].file,
-        home / ".ivy2.5.2" / "jars" / f"io.delta_{wanted[1].file}",
-        home / ".ivy2" / "cache" / "io.delta" / "three" / "jars" / wanted[2].file,
+    cached = (
+        home / ".m2" / "repository" / "io" / "delta" / "one" / jars.VERSION / pinned[0].file,
+        home / ".ivy2.5.2" / "jars" / f"io.delta_{pinned[1].file}",
+        home / ".ivy2" / "cache" / "io.delta" / "three" / "jars" / pinned[2].file,
     )
-    for jar, file in zip(wanted, kept, strict=True):
+    for jar, file in zip(pinned, cached, strict=True):
         file.parent.mkdir(parents=True)
         file.write_text(jar.artifact)
-    asked: list[str] = []
-    monkeypatch.setattr(jars, "JARS", wanted)
+    resolved: list[str] = []
+    monkeypatch.setattr(jars, "JARS", pinned)
     monkeypatch.setattr(jars, "s3a_jars", tuple)
-    monkeypatch.setattr(jars, "_resolve", lambda packages, *_: asked.extend(packages))
+    monkeypatch.setattr(jars, "_resolve", lambda packages, *_: resolved.extend(packages))
     jars.fetch(into, tmp_path / "ivy", home)
-    assert sorted(f.name for f in into.iterdir()) == sorted(j.file for j in wanted)
-    assert asked == []
+    assert sorted(f.name for f in into.iterdir()) == sorted(j.file for j in pinned)
+    assert resolved == []
 
 
 def test_a_kept_jar_with_another_hash_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jar = Jar("one", hashlib.sha256(b"right").hexdigest())
     ivy = tmp_path / "ivy" / "jars"
     ivy.mkdir(parents=True)
-    kept = tmp_path / ".ivy2" / "jars" / f"io.delta_{jar.file}"
-    kept.parent.mkdir(parents=True)
-    kept.write_text("wrong")
+    cached = tmp_path / ".ivy2" / "jars" / f"io.delta_{jar.file}"
+    cached.parent.mkdir(parents=True)
+    cached.write_text("wrong")
     monkeypatch.setattr(jars, "JARS", (jar,))
     monkeypatch.setattr(jars, "s3a_jars", tuple)
     monkeypatch.setattr(jars, "_resolve", lambda *_: (ivy / f"io.delta_{jar.file}").write_text("right"))
@@ -178,25 +178,25 @@ def test_a_kept_jar_with_another_hash_is_not_taken(tmp_path: Path, monkeypatch: 
 def test_a_second_set_up_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkout = Checkout(tmp_path)
     (tmp_path / "requirements.txt").write_text("one==1 \\\n    --hash=sha256:0\n")
-    done: list[str] = []
+    commands: list[str] = []
 
     def run(command: list[object], log: Path, **_: object) -> None:
-        done.append(" ".join(map(str, command)))
+        commands.append(" ".join(map(str, command)))
 
     def made(_: Checkout, lock: Path) -> None:
-        done.append(lock.name)
+        commands.append(lock.name)
         checkout.python.parent.mkdir(parents=True, exist_ok=True)
         checkout.python.touch()
 
     monkeypatch.setattr(set_up, "run", run)
     monkeypatch.setattr(set_up, "_install", made)
     set_up._packages(checkout, Steps())
-    assert len(done) == 2
+    assert len(commands) == 2
     set_up._packages(checkout, Steps())
-    assert len(done) == 2
+    assert len(commands) == 2
     (tmp_path / "requirements.txt").write_text("one==2 \\\n    --hash=sha256:0\n")
     set_up._packages(checkout, Steps())
-    assert len(done) == 4
+    assert len(commands) == 4
 
 
 def test_programs_of_the_checkout_see_no_foreign_python_spark_or_airflow(tmp_path: Path) -> None:

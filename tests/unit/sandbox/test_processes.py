@@ -87,8 +87,8 @@ def test_what_is_noted_survives_and_only_its_owner_may_read_it(tmp_path: Path) -
 
 
 def test_a_port_that_is_taken_is_passed_over() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
         assert processes._free_port(port) > port

@@ -84,11 +84,11 @@ def test_a_column_of_an_older_name_needs_a_backfill_or_another_table() -> None:
 
 
 def test_the_name_of_a_dropped_column_is_carried_from_look_to_look_of_one_table() -> None:
-    gone = replace(PRINT, columns=(column(1, "id"),), dropped=((2, ""), (3, "")))
-    first = gone.carried(PRINT)
+    later = replace(PRINT, columns=(column(1, "id"),), dropped=((2, ""), (3, "")))
+    first = later.carried(PRINT)
     assert first.dropped == ((2, ""), (3, "note"))
-    assert gone.carried(first).dropped == first.dropped
-    assert gone.carried(replace(PRINT, relation_oid=1)).dropped == gone.dropped
+    assert later.carried(first).dropped == first.dropped
+    assert later.carried(replace(PRINT, relation_oid=1)).dropped == later.dropped
     back = replace(first, columns=(column(1, "id"), column(4, "note")), last_attnum=4)
     assert "added again" in reasons(compare_fingerprints(first, back), NEEDS_BACKFILL)
 

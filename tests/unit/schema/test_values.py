@@ -102,7 +102,7 @@ def test_trailing_zeros_are_no_loss() -> None:
 def test_timestamps_beyond_the_range_are_its_nearest_end_and_marked(target: str, zone: str) -> None:
     texts = ["infinity", "-infinity", f"0044-03-15 00:00:00{zone} BC", f"10000-01-01 00:00:00{zone}", None]
     texts += [f"294276-12-31 23:59:59.999999{zone}", f"2024-01-01 00:00:00{zone}"]
-    values, kept = unfit(list(texts), target)
+    values, marks = unfit(list(texts), target)
     first, last = dt.datetime.min, dt.datetime.max
     assert [v and v.replace(tzinfo=None) for v in values] == [
         last,
@@ -113,7 +113,7 @@ def test_timestamps_beyond_the_range_are_its_nearest_end_and_marked(target: str,
         last,
         dt.datetime(2024, 1, 1),
     ]
-    assert kept == [True, True, True, True, False, True, False]
+    assert marks == [True, True, True, True, False, True, False]
 
 
 def test_dates_beyond_the_range_are_its_nearest_end_and_marked() -> None:
@@ -144,16 +144,16 @@ def test_text_of_another_form_never_fails() -> None:
         "timestamp",
         "binary",
     ):
-        values, kept = unfit(["nonsense", None, ""], target)
-        assert (values, kept) == ([None, None, None], [True, False, True]), target
+        values, marks = unfit(["nonsense", None, ""], target)
+        assert (values, marks) == ([None, None, None], [True, False, True]), target
     assert unfit(["1", "32768", "x", "2"], "smallint") == ([1, None, None, 2], [False, True, True, False])
 
 
 def test_many_refused_values_among_good_ones() -> None:
     texts: list[str | bytes | None] = [str(i) if i % 7 else "x" for i in range(1000)]
-    values, kept = unfit(texts, "int")
+    values, marks = unfit(texts, "int")
     assert values == [i if i % 7 else None for i in range(1000)]
-    assert kept == [i % 7 == 0 for i in range(1000)]
+    assert marks == [i % 7 == 0 for i in range(1000)]
 
 
 def test_bytea() -> None:

@@ -67,7 +67,7 @@ def test_a_sound_server_gives_no_finding() -> None:
 
 
 @pytest.mark.parametrize(
-    ("facts", "check", "said"),
+    ("facts", "check", "message"),
     [
         ({"version": 140010}, "version", "PostgreSQL 14"),
         ({"standby": True}, "standby", "is a standby"),
@@ -78,10 +78,10 @@ def test_a_sound_server_gives_no_finding() -> None:
         ({"role": 'Odd"one', "replication": False}, "role", 'ALTER ROLE "Odd""one" REPLICATION'),
     ],
 )
-def test_one_error_each(facts: dict[str, Any], check: str, said: str) -> None:
+def test_one_error_each(facts: dict[str, Any], check: str, message: str) -> None:
     (finding,) = found(**facts)
     assert (finding.severity, finding.check) == ("error", check)
-    assert said in str(finding)
+    assert message in str(finding)
     assert finding.remedy
 
 
