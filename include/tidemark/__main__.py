@@ -99,7 +99,7 @@ def _status(config: PipelineConfig, options: argparse.Namespace, look_up: LookUp
         print(json.dumps(status_text.to_json(status), indent=2))
     else:
         print(status_text.text(status, everything=options.all))
-    return 1 if status.needs_somebody else 0
+    return 1 if status.health.worst == "red" else 0
 
 
 def _unpark(config: PipelineConfig, options: argparse.Namespace, look_up: LookUp) -> int:

@@ -73,6 +73,17 @@ class Maintenance:
 
 
 @dataclass(frozen=True, slots=True)
+class Alerts:
+    """Who is told of what must not stay so, and from when on it is worth telling. `health` says whether the task of
+    that name is red or skipped where the pipeline is not exact."""
+
+    notifier: str | None = None
+    health: Literal["red", "warn"] = "red"
+    max_lag_s: int = 3600
+    wal_share: float = 0.5
+
+
+@dataclass(frozen=True, slots=True)
 class TableRule:
     """One entry of `tables:`, a name or a pattern ("schema.*", "schema.order_*"), with what
     holds for the tables it names."""
@@ -173,7 +184,7 @@ class PipelineConfig:
     auto_backfill: bool = False
     mask_salt_connection: str | None = None
     filter_role: str | None = None
-    notifier: str | None = None
+    alerts: Alerts = Alerts()
     maintenance: Maintenance = Maintenance()
     bounds: Bounds = Bounds()
     path: str = ""

@@ -12,6 +12,7 @@
     ledger: {connection: tidemark_ledger}
     spark: {connection: spark_default, conf: {spark.driver.memory: 1g}}
     schedule: "*/5 * * * *"
+    alerts: {notifier: our_notifiers.Telling, max_lag_s: 1800}
     maintenance: {staging_days: 14}
     bounds: {batch_rows: 100000}
 
@@ -32,7 +33,7 @@ from typing import Any, Final, Literal, cast
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from tidemark.config import Bounds, Maintenance, PipelineConfig, TableRule, split_pattern
+from tidemark.config import Alerts, Bounds, Maintenance, PipelineConfig, TableRule, split_pattern
 from tidemark.errors import PipelineFileInvalid
 from tidemark.names import TableName
 from tidemark.wording import closest
@@ -51,7 +52,7 @@ OPTIONS: Final[dict[str, dict[str, str]]] = {
         "schedule": "cron expression or Airflow preset of the capture DAG; null for none",
         "auto_backfill": "whether a capture run that finds a table in need of a backfill starts it",
         "mask_salt_connection": "Airflow connection whose password is the salt of `sha256` masks",
-        "notifier": "dotted path of an Airflow notifier, called once when a table is parked",
+        "alerts": "who is told of what must not stay so, and from when on, see below",
         "maintenance": "when staging, ledger and Delta tables are cleaned, and what is kept, see below",
         "bounds": "bounds and times, see below",
     },
@@ -79,6 +80,13 @@ OPTIONS: Final[dict[str, dict[str, str]]] = {
         "connection": "Airflow connection of type spark",
         "conf": "Spark settings of the pipeline's applications",
     },
+    "alerts": {
+        "notifier": "dotted path of an Airflow notifier, or of a function that returns one; gets `message=` once for "
+        "each alert, and once when it is over; docs/operations.md, Alerts",
+        "health": "what the capture's task `health` is while the pipeline is not exact: `red`, or `warn` for skipped",
+        "max_lag_s": "how long changes may wait for the drain, or staged ones for the merge",
+        "wal_share": "share of the WAL that the source lets the slot keep (max_slot_wal_keep_size)",
+    },
     "maintenance": {
         "schedule": "cron expression or Airflow preset of the maintenance DAG; null for none",
         "staging_days": "how long applied staging is kept, for replay. Longer than the age of the oldest copy of the "
@@ -96,6 +104,9 @@ DEFAULTS: Final[dict[str, str]] = {
     "spark.connection": "`spark_default`",
     "schedule": '`"*/5 * * * *"`',
     "auto_backfill": "`false`",
+    "alerts.health": "`red`",
+    "alerts.max_lag_s": f"`{Alerts().max_lag_s}`",
+    "alerts.wal_share": f"`{Alerts().wal_share}`",
     "maintenance.schedule": '`"@daily"`',
     "maintenance.staging_days": "`7`",
     "maintenance.versions_days": "`7`",
@@ -261,7 +272,7 @@ class _Reader:
             auto_backfill=self.boolean(top.get("auto_backfill"), "auto_backfill", False),
             mask_salt_connection=salt,
             filter_role=self.text(source.get("filter_role"), "source.filter_role"),
-            notifier=self.notifier(top.get("notifier")),
+            alerts=self.alerts(top.get("alerts")),
             maintenance=self.maintenance(top.get("maintenance")),
             bounds=self.bounds(top.get("bounds")),
             path=str(self.path),
@@ -322,6 +333,20 @@ class _Reader:
                 )
         return TableRule(pattern, leave_out, cast(dict[str, Literal["null", "sha256"]], mask), target, line, clear)
 
+    def alerts(self, node: Node | None) -> Alerts:
+        nodes, given = self.section(node, "alerts"), dict[str, Any]()
+        if "max_lag_s" in nodes and (max_lag_s := self.integer(nodes["max_lag_s"], "alerts.max_lag_s", least=1)):
+            given["max_lag_s"] = max_lag_s
+        if "wal_share" in nodes and (wal_share := self.share(nodes["wal_share"], "alerts.wal_share")):
+            given["wal_share"] = wal_share
+        if "health" in nodes and (health := self.text(nodes["health"], "alerts.health")):
+            if health in (choices := ("red", "warn")):
+                given["health"] = health
+            else:
+                hint = _did_you_mean(health, choices)
+                self.problem(nodes["health"], f"alerts.health is {health!r}; it can be red or warn{hint}")
+        return Alerts(notifier=self.notifier(nodes.get("notifier")), **given)
+
     def maintenance(self, node: Node | None) -> Maintenance:
         nodes, numbers = self.section(node, "maintenance"), dict[str, int]()
         for name in ("staging_days", "versions_days"):
@@ -377,9 +402,9 @@ class _Reader:
     def notifier(self, node: Node | None) -> str | None:
         if node is None or _is_null(node):
             return None
-        text = self.text(node, "notifier")
+        text = self.text(node, "alerts.notifier")
         if text is not None and not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", text):
-            self.problem(node, f"notifier {text!r} is no dotted path of a class")
+            self.problem(node, f"alerts.notifier {text!r} is no dotted path of a class")
         return text
 
     # --- nodes --------------------------------------------------------------------------------------------------------
@@ -445,6 +470,14 @@ class _Reader:
             self.problem(node, f"{option} must be {least} or more, not {number}")
         else:
             self.problem(node, f"{option} must be a whole number, not {_kind(node)}")
+        return None
+
+    def share(self, node: Node, what: str) -> float | None:
+        if isinstance(node, ScalarNode) and node.tag in ("tag:yaml.org,2002:float", "tag:yaml.org,2002:int"):
+            number = float(node.value.replace("_", ""))
+            if 0 < number <= 1:
+                return number
+        self.problem(node, f"{what} must be a number above 0, and 1 at most, not {_kind(node)}")
         return None
 
     def name(self, section: dict[str, Node], option: str, default: str, form: re.Pattern[str], described: str) -> str:

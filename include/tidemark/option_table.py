@@ -32,6 +32,7 @@ lake: ../../.tidemark/lake
 ledger: {connection: tidemark_ledger}
 mask_salt_connection: shop_mask_salt
 schedule: "*/5 * * * *"
+alerts: {notifier: our_notifiers.Telling, max_lag_s: 1800}
 maintenance: {staging_days: 14}
 bounds: {batch_rows: 100000}
 ```
@@ -76,6 +77,7 @@ _SECTIONS = {
     "lake": "lake",
     "ledger": "ledger",
     "spark": "spark",
+    "alerts": "alerts",
     "maintenance": "maintenance",
     "bounds": "bounds",
 }

@@ -1,8 +1,8 @@
 """A table was parked -> the pipeline's notifier, once (R6).
 
-`notifier` of the pipeline file is the dotted path of something that takes `message=` and returns an Airflow notifier: a
-class, or a function of three lines where the notifier calls its text otherwise (`SlackNotifier(text=message)`). Without
-one the message stands in the log and the run that announces it ends red, once.
+`alerts.notifier` of the pipeline file is the dotted path of something that takes `message=` and returns an Airflow
+notifier: a class, or a function of three lines where the notifier calls its text otherwise
+(`SlackNotifier(text=message)`). Without one the message stands in the log and the run that announces it ends red, once.
 """
 
 from __future__ import annotations

@@ -275,7 +275,7 @@ class ConfirmOperator(BaseOperator):
         confirmed = confirm(run, wait_s=slot_wait_s(self.config))
         self.log.info("Confirmed %s, was %s, staged %s", confirmed.after, confirmed.before, confirmed.staged)
         messages = announce_parked(run, tell=lambda message: self._tell(message, context))
-        if messages and self.config.notifier is None:
+        if messages and self.config.alerts.notifier is None:
             raise AirflowFailException("\n".join(["The slot was confirmed; this run is red once because", *messages]))
         if self.starts_backfill and (instead := start_wanted(run, context=context)):
             self.log.info("%s", instead)
@@ -283,8 +283,8 @@ class ConfirmOperator(BaseOperator):
 
     def _tell(self, message: str, context: Context) -> None:
         self.log.error("%s", message)
-        if self.config.notifier is not None:
-            notify(self.config.notifier, message, context)
+        if self.config.alerts.notifier is not None:
+            notify(self.config.alerts.notifier, message, context)
 
 
 class BrokenPipelineFile(BaseOperator):

@@ -16,7 +16,7 @@ from tests.airflow.conftest import SHOP
 from tests.support.airflow_home import postgres_connection
 from tidemark.capture import confirm
 from tidemark.capture.confirm import ConfirmResult
-from tidemark.config import PipelineConfig
+from tidemark.config import Alerts, PipelineConfig
 from tidemark.config_file import load
 from tidemark.errors import UnexpectedError
 from tidemark.formats.error_record import ErrorRecord
@@ -75,7 +75,7 @@ def execute(config: PipelineConfig) -> dict[str, Any]:
 
 
 def with_notifier(config: PipelineConfig) -> PipelineConfig:
-    return dataclasses.replace(config, notifier=f"{__name__}.Telling")
+    return dataclasses.replace(config, alerts=Alerts(notifier=f"{__name__}.Telling"))
 
 
 def test_without_a_notifier_one_run_is_red_after_it_confirmed(config: PipelineConfig, ledger_database: str) -> None:

@@ -549,7 +549,7 @@ def test_the_status_shows_open_backfills_without_any_value(world: World) -> None
     (open_one,) = reading.backfills
     assert (open_one.progress.rows, open_one.progress.claimed, open_one.read_by) == (5, 1, None)
     assert [f.upper for f in open_one.filled] == [("secret",)]
-    shown = text(Status(config=world.config, ledger=reading, slot=None, unseen={}, slot_needs=(), now=NOW))
+    shown = text(Status(config=world.config, ledger=reading, slot=None, unusable=None, unseen={}, now=NOW))
     assert "backfill b1 of s.a, open since" in shown
     assert "nobody reads it" in shown
     assert "5 of about 20 rows read in 1 chunk" in shown

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tidemark import config_file, option_table
-from tidemark.config import Bounds, PipelineConfig, TableRule
+from tidemark.config import Alerts, Bounds, PipelineConfig, TableRule
 from tidemark.errors import PipelineFileInvalid
 from tidemark.names import TableName
 
@@ -54,7 +54,12 @@ class TestSoundFile:
             schedule="*/5 * * * *",
             auto_backfill=True,
             mask_salt_connection="shop_mask_salt",
-            notifier="airflow.providers.smtp.notifications.smtp.SmtpNotifier",
+            alerts=Alerts(
+                notifier="airflow.providers.smtp.notifications.smtp.SmtpNotifier",
+                health="warn",
+                max_lag_s=1800,
+                wal_share=0.8,
+            ),
             bounds=Bounds(batch_rows=100_000, wait_s=0),
             path=str(SHOP),
         )
@@ -135,9 +140,14 @@ class TestProblems:
             (
                 "lakes: /b",
                 "4: unknown key 'lakes'; known are pipeline, source, tables, lake, ledger, spark, "
-                "schedule, auto_backfill, mask_salt_connection, notifier, maintenance, bounds",
+                "schedule, auto_backfill, mask_salt_connection, alerts, maintenance, bounds",
             ),
-            ("notifier: mail", "4: notifier 'mail' is no dotted path of a class"),
+            ("alerts: {notifier: mail}", "4: alerts.notifier 'mail' is no dotted path of a class"),
+            ("notifier: a.b", "4: unknown key 'notifier'; 'notifier' belongs to alerts"),
+            ("alerts: {health: wran}", "4: alerts.health is 'wran'; it can be red or warn; did you mean 'warn'?"),
+            ("alerts: {wal_share: 7}", "4: alerts.wal_share must be a number above 0, and 1 at most, not the number 7"),
+            ("alerts: {wal_share: most}", "4: alerts.wal_share must be a number above 0, and 1 at most, not 'most'"),
+            ("alerts: {max_lag_s: 0}", "4: alerts.max_lag_s must be 1 or more, not 0"),
             ("ledger: tidemark", "4: ledger must be a mapping with the keys connection"),
             (
                 "spark: {conf: {executor: 3}}",
@@ -305,10 +315,10 @@ def test_a_file_has_at_most_25_options() -> None:
     options = [f"{section}.{name}" for section, names in sections.items() for name in names]
     of_sections = [f".{section.removesuffix('[]')}" for section in sections if section]
     assert set(of_sections) < set(options)
-    # What maintenance keeps and when it runs is one mapping, like `mask` or `conf`: most files have none of it. A lake
-    # is where it lies and, in an object store, how to get in.
-    of_mappings = [option for option in options if option.startswith(("maintenance.", "lake."))]
-    assert len(options) - len(of_sections) - len(of_mappings) + 2 <= 25
+    # What maintenance keeps and when it runs is one mapping, and so is who is told of what, like `mask` or `conf`: most
+    # files have none of it. A lake is where it lies and, in an object store, how to get in.
+    of_mappings = [option for option in options if option.startswith(("maintenance.", "alerts.", "lake."))]
+    assert len(options) - len(of_sections) - len(of_mappings) + 3 <= 25
 
 
 def test_the_page_of_options_is_current() -> None:

@@ -6,7 +6,7 @@ A table is given as its id or as `schema.table`. Each function returns what to s
 
 from __future__ import annotations
 
-from tidemark.capture.status import readable
+from tidemark.capture.health import readable
 from tidemark.config import PipelineConfig
 from tidemark.formats import layout
 from tidemark.ledger import joins, migrations, overview, tables

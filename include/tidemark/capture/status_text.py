@@ -21,10 +21,11 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any, Final
 
-from tidemark.capture.status import Need, Status, readable, shown_time
+from tidemark.capture.health import KINDS, SEVERITIES, Concern, Health, readable
+from tidemark.capture.status import Status
 from tidemark.findings import listed
 from tidemark.ledger.overview import OpenBackfill, TableStatus
-from tidemark.wording import counted
+from tidemark.wording import counted, moment
 
 SAID_IN_FULL: Final = 3
 NAMES: Final = 20
@@ -32,23 +33,18 @@ NAMES: Final = 20
 
 def text(status: Status, *, everything: bool = False) -> str:
     """With `everything` each table has its line, and each need is said in full."""
-    needs = status.needs
-    count = f"{counted(len(needs), 'thing')} need{'s' * (len(needs) == 1)} somebody"
-    lines = [f"pipeline {status.config.pipeline}: {count if needs else 'nothing needs anybody'}", *_summary(status)]
-    for kind, of_kind in groupby(sorted(needs, key=_order), key=lambda need: need.kind):
-        lines += ["", kind if kind != "no run" else "no run came to its end"]
-        for _, group in groupby(of_kind, key=lambda need: need.group):
-            lines += _said(list(group), None if everything else SAID_IN_FULL)
+    health = status.health
+    lines = [f"pipeline {status.config.pipeline}: {_verdict(health)}", *_summary(status, health)]
+    for severity in SEVERITIES if everything else SEVERITIES[:2]:
+        for kind, of_kind in groupby(health.of(severity), key=lambda concern: concern.kind):
+            lines += ["", _HEADINGS.get(kind, kind)]
+            for _, group in groupby(of_kind, key=lambda concern: concern.group):
+                lines += _said(list(group), None if everything else SAID_IN_FULL)
     for backfill in () if status.ledger is None else status.ledger.backfills:
         lines += ["", *_backfill(backfill)]
     if everything and status.tables:
-        rows = [_line(status, table) for table in status.tables]
+        rows = [_line(health, table) for table in status.tables]
         lines += ["", *_aligned([("table", "state", "applied", "waiting", "proven through", "needs"), *rows])]
-        for table in status.tables:
-            row = table.row
-            if row.error is not None and not row.life.is_parked:
-                message = row.error.message
-                lines += ["", f"{readable(row.table)} failed at {shown_time(row.error_at)}: {message}"]
     elif status.tables:
         lines += ["", f"Every table: tidemark status --all {status.config.path}"]
     return "\n".join(lines)
@@ -56,10 +52,11 @@ def text(status: Status, *, everything: bool = False) -> str:
 
 def to_json(status: Status) -> dict[str, Any]:
     """The same for programs, every table included."""
-    ledger = status.ledger
+    ledger, health = status.ledger, status.health
     return {
         "pipeline": status.config.pipeline,
-        "needs_somebody": status.needs_somebody,
+        "health": health.worst or "ok",
+        "line": health.line,
         "unseen": status.unseen,
         "slot": None
         if status.slot is None
@@ -84,20 +81,22 @@ def to_json(status: Status) -> dict[str, Any]:
             "retired": ledger.maintenance.retired,
             "tables": ledger.maintenance.tables,
         },
-        "needs": [
+        "concerns": [
             {
-                "kind": need.kind,
-                "table": need.table or None,
-                "message": need.message,
-                "since": need.since and need.since.isoformat(),
-                "ways": list(need.ways),
+                "kind": concern.kind,
+                "severity": concern.severity,
+                "table": concern.table or None,
+                "line": concern.line,
+                "message": concern.message,
+                "since": concern.since and concern.since.isoformat(),
+                "ways": list(concern.ways),
             }
-            for need in status.needs
+            for concern in health.concerns
         ],
         "tables": [
             {
                 "table": table.table,
-                "state": status.state_of(table),
+                "state": health.states[table.table],
                 "applied_lsn": str(table.applied_lsn),
                 "lag_bytes": table.lag_bytes,
                 "waiting_batches": table.waiting_batches,
@@ -118,8 +117,8 @@ def to_json(status: Status) -> dict[str, Any]:
 # --- the summary ------------------------------------------------------------------------------------------------------
 
 
-def _summary(status: Status) -> list[str]:
-    counts = Counter(status.state_of(table) for table in status.tables)
+def _summary(status: Status, health: Health) -> list[str]:
+    counts = Counter(health.states.values())
     never = [] if status.ledger is None else [entry.table for entry in status.ledger.table_errors]
     counts["not captured"] += len(set(never) - {table.table for table in status.tables})
     states = ", ".join(f"{number} {state}" for state, number in sorted(counts.items(), key=_ok_first) if number)
@@ -142,7 +141,7 @@ def _maintenance(status: Status) -> Iterator[str]:
         held = f"; staging is kept, since {last.retired['held_by']}" if last.retired.get("held_by") else ""
         batches, files = last.retired.get("batches", 0), last.tables.get("compacted", 0)
         yield (
-            f"  upkeep  last {shown_time(last.ended_at)}: {counted(batches, 'batch')} removed from staging, "
+            f"  upkeep  last {moment(last.ended_at)}: {counted(batches, 'batch')} removed from staging, "
             f"{counted(files, 'Delta table')} compacted{held}"
         )
 
@@ -167,7 +166,7 @@ def _generation(status: Status) -> str:
     if status.ledger is None:
         return "no generation yet; the first preflight opens one"
     generation = status.ledger.generation
-    heartbeat = "" if generation.heartbeat_at is None else f", heartbeat {shown_time(generation.heartbeat_at)}"
+    heartbeat = "" if generation.heartbeat_at is None else f", heartbeat {moment(generation.heartbeat_at)}"
     held = [readable(table) for table in sorted(status.ledger.held_back_by)]
     confirmable = f", {status.ledger.confirmable_lsn} may be confirmed (held back by {listed(held)})" if held else ""
     return f"generation {generation.number}, staged {generation.staged_lsn}{confirmable}{heartbeat}"
@@ -175,36 +174,32 @@ def _generation(status: Status) -> str:
 
 # --- what needs somebody ----------------------------------------------------------------------------------------------
 
-_KINDS: Final = (
-    "cannot be seen",
-    "slot",
-    "no run",
-    "parked",
-    "not captured",
-    "has an error",
-    "needs a backfill",
-    "differs",
-)
+_HEADINGS: Final = {"no run": KINDS["no run"], "lag": "behind the source", "proof is old": "an old proof"}
 
 
-def _order(need: Need) -> tuple[int, str, str]:
-    return _KINDS.index(need.kind), need.group, need.table
+def _verdict(health: Health) -> str:
+    """How many things need somebody; what ends by itself, or may become worse, is counted apart."""
+    red, warnings = len(health.of("red")), len(health.of("warning"))
+    said = f"{counted(red, 'thing')} need{'s' * (red == 1)} somebody" if red else "nothing needs anybody"
+    return f"{said}, {counted(warnings, 'warning')}" if warnings else said
 
 
-def _said(needs: Sequence[Need], limit: int | None) -> Iterator[str]:
-    """Some needs of one group; beyond `limit` only the first in full."""
-    in_full = needs if limit is None or len(needs) <= limit else needs[:1]
-    if limit is not None and all(need.message == needs[0].message and not need.ways for need in needs):
-        names = listed((need.table for need in needs if need.table), limit=NAMES)
-        yield f"  {names}: {needs[0].message}" if names else f"  {needs[0].message}"
+def _said(concerns: Sequence[Concern], limit: int | None) -> Iterator[str]:
+    """Some concerns of one group; beyond `limit` only the first in full."""
+    first = concerns[0]
+    in_full = concerns if limit is None or len(concerns) <= limit else concerns[:1]
+    if limit is not None and all((one.message, one.ways) == (first.message, first.ways) for one in concerns):
+        names = listed((concern.table for concern in concerns if concern.table), limit=NAMES)
+        yield f"  {names}: {first.message}" if names else f"  {first.message}"
+        yield from (f"    {way}" for way in first.ways)
         return
-    for need in in_full:
-        since = "" if need.since is None else f", since {shown_time(need.since)}"
-        yield f"  {need.table}{since}: {need.message}" if need.table else f"  {need.message}"
-        yield from (f"    {way}" for way in need.ways)
-    rest = needs[len(in_full) :]
+    for concern in in_full:
+        since = "" if concern.since is None else f", since {moment(concern.since)}"
+        yield f"  {concern.table}{since}: {concern.message}" if concern.table else f"  {concern.message}"
+        yield from (f"    {way}" for way in concern.ways)
+    rest = concerns[len(in_full) :]
     if rest:
-        yield f"  and for the same reason {len(rest)} more: {listed((need.table for need in rest), limit=NAMES)}"
+        yield f"  and for the same reason {len(rest)} more: {listed((one.table for one in rest), limit=NAMES)}"
 
 
 # --- backfills and tables ---------------------------------------------------------------------------------------------
@@ -214,13 +209,11 @@ def _backfill(backfill: OpenBackfill) -> list[str]:
     """The bounds of what is filled are values of rows; a terminal is no place for them."""
     now = backfill.progress
     reader = (
-        f"read by {backfill.read_by}"
-        if backfill.read_by
-        else f"nobody reads it, last at {shown_time(backfill.active_at)}"
+        f"read by {backfill.read_by}" if backfill.read_by else f"nobody reads it, last at {moment(backfill.active_at)}"
     )
     what = "backfill" if backfill.purpose == "fill" else "verify"
     lines = [
-        f"{what} {now.backfill} of {readable(now.table)}, open since {shown_time(backfill.opened_at)}, {reader}",
+        f"{what} {now.backfill} of {readable(now.table)}, open since {moment(backfill.opened_at)}, {reader}",
         f"  {now}",
     ]
     if backfill.filled:
@@ -235,10 +228,10 @@ def _proven(table: TableStatus) -> str:
         return "-"
     if proof.through_at is None:
         return f"{proof.proven} of {counted(proof.parts, 'part')}"
-    return f"{proof.through_lsn} at {shown_time(proof.through_at)}"
+    return f"{proof.through_lsn} at {moment(proof.through_at)}"
 
 
-def _line(status: Status, table: TableStatus) -> tuple[str, ...]:
+def _line(health: Health, table: TableStatus) -> tuple[str, ...]:
     waiting = "-"
     if table.waiting_batches:
         waiting = f"{counted(table.waiting_changes, 'change')} in {counted(table.waiting_batches, 'batch')}"
@@ -249,7 +242,7 @@ def _line(status: Status, table: TableStatus) -> tuple[str, ...]:
         needs.append(f"values of {', '.join(sorted(table.row.holes))} ({sum(table.row.holes.values())})")
     return (
         readable(table.table),
-        status.state_of(table),
+        health.states[table.table],
         str(table.applied_lsn),
         waiting,
         _proven(table),

@@ -1,0 +1,363 @@
+"""What ledger and slot say of a pipeline -> what is not as it should be, with severity, since when, and a remedy.
+
+The one judgement that the task `health`, `tidemark status`, the page and the alerts share: pure, `judge` reads nothing.
+
+    red      the lake is not an exact copy, or soon cannot be, and stays so until somebody does something
+    warning  not exact either, and something is under way that ends it; or it may become red
+    note     to know; nothing is wrong
+
+`Concern.line` says what, where and what to do on one line of a screen; `message` and `ways` say all of it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from shlex import quote
+from typing import Final, Literal
+
+from tidemark.capture.parked import ways_on
+from tidemark.config import PipelineConfig
+from tidemark.errors import TidemarkError
+from tidemark.findings import listed
+from tidemark.ledger import overview
+from tidemark.ledger.connection import Ledger
+from tidemark.ledger.overview import OpenBackfill, PipelineStatus, TableStatus
+from tidemark.names import TableName
+from tidemark.schedule import longest_gap_s
+from tidemark.schema import table_life
+from tidemark.source.inspection import slot_findings
+from tidemark.source.slot import SlotState
+from tidemark.wording import counted, duration, moment, plural
+
+Severity = Literal["red", "warning", "note"]
+SEVERITIES: Final[tuple[Severity, ...]] = ("red", "warning", "note")
+
+# In the order in which they are said, each with what it says of a table or a pipeline.
+KINDS: Final[Mapping[str, str]] = {
+    "cannot be seen": "cannot be seen",
+    "slot": "the slot is not as it must be",
+    "no run": "no run came to its end",
+    "lag": "is behind its source",
+    "parked": "is parked",
+    "not captured": "is not captured",
+    "has an error": "has an error",
+    "differs": "differs from its source",
+    "needs a backfill": "needs a backfill",
+    "backfill stands still": "has a backfill that stands still",
+    "failed": "failed to merge",
+    "behind": "waits for its merge",
+    "paused": "is paused",
+    "being backfilled": "is being backfilled",
+    "unfit values": "has values that do not fit",
+    "proof is old": "was proven long ago",
+    "unproven": "is not proven yet",
+}
+
+# A backfill of which nothing was read for so long stands still: a chunk takes seconds, an outage is retried an hour.
+STANDSTILL_S: Final = 7200
+# A verify proves a thirtieth each night, so a proof that is older than two rounds is not renewed.
+PROOF_DAYS: Final = 60
+LINE_CHARACTERS: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Concern:
+    """`table` is `schema.table`, empty where it is about the pipeline. Those of one `kind` and `group` are said
+    together. `ways` are what to do next, with the commands to type; `brief` is why, in a few words."""
+
+    kind: str
+    severity: Severity
+    message: str
+    table: str = ""
+    group: str = ""
+    brief: str = ""
+    since: datetime | None = None
+    ways: tuple[str, ...] = ()
+
+    @property
+    def line(self) -> str:
+        """What, where, what to do."""
+        what = f"{self.table} {KINDS[self.kind]}" if self.table else ""
+        why = self.brief or self.message
+        since = "" if self.since is None else f" since {moment(self.since)}"
+        said = f"{what}{since}: {why}" if what else why
+        return _cut(f"{said.rstrip('.')}. {self.ways[0]}" if self.ways else said)
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """`concerns` stand with the hardest first; `states` has a word or two per table, by its id, "ok" if at rest."""
+
+    pipeline: str
+    concerns: tuple[Concern, ...]
+    states: Mapping[str, str]
+
+    def of(self, severity: Severity) -> tuple[Concern, ...]:
+        return tuple(concern for concern in self.concerns if concern.severity == severity)
+
+    @property
+    def worst(self) -> Severity | None:
+        """The hardest severity, where a note is none."""
+        return next((severity for severity in SEVERITIES[:2] if self.of(severity)), None)
+
+    @property
+    def line(self) -> str:
+        """How it stands on one line of a screen."""
+        wrong = (*self.of("red"), *self.of("warning"))
+        if not wrong:
+            return f"{self.pipeline}: every table is exact"
+        if len(wrong) == 1:
+            return _cut(f"{self.pipeline}: {wrong[0].line}")
+        parts = []
+        for kind, count in Counter(concern.kind for concern in wrong).items():
+            tables = [concern.table for concern in wrong if concern.kind == kind and concern.table]
+            if tables:
+                parts.append(f"{counted(count, 'table')} {_of_many(kind, count)} ({listed(tables, limit=3)})")
+            else:
+                parts += [_cut(concern.brief or concern.message, 80) for concern in wrong if concern.kind == kind]
+        return _cut(f"{self.pipeline}: {'; '.join(parts)}")
+
+
+def look(ledger: Ledger, config: PipelineConfig, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> Health:
+    """What the ledger alone says; of the slot it says nothing."""
+    return judge(config, overview.read(ledger), now=now())
+
+
+def judge(
+    config: PipelineConfig,
+    ledger: PipelineStatus | None,
+    *,
+    now: datetime,
+    slot: SlotState | None = None,
+    unusable: TidemarkError | None = None,
+    unseen: Mapping[str, str] | None = None,
+) -> Health:
+    """`slot` is None where it was not asked for; `unusable` is why no drain may read it; `unseen` maps what could not
+    be read, as "source", to why."""
+    concerns = [*_unseen(unseen or {}), *_slot(config, slot, unusable)]
+    states: dict[str, str] = {}
+    if ledger is not None:
+        concerns += [*_runs(config, ledger, now), *_errors_of_preflight(ledger)]
+        being_read = frozenset(_table(one) for one in ledger.backfills if _is_read(one))
+        for table in ledger.tables:
+            concerns += _of_table(config, table, now, being_read)
+            states[table.table] = _state(table, being_read)
+        concerns += _standing_still(config, ledger.backfills, now)
+    order = list(KINDS)
+    concerns.sort(key=lambda one: (SEVERITIES.index(one.severity), order.index(one.kind), one.group, one.table))
+    return Health(config.pipeline, tuple(concerns), states)
+
+
+def readable(table: str) -> str:
+    name = TableName.parse(table)
+    return f"{name.schema}.{name.name}"
+
+
+# --- the pipeline -----------------------------------------------------------------------------------------------------
+
+
+def _unseen(unseen: Mapping[str, str]) -> Iterator[Concern]:
+    for what, why in unseen.items():
+        yield Concern("cannot be seen", "red", f"The {what} cannot be seen: {why}", group=what)
+
+
+def _slot(config: PipelineConfig, slot: SlotState | None, unusable: TidemarkError | None) -> Iterator[Concern]:
+    if unusable is not None:
+        happened = unusable.happened.format(**unusable.facts)
+        yield Concern("slot", "red", str(unusable), group=str(unusable), brief=happened)
+        return
+    if slot is None:
+        return
+    lost = [
+        Concern("slot", "red", f"{found.message}. {found.remedy}.", brief=found.message)
+        for found in slot_findings(slot)
+    ]
+    yield from lost
+    if slot.retained_bytes > config.bounds.wal_valve_bytes:
+        kept = f'Slot "{slot.name}" keeps {slot.retained_bytes // 2**20} MiB of WAL, more than wal_valve_bytes'
+        yield Concern("slot", "red", f"{kept}. Let the drain run.", brief=kept)
+    elif not lost and slot.safe_wal_size is not None:
+        limit = slot.retained_bytes + max(slot.safe_wal_size, 0)
+        if slot.retained_bytes > config.alerts.wal_share * limit:
+            kept = (
+                f'Slot "{slot.name}" keeps {slot.retained_bytes // 2**20} MiB of WAL, and is lost at '
+                f"{limit // 2**20} MiB (max_slot_wal_keep_size)"
+            )
+            yield Concern("slot", "red", f"{kept}. Let the drain run, or raise that setting.", brief=kept)
+
+
+def _runs(config: PipelineConfig, ledger: PipelineStatus, now: datetime) -> Iterator[Concern]:
+    """An idle pipeline writes a heartbeat every `heartbeat_s`, and one run may fail."""
+    last = ledger.generation.heartbeat_at or ledger.generation.opened_at
+    gap_s = longest_gap_s(config.schedule)
+    dag = f"{config.pipeline}_capture"
+    if gap_s is None:
+        return
+    longest_s = 2 * max(gap_s, config.bounds.heartbeat_s) + config.bounds.run_s
+    way = f"To see why: tidemark preflight {config.path}"
+    if now - last > timedelta(seconds=longest_s):
+        message = f"Nothing was staged since {moment(last)}: {dag} does not run, or its runs fail."
+        yield Concern("no run", "red", message, since=last, ways=(way,))
+    elif now - last > timedelta(seconds=max(config.alerts.max_lag_s, gap_s + config.bounds.heartbeat_s)):
+        behind = duration((now - last).total_seconds())
+        message = (
+            f"What is staged is {behind} behind the source, more than max_lag_s: the drains of {dag} do not keep up."
+        )
+        yield Concern("lag", "red", message, since=last, ways=(way,))
+
+
+def _errors_of_preflight(ledger: PipelineStatus) -> Iterator[Concern]:
+    for entry in ledger.table_errors:
+        checks = ", ".join(sorted({error.check for error in entry.errors}))
+        kind = "not captured" if entry.barred else "has an error"
+        yield Concern(kind, "red", entry.message, readable(entry.table), checks, since=entry.since)
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def _of_table(
+    config: PipelineConfig, table: TableStatus, now: datetime, being_read: frozenset[str]
+) -> Iterator[Concern]:
+    row, name = table.row, readable(table.table)
+    if not row.life.is_captured:
+        return
+    if row.life.is_parked and row.error is not None:
+        ways = tuple(ways_on(config, row.table, row.error))
+        yield Concern("parked", "red", row.error.message, name, row.error.kind, row.error.kind, row.state_since, ways)
+    elif row.failed_runs and row.error is not None:
+        tries = f"{counted(row.failed_runs, 'run')} failed, and after {config.bounds.park_after} it is parked"
+        yield Concern(
+            "failed", "warning", f"{row.error.message} {tries}.", name, row.error.kind, row.error.kind, row.error_at
+        )
+    elif row.life.is_paused:
+        yield _paused(config, table)
+    elif table.waiting_batches and table.waiting_since is not None:
+        yield _waiting(config, table, now)
+    if row.life.needs_backfill:
+        yield _unfilled(config, table, being_read)
+    if table.differences:
+        way = f"Trigger {config.pipeline}_verify with this table, share 1 and repair"
+        message = f"It is not what its source is. {table.differences}"
+        yield Concern("differs", "red", message, name, brief=table.differences, ways=(way,))
+    yield from _proof(config, table, now)
+
+
+def _paused(config: PipelineConfig, table: TableStatus) -> Concern:
+    """A person's choice, which a person may forget."""
+    row, name = table.row, readable(table.table)
+    by = f"by {row.paused_by}"
+    message = f"Nothing of it is merged until somebody resumes it; {counted(table.waiting_changes, 'change')} wait."
+    way = f"To go on: tidemark resume {quote(config.path)} {quote(name)}"
+    return Concern("paused", "warning", message, name, by, by, row.state_since, (way,))
+
+
+def _waiting(config: PipelineConfig, table: TableStatus, now: datetime) -> Concern:
+    assert table.waiting_since is not None
+    waited_s = (now - table.waiting_since).total_seconds()
+    deferred = table.row.life.merge == table_life.DEFERRED
+    late = waited_s > config.alerts.max_lag_s and not deferred
+    message = (
+        f"{counted(table.waiting_changes, 'change')} in {counted(table.waiting_batches, 'batch')} "
+        f"{plural(table.waiting_changes, 'is')} staged and not merged, the oldest for {duration(waited_s)}"
+        f"{', more than max_lag_s' if late else ''}."
+    )
+    way = f"The log of merge in {config.pipeline}_capture says what it waits for"
+    name = readable(table.table)
+    return Concern("behind", "red" if late else "note", message, name, since=table.waiting_since, ways=(way,))
+
+
+def _unfilled(config: PipelineConfig, table: TableStatus, being_read: frozenset[str]) -> Concern:
+    """What is being read ends by itself, and so does what the capture starts; a table that is parked is not read."""
+    row, name = table.row, readable(table.table)
+    reason = row.backfill_reason or "nobody knows why"
+    if table.table in being_read:
+        return Concern("being backfilled", "warning", reason, name, reason, since=row.backfill_since)
+    if row.life.is_parked:
+        way = "First end its park; then trigger the backfill"
+        return Concern("needs a backfill", "red", reason, name, reason, since=row.backfill_since, ways=(way,))
+    if config.auto_backfill:
+        way = f"{config.pipeline}_capture starts it"
+        return Concern("needs a backfill", "warning", reason, name, reason, since=row.backfill_since, ways=(way,))
+    way = f"To fill every table that needs it: airflow dags trigger {config.pipeline}_backfill"
+    return Concern("needs a backfill", "red", reason, name, reason, since=row.backfill_since, ways=(way,))
+
+
+def _proof(config: PipelineConfig, table: TableStatus, now: datetime) -> Iterator[Concern]:
+    name, proof = readable(table.table), table.verified
+    if proof is None or proof.through_at is None:
+        part = "no part" if proof is None else f"{proof.proven} of {counted(proof.parts, 'part')}"
+        yield Concern("unproven", "note", f"{part} of it {'was' if proof is None else 'are'} proven so far", name)
+    elif now - proof.through_at > timedelta(days=PROOF_DAYS):
+        message = (
+            f"Its oldest proof is of {moment(proof.through_at)}: {config.pipeline}_verify does not get round to it."
+        )
+        way = f"Look at the runs of {config.pipeline}_verify, or whether it is paused"
+        yield Concern("proof is old", "warning", message, name, since=proof.through_at, ways=(way,))
+
+
+def _state(table: TableStatus, being_read: frozenset[str]) -> str:
+    row = table.row
+    if not row.life.is_captured:
+        return "not captured"
+    if row.life.is_parked:
+        return "parked"
+    if row.life.is_paused:
+        return "paused"
+    if row.failed_runs:
+        return f"failed {counted(row.failed_runs, 'run')}"
+    if row.life.needs_backfill:
+        return "being backfilled" if table.table in being_read else "needs a backfill"
+    if table.waiting_batches:
+        return "behind"
+    return "deferred" if row.life.merge == table_life.DEFERRED else "ok"
+
+
+# --- backfills --------------------------------------------------------------------------------------------------------
+
+
+def _table(backfill: OpenBackfill) -> str:
+    return backfill.progress.table
+
+
+def _is_read(backfill: OpenBackfill) -> bool:
+    """Whether somebody reads it, or it waits for its merge alone."""
+    done = backfill.progress.ranges_done == backfill.progress.ranges
+    return backfill.purpose == "fill" and (backfill.read_by is not None or done)
+
+
+def _standing_still(config: PipelineConfig, backfills: Iterable[OpenBackfill], now: datetime) -> Iterator[Concern]:
+    for backfill in backfills:
+        idle = now - backfill.active_at
+        if idle <= timedelta(seconds=STANDSTILL_S):
+            continue
+        fills = backfill.purpose == "fill"
+        dag = f"{config.pipeline}_{'backfill' if fills else 'verify'}"
+        message = (
+            f"Of the {'backfill' if fills else 'verify'} {backfill.progress.backfill} nothing was read or merged for "
+            f"{duration(idle.total_seconds())}."
+        )
+        way = f"To go on where it stands: clear the red task of {dag}, or airflow dags trigger {dag}"
+        severity: Severity = "red" if fills else "warning"
+        name = readable(_table(backfill))
+        yield Concern("backfill stands still", severity, message, name, since=backfill.active_at, ways=(way,))
+
+
+# --- words ------------------------------------------------------------------------------------------------------------
+
+
+def _of_many(kind: str, count: int) -> str:
+    words = KINDS[kind]
+    first, _, rest = words.partition(" ")
+    if count == 1:
+        return words
+    several = {"is": "are", "has": "have", "was": "were", "needs": "need", "waits": "wait", "differs": "differ"}
+    return f"{several.get(first, first)} {rest}"
+
+
+def _cut(text: str, characters: int = LINE_CHARACTERS) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= characters else text[: characters - 1].rstrip() + "…"
