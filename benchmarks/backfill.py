@@ -103,9 +103,9 @@ class Pipeline:
 
     def merge(self, run: Run) -> None:
         ingest(run)
-        with leased_plan(run) as made:
-            if made is not None:
-                self.submit(f"{self.config.lake}/{layout.plan_file(made.pipeline, made.plan)}")
+        with leased_plan(run) as plan:
+            if plan is not None:
+                self.submit(f"{self.config.lake}/{layout.plan_file(plan.pipeline, plan.plan)}")
         ingest(run)
 
     def submit(self, uri: str) -> None:
@@ -124,9 +124,9 @@ class Pipeline:
             stderr=subprocess.PIPE,
             text=True,
         )
-        _, said = process.communicate()
+        _, output = process.communicate()
         if process.returncode:
-            raise RuntimeError(said[-3000:])
+            raise RuntimeError(output[-3000:])
         self.spark_mb = max(self.spark_mb, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024)
 
 
@@ -145,12 +145,12 @@ def write(conninfo: str, rows: int, per_second: int, stop: threading.Event, coun
         while not stop.wait(0.1):
             number += 1
             share = max(1, per_second // 10)
-            done = connection.execute(
+            cursor = connection.execute(
                 "UPDATE measurements SET price = price + 1, note = 'changed' WHERE id = ANY("
                 "SELECT (hashint8(i + %s)::bigint + 2147483648) %% %s FROM generate_series(1, %s) i)",
                 (number * 1000, rows, share),
             )
-            counted[0] += done.rowcount
+            counted[0] += cursor.rowcount
 
 
 def one(conninfo: str, query: str) -> Any:
@@ -174,13 +174,13 @@ def compare(pipeline: Pipeline) -> str:
         script.flush()
         config = pipeline.config
         path = f"{config.lake}/{config.pipeline}/current/public/measurements"
-        done = subprocess.run(
+        process = subprocess.run(
             [str(Path(sys.executable).parent / "spark-submit"), "--jars", pipeline.jars, script.name, path],
             capture_output=True,
             text=True,
             env={**os.environ, "PYSPARK_PYTHON": sys.executable},
         )
-    target = next((line for line in done.stdout.splitlines() if line.startswith("TOTAL")), done.stderr[-500:])
+    target = next((line for line in process.stdout.splitlines() if line.startswith("TOTAL")), process.stderr[-500:])
     source = one(pipeline.source, "SELECT concat_ws(' ', count(*), sum(id), sum(price)) FROM measurements")
     if target != f"TOTAL {source}":
         raise RuntimeError(f"source: {source}; current: {target}")
@@ -220,9 +220,9 @@ def main() -> None:
         pipeline = Pipeline(config, source, ledger, jars)
         rows = arguments.rows
         print(f"{rows:,} rows on {os.cpu_count()} cores, {arguments.writes} of them changed every second", flush=True)
-        for what, options in (("text", ""), ("binary", "(FORMAT binary)")):
+        for title, options in (("text", ""), ("binary", "(FORMAT binary)")):
             took = copied(server, options)
-            print(f"  COPY TO STDOUT, {what:<7}  {took:6.1f} s  {rows / took:10,.0f} rows/s", flush=True)
+            print(f"  COPY TO STDOUT, {title:<7}  {took:6.1f} s  {rows / took:10,.0f} rows/s", flush=True)
         preflight(pipeline.run("0", "preflight"), spark_master="local[*]").raise_for_errors()
         pipeline.stages("capture", "0")
         stop, changed = threading.Event(), [0]
@@ -269,7 +269,7 @@ def main() -> None:
         pipeline.stages("backfill", "one")
         while True:
             try:
-                said = report(pipeline.run("backfill/one", "report"))
+                outcome = report(pipeline.run("backfill/one", "report"))
                 break
             except RetryError:
                 time.sleep(3)
@@ -284,9 +284,9 @@ def main() -> None:
             f"MB, {runs[0]} capture runs, {changed[0]:,} rows changed meanwhile)",
             flush=True,
         )
-        for what, seconds in pipeline.seconds.items():
-            print(f"    {what:<20} {seconds:6.1f} s")
-        print(said)
+        for title, seconds in pipeline.seconds.items():
+            print(f"    {title:<20} {seconds:6.1f} s")
+        print(outcome)
         print(f"  equal: {compare(pipeline)} (rows, sum of keys, sum of prices)")
 
 

@@ -45,10 +45,10 @@ def relation() -> bytes:
 
 
 def tuple_of(values: list[str | None]) -> bytes:
-    parts = [struct.pack(">H", len(values))]
+    fields = [struct.pack(">H", len(values))]
     for value in values:
-        parts.append(b"n" if value is None else struct.pack(">cI", b"t", len(value)) + value.encode())
-    return b"".join(parts)
+        fields.append(b"n" if value is None else struct.pack(">cI", b"t", len(value)) + value.encode())
+    return b"".join(fields)
 
 
 def row(i: int) -> bytes:
@@ -112,8 +112,8 @@ def main() -> None:
                 writer.write_batch(change.rows)
             decoding += decoded - began
             writing += time.process_time() - decoded
-    for what, seconds in (("decode", decoding), ("Parquet", writing), ("both", decoding + writing)):
-        print(f"{what:8} {seconds:6.2f} s  {seconds / options.changes * 1e6:5.2f} µs per change")
+    for step, seconds in (("decode", decoding), ("Parquet", writing), ("both", decoding + writing)):
+        print(f"{step:8} {seconds:6.2f} s  {seconds / options.changes * 1e6:5.2f} µs per change")
     print(f"{'file':8} {len(sink.getvalue()) / 2**20:6.1f} MiB")
     if options.profile:
         pstats.Stats(profile).sort_stats("tottime").print_stats(25)

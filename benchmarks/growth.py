@@ -211,8 +211,8 @@ class Pipeline:
                 waiting = changes_waiting(self.config, **ends)
             assert waiting.waiting, waiting.reason
             with meter.stage("drain"):
-                done = drain(self.task("drain"))
-            assert done.reached_target
+                drained = drain(self.task("drain"))
+            assert drained.reached_target
             with meter.stage("plan"):
                 ingest(self.task("merge"))
                 with leased_plan(self.task("merge")) as plan:
@@ -225,7 +225,7 @@ class Pipeline:
             assert sum(table.moved for table in ingested.tables) == self.changed
             with meter.stage("confirm"):
                 confirmed = confirm(self.task("confirm"))
-            assert confirmed.after == confirmed.staged == done.staged_lsn
+            assert confirmed.after == confirmed.staged == drained.staged_lsn
             with meter.stage("waiting, idle"):
                 waiting = changes_waiting(self.config, **ends)
             assert not waiting.waiting, waiting.reason
@@ -297,9 +297,9 @@ def repeat(pipeline: Pipeline, times: int) -> dict[str, Cost]:
     }
 
 
-def total(costs: dict[str, Cost], part: str) -> float:
+def total(costs: dict[str, Cost], figure: str) -> float:
     """Over the stages of a run; the drain's parts are in it already, and idle waiting and status are no part of it."""
-    return sum(float(getattr(cost, part)) for stage, cost in costs.items() if stage in RUN)
+    return sum(float(getattr(cost, figure)) for stage, cost in costs.items() if stage in RUN)
 
 
 RUN = ("preflight", "waiting", "drain", "plan", "ingest", "confirm")

@@ -169,9 +169,9 @@ def plain_script(spark: SparkSession, lake: Path, tables: Sequence[PlannedTable]
             empty = session.createDataFrame([], source.select(*columns).schema)
             empty.write.format("delta").option("delta.enableDeletionVectors", "true").save(target)
         values = {name: f"s.{name}" for name in columns}
-        kept = {**values, "note": "CASE WHEN s._unchanged IS NULL THEN s.note ELSE t.note END"}
+        assignments = {**values, "note": "CASE WHEN s._unchanged IS NULL THEN s.note ELSE t.note END"}
         merge = DeltaTable.forPath(session, target).alias("t").merge(source.alias("s"), "s.id = t.id")
-        merge = merge.whenMatchedDelete("s._op = 'delete'").whenMatchedUpdate(set=dict(kept))
+        merge = merge.whenMatchedDelete("s._op = 'delete'").whenMatchedUpdate(set=dict(assignments))
         merge.whenNotMatchedInsert("s._op <> 'delete'", values=dict(values)).execute()
 
     with ThreadPoolExecutor(max_workers=threads) as pool:
@@ -258,19 +258,21 @@ def measure(lake: Path, options: argparse.Namespace) -> None:
     print(_line("merge", ours[1:], options.tables))
     if plain:
         print(_line("append and MERGE", plain[1:], options.tables))
-        for what in ("seconds", "cpu_s", "jobs"):
-            ratios = [getattr(a, what) / max(getattr(b, what), 1e-9) for a, b in zip(ours[1:], plain[1:], strict=True)]
-            print(f"merge / append and MERGE, {what}: {statistics.median(ratios):.2f}")
+        for figure in ("seconds", "cpu_s", "jobs"):
+            ratios = [
+                getattr(a, figure) / max(getattr(b, figure), 1e-9) for a, b in zip(ours[1:], plain[1:], strict=True)
+            ]
+            print(f"merge / append and MERGE, {figure}: {statistics.median(ratios):.2f}")
     if options.cold:
         planned = changes()
         spark.stop()
         print(_line("spark-submit, whole", [cold(lake, plan("cold", planned))], options.tables))
 
 
-def _line(what: str, taken: Sequence[Taken], tables: int) -> str:
-    seconds, cpu, jobs = (statistics.median(getattr(t, name) for t in taken) for name in ("seconds", "cpu_s", "jobs"))
+def _line(title: str, costs: Sequence[Taken], tables: int) -> str:
+    seconds, cpu, jobs = (statistics.median(getattr(t, name) for t in costs) for name in ("seconds", "cpu_s", "jobs"))
     return (
-        f"{what}: {seconds:.1f} s, {cpu:.1f} CPU-s; per table {seconds / tables:.3f} s, {cpu / tables:.3f} CPU-s, "
+        f"{title}: {seconds:.1f} s, {cpu:.1f} CPU-s; per table {seconds / tables:.3f} s, {cpu / tables:.3f} CPU-s, "
         f"{jobs / tables:.1f} jobs"
     )
 

@@ -41,13 +41,13 @@ def run(command: Sequence[object], log: Path, *, env: Mapping[str, str], cwd: Pa
     """Run a command with its output in a file. Raises StepFailed with the output's last lines."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w") as output:
-        done = subprocess.run(
+        process = subprocess.run(
             [str(word) for word in command], stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=env, cwd=cwd
         )
-    if done.returncode != 0:
+    if process.returncode != 0:
         tail = log.read_text(errors="replace").strip().splitlines()[-12:]
         raise StepFailed(
-            "\n".join([f"{Path(str(command[0])).name} ended with {done.returncode}:", *tail, f"(all of it: {log})"])
+            "\n".join([f"{Path(str(command[0])).name} ended with {process.returncode}:", *tail, f"(all of it: {log})"])
         )
 
 

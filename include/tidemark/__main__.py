@@ -106,17 +106,19 @@ def _unpark(config: PipelineConfig, options: argparse.Namespace, look_up: LookUp
     from tidemark.capture.by_hand import unpark
 
     config = _with_lake(config, look_up)
-    said, done = unpark(config, options.table, ledger=look_up(config.ledger_connection).conninfo(), anew=options.anew)
-    print(said)
-    return 0 if done else 1
+    sentence, is_done = unpark(
+        config, options.table, ledger=look_up(config.ledger_connection).conninfo(), anew=options.anew
+    )
+    print(sentence)
+    return 0 if is_done else 1
 
 
 def _forget(config: PipelineConfig, options: argparse.Namespace, look_up: LookUp) -> int:
     from tidemark.capture.by_hand import forget
 
-    said, done = forget(config, options.table, ledger=look_up(config.ledger_connection).conninfo())
-    print(said)
-    return 0 if done else 1
+    sentence, is_done = forget(config, options.table, ledger=look_up(config.ledger_connection).conninfo())
+    print(sentence)
+    return 0 if is_done else 1
 
 
 def _parser() -> argparse.ArgumentParser:

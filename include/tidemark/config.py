@@ -229,7 +229,7 @@ class PipelineConfig:
 
     def conflicts(self, table: TableName) -> list[str]:
         """Where two entries that match the table say different things of one column, one sentence each."""
-        said: dict[tuple[str, str], tuple[str, TableRule]] = {}
+        earlier_rules: dict[tuple[str, str], tuple[str, TableRule]] = {}
         sentences = []
         for rule in self.entries(table):
             words = [("use", column, "leave out") for column in rule.leave_out]
@@ -237,7 +237,7 @@ class PipelineConfig:
             words += [("use", column, "capture in clear") for column in rule.clear]
             words += [("type", column, f"type {target}") for column, target in rule.target.items()]
             for about, column, word in words:
-                earlier, by = said.setdefault((about, column), (word, rule))
+                earlier, by = earlier_rules.setdefault((about, column), (word, rule))
                 if earlier != word and by is not rule:
                     sentences.append(
                         f"column {column!r} of {table}: line {by.line} says {earlier}, the entry in line {rule.line} "
@@ -265,9 +265,9 @@ class PipelineConfig:
 
 def _meant(rule: TableRule) -> list[Any]:
     """What an entry says, however it is written; quotes around no pattern mean nothing."""
-    parts = split_pattern(rule.pattern)
+    names = split_pattern(rule.pattern)
     return [
-        [[text, quoted and bool(set("*?[") & set(text))] for text, quoted in parts],
+        [[text, quoted and bool(set("*?[") & set(text))] for text, quoted in names],
         sorted(set(rule.leave_out)),
         sorted(rule.mask.items()),
         sorted(rule.target.items()),
@@ -275,6 +275,6 @@ def _meant(rule: TableRule) -> list[Any]:
     ]
 
 
-def _digest(said: list[Any]) -> str:
-    *others, rules = said
+def _digest(entries: list[Any]) -> str:
+    *others, rules = entries
     return hashlib.sha256(json.dumps([*others, sorted(rules)]).encode()).hexdigest()

@@ -319,16 +319,16 @@ class _Reader:
                 self.problem(
                     entry["leave_out"], f"column {column!r} of {pattern} is left out and has a mask or target too"
                 )
-        for column, wanted in target.items():
+        for column, type_ in target.items():
             if mask.get(column) == "sha256":
                 self.problem(
                     entry["target"], f"column {column!r} of {pattern} has a mask and a target: a hash is always text"
                 )
-            if not _is_target(wanted):
-                hint = _did_you_mean(wanted, ("text", "decimal(p,s)"))
+            if not _is_target(type_):
+                hint = _did_you_mean(type_, ("text", "decimal(p,s)"))
                 self.problem(
                     entry["target"],
-                    f"target of column {column!r} is {wanted!r}; it can be text or decimal(p,s) with p up to 38 and s "
+                    f"target of column {column!r} is {type_!r}; it can be text or decimal(p,s) with p up to 38 and s "
                     f"up to p{hint}",
                 )
         return TableRule(pattern, leave_out, cast(dict[str, Literal["null", "sha256"]], mask), target, line, clear)
@@ -435,11 +435,11 @@ class _Reader:
 
     def known_keys(self, node: MappingNode, name: str) -> dict[str, Node]:
         options, nodes = OPTIONS[name], dict[str, Node]()
-        there = [str(key.value) for key, _ in node.value]
+        keys = [str(key.value) for key, _ in node.value]
         for key, value in node.value:
             text = str(key.value)
             if text not in options:
-                self.problem(key, f"unknown key {text!r}{f' in {name}' if name else ''}{_hint(text, name, there)}")
+                self.problem(key, f"unknown key {text!r}{f' in {name}' if name else ''}{_hint(text, name, keys)}")
             elif text in nodes:
                 self.problem(key, f"{text!r} stands twice in the same section")
             else:

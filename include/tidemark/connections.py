@@ -132,27 +132,27 @@ def _from_json(connection_id: str, value: str) -> Connection:
 
 def _from_uri(connection_id: str, value: str) -> Connection:
     try:
-        parts = urlsplit(value)
-        host = unquote(parts.netloc.rpartition("@")[2])
-        port = parts.port
-        nested = dict(parse_qsl(parts.query, keep_blank_values=True)).get("__extra__")
-        extra = dict(json.loads(nested)) if nested else dict(parse_qsl(parts.query, keep_blank_values=True))
+        uri = urlsplit(value)
+        host = unquote(uri.netloc.rpartition("@")[2])
+        port = uri.port
+        nested = dict(parse_qsl(uri.query, keep_blank_values=True)).get("__extra__")
+        extra = dict(json.loads(nested)) if nested else dict(parse_qsl(uri.query, keep_blank_values=True))
     except (ValueError, TypeError):
         # As with spark://local[*]: brackets of a URI's host hold an IPv6 address, so Airflow cannot read it either.
         # What cannot be read may be a piece of the password ("Port could not be cast to integer value as …").
         raise ConnectionInvalid(connection=connection_id, reason="its URI cannot be read; write it as JSON") from None
     if port is not None:
         host = host.rpartition(":")[0]
-    elif parts.hostname is None:
+    elif uri.hostname is None:
         host = ""
     return Connection(
         id=connection_id,
-        conn_type=parts.scheme.replace("-", "_"),
+        conn_type=uri.scheme.replace("-", "_"),
         host=host or None,
-        login=unquote(parts.username) if parts.username else None,
-        password=unquote(parts.password) if parts.password else None,
+        login=unquote(uri.username) if uri.username else None,
+        password=unquote(uri.password) if uri.password else None,
         port=port,
-        schema=unquote(parts.path.lstrip("/")) or None,
+        schema=unquote(uri.path.lstrip("/")) or None,
         extra=extra,
     )
 
@@ -160,7 +160,7 @@ def _from_uri(connection_id: str, value: str) -> Connection:
 def _airflow_uri(connection_id: str) -> str | None:
     """What `airflow connections get` says, as a URI; None if there is no Airflow or no such connection."""
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             ["airflow", "connections", "get", connection_id, "--output", "json"],
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -169,11 +169,11 @@ def _airflow_uri(connection_id: str) -> str | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    if done.returncode != 0:
+    if process.returncode != 0:
         return None
     # Airflow may log lines before its answer, which is a list with one object.
-    start = done.stdout.find("[{")
+    start = process.stdout.find("[{")
     if start < 0:
         return None
-    answer = json.loads(done.stdout[start:])
+    answer = json.loads(process.stdout[start:])
     return str(answer[0]["get_uri"]) if answer else None

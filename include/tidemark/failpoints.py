@@ -68,10 +68,10 @@ def reach(name: str) -> None:
     """Die here if the environment says so. Raises ValueError for a name that is not in `ALL`."""
     if name not in ALL:
         raise ValueError(f"unknown failpoint {name!r}")
-    wanted = os.environ.get(VARIABLE, "")
-    if wanted == name or (wanted.startswith(EACH) and _is_first(wanted.removeprefix(EACH), name)):
+    chosen = os.environ.get(VARIABLE, "")
+    if chosen == name or (chosen.startswith(EACH) and _is_first(chosen.removeprefix(EACH), name)):
         os.kill(os.getpid(), signal.SIGKILL)
-    elif wanted == f"{name}:stop":
+    elif chosen == f"{name}:stop":
         os.environ.pop(VARIABLE, None)  # once: what goes on later shall go on to its end
         os.kill(os.getpid(), signal.SIGSTOP)
 

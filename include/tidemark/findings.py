@@ -110,9 +110,9 @@ class Report:
         words = {"error": "error", "table": "error of a table", "warning": "warning", "note": "note"}
         many = {"error": "errors", "table": "errors of single tables", "warning": "warnings", "note": "notes"}
         counts = [(kind, sum(f.severity == kind for f in self.findings)) for kind in _SEVERITIES]
-        said = ", ".join(f"{count} {(words if count == 1 else many)[kind]}" for kind, count in counts if count)
-        said = said or "nothing to report"
-        head = f"preflight of pipeline {self.pipeline}: {said} ({duration(self.seconds)})"
+        summary = ", ".join(f"{count} {(words if count == 1 else many)[kind]}" for kind, count in counts if count)
+        summary = summary or "nothing to report"
+        head = f"preflight of pipeline {self.pipeline}: {summary} ({duration(self.seconds)})"
         return "\n".join([head, *(str(f) for f in self.findings)])
 
 

@@ -49,10 +49,10 @@ class LakeAccess:
 
     def spark_settings(self, lake: str) -> dict[str, str]:
         """What Spark is told of the bucket besides: no secret, it stands in a command line."""
-        parts = urlsplit(lake)
-        if parts.scheme != "s3a":
+        uri = urlsplit(lake)
+        if uri.scheme != "s3a":
             return {}
-        bucket = f"spark.hadoop.fs.s3a.bucket.{parts.netloc}"
+        bucket = f"spark.hadoop.fs.s3a.bucket.{uri.netloc}"
         settings = {}
         if endpoint := self.settings.get("endpoint"):
             settings[f"{bucket}.endpoint"] = endpoint

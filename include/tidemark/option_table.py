@@ -85,20 +85,20 @@ _SECTIONS = {
 
 def document() -> str:
     """The whole page as Markdown."""
-    parts = [_HEAD]
+    sections = [_HEAD]
     for section, title in _SECTIONS.items():
         prefix = f"{section}." if section else ""
         rows = [
             f"| `{option}` | {_default(prefix + option)} | {meaning} |" for option, meaning in OPTIONS[section].items()
         ]
-        parts.append("\n".join([f"\n## {title}\n", "| option | default | meaning |", "|---|---|---|", *rows, ""]))
+        sections.append("\n".join([f"\n## {title}\n", "| option | default | meaning |", "|---|---|---|", *rows, ""]))
         if section == "tables[]":
-            parts.append(_TABLES)
+            sections.append(_TABLES)
         if section == "lake":
-            parts.append(_LAKE)
+            sections.append(_LAKE)
         if section == "bounds":
-            parts.append(_BOUNDS + _fixed())
-    return "".join(parts)
+            sections.append(_BOUNDS + _fixed())
+    return "".join(sections)
 
 
 def _fixed() -> str:

@@ -62,13 +62,13 @@ def without_values(failed: psycopg.Error, *, password: str = "", spoken: tuple[s
     diag = failed.diag
     if diag.sqlstate is None:
         return type(failed)(_of_the_client(failed, password))
-    names = {what: getattr(diag, field.name.lower()) for what, field in _NAMES.items()}
-    said = _sentence(type(failed), diag, {what: name for what, name in names.items() if name}, spoken)
-    kept: dict[int, bytes | None] = dict.fromkeys(DiagnosticField)
-    kept |= {_NAMES[what]: name.encode() for what, name in names.items() if name}
-    kept[DiagnosticField.SQLSTATE] = diag.sqlstate.encode()
-    kept[DiagnosticField.MESSAGE_PRIMARY] = said.encode()
-    return type(failed)(said, info=kept)
+    names = {field_name: getattr(diag, field.name.lower()) for field_name, field in _NAMES.items()}
+    sentence = _sentence(type(failed), diag, {field_name: name for field_name, name in names.items() if name}, spoken)
+    fields_kept: dict[int, bytes | None] = dict.fromkeys(DiagnosticField)
+    fields_kept |= {_NAMES[field_name]: name.encode() for field_name, name in names.items() if name}
+    fields_kept[DiagnosticField.SQLSTATE] = diag.sqlstate.encode()
+    fields_kept[DiagnosticField.MESSAGE_PRIMARY] = sentence.encode()
+    return type(failed)(sentence, info=fields_kept)
 
 
 def from_result(result: pq.abc.PGresult, spoken: tuple[str, ...] = SPOKEN) -> psycopg.Error:
@@ -85,7 +85,7 @@ def _sentence(
     if sqlstate.startswith(spoken) and not by_a_function and diag.message_primary:
         return diag.message_primary
     condition = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", kind.__name__).lower()
-    return ", ".join([f"{condition} (SQLSTATE {sqlstate})", *(f"{what} {name}" for what, name in names.items())])
+    return ", ".join([f"{condition} (SQLSTATE {sqlstate})", *(f"{field} {name}" for field, name in names.items())])
 
 
 def _of_the_client(failed: psycopg.Error, password: str) -> str:
@@ -95,5 +95,5 @@ def _of_the_client(failed: psycopg.Error, password: str) -> str:
     elif _OF_AN_ATTEMPT.match(text):
         text = text.replace(password, "***") if password else text
     else:
-        text = "; ".join(dict.fromkeys(said.group() for said in _OF_AN_END.finditer(text)))
+        text = "; ".join(dict.fromkeys(match.group() for match in _OF_AN_END.finditer(text)))
     return text or f"{type(failed).__name__} of psycopg without an SQLSTATE"

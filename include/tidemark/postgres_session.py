@@ -50,16 +50,16 @@ _DATABASE: Final = "tidemark_database"
 def with_settings(conninfo: str, application_name: str, settings: dict[str, str] | None = None, **keywords: Any) -> str:
     """The connection string with session settings, keepalives and name added; what it
     says itself about keepalives wins."""
-    said = conninfo_to_dict(conninfo)
+    parameters = conninfo_to_dict(conninfo)
     merged = {**SESSION_SETTINGS, **(settings or {})}
     options = " ".join(f"-c {name}={_escaped(value)}" for name, value in merged.items())
-    if said.get("options"):
-        options = f"{said['options']} {options}"
+    if parameters.get("options"):
+        options = f"{parameters['options']} {options}"
     defaults = {"connect_timeout": CONNECT_TIMEOUT_S, **_KEEPALIVES}
     return make_conninfo(
         **{
-            **{name: value for name, value in defaults.items() if name not in said},
-            **{name: value for name, value in said.items() if name != "client_encoding"},
+            **{name: value for name, value in defaults.items() if name not in parameters},
+            **{name: value for name, value in parameters.items() if name != "client_encoding"},
             **keywords,
             "options": options,
             "application_name": application_name[:63],

@@ -86,11 +86,11 @@ def saying(limit_s: float, awaited: Callable[[], str]) -> Iterator[None]:
     `awaited` is called on a thread: it needs a session of its own. What it raises is not the block's affair.
     """
     wait = Wait(limit_s)
-    done = threading.Event()
+    ended = threading.Event()
 
     def watch() -> None:
         # Twice a second, so that the lines come when they are due.
-        while not done.wait(0.5):
+        while not ended.wait(0.5):
             try:
                 wait.note(awaited)
             except Exception as failed:
@@ -101,6 +101,6 @@ def saying(limit_s: float, awaited: Callable[[], str]) -> Iterator[None]:
     try:
         yield
     finally:
-        done.set()
+        ended.set()
         watcher.join(timeout=5)
     wait.is_over()

@@ -81,18 +81,18 @@ class ReadChunksOperator(BaseOperator):
         """What is filled, since no later task of a run that was marked failed says so."""
         from tidemark.backfill.reporting import how_far
 
-        said = "the ledger did not say what is filled"
+        progress = "the ledger did not say what is filled"
 
         def ask() -> None:
-            nonlocal said
+            nonlocal progress
             with suppress(Exception):
-                said = "; ".join(how_far(run)) or "no backfill of the run is open"
+                progress = "; ".join(how_far(run)) or "no backfill of the run is open"
 
         # Nobody waits for this thread where the ledger does not answer.
         asking = Thread(target=ask, name="how_far", daemon=True)
         asking.start()
         asking.join(TOLD_WITHIN_S)
-        self.log.info("The reader ends; clearing read_chunks goes on there. %s", said)
+        self.log.info("The reader ends; clearing read_chunks goes on there. %s", progress)
 
     def on_kill(self) -> None:
         """Leave by an exception, so that the range's lease is given back, the query cancelled and processes ended.

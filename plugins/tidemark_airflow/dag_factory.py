@@ -104,7 +104,7 @@ def pipeline_dags(folder: Path | str | None = None) -> Iterator[DAG]:
     if folder is None or not Path(folder).is_dir():
         raise PipelinesNotFound(where=f"{PIPELINES_VARIABLE} is not set" if folder is None else folder)
     configs, problems = read_all(folder)
-    taken: set[str] = set()
+    dag_ids: set[str] = set()
     for config in configs:
         try:
             dags = [capture_dag(config), backfill_dag(config), verify_dag(config), maintenance_dag(config)]
@@ -113,11 +113,11 @@ def pipeline_dags(folder: Path | str | None = None) -> Iterator[DAG]:
         except Exception as refused:  # whatever Airflow says of one file must not take the others with it
             problems.append(Problem(config.path, 0, f"Airflow refuses it: {refused}"))
             continue
-        taken.update(dag.dag_id for dag in dags)
+        dag_ids.update(dag.dag_id for dag in dags)
         yield from dags
     for path in sorted({problem.path for problem in problems}):
         stem = Path(path).stem
-        dag_id = f"{stem}_capture" if f"{stem}_capture" not in taken else f"{Path(path).name}_broken"
+        dag_id = f"{stem}_capture" if f"{stem}_capture" not in dag_ids else f"{Path(path).name}_broken"
         yield broken_dag(dag_id, [str(problem) for problem in problems if problem.path == path])
 
 

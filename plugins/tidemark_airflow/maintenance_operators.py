@@ -56,14 +56,14 @@ class CompactOperator(ApplicationOperator):
             return {"tables": 0}
         results = [self.result_of(run, plan, self.config.bounds.merge_timeout_s, context)]
         for group in upkeep.groups(run.config, results[0]):
-            with upkeep.plan_current(run, group) as taken:
-                if taken is not None:
-                    results.append(self.result_of(run, taken, CURRENT_S, context))
-        done = upkeep.note(run, results)
+            with upkeep.plan_current(run, group) as leased_plan:
+                if leased_plan is not None:
+                    results.append(self.result_of(run, leased_plan, CURRENT_S, context))
+        figures = upkeep.note(run, results)
         for table in (table for result in results for table in result.tables if table.left):
             self.log.warning("%s of %s: %s", table.kind, table.table, table.left)
-        self.log.info("%(compacted)d Delta tables of %(tables)d tables compacted", done)
-        return done
+        self.log.info("%(compacted)d Delta tables of %(tables)d tables compacted", figures)
+        return figures
 
     def result_of(self, run: Run, plan: UpkeepPlan, limit_s: float, context: Context) -> UpkeepResult:
         """Raises SparkApplicationFailed or SparkApplicationTooLong if the application left no result."""

@@ -157,25 +157,25 @@ def _keyed(names: list[str], key: list[int], source: list[Row], current: list[Ro
     def key_of(row: Row) -> Row:
         return tuple(row[i] for i in key)
 
-    wanted = {key_of(row): row for row in source}
-    if len(wanted) != len(source):
+    rows_by_key = {key_of(row): row for row in source}
+    if len(rows_by_key) != len(source):
         raise AssertionError("two rows of the source have one key as Delta holds it")
     for row in current:
-        at_source = wanted.pop(key_of(row), None)
+        at_source = rows_by_key.pop(key_of(row), None)
         if at_source is None:  # unknown at the source, or the second copy of its key
             yield _whole("extra", key_of(row), names, row)
         elif at_source != row:
             pairs = zip(names, at_source, row, strict=True)
             yield Difference("different", key_of(row), {n: (s, t) for n, s, t in pairs if s != t})
-    for missing, row in wanted.items():
+    for missing, row in rows_by_key.items():
         yield _whole("missing", missing, names, row)
 
 
 def _multiset(names: list[str], source: list[Row], current: list[Row]) -> Iterator[Difference]:
-    wanted, have = Counter(source), Counter(current)
-    for row in (wanted - have).elements():
+    at_source, in_lake = Counter(source), Counter(current)
+    for row in (at_source - in_lake).elements():
         yield _whole("missing", (), names, row)
-    for row in (have - wanted).elements():
+    for row in (in_lake - at_source).elements():
         yield _whole("extra", (), names, row)
 
 

@@ -38,12 +38,12 @@ def test(checkout: Checkout) -> int:
     linted = _all(checkout, _lint(checkout))
     if chosen := os.environ.get("TESTS", "").split():
         return max(linted, _all(checkout, {"chosen tests": _pytest(checkout, "chosen tests", chosen)}))
-    ignored = [f"--ignore={part}" for parts in WITH_SPARK.values() for part in parts if not part.startswith("-")]
-    parts = {
-        **{what: [*folders, *NOT_THOROUGH] for what, folders in WITH_SPARK.items()},
+    ignored = [f"--ignore={path}" for paths in WITH_SPARK.values() for path in paths if not path.startswith("-")]
+    selections = {
+        **{title: [*folders, *NOT_THOROUGH] for title, folders in WITH_SPARK.items()},
         "other tests": ["tests", *ignored, *NOT_THOROUGH],
     }
-    tested = _side_by_side(checkout, {what: _pytest(checkout, what, part) for what, part in parts.items()})
+    tested = _side_by_side(checkout, {title: _pytest(checkout, title, paths) for title, paths in selections.items()})
     return max(linted, tested)
 
 
@@ -134,38 +134,38 @@ def _lint(checkout: Checkout) -> dict[str, list[str]]:
 def _all(checkout: Checkout, commands: dict[str, list[str]]) -> int:
     """Run every command, though an earlier one failed; the worst code is the answer."""
     results: list[tuple[str, int, float]] = []
-    for what, command in commands.items():
-        print(f"— {what}: {_short(command)}", flush=True)
+    for title, command in commands.items():
+        print(f"— {title}: {_short(command)}", flush=True)
         started = time.monotonic()
         code = subprocess.run(
             _command(checkout, command), cwd=checkout.root, env=checkout.environment(os.environ)
         ).returncode
-        results.append((what, code, time.monotonic() - started))
+        results.append((title, code, time.monotonic() - started))
     return _verdict(results)
 
 
 def _side_by_side(checkout: Checkout, commands: dict[str, list[str]]) -> int:
     """Run all commands at the same time: the first is seen at work, the output of each other one when it has ended."""
     started = time.monotonic()
-    logs = {what: scratch(checkout) / f"{what.replace(' ', '-')}.log" for what in list(commands)[1:]}
+    logs = {title: scratch(checkout) / f"{title.replace(' ', '-')}.log" for title in list(commands)[1:]}
     running: dict[str, subprocess.Popen[bytes]] = {}
     results = []
     try:
-        for what, command in commands.items():
-            print(f"— {what}: {_short(command)}", flush=True)
-            with logs[what].open("wb") if what in logs else nullcontext() as log:
-                running[what] = subprocess.Popen(
+        for title, command in commands.items():
+            print(f"— {title}: {_short(command)}", flush=True)
+            with logs[title].open("wb") if title in logs else nullcontext() as log:
+                running[title] = subprocess.Popen(
                     _command(checkout, command),
                     cwd=checkout.root,
                     env=checkout.environment(os.environ),
                     stdout=log,
                     stderr=None if log is None else subprocess.STDOUT,
                 )
-        for what, process in running.items():
+        for title, process in running.items():
             code = process.wait()
-            results.append((what, code, time.monotonic() - started))
-            if what in logs:
-                print(f"\n— {what}:\n{logs[what].read_text(errors='replace')}", flush=True)
+            results.append((title, code, time.monotonic() - started))
+            if title in logs:
+                print(f"\n— {title}:\n{logs[title].read_text(errors='replace')}", flush=True)
     finally:
         for process in running.values():
             if process.poll() is None:
@@ -183,6 +183,6 @@ def _short(command: list[str]) -> str:
 
 def _verdict(results: list[tuple[str, int, float]]) -> int:
     print()
-    for what, code, seconds in results:
-        print(f"  {what:<24}{'passed' if code == 0 else f'FAILED ({code})':<12}{seconds:>8.1f} s")
+    for title, code, seconds in results:
+        print(f"  {title:<24}{'passed' if code == 0 else f'FAILED ({code})':<12}{seconds:>8.1f} s")
     return max((abs(code) for _, code, _ in results), default=0)

@@ -158,8 +158,8 @@ class Shop:
     def open(self) -> None:
         """Do what happened before anybody looked."""
         with psycopg.connect(self.source, autocommit=True) as connection:
-            for what, statement in _OPENING.items():
-                self._do(connection, what, statement)
+            for kind, statement in _OPENING.items():
+                self._do(connection, kind, statement)
             for number in range(1, OPENING_ROUNDS + 1):
                 self._round(connection, number)
 
@@ -167,9 +167,9 @@ class Shop:
         """Do the other rounds, spread evenly over some seconds."""
         started, rounds = time.monotonic(), ROUNDS - OPENING_ROUNDS
         with psycopg.connect(self.source, autocommit=True) as connection:
-            for done in range(1, rounds + 1):
-                self._round(connection, OPENING_ROUNDS + done)
-                self._hurry.wait(max(0.0, started + seconds * done / rounds - time.monotonic()))
+            for round_number in range(1, rounds + 1):
+                self._round(connection, OPENING_ROUNDS + round_number)
+                self._hurry.wait(max(0.0, started + seconds * round_number / rounds - time.monotonic()))
 
     def hurry(self) -> None:
         """Do the remaining rounds without waiting between them."""
@@ -178,19 +178,19 @@ class Shop:
     def _round(self, connection: psycopg.Connection[tuple[object, ...]], number: int) -> None:
         facts = {"n": number, "first": (number - 1) * 1000 + 1, "last": number * 1000}
         with connection.transaction():  # an order, its lines and its trace belong together
-            for what in ("orders", "order lines", "shipments", "audit"):
-                self._do(connection, what, _ROUND[what], **facts)
-        for what in (
+            for kind in ("orders", "order lines", "shipments", "audit"):
+                self._do(connection, kind, _ROUND[kind], **facts)
+        for kind in (
             "carts",
             "totals",
             "payments",
             "credits",
             "shipments on their way, the large label left untouched",
         ):
-            self._do(connection, what, _ROUND[what], **facts)
+            self._do(connection, kind, _ROUND[kind], **facts)
         with connection.transaction():
-            for what in ("prices, the large text left untouched", "new descriptions"):
-                self._do(connection, what, _ROUND[what], **facts)
+            for kind in ("prices, the large text left untouched", "new descriptions"):
+                self._do(connection, kind, _ROUND[kind], **facts)
             self._regret(connection, "DELETE FROM shop.products WHERE sku < 'P-0100'")
         if number % 4 == 0:
             self._regret(connection, "UPDATE shop.orders SET status = 'cancelled', total = -1")

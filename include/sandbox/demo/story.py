@@ -156,7 +156,7 @@ def _capture(api: AirflowApi, running: processes.Services, steps: Steps) -> list
     if failed:
         raise StepFailed(f"The shop's own statements failed: {failed[0]}")
     _run(api, steps, CAPTURE, f"capture {number}, after the last row")
-    written = ", ".join(f"{count:,} {what}" for what, count in busy.changed.items())
+    written = ", ".join(f"{count:,} {kind}" for kind, count in busy.changed.items())
     written = f"the shop wrote {sum(busy.changed.values()):,} rows: {written}"
     print(textwrap.fill(written, 110, initial_indent="    ", subsequent_indent="    "))
     return str(api.result(BACKFILL, run_id, "report")).splitlines()
@@ -244,20 +244,20 @@ def _judge(checkout: Checkout, running: processes.Services) -> tuple[list[TableR
 @contextmanager
 def _stderr_in(log: Path) -> Iterator[None]:
     """What the JVM says goes to a file: it writes to the descriptor, not to sys.stderr."""
-    kept = os.dup(2)
+    terminal = os.dup(2)
     with log.open("w") as out:
         os.dup2(out.fileno(), 2)
     try:
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(terminal, 2)
+        os.close(terminal)
 
 
 def _show(reports: list[TableReport], history: list[Any], backfill: list[str], steps: Steps) -> None:
     print("\n  What the backfill reported:")
-    for said in backfill:
-        print(textwrap.fill(said, 110, initial_indent="  ", subsequent_indent="      "))
+    for sentence in backfill:
+        print(textwrap.fill(sentence, 110, initial_indent="  ", subsequent_indent="      "))
     print(f"\n  {'table':<18}{'source':>10}{'current':>10}{'differences':>13}{'history':>10}")
     for report in reports:
         counts = f"{report.source_rows:>10,}{report.current_rows:>10,}{report.differences:>13,}{report.changes:>10,}"
@@ -272,5 +272,5 @@ def _show(reports: list[TableReport], history: list[Any], backfill: list[str], s
         when = f"{line['_committed_at']:%H:%M:%S}"
         print(f"  {when}  {lsn:<12}{line['_op']:<8}{line['status']:<11}{line['total']:>8}  {line['note'] or ''}")
     print("\n  Seconds per step:")
-    for what, seconds in steps.took:
-        print(f"  {seconds:>7.1f}  {what}")
+    for title, seconds in steps.took:
+        print(f"  {seconds:>7.1f}  {title}")

@@ -86,7 +86,7 @@ class AirflowApi:
         path = f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task.task}"
         tries = self._call("GET", f"{path}/{task.index}" if task.index >= 0 else path)["try_number"]
         path = f"{path}/logs/{tries}?map_index={task.index}"
-        return [said for line in self._call("GET", path)["content"] for said in _said(line)]
+        return [text for line in self._call("GET", path)["content"] for text in _said(line)]
 
     def _call(self, method: str, path: str, body: Any = None) -> Any:
         if not self._token:

@@ -233,7 +233,7 @@ class PostgresServer:
             owner = self._owner()
             options = {"user": owner.pw_uid, "group": owner.pw_gid, "extra_groups": []}
         # A server started by pg_ctl inherits its output, and a pipe would stay open for the server's life.
-        done = subprocess.run(
+        process = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -243,11 +243,11 @@ class PostgresServer:
             text=True,
             **options,
         )
-        if check and done.returncode != 0:
+        if check and process.returncode != 0:
             log = self.home / "server.log"
             tail = log.read_text(errors="replace")[-2000:] if log.exists() else "(no server log)"
-            raise RuntimeError(f"{program} {' '.join(arguments)} failed with {done.returncode}:\n{tail}")
-        return done
+            raise RuntimeError(f"{program} {' '.join(arguments)} failed with {process.returncode}:\n{tail}")
+        return process
 
 
 def _quoted(value: str) -> str:

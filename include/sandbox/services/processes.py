@@ -200,8 +200,8 @@ def _migrate(services: Services, steps: Steps, env: dict[str, str], home: Path) 
     """Airflow's tables, unless this database got them from this Airflow before: looking costs it six seconds."""
     checkout = services.checkout
     with psycopg.connect(services.server.conninfo("airflow")) as connection:
-        asked = "SELECT oid, to_regclass('alembic_version') IS NOT NULL FROM pg_database WHERE datname = 'airflow'"
-        oid, migrated = connection.execute(asked).fetchone() or (0, False)
+        query = "SELECT oid, to_regclass('alembic_version') IS NOT NULL FROM pg_database WHERE datname = 'airflow'"
+        oid, migrated = connection.execute(query).fetchone() or (0, False)
     made_from = f"{version('apache-airflow')} {oid}\n"
     stamp = checkout.stamps / "airflow"
     if migrated and stamp.exists() and stamp.read_text() == made_from:

@@ -102,9 +102,9 @@ def _fetch(
 ) -> None:
     for jar in jars:
         (into / jar.file).parent.mkdir(parents=True, exist_ok=True)
-        for kept in _kept_by_the_machine(jar, home):
-            if sha256(kept) == jar.sha256:
-                shutil.copyfile(kept, into / jar.file)
+        for copy in _kept_by_the_machine(jar, home):
+            if sha256(copy) == jar.sha256:
+                shutil.copyfile(copy, into / jar.file)
     missing = [jar for jar in jars if sha256(into / jar.file) != jar.sha256]
     if not missing:
         return

@@ -53,10 +53,10 @@ def version(home: Path) -> int | None:
     match = re.search(r'^JAVA_VERSION="(\d+)', text, re.MULTILINE)
     if match is None:
         try:
-            said = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=60)
+            answer = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=60)
         except (OSError, subprocess.TimeoutExpired):
             return None
-        match = re.search(r'version "(\d+)', said.stderr + said.stdout)
+        match = re.search(r'version "(\d+)', answer.stderr + answer.stdout)
     return int(match[1]) if match else None
 
 
@@ -73,15 +73,15 @@ def _homes(env: Mapping[str, str], places: tuple[str, ...]) -> Iterator[Path]:
 
 
 def _first_glob(pattern: Path) -> int:
-    return next(i for i, part in enumerate(pattern.parts) if "*" in part)
+    return next(i for i, folder in enumerate(pattern.parts) if "*" in folder)
 
 
 def find(env: Mapping[str, str], places: tuple[str, ...] = _USUAL_PLACES) -> Path | None:
     """The home of the first usable Java: JAVA_HOME, PATH, the usual places; version 17 anywhere before 21 anywhere."""
     homes = [(home, version(home)) for home in _homes(env, places)]
-    for wanted in VERSIONS:
+    for number in VERSIONS:
         for home, has in homes:
-            if has == wanted:
+            if has == number:
                 return home.absolute()
     return None
 

@@ -130,10 +130,12 @@ def _bootstrap(checkout: Checkout, pip: list[str | Path], packages: tuple[str, .
 
 def _uv_settings(checkout: Checkout) -> dict[str, str]:
     """What the machine's pip is told about indexes, certificates and proxies, in uv's words: uv does not read it."""
-    said = subprocess.run([checkout.python, "-m", "pip", "config", "list"], capture_output=True, text=True).stdout
+    listed_settings = subprocess.run(
+        [checkout.python, "-m", "pip", "config", "list"], capture_output=True, text=True
+    ).stdout
     pip: dict[str, str] = {}
     # "global.index-url='…'", "install.find-links='…'", ":env:.cert='…'": the environment counts most.
-    for line in sorted(said.splitlines(), key=lambda line: line.startswith(":env:")):
+    for line in sorted(listed_settings.splitlines(), key=lambda line: line.startswith(":env:")):
         name, _, value = line.partition("=")
         pip[name.rpartition(".")[2]] = value.strip("'\"").replace("\\n", " ").strip()
     words = {
@@ -176,9 +178,9 @@ def _java(checkout: Checkout, steps: Steps) -> None:
 def _jars(checkout: Checkout, steps: Steps) -> None:
     stamp = checkout.stamps / "jars"
     s3a = s3a_jars()
-    wanted = (*JARS, *s3a)
-    made_from = "".join(f"{jar.file} {jar.sha256}\n" for jar in wanted)
-    if _stamped(stamp, made_from) and all((checkout.jars / jar.file).exists() for jar in wanted):
+    needed = (*JARS, *s3a)
+    made_from = "".join(f"{jar.file} {jar.sha256}\n" for jar in needed)
+    if _stamped(stamp, made_from) and all((checkout.jars / jar.file).exists() for jar in needed):
         return
     with steps.step(f"{len(JARS)} jars of Delta Lake, {len(s3a)} of Hadoop and AWS for S3"):
         env = checkout.environment(os.environ)
@@ -186,7 +188,7 @@ def _jars(checkout: Checkout, steps: Steps) -> None:
         env.pop("SPARK_CONF_DIR")
         env.update({k: os.environ[k] for k in ("SPARK_CONF_DIR",) if k in os.environ})
         run([checkout.python, "-m", "sandbox.setup.jars"], checkout.logs / "jars.log", env=env)
-        wrong = [jar.file for jar in wanted if sha256(checkout.jars / jar.file) != jar.sha256]
+        wrong = [jar.file for jar in needed if sha256(checkout.jars / jar.file) != jar.sha256]
         if wrong:
             raise StepFailed(f"These jars are not the ones expected (SHA-256 differs): {', '.join(wrong)}")
     _stamp(stamp, made_from)

@@ -137,8 +137,8 @@ class ChunkReader:
                 # The query would read other columns than those that the catalogue of the snapshot calls so.
                 raise sessions.SnapshotUnfit(f"{table} or a column of it was renamed since the snapshot was exported")
             prints = catalog.fingerprint(conn, self._config.publication, [captured])
-            wanted = keyset.table_to_read(conn, captured, backfill.row_filter)
-            if wanted.key_order != backfill.key_order:
+            to_read = keyset.table_to_read(conn, captured, backfill.row_filter)
+            if to_read.key_order != backfill.key_order:
                 # Its ranges and cursors are positions in the old order: in this one rows would lie before them unread.
                 raise TableLost(KEY_REORDERED)
             schema = self._schema(captured)
@@ -146,14 +146,14 @@ class ChunkReader:
             try:
                 with self._filtered(backfill, table):
                     if key_range.keys is not None:
-                        rows.copy(keyset.keys_query(wanted, key_range.keys))
+                        rows.copy(keyset.keys_query(to_read, key_range.keys))
                         rows.finish(ended=True)
-                    elif wanted.key:
-                        rows.finish(ended=self._walk(rows, wanted, key_range, limit))
+                    elif to_read.key:
+                        rows.finish(ended=self._walk(rows, to_read, key_range, limit))
                     else:
                         keyless.read(
                             conn,
-                            wanted,
+                            to_read,
                             rows,
                             run=self._run,
                             store=self._store,
@@ -214,13 +214,13 @@ class ChunkReader:
         versions = tables.versions(self._ledger, str(table))
         return versions[-1] if versions else None
 
-    def _walk(self, rows: ChunkRows, table: TableToRead, key_range: Range, limit: int) -> bool:
+    def _walk(self, rows: ChunkRows, to_read: TableToRead, key_range: Range, limit: int) -> bool:
         """Read up to `limit` rows of the key's index; True if the range has no more."""
         for setting in sessions.INDEX_ALONE:
             self._conn.execute(setting)
         position = key_range.lower if key_range.cursor is None else key_range.cursor
-        for equal in keyset.parts_behind(table, position):
-            rows.copy(keyset.chunk_query(table, position, key_range.upper, equal=equal, limit=limit - rows.count))
+        for equal in keyset.parts_behind(to_read, position):
+            rows.copy(keyset.chunk_query(to_read, position, key_range.upper, equal=equal, limit=limit - rows.count))
             if rows.count >= limit:
                 return False
         return True
@@ -243,7 +243,7 @@ def exactly(config: PipelineConfig, table: TableName) -> PipelineConfig | None:
     rule = config.rule(table)
     if rule is None:
         return None
-    names = ".".join('"' + part.replace('"', '""') + '"' for part in (table.schema, table.name))
+    names = ".".join('"' + name.replace('"', '""') + '"' for name in (table.schema, table.name))
     return dataclasses.replace(config, tables=(dataclasses.replace(rule, pattern=names),))
 
 

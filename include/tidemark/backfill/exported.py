@@ -185,13 +185,13 @@ def _start(work: _Work) -> subprocess.Popen[bytes]:
 def _outcome(process: subprocess.Popen[bytes]) -> ReadResult | TidemarkError | None:
     """What the process said at its end; None if it was killed or failed in a way that nobody thought of."""
     assert process.stdout is not None
-    said = process.stdout.read()
+    pickled = process.stdout.read()
     process.stdout.close()
     if process.stdin is not None:
         process.stdin.close()
-    if process.returncode != 0 or not said:
+    if process.returncode != 0 or not pickled:
         return None
-    outcome: ReadResult | TidemarkError = pickle.loads(said)
+    outcome: ReadResult | TidemarkError = pickle.loads(pickled)
     return outcome
 
 

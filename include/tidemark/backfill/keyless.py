@@ -48,7 +48,7 @@ class Stretch:
 
 def read(
     conn: psycopg.Connection[Any],
-    table: TableToRead,
+    to_read: TableToRead,
     rows: ChunkRows,
     *,
     run: Run,
@@ -57,9 +57,9 @@ def read(
 ) -> None:
     """Write all of the table's rows; what was counted, and the files, are in `rows` then. `conn` is in the chunk's
     transaction, the table locked; further ones connect to the run's source."""
-    stretches = list(_stretches(conn, table, STRETCH_PAGES))
+    stretches = list(_stretches(conn, to_read, STRETCH_PAGES))
     if readers < 2 or len(stretches) < 2:
-        rows.copy(keyset.whole_query(table))
+        rows.copy(keyset.whole_query(to_read))
         rows.finish(ended=True)
         return
     row = conn.execute("SELECT pg_export_snapshot()").fetchone()
@@ -76,11 +76,11 @@ def read(
                 at_work.append(own)
                 for setting in sessions.CHUNK_SETTINGS:
                     own.execute(setting)
-                own.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(table.name))
+                own.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(to_read.name))
                 sessions.import_snapshot(own, row[0])
                 own_rows = ChunkRows(own, rows.schema, rows.salt, writer)
                 while (stretch := _next(queue)) is not None:
-                    own_rows.copy(keyset.stretch_query(table, stretch.table, stretch.first, stretch.end))
+                    own_rows.copy(keyset.stretch_query(to_read, stretch.table, stretch.first, stretch.end))
                 return own_rows
         except BaseException:
             _empty(queue)  # the others need not go on

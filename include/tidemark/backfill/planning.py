@@ -168,7 +168,7 @@ class _Planner:
             if wish.table not in own and not self._goes_on(wish):
                 to_open.append(wish)
         self._await_horizon(to_open)
-        prepared = [done for wish in to_open if (done := self._prepare(wish)) is not None]
+        prepared = [table_prepared for wish in to_open if (table_prepared := self._prepare(wish)) is not None]
         reach("plan.before_open")
         for ready in prepared:
             wish = ready.wish
@@ -252,13 +252,13 @@ class _Planner:
         if request.row_filter is not None or request.keys or request.mode == "keys":
             raise BackfillRefused(table="no table", reason="a filter and keys are those of tables that the form names")
         was_open = [b for b in backfills.all_open(self._ledger) if b.purpose == "fill"]
-        asked = {one.table: (one.mode, tuple(one.keys or ())) for one in wanted(self._run)}
+        entries = {one.table: (one.mode, tuple(one.keys or ())) for one in wanted(self._run)}
         for backfill in was_open:
             # What seems to be read may have been read by the dead: `_goes_on` waits for their leases to end.
             if not chunks.all_read(self._ledger, backfill.backfill):
-                asked.setdefault(backfill.table, (backfill.mode, ()))
+                entries.setdefault(backfill.table, (backfill.mode, ()))
         wishes = []
-        for table, (mode, keys) in sorted(asked.items()):
+        for table, (mode, keys) in sorted(entries.items()):
             row = rows.get(table)
             if row is None or not row.life.is_merged or self._unfit(at_source.get(table), row) is not None:
                 continue  # which `_say_what_is_left_out` says
@@ -387,9 +387,9 @@ class _Planner:
         wait = Wait(max(0.0, self._wait_ends - self._run.clock()), clock=self._run.clock)
         while (lease := chunks.being_read(self._ledger, backfill.backfill)) is not None:
             reader, until = lease
-            said = f"the backfill {backfill.backfill} of {backfill.table}: its reader {reader} may have died; "
-            said += f"if so, its lease ends at {moment(until)}"
-            if not wait.goes_on(lambda said=said: said):  # type: ignore[misc]
+            reason = f"the backfill {backfill.backfill} of {backfill.table}: its reader {reader} may have died; "
+            reason += f"if so, its lease ends at {moment(until)}"
+            if not wait.goes_on(lambda reason=reason: reason):  # type: ignore[misc]
                 raise BackfillIsRead(
                     table=backfill.table, backfill=backfill.backfill, run_id=backfill.run_id, reader=reader
                 )
@@ -419,8 +419,8 @@ class _Planner:
         wait = Wait(seconds, every_s=0.2)
         while snapshot_xmin(self._source) < horizon:
             names = "; ".join(transactions_in_flight(self._source)) or "they have just ended"
-            said = f"transactions that are older than the capture of {last.table}: {names}"
-            if not wait.goes_on(lambda said=said: said):  # type: ignore[misc]
+            reason = f"transactions that are older than the capture of {last.table}: {names}"
+            if not wait.goes_on(lambda reason=reason: reason):  # type: ignore[misc]
                 raise JoinHorizonBlocked(table=last.table, waited=duration(seconds), blockers=names)
         wait.is_over()
 
@@ -449,12 +449,12 @@ class _Planner:
                 conn.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(name))
                 row = conn.execute("SELECT pg_current_snapshot()::text").fetchone()
                 assert row is not None
-                wanted = keyset.table_to_read(conn, wish.captured, wish.row_filter)
+                to_read = keyset.table_to_read(conn, wish.captured, wish.row_filter)
                 with self._filtered(wish):
                     if wish.row_filter is not None:
-                        keyset.try_conditions(conn, wanted)
-                    estimated = len(keys) if by_keys else keyset.estimated_rows(conn, wanted)
-                    ranges = _ranges_of_keys(keys) if by_keys else self._ranges(wanted, estimated)
+                        keyset.try_conditions(conn, to_read)
+                    estimated = len(keys) if by_keys else keyset.estimated_rows(conn, to_read)
+                    ranges = _ranges_of_keys(keys) if by_keys else self._ranges(to_read, estimated)
         except psycopg.errors.InsufficientPrivilege as denied:
             detail = denied.diag.message_primary or "a right is missing"
             raise ReadRefused(table=wish.table, detail=detail) from denied
@@ -462,7 +462,7 @@ class _Planner:
             raise BackfillRefused(table=wish.table, reason=CHANGED_MEANWHILE) from None
         whole = wish.row_filter is None and not by_keys
         seen = make_durable(conn)
-        return _Prepared(wish, row[0], seen, estimated, whole and bool(wish.captured.key), wanted.key_order, ranges)
+        return _Prepared(wish, row[0], seen, estimated, whole and bool(wish.captured.key), to_read.key_order, ranges)
 
     def _filtered(self, wish: _Wish) -> AbstractContextManager[None]:
         if wish.row_filter is None:
@@ -489,13 +489,13 @@ class _Planner:
         if reason is not None:
             raise BackfillRefused(table=wish.table, reason=reason)
 
-    def _ranges(self, table: TableToRead, estimated: int) -> tuple[Range, ...]:
-        if not table.key:
+    def _ranges(self, to_read: TableToRead, estimated: int) -> tuple[Range, ...]:
+        if not to_read.key:
             return (Range(),)
         request, bounds = self._request, self._config.bounds
         most = RANGES_PER_READER * (request.readers or bounds.readers)
-        parts = min(most, estimated // (request.chunk_rows or bounds.chunk_rows))
-        cuts = keyset.sampled_bounds(self._source, table, parts)
+        count = min(most, estimated // (request.chunk_rows or bounds.chunk_rows))
+        cuts = keyset.sampled_bounds(self._source, to_read, count)
         return tuple(Range(lower, upper) for lower, upper in zip([None, *cuts], [*cuts, None], strict=True))
 
     def _keys(self, wish: _Wish) -> list[Key]:
@@ -560,6 +560,6 @@ def matching(text: str, at_source: Mapping[str, CapturedTable]) -> list[str]:
 def readable(table: TableName) -> str:
     """The name as the pipeline file has it."""
     return ".".join(
-        part if re.fullmatch(r'[^".*?\[]+', part) else '"' + part.replace('"', '""') + '"'
-        for part in (table.schema, table.name)
+        name if re.fullmatch(r'[^".*?\[]+', name) else '"' + name.replace('"', '""') + '"'
+        for name in (table.schema, table.name)
     )

@@ -41,11 +41,11 @@ class TableProof:
 
     def __str__(self) -> str:
         read = f"{counted(self.outcome.rows, 'row')} compared in {counted(self.outcome.chunks, 'chunk')}"
-        what = "the rows of the filter" if self.parts is None else f"{self.parts} of {counted(self.of_parts, 'part')}"
+        extent = "the rows of the filter" if self.parts is None else f"{self.parts} of {counted(self.of_parts, 'part')}"
         if self.unproven is not None:
             return f"{self.table}: {read}, and nothing is proven: {self.unproven}."
         if not self.outcome.differences:
-            line = f"{self.table}: {what} equal to the source as of {self.proven_lsn}. {read}."
+            line = f"{self.table}: {extent} equal to the source as of {self.proven_lsn}. {read}."
         else:
             line = f"{self.table}: {self.outcome}; {read}."
         if self.through_lsn is not None and self.through_at is not None:

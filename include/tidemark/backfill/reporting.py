@@ -48,9 +48,9 @@ class TableReport:
 
     def __str__(self) -> str:
         swept = "" if not self.sweeps else f", {'an unknown number' if self.swept is None else self.swept} swept"
-        what = "complete" if self.whole else "the rows asked for are"
+        scope = "complete" if self.whole else "the rows asked for are"
         line = (
-            f"{self.table}: {what} as of {self.complete_lsn}. {counted(self.read, 'row')} read in "
+            f"{self.table}: {scope} as of {self.complete_lsn}. {counted(self.read, 'row')} read in "
             f"{counted(self.chunks, 'chunk')}: "
             f"{self.inserted} inserted, {self.repaired} repaired, {self.unchanged} unchanged, "
             f"{self.overtaken} overtaken{swept}."
@@ -120,25 +120,25 @@ def pending_of(ledger: Ledger, backfill: Backfill) -> str:
     """What is still to be done of an open one, half a sentence."""
     (now,) = (p for p in chunks.progress(ledger) if p.backfill == backfill.backfill)
     row = tables.one(ledger, backfill.table)
-    held = ""
+    suspension = ""
     if row is not None and row.life.is_parked and row.error is not None:
-        held = f" (the table is parked: {row.error.kind})"
+        suspension = f" (the table is parked: {row.error.kind})"
     elif row is not None and row.life.is_paused:
-        held = f" (the table is paused by {row.paused_by})"
+        suspension = f" (the table is paused by {row.paused_by})"
     if now.ranges_done < now.ranges:
         again = chunks.rejected_unread(ledger, backfill.backfill)
         read_again = f"{counted(again, 'chunk')} {plural(again, 'was')} read before the table changed"
         rejected = f", {read_again} and {plural(again, 'is')} read again: clear read_chunks"
-        done = f"{now.ranges_done} of {counted(now.ranges, 'range')} {plural(now.ranges_done, 'is')} read"
-        return f"{backfill.table}: {done}, {counted(now.rows, 'row')} so far{rejected if again else ''}{held}"
+        progress = f"{now.ranges_done} of {counted(now.ranges, 'range')} {plural(now.ranges_done, 'is')} read"
+        return f"{backfill.table}: {progress}, {counted(now.rows, 'row')} so far{rejected if again else ''}{suspension}"
     if now.claimed < now.chunks:
         left = now.chunks - now.claimed
         wait = "waits" if left == 1 else "wait"
-        return f"{backfill.table}: {left} of {counted(now.chunks, 'chunk')} {wait} for a drain{held}"
+        return f"{backfill.table}: {left} of {counted(now.chunks, 'chunk')} {wait} for a drain{suspension}"
     claimed = (
         "its one chunk is claimed and waits" if now.chunks == 1 else f"all {now.chunks} chunks are claimed and wait"
     )
-    return f"{backfill.table}: {claimed} for a merge{held}"
+    return f"{backfill.table}: {claimed} for a merge{suspension}"
 
 
 def _closed(ledger: Ledger, backfill: Backfill) -> str:
@@ -158,8 +158,8 @@ def filled_ranges(ledger: Ledger, backfill: str) -> str:
             whole.append(str(key_range.range))
         elif claimed:
             begun.append(f"{key_range.range} up to chunk {key_range.range}-{claimed}")
-    said = [f"range {', '.join(whole)} as a whole"] * bool(whole) + [f"range {one}" for one in begun]
-    return f"filled of {counted(len(ranges), 'range')}: {', '.join(said) or 'none'}"
+    phrases = [f"range {', '.join(whole)} as a whole"] * bool(whole) + [f"range {one}" for one in begun]
+    return f"filled of {counted(len(ranges), 'range')}: {', '.join(phrases) or 'none'}"
 
 
 def _table(ledger: Ledger, backfill: Backfill) -> TableReport:

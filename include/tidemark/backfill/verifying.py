@@ -239,20 +239,20 @@ class _Planner:
                 conn.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(name))
                 row = conn.execute("SELECT pg_current_snapshot()::text").fetchone()
                 assert row is not None
-                wanted = keyset.table_to_read(conn, captured, row_filter)
+                to_read = keyset.table_to_read(conn, captured, row_filter)
                 if row_filter is not None:
                     filtered = sessions.filtered(conn, self._config, table, sessions.TRY_FILTER_S)
                 with filtered:
                     if row_filter is not None:
-                        keyset.try_conditions(conn, wanted)
-                    rows = keyset.estimated_rows(conn, wanted)
-                    cut = None if row_filter is not None else self._cut(captured, wanted, rows)
-                    ranges = self._ranges(wanted, rows) if cut is None or len(cut.parts) == 1 else ()
+                        keyset.try_conditions(conn, to_read)
+                    rows = keyset.estimated_rows(conn, to_read)
+                    cut = None if row_filter is not None else self._cut(captured, to_read, rows)
+                    ranges = self._ranges(to_read, rows) if cut is None or len(cut.parts) == 1 else ()
         except psycopg.errors.InsufficientPrivilege as denied:
             raise ReadRefused(table=table, detail=denied.diag.message_primary or "a right is missing") from denied
         except (psycopg.errors.UndefinedTable, LookupError):
             raise VerifyRefused(table=table, reason=CHANGED_MEANWHILE) from None
-        return _Look(captured, row[0], wanted, rows, cut, ranges)
+        return _Look(captured, row[0], to_read, rows, cut, ranges)
 
     def _cut(self, captured: CapturedTable, to_read: TableToRead, rows: int) -> Cut:
         last_cut = proofs.cut_of(self._ledger, str(to_read.table))
@@ -272,13 +272,13 @@ class _Planner:
         schema = shape(self._source, captured, lambda _: versions[-1] if versions else None)
         return {column.name: column.target for column in schema.columns}
 
-    def _ranges(self, table: TableToRead, rows: int) -> tuple[Range, ...]:
+    def _ranges(self, to_read: TableToRead, rows: int) -> tuple[Range, ...]:
         """Of a table that is read as a whole: as many as keep the readers busy."""
-        if not table.key:
+        if not to_read.key:
             return (Range(),)
         bounds = self._config.bounds
         most = RANGES_PER_READER * (self._request.readers or bounds.readers)
-        boundaries = keyset.sampled_bounds(self._source, table, min(most, rows // bounds.chunk_rows))
+        boundaries = keyset.sampled_bounds(self._source, to_read, min(most, rows // bounds.chunk_rows))
         return tuple(Range(lower, upper) for lower, upper in zip([None, *boundaries], [*boundaries, None], strict=True))
 
     # --- choose -------------------------------------------------------------------------------------------------------
@@ -360,9 +360,9 @@ class _Planner:
                 reason="its generation has ended, or goes on on another timeline",
             )
         reach("plan.after_open")
-        said = (
+        extent = (
             counted(len(ranges), "range")
             if parts is None or look.cut is None
             else (f"{len(parts)} of {counted(len(look.cut.parts), 'part')}")
         )
-        log.info("Verify %s of %s: about %s in %s", verify.backfill, look.table, counted(rows, "row"), said)
+        log.info("Verify %s of %s: about %s in %s", verify.backfill, look.table, counted(rows, "row"), extent)

@@ -37,9 +37,9 @@ def _begin_anew(config: PipelineConfig, ledger: Ledger, table: str) -> tuple[str
     name = TableName.parse(table)
     folders = (layout.history_table(config.pipeline, name), layout.current_table(config.pipeline, name))
     store = Store(config.lake, config.lake_access)
-    there = [folder for folder in folders if store.list(f"{folder}/_delta_log")]
-    if there:
-        return f"Nothing was done. First remove {' and '.join(there)} from {config.lake}.", False
+    existing = [folder for folder in folders if store.list(f"{folder}/_delta_log")]
+    if existing:
+        return f"Nothing was done. First remove {' and '.join(existing)} from {config.lake}.", False
     if not joins.begin_anew(ledger, table):
         return f"{readable(table)} is not parked.", False
     return (

@@ -161,7 +161,7 @@ def claims_of(
         else:
             claims.setdefault(chunk.table, []).append(_claim(chunk, commit, purposes[chunk.backfill]))
     return Claims(
-        claims={table: tuple(taken) for table, taken in claims.items()},
+        claims={table: tuple(of_table) for table, of_table in claims.items()},
         sweeps=_sweeps(ledger, claims),
         rejected=rejected,
         ignored=ignored,
@@ -205,9 +205,9 @@ def _sweeps(ledger: Ledger, claims: Mapping[str, list[Claim]]) -> dict[str, tupl
     """The backfills of which these are the last claims. Whether all is read is asked first: then nothing is recorded
     any more, and the chunks that are asked for next are all of them. A chunk rejected now is one that is left."""
     sweeps: dict[str, tuple[Sweep, ...]] = {}
-    for table, taken in claims.items():
-        ours = {(claim.backfill, claim.chunk, claim.attempt) for claim in taken}
-        for name in sorted({claim.backfill for claim in taken}):
+    for table, of_table in claims.items():
+        ours = {(claim.backfill, claim.chunk, claim.attempt) for claim in of_table}
+        for name in sorted({claim.backfill for claim in of_table}):
             backfill = backfills.one(ledger, name)
             if backfill is None or not backfill.sweeps or not chunks.all_read(ledger, name):
                 continue

@@ -88,10 +88,10 @@ def drain(run: Run, *, run_s: float | None = None, wait_s: float = 0.0) -> Drain
     config = run.config
     with open_ledger(run.ledger, config.pipeline, config.application_name) as book:
         migrations.require(book.connection)
-        done = _of_run(book, run.run_id)
-        if _is_done(book, done):
+        staged = _of_run(book, run.run_id)
+        if _is_done(book, staged):
             leases.give_back_of_dead_try(book, leases.SLOT, run.holder)
-            return done
+            return staged
         with (
             leases.hold(run.ledger, config.pipeline, leases.SLOT, run.holder, wait_s=wait_s) as lease,
             postgres_session.connect(
@@ -103,9 +103,9 @@ def drain(run: Run, *, run_s: float | None = None, wait_s: float = 0.0) -> Drain
             pipeline_files.require(book, config.digest)
             store = Store(config.lake, config.lake_access)
             open_generation = generation.settle(config, source_conn, book, store, lease)
-            done = _of_run(book, run.run_id)
-            if _is_done(book, done):
-                return done  # staged by an earlier try that died before it could register
+            staged = _of_run(book, run.run_id)
+            if _is_done(book, staged):
+                return staged  # staged by an earlier try that died before it could register
             if _valve(config, source_conn, open_generation.staged_lsn):
                 confirm.confirm_up_to_staged(run, lease=lease)
             _remove_abandoned(config, source_conn, book, store, open_generation.number)
@@ -297,9 +297,9 @@ class _Draining:
         while True:
             batch = self._batch
             open_s = 0.0 if batch.opened_at is None else self._run.clock() - batch.opened_at
-            held = Held(batch.rows, batch.size, open_s)
+            before = Held(batch.rows, batch.size, open_s)
             bounds = self._config.bounds
-            end_lsn = end_of_batch(block, size, held, bounds=bounds, heartbeat_commit=self._heartbeat_commit)
+            end_lsn = end_of_batch(block, size, before, bounds=bounds, heartbeat_commit=self._heartbeat_commit)
             if end_lsn is None:
                 self._add(block, size)
                 return True

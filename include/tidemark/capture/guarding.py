@@ -119,13 +119,13 @@ def guard_findings(
         heirs = guards.inherited(str(table), rows, guards.bind(stored[oid].guards, str(table), rows, rule))
         followed |= {(table, guard.column) for guard in heirs.values() if guard.table == str(table)}
         if heirs:
-            said = listed(f"{name} (was {guard.column} of {guard.table})" for name, guard in sorted(heirs.items()))
+            renamed = listed(f"{name} (was {guard.column} of {guard.table})" for name, guard in sorted(heirs.items()))
             findings.append(
                 Finding.of_tables(
                     "columns",
                     [table],
                     f"Masked or left-out columns of {table} are called otherwise now; what was masked is staged as "
-                    f"NULL, what was left out stays out: {said}",
+                    f"NULL, what was left out stays out: {renamed}",
                     "Name them in the file as they are called now, under mask or leave_out; `clear` as a mask captures "
                     "a column as it is",
                     bars="nothing",

@@ -113,8 +113,8 @@ def _await_horizon(source: psycopg.Connection[Any], horizon: int, seconds: float
     wait = Wait(seconds, every_s=0.05)
     while publication.snapshot_xmin(source) < horizon:
         blockers = publication.transactions_in_flight(source) or ["they have just ended"]
-        said = f"transactions that are older than the capture: {listed(blockers)}"
-        if not wait.goes_on(lambda said=said: said):  # type: ignore[misc]
+        reason = f"transactions that are older than the capture: {listed(blockers)}"
+        if not wait.goes_on(lambda reason=reason: reason):  # type: ignore[misc]
             return blockers
     wait.is_over()
     return []

@@ -42,15 +42,15 @@ def make_slot(survey: Survey, lease: Lease, conninfo: str) -> bool:
     named = ownership.thing(survey.source, "slot", survey.config.slot)
     first = belongings.note(survey.ledger, lease, named, "made")
     try:
-        made = create_slot(survey.source, survey.config, conninfo)
-        if first and not made:
+        is_new = create_slot(survey.source, survey.config, conninfo)
+        if first and not is_new:
             raise ownership.unknown(survey.config, survey.source, read_slot(survey.source, survey.config.slot))
     except Exception:
         # Over a session that broke, the server may have made it all the same.
         if first and not survey.source.closed:
             belongings.forget(survey.ledger, lease, named)
         raise
-    return made
+    return is_new
 
 
 def create_slot(source: psycopg.Connection[Any], config: PipelineConfig, conninfo: str) -> bool:
@@ -129,18 +129,18 @@ def _change(survey: Survey, work: PublicationWork) -> None:
         try:
             role = publication.acting_role(survey.source, name, tables, create=verb == "Created")
             publication.change(survey.source, [statement], lock_timeout_s=bound_s, role=role)
-            done = list(tables)
+            changed = list(tables)
         except (psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation):
             raise
         except (SourceLocked, psycopg.DatabaseError) as refused:
             if survey.source.broken:
                 raise
             log.info("The publication's tables are added one by one: %s", type(refused).__name__)
-            done = _one_by_one(survey, tables, create=verb == "Created")
-        if done and verb == "Created":
-            survey.note("publication", f'Created publication "{name}" for {listed(done)}')
-        elif done:
-            survey.note("publication", f'Added {listed(done)} to publication "{name}"')
+            changed = _one_by_one(survey, tables, create=verb == "Created")
+        if changed and verb == "Created":
+            survey.note("publication", f'Created publication "{name}" for {listed(changed)}')
+        elif changed:
+            survey.note("publication", f'Added {listed(changed)} to publication "{name}"')
     if work.drop:
         try:
             role = publication.acting_role(survey.source, name, (), create=False)
@@ -165,7 +165,7 @@ def _one_by_one(survey: Survey, tables: Sequence[TableName], *, create: bool) ->
         # As the owner of the first: what is one's own takes no table of another's.
         role = publication.acting_role(survey.source, name, tables[:1], create=True)
         publication.change(survey.source, [empty], lock_timeout_s=bound_s, role=role)
-    done = []
+    changed = []
     for table in tables:
         left_s = max(SHORTEST_LOCK_TIMEOUT_S, min(bound_s, ends_at - time.monotonic()))
         try:
@@ -173,9 +173,9 @@ def _one_by_one(survey: Survey, tables: Sequence[TableName], *, create: bool) ->
             publication.change(
                 survey.source, [publication.add_statement(name, [table])], lock_timeout_s=left_s, role=role
             )
-            done.append(table)
+            changed.append(table)
         except psycopg.errors.DuplicateObject:
-            done.append(table)  # another try of this task was faster
+            changed.append(table)  # another try of this task was faster
         except SourceLocked as locked:
             happened = f"{table} could not be added to the publication now, somebody holds it: "
             survey.findings.append(
@@ -201,4 +201,4 @@ def _one_by_one(survey: Survey, tables: Sequence[TableName], *, create: bool) ->
                     bars="joining",
                 )
             )
-    return done
+    return changed

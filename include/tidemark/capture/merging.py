@@ -90,16 +90,18 @@ def leased_plan(run: Run, *, wait_s: float = 0.0) -> Iterator[MergePlan | None]:
     """
     config = run.config
     with open_ledger(run.ledger, config.pipeline) as book:
-        wanted = sorted(_to_plan(book, config))
-    if not wanted:
+        planned_tables = sorted(_to_plan(book, config))
+    if not planned_tables:
         yield None
         return
     with (
-        hold(run.ledger, config.pipeline, [of_table(table) for table in wanted], run.holder, wait_s=wait_s) as lease,
+        hold(
+            run.ledger, config.pipeline, [of_table(table) for table in planned_tables], run.holder, wait_s=wait_s
+        ) as lease,
         open_ledger(run.ledger, config.pipeline) as book,
     ):
         # Read again: until the leases were ours, another task may have merged some of it.
-        todo = {table: parts for table, parts in _to_plan(book, config).items() if table in wanted}
+        todo = {table: touches for table, touches in _to_plan(book, config).items() if table in planned_tables}
         if not todo:
             yield None
             return
@@ -125,13 +127,15 @@ def _to_plan(ledger: Ledger, config: PipelineConfig) -> dict[str, list[TouchedTa
     generation = min(oldest.values())
     mine = [touched for touched in unapplied if touched.generation == generation]
     return {
-        table: sorted(parts, key=lambda touched: touched.end_lsn)
-        for table, parts in groupby(sorted(mine, key=lambda touched: touched.table), key=lambda touched: touched.table)
+        table: sorted(touches, key=lambda touched: touched.end_lsn)
+        for table, touches in groupby(
+            sorted(mine, key=lambda touched: touched.table), key=lambda touched: touched.table
+        )
     }
 
 
 def _plan(ledger: Ledger, run: Run, todo: dict[str, list[TouchedTable]], attempt: str) -> MergePlan:
-    starts = {table: parts[0].start_lsn for table, parts in todo.items()}
+    starts = {table: touches[0].start_lsn for table, touches in todo.items()}
     before = batches.previous_ends(ledger, next(iter(todo.values()))[0].generation, starts)
     versions = tables.versions_of(ledger, todo)
     streamed = tables.versions_of(ledger, todo, only_streamed=True)
@@ -145,13 +149,13 @@ def _plan(ledger: Ledger, run: Run, todo: dict[str, list[TouchedTable]], attempt
         tables=tuple(
             _planned_table(
                 table,
-                parts,
-                _evidence(ledger, parts),
+                touches,
+                _evidence(ledger, touches),
                 after=before[table],
                 shapes=_Shapes(versions.get(table, []), {shape.version for shape in streamed.get(table, [])}),
                 had_holes=table in with_holes,
             )
-            for table, parts in todo.items()
+            for table, touches in todo.items()
         ),
     )
 

@@ -45,16 +45,16 @@ def announce_parked(run: Run, *, tell: Callable[[str], None]) -> list[str]:
 
 
 def _of_preflight(config: PipelineConfig, entry: TableErrors) -> str:
-    what = "is not captured" if entry.barred else "has an error"
-    return f"Table {entry.table} of pipeline {config.pipeline} {what}; the other tables go on. {entry.message}"
+    predicate = "is not captured" if entry.barred else "has an error"
+    return f"Table {entry.table} of pipeline {config.pipeline} {predicate}; the other tables go on. {entry.message}"
 
 
 def _message(config: PipelineConfig, table: str, error: ErrorRecord) -> str:
-    said = (
+    sentence = (
         f"Table {table} of pipeline {config.pipeline} was parked ({error.kind}): {error.message} Its changes are "
         "staged meanwhile, and the other tables go on."
     )
-    return "\n".join([said, *ways_on(config, table, error)])
+    return "\n".join([sentence, *ways_on(config, table, error)])
 
 
 def ways_on(config: PipelineConfig, table: str, error: ErrorRecord) -> list[str]:

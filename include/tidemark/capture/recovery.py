@@ -152,12 +152,12 @@ def _register_chain(
         for manifest in chain:
             try:
                 batches.register(ledger, lease, manifest, paths[id(manifest)], again=True)
-            except SchemaVersionTaken as taken:
+            except SchemaVersionTaken as difference:
                 # Named by a plan it may be in the tables already, whose positions are ends of these very batches.
                 refused = chain[len(registered) :]
                 if any(map(is_named, refused)) or not still_sends(generation, manifest.start_lsn, chain[-1].end_lsn):
                     raise
-                log.warning("Removing [%s, %s) from staging: %s", manifest.start_lsn, chain[-1].end_lsn, taken)
+                log.warning("Removing [%s, %s) from staging: %s", manifest.start_lsn, chain[-1].end_lsn, difference)
                 break
             registered.append(manifest)
         for plan in unknown:

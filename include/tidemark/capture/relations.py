@@ -215,14 +215,14 @@ def define(
     """A relation's captured shape, without a version number, and what of the relation could not be captured."""
     columns: list[Column] = []
     unfit: list[str] = []
-    taken: set[str] = set()
+    names_taken: set[str] = set()
     for sent in relation.columns:
         if sent.name in rule.leave_out:
             continue
-        if is_taken(sent.name) or not taken.isdisjoint(folded_names(sent.name)):
+        if is_taken(sent.name) or not names_taken.isdisjoint(folded_names(sent.name)):
             unfit.append(f'column "{sent.name}" has a name that the target already uses')
             continue
-        taken.update(folded_names(sent.name))
+        names_taken.update(folded_names(sent.name))
         column, refused = _column(sent, rule, catalog.types, latest)
         columns.append(column)
         unfit += refused

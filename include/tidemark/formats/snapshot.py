@@ -24,11 +24,11 @@ class Snapshot:
     @classmethod
     def parse(cls, text: str) -> Snapshot:
         """Raises ValueError on anything that `pg_current_snapshot()` does not return."""
-        parts = text.split(":")
-        if len(parts) != 3:
+        fields = text.split(":")
+        if len(fields) != 3:
             raise ValueError("not a snapshot: it has the form xmin:xmax:in-progress")
-        xmin, xmax = int(parts[0]), int(parts[1])
-        in_progress = tuple(int(xid) for xid in parts[2].split(",")) if parts[2] else ()
+        xmin, xmax = int(fields[0]), int(fields[1])
+        in_progress = tuple(int(xid) for xid in fields[2].split(",")) if fields[2] else ()
         if not 0 < xmin <= xmax or any(not xmin <= xid < xmax for xid in in_progress):
             raise ValueError("not a snapshot: its transaction ids are out of order")
         return cls(xmin, xmax, in_progress)

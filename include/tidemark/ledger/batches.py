@@ -315,12 +315,12 @@ def unapplied(ledger: Ledger, generation: int | None = None, names: Iterable[str
 
     Batches of an older generation come first: they must be merged before those of a newer one (R1).
     """
-    wanted = None if names is None else sorted(names)
+    tables = None if names is None else sorted(names)
     return _touched(
         ledger,
         "tidemark.unapplied b WHERE b.pipeline = %s AND (%s::int IS NULL OR b.generation = %s) "
         'AND (%s::text[] IS NULL OR b."table" = ANY(%s))',
-        (ledger.pipeline, generation, generation, wanted, wanted),
+        (ledger.pipeline, generation, generation, tables, tables),
     )
 
 

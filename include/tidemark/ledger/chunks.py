@@ -354,7 +354,7 @@ def claim(ledger: Ledger, generation: int, end_lsn: Lsn, claims: Sequence[Claim]
     """Give the chunks to the batch that ends at `end_lsn`. Raises `ClaimRefused` if one is unknown, claimed or
     rejected, or its backfill is not open in this generation. The caller has the backfills locked (`lock_backfills`)."""
     for chunk in claims:
-        taken = ledger.execute(
+        updated = ledger.execute(
             """
             UPDATE tidemark.chunks c SET claimed_lsn = %s, watermark_lsn = %s
               FROM tidemark.backfills b
@@ -364,7 +364,7 @@ def claim(ledger: Ledger, generation: int, end_lsn: Lsn, claims: Sequence[Claim]
             """,
             (end_lsn, chunk.watermark_lsn, ledger.pipeline, chunk.backfill, chunk.chunk, chunk.attempt, generation),
         ).rowcount
-        if taken != 1:
+        if updated != 1:
             raise ClaimRefused(
                 chunk=chunk.chunk, backfill=chunk.backfill, pipeline=ledger.pipeline, reason="it is not free any more"
             )

@@ -64,14 +64,14 @@ class Lease:
 
         Call it inside the transaction that writes: the rows stay locked until that transaction ends.
         """
-        wanted = sorted(names or self.names)
+        to_check = sorted(names or self.names)
         rows = ledger.execute(
             "SELECT name, holder, attempt::text FROM tidemark.leases WHERE pipeline = %s AND name = ANY(%s) "
             "ORDER BY name FOR UPDATE",
-            (self.pipeline, wanted),
+            (self.pipeline, to_check),
         ).fetchall()
         owners = {name: (holder, attempt) for name, holder, attempt in rows}
-        for name in wanted:
+        for name in to_check:
             holder, attempt = owners.get(name, ("nobody: it ended", ""))
             if attempt != self.attempt or name not in self.names:
                 self.mark_lost()

@@ -33,8 +33,8 @@ def require(ledger: Ledger, digest: str) -> None:
     which no preflight noted any yet, as behind an upgrade, lets pass."""
     # A row that every note locks, and that stays: the digest's own is another one behind a note that was waited for.
     ledger.execute("SELECT 1 FROM tidemark.pipelines WHERE pipeline = %s FOR SHARE", (ledger.pipeline,))
-    held = _held(ledger)
-    if held is not None and held != digest:
+    noted = _held(ledger)
+    if noted is not None and noted != digest:
         raise PipelineFileDiffers(pipeline=ledger.pipeline)
 
 
@@ -64,14 +64,14 @@ def note(ledger: Ledger, lease: Lease, config: PipelineConfig) -> None:
         )
         # Not FOR UPDATE, which would wait for whoever writes a row that refers to the pipeline.
         ledger.execute("SELECT 1 FROM tidemark.pipelines WHERE pipeline = %s FOR NO KEY UPDATE", (lease.pipeline,))
-        held = ledger.execute(
+        noted = ledger.execute(
             "SELECT digest, columns FROM tidemark.pipeline_files WHERE pipeline = %s AND superseded_at IS NULL",
             (lease.pipeline,),
         ).fetchone()
-        if held is not None and held[0] == digest:
+        if noted is not None and noted[0] == digest:
             return
         refuse_superseded(ledger, digest, config.bounds.file_settle_s)
-        if held is not None and held[1] != config.columns_digest:
+        if noted is not None and noted[1] != config.columns_digest:
             for backfill in backfills.all_open(ledger):
                 backfills.close(ledger, backfill.backfill, _CLOSED)
         ledger.execute(

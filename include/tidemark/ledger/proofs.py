@@ -143,9 +143,9 @@ def cut(ledger: Ledger, table: str, key_order: KeyOrder, bounds: Sequence[KeyPar
                     differing,
                 ),
             )
-    done = cut_of(ledger, table)
-    assert done is not None
-    return done
+    new_cut = cut_of(ledger, table)
+    assert new_cut is not None
+    return new_cut
 
 
 def outcome(ledger: Ledger, verify: Backfill) -> Outcome:
@@ -187,7 +187,7 @@ def conclude(ledger: Ledger, verify: Backfill) -> bool:
     ):
         return False
     proven = not result.differences or verify.purpose == "repair"
-    said: tuple[Any, ...] = (
+    proof: tuple[Any, ...] = (
         (verify.ended_at, verify.complete_lsn) if proven else (f"verify {verify.backfill}: {result}",)
     )
     set_to = "proven_at = %s, proven_lsn = %s, differing = NULL" if proven else "differing = %s"
@@ -197,15 +197,15 @@ def conclude(ledger: Ledger, verify: Backfill) -> bool:
         values = [[part.part for part in _numbered(ledger, verify)]]
     ledger.execute(
         f'UPDATE tidemark.parts SET {set_to} WHERE pipeline = %s AND "table" = %s AND {condition}'.encode(),
-        (*said, ledger.pipeline, verify.table, *values),
+        (*proof, ledger.pipeline, verify.table, *values),
     )
     return proven
 
 
 def _numbered(ledger: Ledger, verify: Backfill) -> list[Part]:
     now = cut_of(ledger, verify.table)
-    wanted = set(verify.parts or ())
-    return [part for part in (now.parts if now is not None else ()) if part.bounds in wanted]
+    bounds = set(verify.parts or ())
+    return [part for part in (now.parts if now is not None else ()) if part.bounds in bounds]
 
 
 def verified(ledger: Ledger) -> dict[str, Verified]:

@@ -122,8 +122,8 @@ def mark(
         ledger.execute("SELECT 1 FROM tidemark.pipelines WHERE pipeline = %s FOR UPDATE", (ledger.pipeline,))
         up_to, held_by = _prefix(ledger, generation, cutoff, confirmed, xmin)
         pins = _pins(ledger, generation)
-        done = [_retire(ledger, generation, up_to, None, sorted(pins), _Pin())]
-        done += [_retire(ledger, generation, up_to, table, [], pin) for table, pin in sorted(pins.items())]
+        retired = [_retire(ledger, generation, up_to, None, sorted(pins), _Pin())]
+        retired += [_retire(ledger, generation, up_to, table, [], pin) for table, pin in sorted(pins.items())]
         ledger.execute(
             """
             UPDATE tidemark.batches b SET retired_at = clock_timestamp()
@@ -134,7 +134,7 @@ def mark(
             """,
             (ledger.pipeline, generation, up_to),
         )
-        max_xid = max((xid for _, _, xid in done if xid is not None), default=None)
+        max_xid = max((xid for _, _, xid in retired if xid is not None), default=None)
         row = ledger.execute(
             """
             UPDATE tidemark.generations SET retired_lsn = %s, retired_xid = greatest(retired_xid, %s)
@@ -146,8 +146,8 @@ def mark(
         kept = _kept(ledger, generation, up_to)
     return Marked(
         file=RetiredFile(ledger.pipeline, generation, up_to, row[0], tuple(sorted(kept))),
-        rows=sum(rows for rows, _, _ in done),
-        bytes=sum(size for _, size, _ in done),
+        rows=sum(rows for rows, _, _ in retired),
+        bytes=sum(size for _, size, _ in retired),
         kept=kept,
         held_by=held_by,
     )

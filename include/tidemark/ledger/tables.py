@@ -368,11 +368,11 @@ def versions_of(
     ledger: Ledger, names: Iterable[str] | None, *, only_streamed: bool = False
 ) -> dict[str, list[TableSchema]]:
     """The schema versions of these tables (None: all), oldest first; without those that have none."""
-    wanted = None if names is None else sorted(names)
+    tables = None if names is None else sorted(names)
     rows = ledger.execute(
         'SELECT "table", definition FROM tidemark.schema_versions WHERE pipeline = %s '
         'AND (%s::text[] IS NULL OR "table" = ANY(%s)) AND (streamed OR NOT %s) ORDER BY "table", version',
-        (ledger.pipeline, wanted, wanted, only_streamed),
+        (ledger.pipeline, tables, tables, only_streamed),
     )
     by_table: dict[str, list[TableSchema]] = {}
     for table, definition in rows:

@@ -60,17 +60,17 @@ class Retired:
     kept: dict[str, Kept] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        said = (
+        text = (
             f"Removed {counted(self.batches, 'batch')} ({self.bytes} bytes of changes), the chunks of "
             f"{counted(self.backfills, 'backfill')}, {counted(self.plans, 'plan')}, and {self.abandoned} that no batch "
             "was made of"
         )
         if self.held_by:
-            said += f"; staging is kept longer than staging_days, since {self.held_by}"
+            text += f"; staging is kept longer than staging_days, since {self.held_by}"
         for table, kept in sorted(self.kept.items()):
             why = "it is parked or paused" if kept.held else "its backfill needs them"
-            said += f"; {table} keeps {counted(kept.batches, 'batch')}, since {why}"
-        return said
+            text += f"; {table} keeps {counted(kept.batches, 'batch')}, since {why}"
+        return text
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -100,13 +100,13 @@ def retire(run: Run, *, wait_s: float = 0.0) -> Retired:
     config = run.config
     cutoff = run.now() - timedelta(days=config.maintenance.staging_days)
     report = clean(run, cutoff=cutoff, look=partial(_look, run), wait_s=wait_s)
-    held = {table: kept.bytes for table, kept in report.kept.items() if kept.held}
-    if sum(held.values()) > config.bounds.parked_bytes:
+    held_bytes = {table: kept.bytes for table, kept in report.kept.items() if kept.held}
+    if sum(held_bytes.values()) > config.bounds.parked_bytes:
         raise ParkedKeepsStaging(
             pipeline=config.pipeline,
-            bytes=sum(held.values()),
+            bytes=sum(held_bytes.values()),
             limit=config.bounds.parked_bytes,
-            tables=listed(sorted(held)),
+            tables=listed(sorted(held_bytes)),
         )
     return report
 
@@ -154,18 +154,18 @@ def _mark(
     seen = look(opened)
     marked = []
     for number in retirement.numbers(ledger):
-        said = read_retired(store, ledger.pipeline, number)
-        if said is not None and not relearning.knows(ledger, said):
+        last_file = read_retired(store, ledger.pipeline, number)
+        if last_file is not None and not relearning.knows(ledger, last_file):
             if number == opened.number:
                 raise LedgerBehindStaging(
-                    pipeline=ledger.pipeline, difference=f"it lacks the clean-up up to {said.up_to}"
+                    pipeline=ledger.pipeline, difference=f"it lacks the clean-up up to {last_file.up_to}"
                 )
-            relearning.learn(ledger, lease, said, partial(is_gone, store))
+            relearning.learn(ledger, lease, last_file, partial(is_gone, store))
         if number == opened.number:
             retired = retirement.mark(ledger, lease, number, cutoff=cutoff, confirmed=seen.confirmed, xmin=seen.xmin)
         else:
             retired = retirement.mark(ledger, lease, number, cutoff=cutoff)
-        if said is None or (said != retired.file and said.up_to <= retired.file.up_to):
+        if last_file is None or (last_file != retired.file and last_file.up_to <= retired.file.up_to):
             store.write_atomic(layout.retired_file(ledger.pipeline, number), retired.file.to_json().encode())
         marked.append(retired)
     return marked

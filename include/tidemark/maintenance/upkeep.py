@@ -56,9 +56,9 @@ def plan_look(run: Run) -> UpkeepPlan | None:
 def plan_current(run: Run, group: Sequence[str]) -> Iterator[UpkeepPlan | None]:
     """A plan for the group, with its tables leased while the block runs; None if one of them is being merged."""
     names = [leases.of_table(table) for table in group]
-    with ExitStack() as held:
+    with ExitStack() as stack:
         try:
-            held.enter_context(leases.hold(run.ledger, run.pipeline, names, run.holder))
+            stack.enter_context(leases.hold(run.ledger, run.pipeline, names, run.holder))
         except LeaseTaken as busy:
             log.info("Left to the next run: %s", busy)
             yield None
@@ -98,14 +98,14 @@ def take_result(config: PipelineConfig, plan: UpkeepPlan) -> UpkeepResult | None
 
 def note(run: Run, results: Sequence[UpkeepResult]) -> dict[str, Any]:
     """Keep in the ledger, for `status`, what the run did; returns it."""
-    done = [table for result in results for table in result.tables]
-    said = {
-        "tables": len({table.table for table in done}),
-        "compacted": sum(table.compacted for table in done),
-        "files_before": sum(table.files_before for table in done if table.compacted),
-        "files_after": sum(table.files_after for table in done if table.compacted),
-        "left": sorted({table.table for table in done if table.left}),
+    upkept = [table for result in results for table in result.tables]
+    figures = {
+        "tables": len({table.table for table in upkept}),
+        "compacted": sum(table.compacted for table in upkept),
+        "files_before": sum(table.files_before for table in upkept if table.compacted),
+        "files_after": sum(table.files_after for table in upkept if table.compacted),
+        "left": sorted({table.table for table in upkept if table.left}),
     }
     with open_ledger(run.ledger, run.pipeline, run.config.application_name) as book:
-        retirement.note(book, tables=said)
-    return said
+        retirement.note(book, tables=figures)
+    return figures

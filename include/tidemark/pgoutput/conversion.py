@@ -94,10 +94,10 @@ class Conversion:
             return mask(text, column.mask, column.target, self._salt or b"")
         converted: Converted = convert(text, column.target, clamp=clamp)
         if converted.kept is not None:
-            kept = {name: converted.kept}
+            refused = {name: converted.kept}
             if renamed is not None:
-                kept = {name: converted.kept & ~renamed[0], renamed[1]: converted.kept & renamed[0]}
-            for under, of in kept.items():
+                refused = {name: converted.kept & ~renamed[0], renamed[1]: converted.kept & renamed[0]}
+            for under, of in refused.items():
                 unfit = np.flatnonzero(of)
                 if len(unfit):
                     self._kept.append((under, rows[unfit], kept_text(text, unfit)))

@@ -153,7 +153,7 @@ class DecodedBlock:
 
     def split(self, end_lsn: Lsn) -> tuple[DecodedBlock, DecodedBlock]:
         """The part with `commit_lsn < end_lsn`, and the rest (R2). A non-transactional message goes by its own LSN."""
-        parts = [change.split(end_lsn) for change in self.changes]
+        halves = [change.split(end_lsn) for change in self.changes]
         cut = int(np.searchsorted(self.commits.commit_lsn, int(end_lsn)))
         below: list[LogicalMessage] = []
         above: list[LogicalMessage] = []
@@ -161,8 +161,8 @@ class DecodedBlock:
             lsn = message.lsn if message.commit_lsn is None else message.commit_lsn
             (below if lsn < end_lsn else above).append(message)
         return (
-            DecodedBlock(tuple(b for b, _ in parts if b), self.commits.slice(0, cut), tuple(below)),
-            DecodedBlock(tuple(a for _, a in parts if a), self.commits.slice(cut, len(self.commits)), tuple(above)),
+            DecodedBlock(tuple(b for b, _ in halves if b), self.commits.slice(0, cut), tuple(below)),
+            DecodedBlock(tuple(a for _, a in halves if a), self.commits.slice(cut, len(self.commits)), tuple(above)),
         )
 
 
@@ -294,8 +294,8 @@ class Decoder:
                 self._last_commit_lsn = int(commit_lsn[ended[-1]])
         elif was_open:
             self._open = carried
-        done = Commits(commit_lsn[ended], end_lsn, xid[ended].astype(np.uint32), committed_at[ended])
-        return _Ordered(transaction, inside, ordinal, commit_lsn, committed_at, self._widen(xid), done)
+        ordered_commits = Commits(commit_lsn[ended], end_lsn, xid[ended].astype(np.uint32), committed_at[ended])
+        return _Ordered(transaction, inside, ordinal, commit_lsn, committed_at, self._widen(xid), ordered_commits)
 
     def _widen(self, xid: Positions) -> Positions:
         return xid if self._next_xid is None else widen_xids(xid.astype(np.uint32), self._next_xid)
@@ -320,7 +320,7 @@ class Decoder:
         truncated: dict[int, list[_Truncate]] = {}
         for truncate in truncates:
             truncated.setdefault(truncate.relation_oid, []).append(truncate)
-        done = []
+        changes = []
         for oid in sorted({*present, *truncated}):
             relation = self._relations.get(oid)
             rows = index if len(present) == 1 and oid in present else index[oids == oid]
@@ -330,8 +330,8 @@ class Decoder:
                 raise MalformedMessage(detail=f"a change of relation {oid} stands before its RELATION message")
             decoded = _decode_rows(block, ordered, relation, rows, own, self._generation, self._salt)
             if decoded is not None:
-                done.append(decoded)
-        return done
+                changes.append(decoded)
+        return changes
 
 
 class _Transaction(NamedTuple):

@@ -168,7 +168,7 @@ def _reads_otherwise(old: ColumnPrint, new: ColumnPrint) -> bool:
     renamed, or its type is another one that takes the same bytes (cidr and inet)."""
     if not are_alike(old.type_oid, new.type_oid):
         return True
-    return any(new.spelling.get(part) != was for part, was in old.spelling.items())
+    return any(new.spelling.get(function) != was for function, was in old.spelling.items())
 
 
 def _added(column: ColumnPrint, last_attnum: int) -> Difference:
@@ -194,8 +194,8 @@ def _rewrite(old: Fingerprint, new: Fingerprint) -> list[Difference]:
     altered = [column.name for column in new.columns if xmins.get(column.attnum) != column.xmin]
     if not altered and renewed and not _by_one_command(renewed, sum(leaf.oid in nodes for leaf in new.partitions)):
         itself = "itself" if len(renewed) == 1 else "themselves"
-        what = f"{counted(len(renewed), 'partition')} got new storage by {itself}"
-        reason = f"{what}, as TRUNCATE of a partition gives it"
+        renewal = f"{counted(len(renewed), 'partition')} got new storage by {itself}"
+        reason = f"{renewal}, as TRUNCATE of a partition gives it"
         return [Difference(Verdict.NEEDS_BACKFILL, reason)]
     if not altered:
         return [Difference(Verdict.FOLLOWED, "the table got new storage, its columns are the same")]

@@ -49,9 +49,9 @@ class TableSchema:
         """The target's shape: these columns, which the source has no more, stay behind those that it has. No file
         follows it, so its number is 0."""
         names = {column.name for column in self.columns}
-        kept = tuple(column for column in columns if column.name not in names)
-        dropped = tuple(column.name for column in kept)
-        return replace(self, version=0, columns=self.columns + kept, dropped=dropped) if kept else self
+        added = tuple(column for column in columns if column.name not in names)
+        dropped = tuple(column.name for column in added)
+        return replace(self, version=0, columns=self.columns + added, dropped=dropped) if added else self
 
     @property
     def is_multiset(self) -> bool:

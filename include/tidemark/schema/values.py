@@ -51,11 +51,11 @@ class Converted:
 def convert(text: pa.Array, target: str, *, clamp: bool = True) -> Converted:
     """`text` is a string or binary array, NULL if the value is. With `clamp` false, for keys, nothing is converted
     with loss: every value that does not fit is NULL."""
-    held = target_of(target)
-    if held.codec == "text":
+    delta_type = target_of(target)
+    if delta_type.codec == "text":
         return _convert_string(text)
     text = _as_string(text)
-    match held.codec:
+    match delta_type.codec:
         case "array":
             converted = _convert_array(text, target[len("array<") : -1])
         case "hstore":
@@ -65,7 +65,7 @@ def convert(text: pa.Array, target: str, *, clamp: bool = True) -> Converted:
         case "bytes":
             converted = _convert_bytea(text)
         case "cast":
-            converted = _convert_by_cast(text, held.arrow)
+            converted = _convert_by_cast(text, delta_type.arrow)
     if converted.kept is None or clamp:
         return converted
     return Converted(_null_where(converted.values, converted.kept), converted.kept)
@@ -333,7 +333,7 @@ def _convert_array(text: pa.Array, element: str) -> Converted:
     curly = (first == ord("{")) & (last == ord("}"))
     square = (first == ord("[")) & (last == ord("]"))
     shaped = valid & (high - low >= 2) & (curly | square) & (bracket_count == 2)
-    kept = tokens.broken | (valid & ~shaped)
+    refused = tokens.broken | (valid & ~shaped)
 
     full = shaped & (high - low > 2)
     commas = np.flatnonzero(~tokens.inside & (data == _COMMA) & np.repeat(full, high - low))
@@ -347,10 +347,10 @@ def _convert_array(text: pa.Array, element: str) -> Converted:
     elements = convert(_null_where(values, null), element)
     if elements.kept is not None:
         rows = np.repeat(np.arange(len(text)), counts)
-        kept[rows[elements.kept]] = True
+        refused[rows[elements.kept]] = True
     ends = pa.array(_offsets(counts).astype(np.int32))
     lists = pa.ListArray.from_arrays(ends, elements.values, mask=pa.array(~shaped))
-    return _converted(lists.cast(arrow_type(f"array<{element}>")), kept)
+    return _converted(lists.cast(arrow_type(f"array<{element}>")), refused)
 
 
 def _at(data: Bytes, positions: Positions) -> Bytes:

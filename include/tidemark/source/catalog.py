@@ -193,7 +193,7 @@ def _spellings(conn: psycopg.Connection[Any], oids: list[int]) -> dict[int, dict
     RENAME VALUE and ADD ATTRIBUTE change what stored values read as, and leave no trace in table or stream.
     """
     spellings: dict[int, dict[str, str]] = {}
-    for type_oid, part, text in conn.execute(
+    for type_oid, function, text in conn.execute(
         """
         WITH RECURSIVE held AS (
             SELECT DISTINCT atttypid AS root, atttypid AS type FROM pg_attribute
@@ -217,7 +217,7 @@ def _spellings(conn: psycopg.Connection[Any], oids: list[int]) -> dict[int, dict
         """,
         (oids,),
     ):
-        spellings.setdefault(type_oid, {})[part] = text
+        spellings.setdefault(type_oid, {})[function] = text
     return spellings
 
 

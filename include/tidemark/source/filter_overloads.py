@@ -73,25 +73,27 @@ class Overloads:
                 return candidates[0] if candidates else None
         if not unknown:
             return None
-        wanted: dict[int, tuple[str, bool]] = {}
+        categories_wanted: dict[int, tuple[str, bool]] = {}
         for i in unknown:
-            there = {(catalogue.category(c.arguments[i]), catalogue.preferred(c.arguments[i])) for c in candidates}
-            categories = {category for category, _ in there}
+            alternatives = {
+                (catalogue.category(c.arguments[i]), catalogue.preferred(c.arguments[i])) for c in candidates
+            }
+            categories = {category for category, _ in alternatives}
             category = STRING if STRING in categories else next(iter(categories)) if len(categories) == 1 else None
             if category is None:
                 break
-            wanted[i] = category, (category, True) in there
+            categories_wanted[i] = category, (category, True) in alternatives
         else:
-            kept = [
+            matching = [
                 c
                 for c in candidates
                 if all(
                     catalogue.category(c.arguments[i]) == category
                     and (catalogue.preferred(c.arguments[i]) or not preferred)
-                    for i, (category, preferred) in wanted.items()
+                    for i, (category, preferred) in categories_wanted.items()
                 )
             ]
-            candidates = kept or candidates
+            candidates = matching or candidates
             if len(candidates) == 1:
                 return candidates[0]
         if len({bases[i] for i in typed}) == 1:
@@ -105,24 +107,24 @@ class Overloads:
         everything = (*routine.arguments, routine.result)
         if not any(type_ in _SIMPLE or type_ in _COMPATIBLE for type_ in everything):
             return routine
-        made: dict[int, int] = {}
+        concrete: dict[int, int] = {}
         for family in (_SIMPLE, _COMPATIBLE):
-            there = [
+            elements_given = [
                 self._element_of(type_, family[to])
                 for type_, to in zip(types, routine.arguments, strict=True)
                 if to in family and type_ != UNKNOWN
             ]
-            if None in there:
+            if None in elements_given:
                 return None
-            elements = [element for element in there if element is not None]
+            elements = [element for element in elements_given if element is not None]
             element = self.catalogue.common(elements) if family is _COMPATIBLE else _only_one(elements)
             if element is None:
                 if any(type_ in family for type_ in everything):
                     return None
                 continue
             for polymorphic, shape in family.items():
-                made[polymorphic] = self._of_element(element, shape, types)
-        replaced = tuple(made.get(type_, type_) for type_ in everything)
+                concrete[polymorphic] = self._of_element(element, shape, types)
+        replaced = tuple(concrete.get(type_, type_) for type_ in everything)
         if 0 in replaced:
             return None
         return Routine(routine.name, replaced[:-1], replaced[-1], routine.immutable, routine.set_returning)

@@ -382,11 +382,11 @@ def _column_findings(table: SourceTable, config: PipelineConfig, followed: Colle
             "Capture the key as it is",
             "capture",
         )
-    for column, wanted in rule.target.items():
-        if wanted.startswith("decimal") and not types.get(column, "numeric").startswith("numeric"):
+    for column, target in rule.target.items():
+        if target.startswith("decimal") and not types.get(column, "numeric").startswith("numeric"):
             yield wrong(
                 "columns",
-                f"{column!r} of {name} is {types[column]}; only numeric can become {wanted}",
+                f"{column!r} of {name} is {types[column]}; only numeric can become {target}",
                 "Take the target out, or set it to text",
             )
     captured = [column.name for column in table.captured_columns]

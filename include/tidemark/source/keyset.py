@@ -250,14 +250,14 @@ def _may_be_within(key: Sequence[KeyColumn], position: Key | None, upper: Key, e
 
 def keys_query(table: TableToRead, keys: Sequence[Key]) -> sql.Composed:
     """The rows with one of the keys, in any order; a key that is given twice is found once."""
-    wanted = sql.SQL(" OR ").join(
+    any_key = sql.SQL(" OR ").join(
         sql.SQL("({})").format(
             sql.SQL(" AND ").join(column.compare("=", text) for column, text in zip(table.key, key, strict=True))
         )
         for key in keys
     )
     return sql.SQL("SELECT {} FROM {}{}").format(
-        copied_columns(table), table.relation, _where([*table.conditions, sql.SQL("({})").format(wanted)])
+        copied_columns(table), table.relation, _where([*table.conditions, sql.SQL("({})").format(any_key)])
     )
 
 

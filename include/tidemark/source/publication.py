@@ -171,9 +171,9 @@ def matching(connection: psycopg.Connection[Any], config: PipelineConfig, *, oth
     matched: set[int] = set()
     rules: dict[int, tuple[TableRule, bool]] = {}
     only = None if others else config.only_names
-    wanted = None if only is None else [table.name for table in only]
-    query = _RELATIONS if wanted is None else f"{_RELATIONS} AND c.relname = ANY (%(names)s)"
-    for oid, schema, name, kind, partition_of, system in connection.execute(query, {"names": wanted}):
+    only_these = None if only is None else [table.name for table in only]
+    query = _RELATIONS if only_these is None else f"{_RELATIONS} AND c.relname = ANY (%(names)s)"
+    for oid, schema, name, kind, partition_of, system in connection.execute(query, {"names": only_these}):
         table = TableName(schema, name)
         if kind in ("r", "p") and not partition_of and not system:
             names.append(table)
@@ -214,9 +214,9 @@ def _details(
             leaves[root].append(leaf)
     relations: dict[int, Relation] = {}
     facts: dict[int, Any] = {}
-    wanted = [*candidates, *(leaf for group in leaves.values() for leaf in group)]
+    oids = [*candidates, *(leaf for group in leaves.values() for leaf in group)]
     identities = sql.SQL(_IDENTITY).format(may_become=may_become(connection, "c.relowner"))
-    for row in connection.execute(identities, (wanted,)):
+    for row in connection.execute(identities, (oids,)):
         oid, schema, name, kind, identity, index_key, primary_key, deferrable = row[:8]
         resolved = _IDENTITIES[identity]
         relations[oid] = Relation(

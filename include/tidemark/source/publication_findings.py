@@ -52,16 +52,16 @@ def publication_work(
     config: PipelineConfig, matching: Matching, publication: Publication | None, facts: ServerFacts
 ) -> PublicationWork:
     """What to do for the tables of `matching`, from which the barred ones were taken out."""
-    wanted = [table for table in matching.tables if eligible(table, facts, publication)]
+    fit = [table for table in matching.tables if eligible(table, facts, publication)]
     if publication is None:
-        ours = [table for table in wanted if table.owned or not config.manage_publication]
+        ours = [table for table in fit if table.owned or not config.manage_publication]
         return PublicationWork(
             create=tuple(table.table for table in ours),
-            unpublished=tuple(table for table in wanted if table not in ours),
+            unpublished=tuple(table for table in fit if table not in ours),
         )
     if publication.all_tables:
         return PublicationWork()
-    missing = [table for table in wanted if table.table not in publication.covered]
+    missing = [table for table in fit if table.table not in publication.covered]
     drop = tuple(member.table for member in publication.direct if config.rule(member.table) is None)
     if not (config.manage_publication and publication.owned):
         return PublicationWork(unpublished=tuple(missing))

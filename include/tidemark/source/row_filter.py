@@ -241,13 +241,13 @@ class _Writer:
         constants = [item for item, named in items if not named]
         type_ = self._catalogue.common([left.type, *(item.type for item in constants)]) if len(constants) > 1 else None
         word, quantifier = ("OR", "ANY") if node.operator == "=" else ("AND", "ALL")
-        parts: list[sql.Composable] = []
+        comparisons: list[sql.Composable] = []
         if type_ is not None and self._catalogue.taken(type_):
             chosen = self._operator(node.operator, [left, _Typed(sql.NULL, type_)])
             texts = [
                 self._coerced(_Typed(self._coerced(item, type_), type_), chosen.arguments[1]) for item in constants
             ]
-            parts.append(
+            comparisons.append(
                 sql.SQL("({} {} {} (ARRAY[{}]))").format(
                     self._coerced(left, chosen.arguments[0]),
                     self._operator_sql(chosen),
@@ -256,8 +256,8 @@ class _Writer:
                 )
             )
             items = [(item, named) for item, named in items if named]
-        parts += [self._compared(node.operator, left, item).sql for item, _ in items]
-        return _Typed(_joined(word, parts), BOOL)
+        comparisons += [self._compared(node.operator, left, item).sql for item, _ in items]
+        return _Typed(_joined(word, comparisons), BOOL)
 
     def _quantified(self, node: syntax.Quantified) -> _Typed:
         left, array = self._write(node.left), self._write(node.array)
@@ -319,10 +319,10 @@ class _Writer:
     # --- words --------------------------------------------------------------------------------------------------------
 
     def _junction(self, node: syntax.Junction) -> _Typed:
-        parts = [self._truth(part) for part in node.parts]
+        operands = [self._truth(operand) for operand in node.parts]
         if node.word == "NOT":
-            return _Typed(sql.SQL("(NOT {})").format(parts[0]), BOOL)
-        return _Typed(_joined(node.word, parts), BOOL)
+            return _Typed(sql.SQL("(NOT {})").format(operands[0]), BOOL)
+        return _Typed(_joined(node.word, operands), BOOL)
 
     def _test(self, node: syntax.Test) -> _Typed:
         if "NULL" in node.word:
@@ -349,8 +349,8 @@ class _Writer:
         return first, second
 
     def _choice(self, node: syntax.Choice) -> _Typed:
-        type_, parts = self._of_one_type([self._write(part) for part in node.parts])
-        return _Typed(sql.SQL("{}({})").format(sql.SQL(node.word), sql.SQL(", ").join(parts)), type_)
+        type_, operands = self._of_one_type([self._write(operand) for operand in node.parts])
+        return _Typed(sql.SQL("{}({})").format(sql.SQL(node.word), sql.SQL(", ").join(operands)), type_)
 
     def _case(self, node: syntax.Case) -> _Typed:
         results = [self._write(result) for _, result in node.whens]
@@ -372,11 +372,11 @@ class _Writer:
             raise FilterRefused("it holds an array of arrays")
         return _Typed(self._cast_sql(sql.SQL("ARRAY[{}]").format(sql.SQL(", ").join(items)), array), array)
 
-    def _of_one_type(self, parts: list[_Typed]) -> tuple[int, list[sql.Composable]]:
-        type_ = self._catalogue.common([part.type for part in parts])
+    def _of_one_type(self, operands: list[_Typed]) -> tuple[int, list[sql.Composable]]:
+        type_ = self._catalogue.common([operand.type for operand in operands])
         if type_ is None or not self._catalogue.taken(type_):
             raise FilterRefused("it has values of types that do not go together, or of no plain type, in one place")
-        return type_, [self._coerced(part, type_) for part in parts]
+        return type_, [self._coerced(operand, type_) for operand in operands]
 
     def _collated(self, node: syntax.Collated) -> _Typed:
         if node.collation not in self._catalogue.collations:
@@ -390,5 +390,5 @@ class _Writer:
         )
 
 
-def _joined(word: str, parts: Sequence[sql.Composable]) -> sql.Composed:
-    return sql.SQL("({})").format(sql.SQL(f" {word} ").join(parts))
+def _joined(word: str, operands: Sequence[sql.Composable]) -> sql.Composed:
+    return sql.SQL("({})").format(sql.SQL(f" {word} ").join(operands))

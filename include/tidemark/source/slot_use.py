@@ -74,7 +74,7 @@ def take_when_free(
     ended: set[int] = set()
     while True:
         try:
-            taken = take()
+            result = take()
         except (psycopg.errors.ObjectInUse, SlotInUse) as refused:
             user = read_user(connection, slot)
             is_own = user is not None and user.application_name == application_name[:63] and user.pid not in ended
@@ -89,4 +89,4 @@ def take_when_free(
                 raise SlotBusy(slot=slot, pid=pid, application=application) from refused
         else:
             wait.is_over()
-            return taken
+            return result

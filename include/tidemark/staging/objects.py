@@ -152,16 +152,16 @@ class Objects:
             raise _unfit(target, "an object read back differs from what was written")
         if name not in self.list(folder, ""):
             raise _unfit(target, "an object that was written is not in the list of its folder")
-        said = self._headers(path)
+        headers = self._headers(path)
         with _refusals(target):
             obstore.delete(self._store, path)
         if self.exists(target):
             raise _unfit(target, "an object that was deleted is still there")
-        if said is None:
+        if headers is None:
             return Seen(False, None)
-        expiration = said.get("x-amz-expiration", "")
+        expiration = headers.get("x-amz-expiration", "")
         rule = _RULE.search(expiration)
-        return Seen("x-amz-version-id" in said, unquote(rule[1]) if rule else expiration and "one without a name")
+        return Seen("x-amz-version-id" in headers, unquote(rule[1]) if rule else expiration and "one without a name")
 
     def _headers(self, path: str) -> dict[str, str] | None:
         """What the store says of an object, None if it could not be asked. obstore does not hand on all of it, so it
@@ -297,10 +297,10 @@ _OF_CREDENTIALS: Final = ("ExpiredToken", "InvalidToken", "InvalidAccessKeyId", 
 
 def _answer(failed: Exception) -> str:
     text = str(failed)
-    said = [match[1].strip() for pattern in (_STATUS, _CODE, _CAUSE) if (match := pattern.search(text))]
-    return ", ".join(dict.fromkeys(said)) or type(failed).__name__
+    phrases = [match[1].strip() for pattern in (_STATUS, _CODE, _CAUSE) if (match := pattern.search(text))]
+    return ", ".join(dict.fromkeys(phrases)) or type(failed).__name__
 
 
 def _bucket(target: str) -> str:
-    parts = urlsplit(target)
-    return f"{parts.scheme}://{parts.netloc}"
+    uri = urlsplit(target)
+    return f"{uri.scheme}://{uri.netloc}"

@@ -68,15 +68,15 @@ class Store:
     package is installed. `access` says how an object store is got at."""
 
     def __init__(self, root: str, access: LakeAccess = MACHINES_OWN) -> None:
-        parts = urlsplit(root)
+        uri = urlsplit(root)
         self._files: Files
-        if parts.scheme in ("", "file"):
-            path = Path(unquote(parts.path) if parts.scheme else root)
+        if uri.scheme in ("", "file"):
+            path = Path(unquote(uri.path) if uri.scheme else root)
             if not path.is_absolute():
                 raise ValueError(f"the lake root must be an absolute path or a URI, got {root!r}")
             self.root = str(path)
             self._files = Disk(self.root)
-        elif parts.scheme in OBJECT_STORES:
+        elif uri.scheme in OBJECT_STORES:
             from tidemark.staging.objects import Objects
 
             self.root = root.rstrip("/")
@@ -167,7 +167,7 @@ class Store:
 
 
 def _checked(path: str) -> str:
-    parts = PurePosixPath(path).parts
-    if path.startswith("/") or ".." in parts:
+    names = PurePosixPath(path).parts
+    if path.startswith("/") or ".." in names:
         raise ValueError(f"not a path below the lake root: {path!r}")
     return path

@@ -64,11 +64,11 @@ class TransactionIndex:
             self.touched = True
         pairs = np.unique(np.concatenate(pieces), axis=0) if len(pieces) > 1 else self._pending
         ended = int(np.searchsorted(pairs[:, 0], commit_lsn[-1], side="right")) if len(commit_lsn) else 0
-        done, self._pending = pairs[:ended], pairs[ended:]
+        ended_pairs, self._pending = pairs[:ended], pairs[ended:]
         if not len(commit_lsn):
             return
-        bounds = np.append(np.searchsorted(done[:, 0], commit_lsn), len(done)).astype(np.int32)
-        names = pa.array(self._names, pa.string()).take(pa.array(done[:, 1]))
+        bounds = np.append(np.searchsorted(ended_pairs[:, 0], commit_lsn), len(ended_pairs)).astype(np.int32)
+        names = pa.array(self._names, pa.string()).take(pa.array(ended_pairs[:, 1]))
         self._batches.append(
             pa.RecordBatch.from_arrays(
                 [

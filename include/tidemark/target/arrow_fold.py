@@ -166,7 +166,9 @@ def fold_changes(staged: pa.Table, key: Sequence[str], columns: Sequence[str], *
 def _keys_before(staged: pa.Table, key: Sequence[str]) -> list[Key | None]:
     before = staged["_old_key"].combine_chunks()
     tuples = keys_of([pc.struct_field(before, name) for name in key])
-    return [there if valid else None for there, valid in zip(tuples, before.is_valid().to_pylist(), strict=True)]
+    return [
+        key_before if valid else None for key_before, valid in zip(tuples, before.is_valid().to_pylist(), strict=True)
+    ]
 
 
 @dataclass(slots=True)
@@ -220,8 +222,8 @@ def history_of(rows: pa.Table, names: Sequence[str]) -> pa.Table:
 def current_of(fold: Fold, rows: pa.Table) -> tuple[list[Key], pa.Table]:
     """The keys that the changes leave with a row, and these rows in the shape of current."""
     staying = fold.staying()
-    there = rows.take(pa.array(list(staying.values()), pa.int64()))
-    return list(staying), there.select([*fold.columns, *ROW_COLUMNS, ROW_HOLES])
+    current = rows.take(pa.array(list(staying.values()), pa.int64()))
+    return list(staying), current.select([*fold.columns, *ROW_COLUMNS, ROW_HOLES])
 
 
 def bounds(table: pa.Table, names: Sequence[str]) -> Iterator[tuple[str, tuple[int, int]]]:

@@ -125,8 +125,10 @@ class Changes:
         ).transform(fold.mark_above(self.last_truncate))
 
     def _fill(self, changes: DataFrame, unchanged: Sequence[str]) -> fold.Transform:
-        there = self._before(changes)
-        return fold.fill_unchanged(self.schema.key, unchanged, moved=self.moved, truncated=self.truncated, target=there)
+        before = self._before(changes)
+        return fold.fill_unchanged(
+            self.schema.key, unchanged, moved=self.moved, truncated=self.truncated, target=before
+        )
 
     def _kept(self, frame: DataFrame) -> DataFrame:
         """The frame, computed once; until `release`.
@@ -278,8 +280,8 @@ class Changes:
         if self.truncated or self.current.files == 0:
             copies = net.transform(fold.copies_after(self.names, None))
             return self._load(copies.where(F.col(fold.COPY) > 0), application)
-        there = delta_tables.rows(self.session, self.current)
-        copies = net.transform(fold.copies_after(self.names, there))
+        current = delta_tables.rows(self.session, self.current)
+        copies = net.transform(fold.copies_after(self.names, current))
         types = {f.name: f.dataType for f in self.rows.schema.fields}
         matches: Column = (F.col(f"s.{fold.COPY}") == 0) & fold.same_row(self.names, types, "t", "s")
         return delta_tables.merge(
@@ -328,7 +330,7 @@ def with_row_holes(rows: DataFrame) -> DataFrame:
 
 def closing_select(frame: DataFrame, shape: StructType) -> DataFrame:
     """The table's own columns in its own order; what the changes do not have (a column added since) is NULL."""
-    there = set(frame.columns)
+    names = set(frame.columns)
     return frame.select(
-        *[fold.column(f.name) if f.name in there else F.lit(None).cast(f.dataType).alias(f.name) for f in shape.fields]
+        *[fold.column(f.name) if f.name in names else F.lit(None).cast(f.dataType).alias(f.name) for f in shape.fields]
     )

@@ -201,13 +201,13 @@ class ChunkChanges(Changes):
 
     @cached_property
     def additions(self) -> DataFrame | None:
-        parts = []
+        frames = []
         if self.alive and self.keyed:
-            parts.append(self._judged.transform(visibility.additions(self.schema.key, self.names)))
+            frames.append(self._judged.transform(visibility.additions(self.schema.key, self.names)))
         elif self._base is not None:
-            parts.append(self._kept(self._missing_in_history(self._base)))
-        parts += list(self._swept.values())
-        return reduce(DataFrame.unionByName, parts) if parts else None
+            frames.append(self._kept(self._missing_in_history(self._base)))
+        frames += list(self._swept.values())
+        return reduce(DataFrame.unionByName, frames) if frames else None
 
     @cached_property
     def _swept(self) -> dict[str, DataFrame]:
@@ -272,8 +272,8 @@ class ChunkChanges(Changes):
         weight = seen.when(F.col(ORIGIN) == fold.PLAN, 0).otherwise(1) * fold.copies_of()
         copies = self._copies(base).withColumn(_WEIGHT, weight)
         if not self.truncated and self.history.exists:
-            said = delta_tables.rows(self.session, self.history).transform(visibility.above_last_truncate)
-            copies = copies.unionByName(said.withColumn(_WEIGHT, -fold.copies_of()), allowMissingColumns=True)
+            changes = delta_tables.rows(self.session, self.history).transform(visibility.above_last_truncate)
+            copies = copies.unionByName(changes.withColumn(_WEIGHT, -fold.copies_of()), allowMissingColumns=True)
         net = copies.transform(fold.net_copies(self.names, F.col(_WEIGHT), texts=True))
         if not self.multiset:
             net = net.where(F.col(fold.NET) > 0)
@@ -286,8 +286,8 @@ class ChunkChanges(Changes):
         weight = F.when((F.col(ORIGIN) == fold.PLAN) & (F.col(SEEN) == 0), 0).otherwise(1) * fold.copies_of()
         copies = self._copies(self._base).withColumn(_WEIGHT, weight)
         if self._there is not None and not self.truncated:
-            there = self._there.withColumn("_op", F.lit("delete")).withColumn(_WEIGHT, F.lit(-1))
-            copies = copies.unionByName(there, allowMissingColumns=True)
+            current = self._there.withColumn("_op", F.lit("delete")).withColumn(_WEIGHT, F.lit(-1))
+            copies = copies.unionByName(current, allowMissingColumns=True)
         of_plan = F.coalesce(F.col(ORIGIN) == fold.PLAN, F.lit(False))
         return copies.transform(fold.net_copies(self.names, F.col(_WEIGHT), always=of_plan))
 

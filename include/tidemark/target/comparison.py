@@ -179,8 +179,10 @@ class Comparison(ChunkChanges):
             F.when(of_plan & seen, fold.copies_of()).otherwise(0).alias("__tidemark_lake"),
         )
         if self._there is not None and not self.truncated:
-            there = self._there.select(*columns, F.lit(0).alias("__tidemark_source"), F.lit(1).alias("__tidemark_lake"))
-            sides = sides.unionByName(there)
+            in_lake = self._there.select(
+                *columns, F.lit(0).alias("__tidemark_source"), F.lit(1).alias("__tidemark_lake")
+            )
+            sides = sides.unionByName(in_lake)
         counted = sides.groupBy(fold.row_form(self.names, types).alias("__tidemark_form")).agg(
             (F.sum("__tidemark_source") - F.greatest(F.sum("__tidemark_lake"), F.lit(0))).alias(fold.NET),
             F.first(F.struct(*columns)).alias("__tidemark_row"),

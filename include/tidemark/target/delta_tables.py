@@ -181,9 +181,9 @@ def rows_in_files_of(spark: SparkSession, table: PinnedTable, keys: DataFrame, k
     For reading wide columns of few rows: one pass over the keys alone finds the files, as MERGE itself does it. What
     comes to the driver is the names of those files, never a row.
     """
-    there = rows(spark, table)
+    pinned = rows(spark, table)
     quoted = [spark_identifier(k) for k in key]
-    with_files = there.select(*quoted, there.metadataColumn("_metadata")["file_name"].alias("__tidemark_file"))
+    with_files = pinned.select(*quoted, pinned.metadataColumn("_metadata")["file_name"].alias("__tidemark_file"))
     listed = with_files.join(keys.select(*quoted), on=list(key), how="left_semi").select("__tidemark_file").distinct()
     names = array_list(spark)
     for row in listed.collect():
@@ -252,8 +252,8 @@ def _refuse_what_is_not_ours(spark: SparkSession, table: PinnedTable) -> None:
     """
     folder = java_class(spark, "org.apache.hadoop.fs.Path")(table.path)
     files = folder.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
-    there = sorted(str(file.getPath().getName()) for file in files.listStatus(folder)) if files.exists(folder) else []
-    others = [name for name in there if not name.startswith(("_", "."))]
+    names = sorted(str(file.getPath().getName()) for file in files.listStatus(folder)) if files.exists(folder) else []
+    others = [name for name in names if not name.startswith(("_", "."))]
     if others and not pin(spark, table.path).exists:  # it has a version by now: of a rival, whom the commit meets
         raise LocationTaken(path=table.path, found=others[0])
 

@@ -89,12 +89,12 @@ def few_changes(
         if files is None or len(files) > MAX_FILES:
             return None
         truncated = any(b.truncates for b in batches)
-        there = _Target(session, current, files, fold.key, {name: shape.field(name).type for name in shape.names})
+        target = _Target(session, current, files, fold.key, {name: shape.field(name).type for name in shape.names})
         # What a truncate removes needs no search; what lies before one may keep values all the same.
-        there.find(set(fold.base) if truncated else {*fold.newest, *fold.base})
-        if not truncated and there.at.keys() & fold.staying().keys() and _has_others(current, fold):
+        target.find(set(fold.base) if truncated else {*fold.newest, *fold.base})
+        if not truncated and target.at.keys() & fold.staying().keys() and _has_others(current, fold):
             return None
-        values, lacking = there.values(fold)
+        values, lacking = target.values(fold)
     except TooMuch:
         return None
     except TidemarkError:
@@ -102,7 +102,7 @@ def few_changes(
     except Exception as failed:  # nothing is written yet, so whatever it is, the other way is as right
         log.warning("%s: left to Spark, %s", schema.table, type(failed).__name__)
         return None
-    return FewChanges(session, batches[-1].end_lsn, fold, fold.rows(values, lacking), there, truncated)
+    return FewChanges(session, batches[-1].end_lsn, fold, fold.rows(values, lacking), target, truncated)
 
 
 def _has_others(current: PinnedTable, fold: Fold) -> bool:
@@ -125,11 +125,11 @@ def _staged(
 ) -> pa.Table:
     """All changes in R1 order, in the newest version's shape. The bytes are those that were staged."""
     newest = staged_schema(schemas[-1])
-    parts = [newest.empty_table()]
+    tables = [newest.empty_table()]
     versions = {schema.version: schema for schema in schemas}
     for file in (f for b in batches for f in b.files):
-        parts.append(_aligned(_one(session, lake, file, versions[file.schema_version]), newest))
-    together = pa.concat_tables(parts)
+        tables.append(_aligned(_one(session, lake, file, versions[file.schema_version]), newest))
+    together = pa.concat_tables(tables)
     return together.take(pc.sort_indices(together, [("_commit_lsn", "ascending"), ("_ordinal", "ascending")]))
 
 
@@ -165,7 +165,7 @@ class _Target:
     def find(self, keys: set[Key]) -> None:
         """Where rows of these keys are, in files that may have them by their bounds. Raises TooMuch."""
         left = MAX_KEY_BYTES
-        wanted = [pa.array({key[n] for key in keys}) for n in range(len(self.key))] if keys else []
+        keys_sought = [pa.array({key[n] for key in keys}) for n in range(len(self.key))] if keys else []
         for number, file in enumerate(self.files):
             if not keys or not self._may_hold(file, keys):
                 continue
@@ -174,8 +174,8 @@ class _Target:
                 left -= _bytes_of(parquet, self.key)
                 if left < 0 or _LEGACY_CALENDAR in (parquet.metadata.metadata or {}):
                     raise TooMuch
-                there = [self._column(parquet.read(columns=[name]), name) for name in self.key]
-            self._note(number, file, there, wanted, keys)
+                key_columns = [self._column(parquet.read(columns=[name]), name) for name in self.key]
+            self._note(number, file, key_columns, keys_sought, keys)
 
     def _note(
         self,
@@ -225,30 +225,30 @@ class _Target:
             return {}, []
         if any(not _is_flat(self.types[name]) for name in names):
             raise TooMuch
-        parts: list[pa.Table] = []
+        pieces: list[pa.Table] = []
         number_in_parts: dict[tuple[int, int], int] = {}
         first = {key: self.at[key][0] for key in fold.base if key in self.at}
         for number in sorted({file for file, _ in first.values()}):
             rows = sorted({row for file, row in first.values() if file == number})
-            begins = sum(part.num_rows for part in parts)
+            begins = sum(picked_rows.num_rows for picked_rows in pieces)
             number_in_parts |= {(number, row): begins + n for n, row in enumerate(rows)}
-            parts.append(self._rows(self.files[number], rows, names))
+            pieces.append(self._rows(self.files[number], rows, names))
         shape = pa.schema([*((name, self.types[name]) for name in names), (ROW_HOLES, pa.list_(pa.string()))])
-        there = pa.concat_tables([shape.empty_table(), *parts]).combine_chunks()
+        rows_picked = pa.concat_tables([shape.empty_table(), *pieces]).combine_chunks()
         places = [number_in_parts.get(first[key]) if key in first else None for key in fold.base]
-        taken = there.take(pa.array(places, pa.int64()))
+        rows_in_order = rows_picked.take(pa.array(places, pa.int64()))
         everything = frozenset(names)
-        holes = taken[ROW_HOLES].to_pylist()
+        holes = rows_in_order[ROW_HOLES].to_pylist()
         lacking = [
             everything if place is None else frozenset(hole or ()) for place, hole in zip(places, holes, strict=True)
         ]
-        return {name: taken[name].combine_chunks() for name in names}, lacking
+        return {name: rows_in_order[name].combine_chunks() for name in names}, lacking
 
     def _rows(self, file: DataFile, rows: Sequence[int], names: Sequence[str]) -> pa.Table:
         """These rows, read by the row groups that they lie in. Texts come as dictionaries: written once and repeated a
         million times, one would be a million of them in memory."""
         texts = [n for n in names if pa.types.is_string(self.types[n]) or pa.types.is_binary(self.types[n])]
-        parts = []
+        pieces = []
         with self._open(file) as source:
             footer = pq.ParquetFile(source)
             texts = [name for name in texts if name in footer.schema_arrow.names]
@@ -262,8 +262,8 @@ class _Target:
                         raise TooMuch
                     read = parquet.read_row_group(group, columns=[*names, ROW_HOLES])
                     picked = read.take(pa.array(within, pa.int64()))
-                    parts.append(pa.table({n: self._column(picked, n) for n in [*names, ROW_HOLES]}))
-        return pa.concat_tables(parts)
+                    pieces.append(pa.table({n: self._column(picked, n) for n in [*names, ROW_HOLES]}))
+        return pa.concat_tables(pieces)
 
 
 def _is_flat(of: pa.DataType) -> bool:
@@ -300,8 +300,8 @@ class FewChanges:
     def move_history(self, history: PinnedTable, application: str) -> int:
         """Append every change, truncates as rows without a key. Returns the rows appended."""
         failpoints.reach("merge.before_history")
-        said = arrow_fold.history_of(self.rows, self.fold.columns)
-        written = self._written(history, said)
+        rows = arrow_fold.history_of(self.rows, self.fold.columns)
+        written = self._written(history, rows)
         count = delta_tables.append(self.session, history, None, application, self.end, written)
         failpoints.reach("merge.after_history")
         return count

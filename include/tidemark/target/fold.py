@@ -89,8 +89,8 @@ def split_identity(identity: Sequence[str], columns: Sequence[str], *, moved: bo
         values = []
         for name in columns:
             before = column(name, BEFORE) if name in identity else F.lit(None)
-            kept = column(name)
-            values.append((F.when(takes_before, before).otherwise(kept) if moved or multiset else kept).alias(name))
+            value = column(name)
+            values.append((F.when(takes_before, before).otherwise(value) if moved or multiset else value).alias(name))
         text = F.when(~is_old, F.col("_text"))
         if multiset:
             text = _text_of_half(is_old)
@@ -444,11 +444,11 @@ def copies_after(columns: Sequence[str], target: DataFrame | None) -> Transform:
             counted = net.withColumn("__tidemark_there", F.lit(0))
         else:
             types = {name: net.schema[name].dataType for name in columns}
-            there = target.alias("target").join(
+            with_target = target.alias("target").join(
                 net.alias("net"), on=same_row(columns, types, "target", "net"), how="left_semi"
             )
             form = row_form(columns, types).alias("__tidemark_form")
-            counts = there.groupBy(form).agg(F.count(F.lit(1)).alias("__tidemark_there"))
+            counts = with_target.groupBy(form).agg(F.count(F.lit(1)).alias("__tidemark_there"))
             same = row_form(columns, types, "net").eqNullSafe(F.col("there.__tidemark_form"))
             counted = (
                 net.alias("net")

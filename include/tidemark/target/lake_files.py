@@ -73,11 +73,11 @@ class _Stream(io.RawIOBase):
         return self._at
 
     def readinto(self, buffer: Any) -> int:
-        wanted = min(len(buffer), self._size - self._at)
-        if wanted <= 0:
+        size = min(len(buffer), self._size - self._at)
+        if size <= 0:
             return 0
         self._stream.seek(self._at)
-        content = bytes(self._stream.readNBytes(wanted))
+        content = bytes(self._stream.readNBytes(size))
         buffer[: len(content)] = content
         self._at += len(content)
         return len(content)

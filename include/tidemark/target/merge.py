@@ -230,8 +230,8 @@ class TableMerge:
 
     def _move(self, state: State, missing: list[PlannedBatch], lagging: list[PlannedBatch]) -> None:
         """Towards the end of the plan. Where history is ahead, current alone, up to where history is."""
-        there = 0 if state.current is None else state.current.bytes
-        few_rows = self.planned.rows_read <= FEW_ROWS and there is not None and there <= FEW_BYTES
+        current_bytes = 0 if state.current is None else state.current.bytes
+        few_rows = self.planned.rows_read <= FEW_ROWS and current_bytes is not None and current_bytes <= FEW_BYTES
         if few_rows:
             expect_few_rows(self.session)
         elif self.planned.rows_read > MANY_ROWS:
@@ -251,8 +251,8 @@ class TableMerge:
             if not ahead:
                 self._add("history", changes.move_history(history, self.history_id))
             if current is not None:
-                for what, count in changes.move_current(self.current_id).items():
-                    self._add(what, count)
+                for outcome, count in changes.move_current(self.current_id).items():
+                    self._add(outcome, count)
                 self.new_holes = self.new_holes or changes.new_holes
             if isinstance(changes, ChunkChanges) and (self.schema.key or not ahead):
                 # Without a key, a history that is ahead has the chunk's rows already: what became of them is not known.
@@ -353,10 +353,10 @@ class TableMerge:
     def _keep_dropped(self, history: PinnedTable) -> None:
         """The target's shape: what the source dropped stays, where the target has it or a file of the plan brings it. A
         table that began anew has nothing of it."""
-        there = {f.name for f in history.schema().fields}
-        there |= {column.name for schema in self.planned.schemas for column in schema.columns}
+        names = {f.name for f in history.schema().fields}
+        names |= {column.name for schema in self.planned.schemas for column in schema.columns}
         newest = self.planned.schemas[-1]
-        self.schema = newest.with_dropped(column for column in self.planned.dropped if column.name in there)
+        self.schema = newest.with_dropped(column for column in self.planned.dropped if column.name in names)
         self.schemas = self.planned.schemas if self.schema is newest else (*self.planned.schemas, self.schema)
         check_versions(self.schemas)
 

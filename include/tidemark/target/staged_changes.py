@@ -51,15 +51,15 @@ def read_changes(
     `_old` of a multiset, left out where the table has neither.
     """
     newest = schemas[-1]
-    parts = []
+    frames = []
     for schema in schemas:
         paths = [f"{lake}/{f.path}" for b in batches for f in b.files if f.schema_version == schema.version]
         if paths:
             frame = session.read.schema(staged_type(schema)).parquet(*paths)
-            parts.append(_aligned(frame, schema, newest))
-    if not parts:
+            frames.append(_aligned(frame, schema, newest))
+    if not frames:
         return _aligned(session.createDataFrame([], staged_type(newest)), newest, newest)
-    return reduce(DataFrame.unionByName, parts)
+    return reduce(DataFrame.unionByName, frames)
 
 
 def read_chunk_rows(
@@ -68,18 +68,18 @@ def read_chunk_rows(
     """All rows of the claimed chunks: the newest version's columns, `_text`, and in FOLDER which chunk a row is of."""
     newest = schemas[-1]
     files = [file for claim in claims for file in claim.files]
-    parts = []
+    frames = []
     for schema in schemas:
         paths = [f"{lake}/{file.path}" for file in files if file.schema_version == schema.version]
         if paths:
             frame = session.read.schema(chunk_type(schema)).parquet(*paths)
             path = frame.metadataColumn("_metadata")["file_path"]  # a column of the table may be called so too
             folder = F.element_at(F.split(path, "/"), -2).alias(FOLDER)
-            parts.append(frame.select(folder, *_values(schema, newest), "_text"))
-    if not parts:
+            frames.append(frame.select(folder, *_values(schema, newest), "_text"))
+    if not frames:
         empty = session.createDataFrame([], chunk_type(newest))
         return empty.select(F.lit("").alias(FOLDER), *_values(newest, newest), "_text")
-    return reduce(DataFrame.unionByName, parts)
+    return reduce(DataFrame.unionByName, frames)
 
 
 def folder_of(claim: Claim) -> str:
@@ -94,13 +94,13 @@ def chunk_type(schema: TableSchema) -> StructType:
 
 def staged_type(schema: TableSchema) -> StructType:
     """The Spark type of a staged file: `formats.columns.staged_schema` in Spark's terms."""
-    parts = [metadata_ddl(CHANGE_COLUMNS), *(_ddl(c) for c in schema.columns)]
+    fields = [metadata_ddl(CHANGE_COLUMNS), *(_ddl(c) for c in schema.columns)]
     if schema.key:
-        parts.append(f"_old_key STRUCT<{_fields(_identity(schema))}>")
-    parts.append(metadata_ddl(MARK_COLUMNS))
+        fields.append(f"_old_key STRUCT<{_fields(_identity(schema))}>")
+    fields.append(metadata_ddl(MARK_COLUMNS))
     if schema.is_multiset:
-        parts.append(f"_old STRUCT<{_fields(schema.columns)}>")
-    return struct_of(", ".join(parts))
+        fields.append(f"_old STRUCT<{_fields(schema.columns)}>")
+    return struct_of(", ".join(fields))
 
 
 def metadata_ddl(columns: Mapping[str, str]) -> str:

@@ -73,10 +73,10 @@ def keep_up(spark: SparkSession, plan: UpkeepPlan) -> UpkeepResult:
         for key, value in {**OPTIMIZE, **LISTING}.items():
             session.conf.set(key, value)
         kinds: list[Kind] = ["current"] if plan.step == "current" else ["history", "current"]
-        return [done for kind in kinds if (done := _guarded(session, plan, table, kind)) is not None]
+        return [upkept for kind in kinds if (upkept := _guarded(session, plan, table, kind)) is not None]
 
     with ThreadPoolExecutor(max_workers=max(1, plan.threads), thread_name_prefix="upkeep") as pool:
-        return UpkeepResult(plan.plan, tuple(done for of_table in pool.map(one, plan.tables) for done in of_table))
+        return UpkeepResult(plan.plan, tuple(upkept for of_table in pool.map(one, plan.tables) for upkept in of_table))
 
 
 def _guarded(session: SparkSession, plan: UpkeepPlan, table: str, kind: Kind) -> Upkept | None:
@@ -154,13 +154,15 @@ def vacuum(spark: SparkSession, table: PinnedTable, *, thorough: bool) -> None:
 
 def _set_retention(spark: SparkSession, table: PinnedTable, versions_days: int) -> None:
     """How far back the table can be read, and as long a log; a commit only if that was different."""
-    wanted = {
+    properties = {
         "delta.deletedFileRetentionDuration": f"interval {versions_days} days",
         "delta.logRetentionDuration": f"interval {max(LOG_DAYS, versions_days)} days",
     }
     configured = table.snapshot.metadata().configuration()
     differing = {
-        key: value for key, value in wanted.items() if not configured.contains(key) or configured.apply(key) != value
+        key: value
+        for key, value in properties.items()
+        if not configured.contains(key) or configured.apply(key) != value
     }
     if differing:
         listed = ", ".join(f"'{key}' = '{value}'" for key, value in differing.items())

@@ -178,8 +178,8 @@ def mark_seen(changes: DataFrame) -> DataFrame:
     """Changes joined with their claims, where they have one -> SEEN, and no older change but those not seen."""
     unseen = F.col(CLAIM).isNotNull() & ~_is_seen()
     placed = changes.withColumn(SEEN, F.when(unseen, 2).otherwise(0))
-    kept = placed.where((F.col(ORIGIN) == fold.PLAN) | (F.col(SEEN) == 2))
-    return kept.drop(FOLDER, _XMAX, _RUNNING, _POINT, _W, _W_AT, _LOW, _IS_ABOVE)
+    marked = placed.where((F.col(ORIGIN) == fold.PLAN) | (F.col(SEEN) == 2))
+    return marked.drop(FOLDER, _XMAX, _RUNNING, _POINT, _W, _W_AT, _LOW, _IS_ABOVE)
 
 
 # --- what a chunk's rows come to --------------------------------------------------------------------------------------
@@ -251,8 +251,8 @@ def untouched(columns: Sequence[str]) -> Transform:
 
 def _stream_type(rows: DataFrame, columns: Sequence[str]) -> StructType:
     """The type of the row that `at_watermark` makes."""
-    kept = [rows.schema[name] for name in ("_op", *columns, "_text")]
-    return StructType([*kept, StructField(HOLES, ArrayType(StringType())), StructField(SEEN, IntegerType())])
+    fields = [rows.schema[name] for name in ("_op", *columns, "_text")]
+    return StructType([*fields, StructField(HOLES, ArrayType(StringType())), StructField(SEEN, IntegerType())])
 
 
 def judge(
@@ -280,12 +280,12 @@ def judge(
             differing = _differing(columns, types, "__tidemark_stream")
         else:
             holes = F.col(ROW_HOLES) if ROW_HOLES in target.columns else F.lit(None).cast("array<string>")
-            there = target.select(
+            current = target.select(
                 *[column(k).alias(n) for k, n in zip(key, names, strict=True)],
                 F.struct(*[column(name) for name in columns], holes.alias(HOLES)).alias("__tidemark_there"),
             )
             matches = fold.all_of([column(k) == F.col(n) for k, n in zip(key, names, strict=True)])
-            joined = rows.join(there, on=matches, how="left").drop(*names)
+            joined = rows.join(current, on=matches, how="left").drop(*names)
             in_target = F.col("__tidemark_there").isNotNull()
             if truncated:
                 in_target &= ~F.col(ABOVE)
