@@ -5,7 +5,7 @@
 SHELL := /bin/sh
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down test lint simulation faults scheduler bench lock clean
+.PHONY: help setup demo up down test lint simulation faults scheduler bench site lock clean
 
 # The first Python 3.11 of these; name another with `make PYTHON=/path/to/python3.11 …`.
 PYTHON := $(shell for p in python3.11 python3 python; do \
@@ -20,7 +20,7 @@ SANDBOX := .venv/bin/python -m sandbox
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
 	@echo 'make up      start PostgreSQL, Airflow and its UI, and say where they are; make down stops them'
-	@echo 'make lint    format, lint and types alone; make bench: what README quotes; make lock: requirements.txt anew'
+	@echo 'make lint    format, lint and types alone; make bench: what README quotes; make site: docs/ as pages; make lock: requirements.txt anew'
 	@echo 'make simulation, faults, scheduler: many seeds (TIDEMARK_SIMULATION_SEEDS), a SIGKILL at every step, all that Airflow runs; each takes long'
 	@echo 'make clean   remove everything that the above made'
 
@@ -29,7 +29,7 @@ setup:
 		'or name it: make PYTHON=/path/to/python3.11' >&2; exit 1; }
 	@"$(PYTHON)" -m sandbox.setup
 
-demo up test lint simulation faults scheduler bench lock: setup
+demo up test lint simulation faults scheduler bench site lock: setup
 	@$(SANDBOX) $@
 
 down:

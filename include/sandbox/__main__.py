@@ -1,4 +1,4 @@
-"""`python -m sandbox demo|up|down|test|lint|simulation|faults|scheduler|bench|lock`: what make calls; and
+"""`python -m sandbox demo|up|down|test|lint|simulation|faults|scheduler|bench|site|lock`: what make calls; and
 `python -m sandbox tidemark …`: what `.venv/bin/tidemark` calls."""
 
 from __future__ import annotations
@@ -34,6 +34,20 @@ def _lock(checkout: Checkout) -> int:
     return 0
 
 
+def _site(checkout: Checkout) -> int:
+    """docs/ -> .tidemark/site, with the generator in an environment of its own; a link that leads nowhere fails it."""
+    settings = {"UV_CACHE_DIR": str(checkout.made / "cache" / "uv"), "NO_MKDOCS_2_WARNING": "1"}
+    generator = (checkout.venv / "bin" / "uv", "tool", "run", "--quiet", "--from", "mkdocs-material==9.8.1")
+    run(
+        [*generator, "mkdocs", "build", "--strict"],
+        checkout.logs / "site.log",
+        env={**os.environ, **settings},
+        cwd=checkout.root,
+    )
+    print(f"The site lies in {checkout.made / 'site' / 'index.html'}")
+    return 0
+
+
 def _tidemark(checkout: Checkout, arguments: list[str]) -> int:
     """The library's command line, which also knows the connections of `make up`. What is set already wins."""
     from tidemark.__main__ import main as command_line
@@ -53,6 +67,7 @@ COMMANDS = {
     "faults": suites.faults,
     "scheduler": suites.scheduler,
     "bench": suites.bench,
+    "site": _site,
     "lock": _lock,
 }
 

@@ -1,0 +1,45 @@
+"""README and docs/: every link leads to a page and a heading that exist, every page is in the site's navigation."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.unit.test_architecture import REPOSITORY
+
+DOCS = REPOSITORY / "docs"
+PAGES = sorted([REPOSITORY / "README.md", *DOCS.rglob("*.md")])
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+CODE = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
+
+
+@cache
+def anchors(page: Path) -> frozenset[str]:
+    """What a link may name: the headings, as GitHub and the site spell them, and what is marked."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    spelled = {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+    return frozenset(spelled | set(re.findall(r'<a id="([^"]+)"', text)))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
+def test_every_link_leads_somewhere(page: Path) -> None:
+    broken = []
+    for target in LINK.findall(CODE.sub("", page.read_text())):
+        path, _, anchor = target.partition("#")
+        if "://" in target or target.startswith("mailto:"):
+            continue
+        linked = (page.parent / path).resolve() if path else page
+        if not linked.exists() or (anchor and anchor not in anchors(linked)):
+            broken.append(target)
+    assert not broken
+
+
+def test_every_page_can_be_reached_from_the_navigation() -> None:
+    nav = yaml.safe_load((REPOSITORY / "mkdocs.yml").read_text())["nav"]
+    named = {page for entry in nav for page in entry.values()}
+    assert named == {page.name for page in DOCS.glob("*.md")}
