@@ -222,7 +222,7 @@ class Pipeline:
             self.merged(plan)
             with meter.stage("ingest"):
                 ingested = ingest(self.task("merge"))
-            assert sum(table.moved for table in ingested.tables) == self.changed
+            assert sum(table.advanced for table in ingested.tables) == self.changed
             with meter.stage("confirm"):
                 confirmed = confirm(self.task("confirm"))
             assert confirmed.after == confirmed.staged == drained.staged_lsn

@@ -328,7 +328,7 @@ class LeaseLost(RetryError):
     remedy = "Nothing was written after that; the retry goes on from the ledger."
 
 
-class StagedMoved(RetryError):
+class DrainOvertaken(RetryError):
     happened = (
         "A batch of pipeline {pipeline} starting at {start_lsn} was not registered: the generation is staged up to "
         "{staged_lsn}"

@@ -2,7 +2,7 @@
 
 One asset per table, `tidemark://<pipeline>/<schema>/<table>` (names percent-encoded as in the lake). Which tables a
 pipeline captures is known only when it runs, so its merge task declares one alias, `tidemark:<pipeline>`, and adds an
-event to a table's asset when that table's position moved. A DAG is scheduled by
+event to a table's asset when that table's position advanced. A DAG is scheduled by
 `Asset("tidemark://shop/public/orders")`.
 
 Events tell people and downstream DAGs that a table is newer. They arrive late and out of order, and a task that dies at
@@ -20,7 +20,7 @@ from tidemark.formats.layout import current_table, history_table
 from tidemark.names import TableName, encode
 
 if TYPE_CHECKING:
-    from tidemark.capture.moved import MovedTable
+    from tidemark.capture.advanced import AdvancedTable
 
 
 def pipeline_alias(pipeline: str) -> AssetAlias:
@@ -32,14 +32,14 @@ def table_asset(pipeline: str, table: TableName) -> Asset:
     return Asset(f"tidemark://{encode(pipeline)}/{table.path}")
 
 
-def event_extra(config: PipelineConfig, moved: MovedTable) -> dict[str, Any]:
+def event_extra(config: PipelineConfig, advanced: AdvancedTable) -> dict[str, Any]:
     """What an event tells: which changes came, how many rows, how far behind the source, and where the tables are."""
     return {
-        "generation": moved.generation,
-        "start_lsn": None if moved.start_lsn is None else str(moved.start_lsn),
-        "end_lsn": str(moved.end_lsn),
-        "rows": moved.rows,
-        "lag_s": None if moved.lag_s is None else round(moved.lag_s, 1),
-        "current": f"{config.lake}/{current_table(config.pipeline, moved.table)}",
-        "history": f"{config.lake}/{history_table(config.pipeline, moved.table)}",
+        "generation": advanced.generation,
+        "start_lsn": None if advanced.start_lsn is None else str(advanced.start_lsn),
+        "end_lsn": str(advanced.end_lsn),
+        "rows": advanced.rows,
+        "lag_s": None if advanced.lag_s is None else round(advanced.lag_s, 1),
+        "current": f"{config.lake}/{current_table(config.pipeline, advanced.table)}",
+        "history": f"{config.lake}/{history_table(config.pipeline, advanced.table)}",
     }

@@ -209,16 +209,16 @@ class MergeOperator(ApplicationOperator):
         except LeaseTaken as busy:
             raise AirflowSkipException(f"Left to the next merge: {busy}") from busy
         events = self.emit(run, ingested, context)
-        self.log.info("%s; moved: %s", plan.plan if plan else "Nothing to merge", ", ".join(events) or "no table")
+        self.log.info("%s; advanced: %s", plan.plan if plan else "Nothing to merge", ", ".join(events) or "no table")
         if plan is not None:
-            judge(run.config, plan.plan, ingested, failure)
-        return {"plan": plan.plan if plan else None, "moved": len(events)}
+            raise_errors(run.config, plan.plan, ingested, failure)
+        return {"plan": plan.plan if plan else None, "advanced": len(events)}
 
     def emit(self, run: Run, ingested: Sequence[Ingested], context: Context) -> list[str]:
-        """Add an asset event for every table whose position moved; returns the tables."""
-        from tidemark.capture.moved import moved
+        """Add an asset event for every table whose position advanced; returns the tables."""
+        from tidemark.capture.advanced import advanced
 
-        tables = moved(run, ingested)
+        tables = advanced(run, ingested)
         events = context["outlet_events"][pipeline_alias(self.config.pipeline)]
         for table in tables:
             events.add(table_asset(self.config.pipeline, table.table), extra=event_extra(self.config, table))
@@ -232,7 +232,7 @@ class MergeOperator(ApplicationOperator):
         return self.run_application("merge_batch", manifest, plan.plan, access, limit_s, context)
 
 
-def judge(config: PipelineConfig, plan: str, ingested: Sequence[Ingested], failure: Exception | None) -> None:
+def raise_errors(config: PipelineConfig, plan: str, ingested: Sequence[Ingested], failure: Exception | None) -> None:
     """Whether the run goes on after a plan (R6): an error of one table is the table's, one of driver or lake the run's.
 
     Raises SparkApplicationFailed, or SparkApplicationTooLong, to be retried, if the driver left no result or the

@@ -23,9 +23,9 @@ from sandbox.services.postgres import wait_for
 from tests.airflow.conftest import SHOP
 from tests.support.airflow_home import REPOSITORY, postgres_connection
 from tests.support.s3_server import KEY, REGION, SECRET, S3Server
-from tidemark.capture import merging, moved
+from tidemark.capture import advanced, merging
+from tidemark.capture.advanced import AdvancedTable
 from tidemark.capture.merging import Ingested, IngestedTable
-from tidemark.capture.moved import MovedTable
 from tidemark.config_file import load
 from tidemark.errors import LeaseTaken, SparkApplicationFailed, SparkApplicationTooLong
 from tidemark.formats.error_record import ErrorRecord
@@ -70,7 +70,7 @@ class Merge:
         self.operator = MergeOperator(task_id="merge", config=self.config)
         monkeypatch.setattr(merging, "leased_plan", self._leased_plan)
         monkeypatch.setattr(merging, "ingest", self._ingest)
-        monkeypatch.setattr(moved, "moved", self._moved)
+        monkeypatch.setattr(advanced, "advanced", self._advanced)
 
     def ends_with(self, end: str, monkeypatch: pytest.MonkeyPatch) -> None:
         script = self.folder / "spark-submit"
@@ -113,12 +113,12 @@ class Merge:
             return Ingested()
         return Ingested((PLAN,), tuple(self.tables))
 
-    def _moved(self, run: Run, ingested: Any) -> list[MovedTable]:
+    def _advanced(self, run: Run, ingested: Any) -> list[AdvancedTable]:
         return [
-            MovedTable(TableName.parse(table.table), 1, table.before, table.after, table.rows, 2.04)
+            AdvancedTable(TableName.parse(table.table), 1, table.before, table.after, table.rows, 2.04)
             for plan in ingested
             for table in plan.tables
-            if table.moved
+            if table.advanced
         ]
 
 
@@ -221,10 +221,10 @@ def test_the_secret_of_a_lake_on_s3_is_in_the_drivers_environment_and_nowhere_el
     assert SECRET not in "\n".join(everything)
 
 
-def test_an_event_is_added_for_each_table_that_moved(merge: Merge, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_event_is_added_for_each_table_that_advanced(merge: Merge, monkeypatch: pytest.MonkeyPatch) -> None:
     merge.ends_with("result", monkeypatch)
     merge.tables = [table("orders"), table("stock", error="broken", parked=True)]
-    assert merge.execute() == {"plan": PLAN, "moved": 1}
+    assert merge.execute() == {"plan": PLAN, "advanced": 1}
     (event,) = merge.events
     assert event[0] == "tidemark://shop/shop/orders"
     assert event[1] == {
@@ -248,7 +248,7 @@ def test_a_driver_that_left_no_result_is_retried(merge: Merge, monkeypatch: pyte
 def test_a_driver_that_died_after_its_result_has_worked(merge: Merge, monkeypatch: pytest.MonkeyPatch) -> None:
     merge.ends_with("result, then a crash", monkeypatch)
     merge.tables = [table("orders")]
-    assert merge.execute()["moved"] == 1
+    assert merge.execute()["advanced"] == 1
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ def test_a_tables_error_is_its_own_and_the_lakes_is_the_runs(
         return
     with pytest.raises(outcome, match=r"no disk|broken"):
         merge.execute()
-    assert len(merge.events) == sum(one.error is None for one in tables), "what moved is told all the same"
+    assert len(merge.events) == sum(one.error is None for one in tables), "what advanced is told all the same"
 
 
 def test_what_another_merge_works_on_is_left_to_the_next_one(merge: Merge) -> None:
@@ -306,7 +306,7 @@ def test_what_a_result_says_counts_though_the_application_did_not_end(
     merge.operator.config = dataclasses.replace(
         merge.config, bounds=dataclasses.replace(merge.config.bounds, merge_timeout_s=1)
     )
-    assert merge.execute()["moved"] == 1
+    assert merge.execute()["advanced"] == 1
 
 
 def gone(pid: int) -> None:

@@ -10,7 +10,7 @@ from sandbox.services.postgres import wait_for
 from tests.ledger.conftest import open_at
 from tests.support.backfills import HALVES, backfill_of, chunk_of, claim_of, open_backfill, record
 from tests.support.manifests import manifest_of, path_of, schema_of
-from tidemark.errors import ClaimRefused, LeaseLost, SchemaVersionClash, SchemaVersionTaken, StagedMoved
+from tidemark.errors import ClaimRefused, DrainOvertaken, LeaseLost, SchemaVersionClash, SchemaVersionTaken
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.formats.manifest import BatchManifest, Sweep, TableMark
 from tidemark.ledger import backfills, batches, chunks, generations, leases, positions, schema_versions, tables
@@ -42,7 +42,7 @@ def test_a_hole_or_an_overlap_is_refused(
     book: Book, lease: Lease, generation: Generation, start: int, end: int
 ) -> None:
     register(book, lease, manifest_of(100, 200, "s.a"))
-    with pytest.raises(StagedMoved, match="0/C8"):
+    with pytest.raises(DrainOvertaken, match="0/C8"):
         register(book, lease, manifest_of(start, end, "s.a", attempt="a2"))
     assert len(batches.after(book, 1, Lsn(0))) == 1
 
@@ -58,7 +58,7 @@ def test_the_same_manifest_twice_is_one_batch(book: Book, lease: Lease, generati
 
 def test_another_attempts_batch_of_the_same_range_is_refused(book: Book, lease: Lease, generation: Generation) -> None:
     register(book, lease, manifest_of(100, 200, "s.a"))
-    with pytest.raises(StagedMoved):
+    with pytest.raises(DrainOvertaken):
         register(book, lease, manifest_of(100, 200, "s.a", attempt="a2"))
 
 
@@ -73,7 +73,7 @@ def test_of_two_drains_at_once_exactly_one_wins(ledger: str, book: Book, lease: 
             try:
                 register(mine, lease, manifest_of(100, 200, "s.a", attempt=attempt))
                 outcomes.append("won")
-            except StagedMoved:
+            except DrainOvertaken:
                 outcomes.append("lost")
 
     drains = [threading.Thread(target=drain, args=(f"a{n}",)) for n in range(4)]
@@ -96,7 +96,7 @@ def test_a_drain_that_lost_its_lease_registers_nothing(
 
 def test_a_batch_of_an_older_generation_is_refused(book: Book, lease: Lease, generation: Generation) -> None:
     open_at(book, lease, 2, Lsn(100))
-    with pytest.raises(StagedMoved):
+    with pytest.raises(DrainOvertaken):
         register(book, lease, manifest_of(100, 200, "s.a", generation=1))
 
 
@@ -263,7 +263,7 @@ def test_a_rejected_chunk_is_not_claimed_and_opens_its_part_again_with_the_batch
 ) -> None:
     chunk = read_whole(ledger, book)
     rejected = {chunk.id: "the table was rewritten"}
-    with pytest.raises(StagedMoved):
+    with pytest.raises(DrainOvertaken):
         batches.register(book, lease, manifest_of(150, 200), "m", rejected=rejected)
     assert len(chunks.ranges_of(book, "b1")) == 1
     batches.register(book, lease, manifest_of(100, 200), "m", rejected=rejected)

@@ -96,7 +96,7 @@ def test_a_plan_begins_behind_what_is_applied(config: PipelineConfig, ledger: st
 
 def test_nothing_unapplied_is_no_plan(config: PipelineConfig, ledger: str) -> None:
     ingested = applied(config, ledger, plan_for(config, ledger))
-    assert [(t.table, t.before, t.after, t.moved) for t in ingested.tables] == [
+    assert [(t.table, t.before, t.after, t.advanced) for t in ingested.tables] == [
         ("s.a", None, Lsn(400), True),
         ("s.b", None, Lsn(300), True),
     ]
@@ -149,7 +149,7 @@ def test_an_error_that_is_no_retry_parks_its_table_and_no_other(
     config: PipelineConfig, ledger: str, book: Book
 ) -> None:
     ingested = applied(config, ledger, plan_for(config, ledger), {"s.a": BROKEN})
-    assert [(t.table, t.parked, t.moved) for t in ingested.tables] == [("s.a", True, False), ("s.b", False, True)]
+    assert [(t.table, t.parked, t.advanced) for t in ingested.tables] == [("s.a", True, False), ("s.b", False, True)]
     assert plan_for(config, ledger) is None
     assert positions.confirmable(book) == Lsn(400)
     tables.unpark(book, "s.a")

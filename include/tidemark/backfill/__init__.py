@@ -6,7 +6,7 @@ run has: a chunk is durable once it is recorded in the ledger, whoever claims an
 
 A chunk has four durable stages, and one record for each:
 
-    Range        ledger.backfills  planned: the part of the key's order that it will be read of, and how far that is
+    Range        ledger.backfills  planned: the stretch of the key's order that it will be read of, and how far that is
     ReadChunk    ledger.chunks     read: its files are durable, its row is in the ledger
     Claim        formats.manifest  claimed: a batch has its high watermark, and so its rows and all the evidence
     ChunkResult  formats.result    merged, or compared: what became of its rows

@@ -219,7 +219,7 @@ class ChunkReader:
         for setting in sessions.INDEX_ALONE:
             self._conn.execute(setting)
         position = key_range.lower if key_range.cursor is None else key_range.cursor
-        for equal in keyset.parts_behind(to_read, position):
+        for equal in keyset.steps_behind(to_read, position):
             rows.copy(keyset.chunk_query(to_read, position, key_range.upper, equal=equal, limit=limit - rows.count))
             if rows.count >= limit:
                 return False

@@ -6,7 +6,7 @@
               ranges; otherwise a new one
 
 Nothing is opened before everything was looked at, and planning again in the same run returns what is recorded. A range
-is a part of the key's order whose bounds were sampled and compared by PostgreSQL, the first and the last one open at
+is a stretch of the key's order whose bounds were sampled and compared by PostgreSQL, the first and the last one open at
 their ends; a table without key is one range. The snapshot that pins the sweep's evidence is taken before the first
 chunk. Everything is read in short READ ONLY transactions (R9).
 """

@@ -64,7 +64,7 @@ class VerifyReport:
 
 def report(run: Run) -> VerifyReport:
     """What the run's verifies proved. Raises BackfillNotApplied while one is open, and then what is wrong, by its move
-    never retried: DifferencesFound, DifferencesRepaired, or NothingProven where one could not be judged."""
+    never retried: DifferencesFound, DifferencesRepaired, or NothingProven if one could not be compared."""
     outcome = outcome_of(run)
     _raise_for(run.config, outcome)
     return outcome

@@ -146,7 +146,7 @@ def _closed(ledger: Ledger, backfill: Backfill) -> str:
 
 
 def filled_ranges(ledger: Ledger, backfill: str) -> str:
-    """Half a sentence on the parts of the key's order that are read and claimed; the ledger's tables `ranges` and
+    """Half a sentence on the stretches of the key's order that are read and claimed; the ledger's tables `ranges` and
     `chunks` have their bounds."""
     ranges = chunks.ranges_of(ledger, backfill)
     read = chunks.of_backfill(ledger, backfill)

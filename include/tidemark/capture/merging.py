@@ -62,7 +62,7 @@ class IngestedTable:
     backfilled: str | None = None
 
     @property
-    def moved(self) -> bool:
+    def advanced(self) -> bool:
         return self.before != self.after
 
 

@@ -82,7 +82,7 @@ class Backfill:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A part of the key's order, `(lower, upper]`, None for no bound; or `keys`, each as texts, to read instead.
+    """A stretch of the key's order, `(lower, upper]`, None for no bound; or `keys`, each as texts, to read instead.
     `cursor` is the last key read, None before the first chunk; `next_chunk` numbers the chunk that is read next.
 
     `create` takes the fields up to `keys`; the ledger fills in the others.

@@ -21,7 +21,7 @@ from psycopg.abc import Params
 from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
-from tidemark.errors import SchemaVersionClash, SchemaVersionTaken, StagedMoved
+from tidemark.errors import DrainOvertaken, SchemaVersionClash, SchemaVersionTaken
 from tidemark.formats.manifest import BatchManifest, Claim, StagedFile, Sweep, TableChanges
 from tidemark.ledger import chunks, generations, tables
 from tidemark.ledger.chunks import ChunkId
@@ -87,7 +87,7 @@ def register(
     Needs the lease `slot`.
 
     True when it was added, False when this very batch (same start, end and attempt) was there already. Raises
-    `StagedMoved` if the chain ends elsewhere or another generation is open, `ClaimRefused` if a claim does not
+    `DrainOvertaken` if the chain ends elsewhere or another generation is open, `ClaimRefused` if a claim does not
     hold, `SchemaVersionClash` if a version number of the manifest stands for another shape in the ledger, and
     `SchemaVersionTaken` if that is a reader's. `again`: the ledger may know less than the manifest, whose claims
     are taken as they are.
@@ -173,7 +173,7 @@ def _extend_chain(ledger: Ledger, manifest: BatchManifest) -> None:
     ).rowcount
     if extended != 1:
         staged_lsn = staged(ledger)
-        raise StagedMoved(pipeline=manifest.pipeline, start_lsn=manifest.start_lsn, staged_lsn=staged_lsn)
+        raise DrainOvertaken(pipeline=manifest.pipeline, start_lsn=manifest.start_lsn, staged_lsn=staged_lsn)
 
 
 def _insert_batch(ledger: Ledger, manifest: BatchManifest, manifest_path: str, touched: list[TableChanges]) -> None:

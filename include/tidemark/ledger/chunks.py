@@ -1,7 +1,7 @@
 """What a backfill reads: ranges of the key's order with a cursor, and the chunks that were read of them.
 
     recorded ──its high watermark is in a batch that is registered──► claimed ──that batch is merged──► with a result
-        └──its table is another one now──► rejected, and its part is a new range
+        └──its table is another one now──► rejected, and its rows are a new range
 
 A chunk is recorded by a compare-and-set on its range's cursor, after its files are durable and before its high
 watermark: of two readers of one range exactly one counts, and a watermark whose chunk is unknown is a dead attempt's.

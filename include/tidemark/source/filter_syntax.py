@@ -1,7 +1,7 @@
 """The text of a row filter -> a tree of what a condition over one row needs, and of nothing else.
 
 PostgreSQL's own grammar (libpg_query, by way of pgparse) reads the text; what it gives is walked here, and every kind
-of node that is not named below is refused, as is every part of a known one that is not looked at. No part of the text
+of node that is not named below is refused, as is every field of a known one that is not looked at. No part of the text
 goes on: `row_filter` writes the condition anew from this tree, so that a comment, a second statement or a trick of
 quoting has nowhere to go, and a server of another version than the grammar's reads no more than what was allowed.
 
@@ -95,10 +95,10 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Junction:
-    """AND, OR; NOT with one part."""
+    """AND, OR; NOT with one operand."""
 
     word: Literal["AND", "OR", "NOT"]
-    parts: tuple[Expression, ...]
+    operands: tuple[Expression, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ class Choice:
     """COALESCE, GREATEST, LEAST."""
 
     word: Literal["COALESCE", "GREATEST", "LEAST"]
-    parts: tuple[Expression, ...]
+    operands: tuple[Expression, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +253,7 @@ def _nodes(tree: Expression) -> Iterator[Any]:
         if isinstance(node, tuple):
             todo += node
         elif is_dataclass(node):
-            # BETWEEN and CASE hold their first part more than once, IN writes it for each item; all may be nested.
+            # BETWEEN and CASE hold their first operand more than once, IN writes it for each item; all may be nested.
             count += 1
             if count > MAX_NODES:
                 raise FilterRefused("it is too long when it is written out")
@@ -434,7 +434,7 @@ def _only(node: _Node) -> tuple[str, _Node]:
 
 
 def _expect(node: _Node, *names: str) -> None:
-    """A part that nobody looks at would be lost on the way."""
+    """A field that nobody looks at would be lost on the way."""
     unread = set(node) - {*names, "location"}
     if unread:
         raise FilterRefused(f"it holds what no condition over one row needs ({', '.join(sorted(unread))})")

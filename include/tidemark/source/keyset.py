@@ -3,7 +3,7 @@
 A key is ordered as its index orders it: by the operators of the index's operator classes, under its collations, each
 column ascending or descending. All of that is read from the catalogue, and every comparison is made by PostgreSQL,
 never here; so any key can be walked. A position is the key as a list of PostgreSQL's texts, one per column, and a range
-is `(lower, upper]`; None is no bound. For a key (a, b, c), what lies behind the position (x, y, z) is read in parts:
+is `(lower, upper]`; None is no bound. For a key (a, b, c), what lies behind the position (x, y, z) is read in steps:
 
     a = x AND b = y AND c > z     ORDER BY c
     a = x AND b > y               ORDER BY b, c
@@ -194,13 +194,13 @@ def copied_columns(table: TableToRead) -> sql.Composed:
     )
 
 
-def parts_behind(table: TableToRead, position: Key | None) -> Iterator[int]:
-    """How many leading key columns are equal to the position's, for each part of what lies behind it, in order."""
+def steps_behind(table: TableToRead, position: Key | None) -> Iterator[int]:
+    """How many leading key columns are equal to the position's, for each step through what lies behind it, in order."""
     yield from range(len(table.key) - 1, -1, -1) if position is not None else (0,)
 
 
 def chunk_query(table: TableToRead, position: Key | None, upper: Key | None, *, equal: int, limit: int) -> sql.Composed:
-    """One part of the rows in `(position, upper]`, `limit` of them at most, in the key's order. Fewer rows mean that
+    """One step's rows of `(position, upper]`, `limit` of them at most, in the key's order. Fewer rows mean that
     there are no more of them."""
     key = table.key
     order = sql.SQL(", ").join(column.order for column in key[equal:])
@@ -235,9 +235,9 @@ def _within(key: Sequence[KeyColumn], upper: Key) -> sql.Composed:
 
 
 def _may_be_within(key: Sequence[KeyColumn], position: Key | None, upper: Key, equal: int) -> sql.Composed:
-    """A bound on the part's first column alone, which ends an index scan: what is beyond it is beyond `upper`. It holds
-    where the part's equal columns are those of `upper` too, which PostgreSQL decides while it plans; where they come
-    before them, the whole part is within."""
+    """A bound on the step's first column alone, which ends an index scan: what is beyond it is beyond `upper`. It holds
+    if the step's equal columns are those of `upper` too, which PostgreSQL decides while it plans; if they come before
+    them, the whole step is within."""
     bound = key[equal].compare("<=", upper[equal])
     if equal == 0 or position is None:
         return bound
@@ -295,7 +295,7 @@ def estimated_rows(conn: psycopg.Connection[Any], table: TableToRead) -> int:
 
 
 def sampled_bounds(conn: psycopg.Connection[Any], table: TableToRead, pieces: int) -> list[Key]:
-    """Up to `parts - 1` keys, ascending in the key's order, that cut the table into parts of about equal size. Found
+    """Up to `pieces - 1` keys, ascending in the key's order, that cut the table into pieces of about equal size. Found
     among the rows of some pages; the bounds need not be good, any are correct."""
     if pieces < 2:
         return []
@@ -313,7 +313,7 @@ def sampled_bounds(conn: psycopg.Connection[Any], table: TableToRead, pieces: in
     query = sql.SQL(
         "SELECT {texts} FROM (SELECT {columns}, row_number() OVER (ORDER BY {order}) AS n, count(*) OVER () AS total"
         " FROM {relation} TABLESAMPLE SYSTEM ({percent}) REPEATABLE (1){where}) AS sampled"
-        " WHERE n IN (SELECT total * part / {parts} FROM generate_series(1, {parts} - 1) AS part) ORDER BY n"
+        " WHERE n IN (SELECT total * piece / {pieces} FROM generate_series(1, {pieces} - 1) AS piece) ORDER BY n"
     ).format(
         texts=sql.SQL(", ").join(sql.SQL("pg_catalog.concat({})").format(name) for name in names),
         columns=sql.SQL(", ").join(
@@ -324,7 +324,7 @@ def sampled_bounds(conn: psycopg.Connection[Any], table: TableToRead, pieces: in
         relation=table.relation,
         percent=sql.Literal(percent),
         where=_where(table.conditions),
-        parts=sql.Literal(pieces),
+        pieces=sql.Literal(pieces),
     )
     return [tuple(key) for key in conn.execute(query).fetchall()]
 

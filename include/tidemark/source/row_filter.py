@@ -319,7 +319,7 @@ class _Writer:
     # --- words --------------------------------------------------------------------------------------------------------
 
     def _junction(self, node: syntax.Junction) -> _Typed:
-        operands = [self._truth(operand) for operand in node.parts]
+        operands = [self._truth(operand) for operand in node.operands]
         if node.word == "NOT":
             return _Typed(sql.SQL("(NOT {})").format(operands[0]), BOOL)
         return _Typed(_joined(node.word, operands), BOOL)
@@ -349,7 +349,7 @@ class _Writer:
         return first, second
 
     def _choice(self, node: syntax.Choice) -> _Typed:
-        type_, operands = self._of_one_type([self._write(operand) for operand in node.parts])
+        type_, operands = self._of_one_type([self._write(operand) for operand in node.operands])
         return _Typed(sql.SQL("{}({})").format(sql.SQL(node.word), sql.SQL(", ").join(operands)), type_)
 
     def _case(self, node: syntax.Case) -> _Typed:

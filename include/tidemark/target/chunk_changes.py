@@ -118,10 +118,10 @@ class ChunkChanges(Changes):
     @property
     def _overlap(self) -> bool:
         """Whether two chunks may hold one key: those of two backfills, or of two attempts at one range. A ledger that
-        was restored from an older copy has parts read again whose first chunks are claimed all the same."""
+        was restored from an older copy has chunks read again whose first attempts are claimed all the same."""
         claims = list(self.alive.values())
         attempts = {(c.backfill, c.chunk.rpartition("-")[0], c.attempt) for c in claims}
-        several = len(attempts) > len({(backfill, part) for backfill, part, _ in attempts})
+        several = len(attempts) > len({(backfill, number) for backfill, number, _ in attempts})
         return self.keyed and (several or len({c.backfill for c in claims}) > 1)
 
     @cached_property
@@ -177,7 +177,7 @@ class ChunkChanges(Changes):
         return self._reads.join(self._touched_keys, on=list(self.schema.key), how="left_semi")
 
     @cached_property
-    def _judged(self) -> DataFrame:
+    def _with_verdicts(self) -> DataFrame:
         """Every chunk row with its verdict. Kept if it took a look at the target; into an empty one it is cheaper to
         read the chunks twice."""
         rows = self._reads.transform(visibility.untouched(self.names))
@@ -185,12 +185,12 @@ class ChunkChanges(Changes):
             others = rows.join(self._touched_keys, on=list(self.schema.key), how="left_anti")
             touched = self._events.transform(visibility.at_watermark(self.schema.key, self.names, self._claims))
             rows = touched.unionByName(others)
-        judged = rows.transform(self._judge(rows))
-        return judged if self._there is None else self._kept(judged)
+        with_verdicts = rows.transform(self._add_verdicts(rows))
+        return with_verdicts if self._there is None else self._kept(with_verdicts)
 
-    def _judge(self, rows: DataFrame) -> fold.Transform:
+    def _add_verdicts(self, rows: DataFrame) -> fold.Transform:
         types = {f.name: f.dataType for f in rows.schema.fields}
-        return visibility.judge(self.schema.key, self.source_names, types, self._there, truncated=self.truncated)
+        return visibility.add_verdicts(self.schema.key, self.source_names, types, self._there, truncated=self.truncated)
 
     @cached_property
     def _there(self) -> DataFrame | None:
@@ -203,7 +203,7 @@ class ChunkChanges(Changes):
     def additions(self) -> DataFrame | None:
         frames = []
         if self.alive and self.keyed:
-            frames.append(self._judged.transform(visibility.additions(self.schema.key, self.names)))
+            frames.append(self._with_verdicts.transform(visibility.additions(self.schema.key, self.names)))
         elif self._base is not None:
             frames.append(self._kept(self._missing_in_history(self._base)))
         frames += list(self._swept.values())
@@ -299,7 +299,7 @@ class ChunkChanges(Changes):
         lost: dict[int, int] = {}
         if self.keyed and self.alive:
             into_nothing = self._there is None and not self._overlap
-            rows = self._judged.where(~F.col(ALONE)) if into_nothing else self._judged
+            rows = self._with_verdicts.where(~F.col(ALONE)) if into_nothing else self._with_verdicts
             counted = rows.groupBy(CLAIM, VERDICT).agg(F.count(F.lit(1)).alias("n"), F.count_if(LOST).alias("lost"))
             for row in counted.collect() if self._has_changes or not into_nothing else ():
                 counts[row[CLAIM]][row[VERDICT]] = row["n"]

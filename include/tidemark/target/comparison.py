@@ -1,7 +1,7 @@
 """Chunks that a verify reads, and the target -> what differs: counts, and the keys of some of it (R7, R8).
 
 What a chunk of a backfill would insert is missing, what it would repair differs, what it or the sweep would remove is
-extra, as is a second row of one key. All of it is judged against the pinned tables, before anything is written: of
+extra, as is a second row of one key. All of it is compared with the pinned tables, before anything is written: of
 chunks that are only compared nothing ever is, those that repair are merged besides, as `ChunkChanges`.
 
 Values that do not fit are stored alike, so their texts are compared: with those of the key's newest row in history, as
@@ -59,12 +59,12 @@ class Comparison(ChunkChanges):
 
     # --- tables with a key --------------------------------------------------------------------------------------------
 
-    def _judge(self, rows: DataFrame) -> fold.Transform:
+    def _add_verdicts(self, rows: DataFrame) -> fold.Transform:
         types = {f.name: f.dataType for f in rows.schema.fields}
-        add_verdicts = visibility.judge(
+        add_verdicts = visibility.add_verdicts(
             self.schema.key, self.source_names, types, self._there, truncated=self.truncated, says_where=True
         )
-        return lambda frame: frame.transform(add_verdicts).transform(self._judge_texts).transform(self._judge_copies)
+        return lambda frame: frame.transform(add_verdicts).transform(self._settle_texts).transform(self._settle_copies)
 
     @cached_property
     def doubled(self) -> DataFrame | None:
@@ -76,13 +76,13 @@ class Comparison(ChunkChanges):
         twice = self._kept(twice)
         return None if twice.isEmpty() else F.broadcast(twice)
 
-    def _judge_copies(self, judged: DataFrame) -> DataFrame:
+    def _settle_copies(self, with_verdicts: DataFrame) -> DataFrame:
         """A row that current has more than once was joined with each of its copies: it is one row, and differs."""
         if self.doubled is None:
-            return judged
+            return with_verdicts
         key = list(self.schema.key)
-        others = judged.join(self.doubled, on=key, how="left_anti")
-        copies = judged.join(self.doubled, on=key, how="left_semi").dropDuplicates([*key, CLAIM])
+        others = with_verdicts.join(self.doubled, on=key, how="left_anti")
+        copies = with_verdicts.join(self.doubled, on=key, how="left_semi").dropDuplicates([*key, CLAIM])
         differs = F.col(BY_TARGET) & F.col(VERDICT).isin(UNCHANGED, REPAIRED)
         nothing = F.array().cast("array<string>")
         return others.unionByName(
@@ -91,10 +91,10 @@ class Comparison(ChunkChanges):
             )
         )
 
-    def _judge_texts(self, judged: DataFrame) -> DataFrame:
+    def _settle_texts(self, with_verdicts: DataFrame) -> DataFrame:
         """Rows that are stored alike, and whose texts are not, differ."""
         if not (self.history.exists and self._there is not None and self._may_be_unfit):
-            return judged
+            return with_verdicts
         key = [column(k) for k in self.schema.key]
         names = [f"__tidemark_key_{n}" for n in range(len(key))]
         history = delta_tables.rows(self.session, self.history)
@@ -113,7 +113,7 @@ class Comparison(ChunkChanges):
             )
         )
         same = fold.all_of([column(k) == F.col(name) for k, name in zip(self.schema.key, names, strict=True)])
-        joined = judged.join(newest, on=same, how="left").drop(*names)
+        joined = with_verdicts.join(newest, on=same, how="left").drop(*names)
         own_texts = _or_none(F.col("_text"))
         differing = F.filter(
             F.array(*[F.lit(name) for name in self.source_names]),
@@ -150,7 +150,9 @@ class Comparison(ChunkChanges):
         """The chunks' rows that differ: CLAIM, kind, columns, lsn, at, and the key's columns."""
         if not self.keyed:
             return self._kept(self._copies_that_differ())
-        return self._judged.where(F.col(VERDICT).isin(INSERTED, REPAIRED) & F.col(CLAIM).isin(*self._compared)).select(
+        return self._with_verdicts.where(
+            F.col(VERDICT).isin(INSERTED, REPAIRED) & F.col(CLAIM).isin(*self._compared)
+        ).select(
             CLAIM,
             F.when(F.col(VERDICT) == INSERTED, MISSING)
             .when((F.col("_op") == "read") & (F.size(DIFFERING) > 0), DIFFERS)

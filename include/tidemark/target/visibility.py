@@ -255,7 +255,7 @@ def _stream_type(rows: DataFrame, columns: Sequence[str]) -> StructType:
     return StructType([*fields, StructField(HOLES, ArrayType(StringType())), StructField(SEEN, IntegerType())])
 
 
-def judge(
+def add_verdicts(
     key: Sequence[str],
     columns: Sequence[str],
     types: dict[str, DataType],
@@ -302,11 +302,13 @@ def judge(
             .when(is_row & same, F.lit(UNCHANGED))
             .otherwise(F.lit(REPAIRED))
         )
-        judged = joined.withColumn(VERDICT, verdict)
+        with_verdicts = joined.withColumn(VERDICT, verdict)
         if says_where:
-            judged = judged.withColumn(BY_TARGET, stream.isNull())
-            judged = judged.withColumn(DIFFERING, F.when((F.col(VERDICT) == REPAIRED) & is_row, differing))
-        return judged.drop("__tidemark_stream", "__tidemark_there")
+            with_verdicts = with_verdicts.withColumn(BY_TARGET, stream.isNull())
+            with_verdicts = with_verdicts.withColumn(
+                DIFFERING, F.when((F.col(VERDICT) == REPAIRED) & is_row, differing)
+            )
+        return with_verdicts.drop("__tidemark_stream", "__tidemark_there")
 
     return transform
 
@@ -331,11 +333,12 @@ def _same(columns: Sequence[str], types: dict[str, DataType], struct: str) -> Co
 
 
 def additions(key: Sequence[str], columns: Sequence[str]) -> Transform:
-    """Judged rows -> the rows that the changes get besides: `read` and `sweep`; of a sweep the key alone is kept."""
+    """Rows with their verdicts -> the rows that the changes get besides: `read` and `sweep`; of a sweep the
+    key alone is kept."""
 
-    def transform(judged: DataFrame) -> DataFrame:
+    def transform(with_verdicts: DataFrame) -> DataFrame:
         is_row = F.col("_op") == "read"
-        return judged.where(F.col(VERDICT).isin(INSERTED, REPAIRED)).select(
+        return with_verdicts.where(F.col(VERDICT).isin(INSERTED, REPAIRED)).select(
             *_brought_by_chunks(
                 [column(name) if name in key else F.when(is_row, column(name)).alias(name) for name in columns],
                 op=F.col("_op"),

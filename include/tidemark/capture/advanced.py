@@ -1,4 +1,4 @@
-"""What was brought into the ledger -> per table that moved: the LSN range, the rows, how far it is behind the source.
+"""What was brought into the ledger -> per table whose position advanced: LSN range, rows, lag behind the source.
 
 For people and for whoever reads the tables next; nothing here decides what is applied.
 """
@@ -19,7 +19,7 @@ from tidemark.run import Run
 
 
 @dataclass(frozen=True, slots=True)
-class MovedTable:
+class AdvancedTable:
     """The table's applied position went from `start_lsn` (None: it had none in this generation) to `end_lsn`.
 
     `rows` are those of `formats.result.TableResult`, summed; `lag_s` is the time since the commit of the newest change
@@ -34,20 +34,20 @@ class MovedTable:
     lag_s: float | None
 
 
-def moved(run: Run, ingested: Iterable[Ingested]) -> list[MovedTable]:
-    """The tables that moved, by id; a table of several results appears once per generation."""
+def advanced(run: Run, ingested: Iterable[Ingested]) -> list[AdvancedTable]:
+    """The tables whose position advanced, by id; a table of several results appears once per generation."""
     risen = sorted(
-        (table for result in ingested for table in result.tables if table.moved and table.after is not None),
+        (table for result in ingested for table in result.tables if table.advanced and table.after is not None),
         key=lambda table: (table.table, table.generation),
     )
-    moved_tables = []
+    advanced_tables = []
     now = run.now()
     with open_ledger(run.ledger, run.pipeline) as book:
         for (table, generation), group in groupby(risen, key=lambda table: (table.table, table.generation)):
             steps = sorted(group, key=_end)
             committed_at = batches.last_committed_at(book, generation, _end(steps[-1]))
-            moved_tables.append(
-                MovedTable(
+            advanced_tables.append(
+                AdvancedTable(
                     table=TableName.parse(table),
                     generation=generation,
                     start_lsn=steps[0].before,
@@ -56,7 +56,7 @@ def moved(run: Run, ingested: Iterable[Ingested]) -> list[MovedTable]:
                     lag_s=None if committed_at is None else (now - committed_at).total_seconds(),
                 )
             )
-    return moved_tables
+    return advanced_tables
 
 
 def _end(table: IngestedTable) -> Lsn:
