@@ -142,7 +142,7 @@ class PipelineFileInvalid(ConfigError):
 
 
 class PipelinesNotFound(ConfigError):
-    happened = "There is no folder of pipeline files: {where}"
+    happened = "The folder of pipeline files does not exist: {where}"
     remedy = "Set TIDEMARK_PIPELINES to the folder in which they lie, for every process of Airflow."
 
 
@@ -162,13 +162,13 @@ class ConnectionInvalid(ConfigError):
 
 
 class PreflightFailed(ConfigError):
-    happened = "Preflight of pipeline {pipeline} found what must be put right first ({count}):\n{findings}\n"
+    happened = "Preflight of pipeline {pipeline} found errors that must be corrected first ({count}):\n{findings}\n"
     remedy = "Each line says what to do; then run the DAG again, or `tidemark preflight {path}` to look again."
 
 
 class PreflightWaits(RetryError):
     happened = "Preflight of pipeline {pipeline} could not be finished now ({count}):\n{findings}\n"
-    remedy = "The retry looks again; nothing was changed that it would not find."
+    remedy = "The retry runs preflight again; what this one changed already, it finds done."
 
 
 class LakeUnusable(TargetError):
@@ -180,8 +180,8 @@ class LakeRefused(TargetError):
     is_of_no_table = True
     happened = "The object store of {lake} refused {path}: {detail}"
     remedy = (
-        "Give the lake's connection, or the machine's own identity where the file names none, the rights that "
-        "docs/operations.md lists, or new credentials where they expired; then run the DAG again."
+        "Give the lake's connection, or the machine's own identity if the file names none, the rights that "
+        "docs/operations.md lists, or new credentials if they have expired; then run the DAG again."
     )
 
 
@@ -189,26 +189,27 @@ class LakeUnfit(TargetError):
     is_of_no_table = True
     happened = "The object store of {lake} cannot keep a lake: {detail}"
     remedy = (
-        "Two drivers or two drains would overwrite each other there, or files that count be missed. Take a store that "
-        "puts an object only if it is absent, lists what was written, and deletes; then run preflight again."
+        "Two drivers or two drains could overwrite each other's files there, or a listing could miss files. Use a "
+        "store that writes an object only if it is absent, lists what was written, and deletes; then run preflight "
+        "again."
     )
 
 
 class LakeUnreachable(RetryError):
     is_of_no_table = True
     happened = "The object store of {lake} did not take {path}: {detail}"
-    remedy = "The retry asks again; where it stays so, look at the store, the network, and the endpoint and region."
+    remedy = "The retry asks again. If it persists, look at the store, the network, and the endpoint and region."
 
 
 class SourceLocked(RetryError):
-    happened = "No lock on {what} could be taken within {waited}: {blockers}"
+    happened = "Could not lock {what} within {waited}: {blockers}"
     remedy = "Wait until that transaction ends, or have its owner end it; the retry asks again."
 
 
 class ShapeUnsettled(RetryError):
     happened = (
-        "A transaction that changed a table with masks or left-out columns is in the stream, but after {seconds} s not "
-        "yet visible at the source, so that it is not known how the columns are called"
+        "A transaction that changed a table with masked or left-out columns is in the stream, but after {seconds} s "
+        "still not visible at the source, so the names of its columns cannot be told"
     )
     remedy = (
         "A synchronous standby is away and keeps its commit waiting: look at synchronous_standby_names. The retry "
@@ -230,20 +231,24 @@ class SlotCreationBlocked(RetryError):
 
 
 class MalformedMessage(BugError):
-    happened = "The source sent what does not follow the protocol (pgoutput in the stream, COPY in a chunk): {detail}"
+    happened = (
+        "The source sent data that does not follow the protocol (pgoutput in the stream, COPY in a chunk): {detail}"
+    )
     remedy = (
-        "Nothing of the batch or chunk was registered. Report it with PostgreSQL's version; another proxy or pooler "
-        "between Airflow and the source is the usual cause, so connect to the server directly."
+        "Nothing of the batch or chunk was registered. The usual cause is a proxy or pooler between Airflow and "
+        "the source: connect to the server directly. If that does not help, report it with PostgreSQL's version."
     )
 
 
 class SchemaDisagrees(BugError):
-    happened = "The definition of table {table} does not follow the stream's RELATION message in: {columns}"
+    happened = (
+        "The definition of table {table} does not match the stream's RELATION message in these columns: {columns}"
+    )
     remedy = "Nothing of the batch was registered. Report it with the table's definition and its replica identity."
 
 
 class MaskWithoutSalt(ConfigError):
-    happened = "Columns of table {table} are masked with sha256, and no salt was given: {columns}"
+    happened = "Columns of table {table} are masked with sha256, but there is no salt: {columns}"
     remedy = "Set mask_salt_connection in the pipeline file to a connection whose password is the salt."
 
 
@@ -271,7 +276,7 @@ class KeyValueUnfit(BackfillError):
 
 class DatabaseUnreachable(RetryError):
     happened = "The {database} database cannot be reached: {detail}"
-    remedy = "Start the server or mend the network between it and Airflow's workers; the retry connects again."
+    remedy = "Start the server, or repair the network between it and Airflow's workers; the retry connects again."
 
 
 class DatabaseRefused(ConfigError):
@@ -286,10 +291,10 @@ class DatabaseRefused(ConfigError):
 
 
 class UnexpectedError(RetryError):
-    happened = "Something failed that nobody foresaw: {kind}, raised in {place}"
+    happened = "An unforeseen error: {kind}, raised in {place}"
     remedy = (
-        "Its own words may hold values of rows or a password and are left out; the traceback shows the places. The "
-        "retry tries again. If it stays, report it with the traceback."
+        "Its message is left out, since it may quote values of rows or a password; the traceback shows where it was "
+        "raised. The task is retried. If it persists, report it with the traceback."
     )
 
 
@@ -298,23 +303,23 @@ class UnexpectedError(RetryError):
 
 class PipelineFileDiffers(RetryError):
     happened = (
-        "This worker's file of pipeline {pipeline} is not the one that the last preflight had: what it says of tables, "
-        "masks, left-out or retyped columns, slot or publication differs. Nothing was read"
+        "This worker's file of pipeline {pipeline} is not the one that the last preflight used: they differ in tables, "
+        "masks, left-out or retyped columns, slot or publication. Nothing was read"
     )
     remedy = (
-        "Bring the same file to all workers; the retry goes on once they agree. If the file was changed just now, the "
-        "capture's next preflight takes it, once it finds no error."
+        "Copy the same file to all workers; the retry goes on once they agree. If the file has just been changed, the "
+        "capture's next preflight uses it, unless it finds errors in it."
     )
 
 
 class PipelineFileSuperseded(RetryError):
     happened = (
-        "This worker has the file of pipeline {pipeline} as it was before {superseded_at}, when a preflight took a "
-        "newer one. Nothing was changed"
+        "This worker has the file of pipeline {pipeline} as it was before {superseded_at}, when a preflight accepted "
+        "a newer one. Nothing was changed"
     )
     remedy = (
-        "Bring the newer file to this worker. Whoever goes back to the older file on purpose waits: from {until} on, "
-        "preflight takes it."
+        "Copy the newer file to this worker. If you went back to the older file on purpose, wait: preflight accepts it "
+        "from {until} on."
     )
 
 
@@ -341,8 +346,8 @@ class ClaimRefused(RetryError):
         "A batch of pipeline {pipeline} was not registered: it claims {chunk} of backfill {backfill}, and {reason}"
     )
     remedy = (
-        "The backfill was closed, or another drain was faster. The retry registers the batch as it was staged: its "
-        "chunks are merged, which changes nothing that is right, and the backfill stays closed."
+        "The backfill was closed, or another drain was faster. The retry registers the batch as it was staged: merging "
+        "its chunks does no harm, and the backfill stays closed."
     )
 
 
@@ -355,7 +360,7 @@ class SchemaVersionTaken(RetryError):
 
 
 class LedgerNotReady(ConfigError):
-    happened = 'The ledger schema "tidemark" is missing or at version {found} where {expected} is needed'
+    happened = 'The ledger schema "tidemark" is {state}, and version {expected} is needed'
     remedy = "Run the preflight task of the pipeline, or `tidemark preflight <file>`: it brings the schema up to date."
 
 
@@ -403,8 +408,8 @@ class SlotUnknown(ConfigError):
         "(it stands at {confirmed_lsn}; {reader})"
     )
     remedy = (
-        "Name another slot in the pipeline file, and preflight creates it: reading this one would move it on, and "
-        "whoever it belongs to would lose what lies between. If it is meant for this pipeline and nothing else reads "
+        "Name another slot in the pipeline file, and preflight creates it: reading this one would advance it, and "
+        "its owner would lose the changes in between. If it is meant for this pipeline and nothing else reads "
         "it, say so once: `tidemark preflight {path} --adopt-slot`."
     )
 
@@ -473,7 +478,7 @@ class ChangesGone(BackfillError):
     happened = (
         'The slot "{slot}" stands at {confirmed_lsn}, beyond {staged_lsn}, the last position staged in generation '
         "{generation}: somebody advanced or re-created it, or the ledger was restored from an older copy. The changes "
-        "between are gone"
+        "in between are gone"
     )
     remedy = (
         "A new generation was opened at {confirmed_lsn} and every table is marked as needing a backfill; the next run "
@@ -483,8 +488,8 @@ class ChangesGone(BackfillError):
 
 class SourceReplaced(BackfillError):
     happened = (
-        "The source is another life of the database: {difference}, since generation {generation} was staged up to "
-        "{staged_lsn}. What happened between is in no stream"
+        "The source is no longer the same database: {difference}, since generation {generation} was staged up to "
+        "{staged_lsn}. Changes made in between are in no stream"
     )
     remedy = (
         "A new generation was opened at {confirmed_lsn} and every table is marked as needing a backfill; the next run "
@@ -505,8 +510,8 @@ class SnapshotBeforeCleanUp(RetryError):
         "and transactions from {xmin} on were still open then"
     )
     remedy = (
-        "The retry takes a new snapshot. If it says the same again, a transaction has been open since before: look for "
-        "a prepared one in pg_prepared_xacts and end it."
+        "The retry takes a new snapshot. If that fails the same way, a transaction has been open all the time: look "
+        "for a prepared one in pg_prepared_xacts and end it."
     )
 
 
@@ -532,7 +537,7 @@ class ConfirmFailed(RetryError):
         "it: {staged_lsn} is staged"
     )
     remedy = (
-        "The retry confirms again. If it stays, look at the server's log for errors of pg_replication_slot_advance."
+        "The retry confirms again. If it persists, look at the server's log for errors of pg_replication_slot_advance."
     )
 
 
@@ -558,7 +563,7 @@ class CaptureNotBegun(ConfigError):
 
 
 class BackfillTablesUnknown(ConfigError):
-    happened = "The backfill names what pipeline {pipeline} does not capture: {problems}"
+    happened = "The backfill names tables that pipeline {pipeline} does not capture: {problems}"
     remedy = "Correct the form's tables: names as the source has them, schema.table. Nothing was started."
 
 
@@ -569,7 +574,7 @@ class BackfillRefused(ConfigError):
 
 class VerifyRefused(ConfigError):
     happened = "{table} cannot be verified: {reason}"
-    remedy = "Mend that, or leave the table out of the form, and trigger the DAG again; nothing was started."
+    remedy = "Correct that, or leave the table out of the form, and trigger the DAG again; nothing was started."
 
 
 class VerifyFormInvalid(ConfigError):
@@ -581,8 +586,8 @@ class RowFilterInvalid(ConfigError):
     happened = "The row filter cannot be used on table {table}: {detail}"
     remedy = (
         "Correct the form's row filter: a condition on the captured columns of one row, made of PostgreSQL's own "
-        "immutable operators and functions (docs/operations.md, Row filters). Trigger the DAG again, with `replace` "
-        "where the table's backfill is open already."
+        "immutable operators and functions (docs/operations.md, Row filters). Trigger the DAG again, with `replace` if "
+        "the table already has an open backfill."
     )
 
 
@@ -596,7 +601,7 @@ class FilterRoleRefused(SourceError):
 class BackfillIsOpen(ConfigError):
     happened = "Table {table} has an open backfill already, {backfill} of run {run_id}: {difference}"
     remedy = (
-        "Let it end (run the backfill DAG without a form, it goes on where it stopped), or trigger again with "
+        "Let it finish (run the backfill DAG without a form: it goes on where it stopped), or trigger again with "
         "`replace`, which closes it."
     )
 
@@ -623,10 +628,10 @@ class DifferencesRepaired(TargetError):
 
 
 class NothingProven(BackfillError):
-    happened = "A verify of pipeline {pipeline} says nothing of {tables}"
+    happened = "A verify of pipeline {pipeline} could prove nothing about {tables}"
     remedy = (
-        "The tables were merged as ever. Where a backfill is needed, start it; the next run of {pipeline}_verify takes "
-        "these parts first. Where it happens again, the log of `merge` says why they were not compared."
+        "The tables were merged as usual. If one needs a backfill, start it; the next run of {pipeline}_verify takes "
+        "these parts first. If it happens again, the log of `merge` says why they were not compared."
     )
 
 
@@ -656,12 +661,14 @@ class JoinHorizonAhead(RetryError):
         "A chunk of {table} was not read: transactions from {xmin} on may be open, and what began before {horizon} is "
         "in no stream"
     )
-    remedy = "The retry reads it when they have ended. If it stays, look for transactions open since the table joined."
+    remedy = (
+        "The retry reads it when they have ended. If it persists, look for transactions open since the table joined."
+    )
 
 
 class TimelineNotFollowed(RetryError):
     happened = (
-        "{what}: the source is on timeline {found}, and the pipeline follows timeline {followed}, so a standby was "
+        "{what}: the source is on timeline {timeline}, and the pipeline follows timeline {followed}, so a standby was "
         "promoted, or the connection leads to an old primary"
     )
     remedy = (
@@ -673,7 +680,7 @@ class TimelineNotFollowed(RetryError):
 class ReadRefused(SourceError):
     happened = "The source refuses to show the rows of {table}: {detail}"
     remedy = (
-        "Grant the pipeline's role SELECT on the table; where row-level security hides rows from it, ALTER ROLE … "
+        "Grant the pipeline's role SELECT on the table; if row-level security hides rows from it, ALTER ROLE … "
         "BYPASSRLS. Then run the task again."
     )
 
@@ -681,7 +688,7 @@ class ReadRefused(SourceError):
 class ReadInterrupted(RetryError):
     happened = "A chunk of {table} could not be read to its end: {detail}"
     remedy = (
-        "The retry reads it again from its beginning; chunks that were recorded count. If it stays, look up the "
+        "The retry reads it again from its beginning; chunks that were recorded count. If it persists, look up the "
         "SQLSTATE in PostgreSQL's documentation and look at the row filter."
     )
 
@@ -701,7 +708,7 @@ class SettingsChanged(SourceError):
     happened = "A chunk of {table} was read under settings that change how values read: {settings}"
     remedy = (
         "The chunk was rejected, nothing of it counts. Look for a function at the source that sets them while rows are "
-        "read (behind an operator class of the key, or a type's output) and take that out of it; or for a connection "
+        "read (in an operator class of the key, or in a type's output function) and remove that; or for a connection "
         "pooler that drops the options of the connection string. Then run the task again."
     )
 
@@ -721,7 +728,7 @@ class SparkApplicationFailed(RetryError):
     happened = "The Spark application of plan {plan} could not do its work: {detail}"
     remedy = (
         "No table was parked for it. Its own lines stand above in the task's log; what it committed before it ended "
-        "counts, and the next run applies the rest. If it stays, look at the Spark connection, the cluster and the "
+        "counts, and the next run applies the rest. If it persists, look at the Spark connection, the cluster and the "
         "lake."
     )
 
@@ -731,8 +738,8 @@ class SparkApplicationTooLong(RetryError):
         "The Spark application of plan {plan} was ended after {ran} with its driver; merge_timeout_s allows {limit}"
     )
     remedy = (
-        "What it committed before counts, and the retry applies the rest; no table was parked for it. If it always "
-        "ends so, raise bounds.merge_timeout_s in the pipeline file, or give Spark more memory and cores."
+        "What it committed before counts, and the retry applies the rest; no table was parked for it. If that keeps "
+        "happening, raise bounds.merge_timeout_s in the pipeline file, or give Spark more memory and cores."
     )
 
 
@@ -749,7 +756,7 @@ class DeltaMissing(ConfigError):
 
 class PositionBelowPlan(TargetError):
     happened = (
-        "The Delta table {step} of {table} is at {position}, but the plan begins behind {after}: an older copy of it "
+        "The Delta table {step} of {table} is at {position}, but the plan begins after {after}: an older copy of it "
         "was put in its place, or it was replaced or removed. Nothing was written"
     )
     remedy = "Put its newest files back and unpark the table; if they are gone, " + BEGIN_ANEW
@@ -780,8 +787,8 @@ class TargetDiffers(TargetError):
 
 
 class LocationTaken(TargetError):
-    happened = "There is no Delta table in {path}, but something else is: {found}. No row was written"
-    remedy = "Find out whose it is and have it moved away; then unpark the table."
+    happened = "{path} holds no Delta table but somebody else's files ({file}). No row was written"
+    remedy = "Find out whose they are and have them moved away; then unpark the table."
 
 
 class SchemaVersionsDiffer(BackfillError):
@@ -822,8 +829,8 @@ class MergeContested(RetryError):
 class MergeFailed(RetryError):
     happened = "Spark could not merge {table}: {condition}"
     remedy = (
-        "The merge task's log has the places, without words that quote a row; a constraint or a generated column that "
-        "was added to the Delta table is a usual cause. The next run tries again; after `park_after` runs the table is "
+        "The merge task's log shows where, without any value of a row; a usual cause is a constraint or a generated "
+        "column that was added to the Delta table. The next run tries again; after `park_after` runs the table is "
         "parked."
     )
 
@@ -832,7 +839,7 @@ class LakeFailed(RetryError):
     is_of_no_table = True
     happened = "The lake or the Spark cluster failed while {table} was merged: {condition}"
     remedy = (
-        "Mend storage, network or cluster; the next run goes on from the tables' positions. No table is parked for "
+        "Repair storage, network or cluster; the next run goes on from the tables' positions. No table is parked for "
         "this."
     )
 
@@ -843,7 +850,9 @@ class MergeBroken(BugError):
 
 
 class ChunksMissing(BugError):
-    happened = "The plan sweeps {table} after the backfill {backfill}, which read {chunks}, and knows {found}"
+    happened = (
+        "The plan sweeps {table} after the backfill {backfill}, which read {chunks}, but has only {claims} of them"
+    )
     remedy = "Report it, with the plan's folder; nothing was removed, and the table's changes stay in staging."
 
 

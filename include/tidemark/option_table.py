@@ -59,7 +59,7 @@ root; system tables, views and foreign tables never are.
 
 All entries that match a table hold for it together: what they leave out, mask and retype adds up. No entry wins over
 another; two that say different things of one column are an error. A table without a replica identity is captured (as
-history only) where it is named without a pattern: a pattern alone never makes PostgreSQL refuse the application's
+history only) if it is named without a pattern: a pattern alone never makes PostgreSQL refuse the application's
 UPDATE and DELETE.
 """
 

@@ -133,7 +133,7 @@ class _RangeReader:
             if server.timeline != backfill.timeline:
                 raise TimelineNotFollowed(
                     what=f"No chunk of {backfill.table} was read",
-                    found=server.timeline,
+                    timeline=server.timeline,
                     followed=backfill.timeline,
                 )
             reader = ChunkReader(

@@ -69,7 +69,7 @@ def join(
     seen = make_durable(survey.source)
     opened = generations.current(survey.ledger)
     if opened is not None and seen.timeline < opened.timeline:
-        raise TimelineNotFollowed(what="No table joined", found=seen.timeline, followed=opened.timeline)
+        raise TimelineNotFollowed(what="No table joined", timeline=seen.timeline, followed=opened.timeline)
     for table, row in newcomers:
         backfill: tuple[str, str] | None = None
         if row is not None and not row.life.is_captured:

@@ -211,7 +211,7 @@ _BY_MODIFIERS: Final = (
 )
 _ARRAYS: Final = (
     *("one-dimensional array of the above", "array<T>", "list<T>", "as it is"),
-    "NULL where its shape or lower bound is another; an unfit element as outside arrays",
+    "NULL if its shape or lower bound is another; an unfit element as outside arrays",
 )
 _REST: Final = (
     ("domain", "as its base type", "", "", ""),

@@ -441,11 +441,11 @@ _ACTING_ROLE: Final[LiteralString] = """
 
 
 @contextmanager
-def lock_bounded(connection: psycopg.Connection[Any], seconds: float, purpose: str) -> Iterator[None]:
+def lock_bounded(connection: psycopg.Connection[Any], seconds: float, subject: str) -> Iterator[None]:
     try:
         yield
     except psycopg.errors.LockNotAvailable as taken:
-        raise SourceLocked(what=purpose, waited=duration(seconds), blockers=_locks_on_tables(connection)) from taken
+        raise SourceLocked(what=subject, waited=duration(seconds), blockers=_locks_on_tables(connection)) from taken
 
 
 def _table_list(tables: Sequence[TableName]) -> sql.Composed:

@@ -224,7 +224,7 @@ class ChunkChanges(Changes):
         if len(claims) < sweep.chunks:
             table = str(self.schema.table)
             raise ChunksMissing(
-                table=table, backfill=sweep.backfill, chunks=counted(sweep.chunks, "chunk"), found=len(claims)
+                table=table, backfill=sweep.backfill, chunks=counted(sweep.chunks, "chunk"), claims=len(claims)
             )
         keys = [read_chunk_rows(self.session, self.lake, self.schemas, claims).select(*key)]
         older = read_changes(self.session, self.lake, self.schemas, [b for b in self.evidence if b.files])

@@ -255,7 +255,7 @@ def _refuse_what_is_not_ours(spark: SparkSession, table: PinnedTable) -> None:
     names = sorted(str(file.getPath().getName()) for file in files.listStatus(folder)) if files.exists(folder) else []
     others = [name for name in names if not name.startswith(("_", "."))]
     if others and not pin(spark, table.path).exists:  # it has a version by now: of a rival, whom the commit meets
-        raise LocationTaken(path=table.path, found=others[0])
+        raise LocationTaken(path=table.path, file=others[0])
 
 
 def _metadata(spark: SparkSession, schema: StructType, properties: Mapping[str, str]) -> Any:

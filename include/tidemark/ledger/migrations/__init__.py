@@ -47,7 +47,7 @@ def require(connection: psycopg.Connection[Any]) -> None:
     expected = _scripts()[-1][0]
     version = _version(connection)
     if version != expected:
-        raise LedgerNotReady(found="no version" if version is None else version, expected=expected)
+        raise LedgerNotReady(state="missing" if version is None else f"at version {version}", expected=expected)
 
 
 def _version(connection: psycopg.Connection[Any]) -> int | None:
