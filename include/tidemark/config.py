@@ -11,11 +11,18 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase, translate
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from tidemark.lake_access import LakeAccess
 from tidemark.names import TableName
+
+# How long a table waits at most where the file says only how many changes make it due.
+EVERY_S: Final = 3600
+
+# What `every` counts from: midnight, so that a table that is merged every 15 minutes is merged at the quarters.
+_GRID: Final = datetime(2000, 1, 1, tzinfo=UTC)
 
 _NAME_PART = re.compile(r'"((?:[^"]|"")+)"|([^".]+)')
 
@@ -40,8 +47,6 @@ class Bounds:
     batch_bytes: int = _option(256 * 2**20, "bytes of WAL messages after which a batch ends at the next commit")
     wait_s: int = _option(0, "seconds for which `changes_waiting` defers when it finds nothing; 0 looks once")
     wal_valve_bytes: int = _option(8 * 2**30, "WAL retained by the slot at which the drain confirms up to staged first")
-    merge_timeout_s: int = _option(3600, "longest run of the Spark application, from its start; then it is ended")
-    merge_threads: int = _option(4, "tables merged at the same time in one Spark application")
 
     drain_stall_s: int = _fixed(120, "seconds without any message before a drain fails with the cause")
     lock_timeout_s: int = _fixed(5, "longest wait for a lock at the source")
@@ -81,6 +86,32 @@ class Alerts:
     health: Literal["red", "warn"] = "red"
     max_lag_s: int = 3600
     wal_share: float = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """When a table is merged, and by how many Spark applications.
+
+    With neither `every_s` nor `rows` each run merges all that is staged. Else a table waits, with what is staged for
+    it, until the clock has passed a multiple of `every_s` (UTC), so that tables come due together, or until `rows`
+    changes wait. `rows` alone has `EVERY_S` beside it: a table with few changes must come due as well.
+    """
+
+    every_s: int | None = None
+    rows: int | None = None
+    applications: int = 1
+    threads: int = 4
+    timeout_s: int = 3600
+
+    @property
+    def defers(self) -> bool:
+        """Whether a table may wait."""
+        return self.every_s is not None or self.rows is not None
+
+    def due_at(self, since: datetime) -> datetime:
+        """When a table is due whose oldest change waits since then."""
+        every = timedelta(seconds=self.every_s or EVERY_S)
+        return _GRID + ((since - _GRID) // every + 1) * every
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +216,7 @@ class PipelineConfig:
     mask_salt_connection: str | None = None
     filter_role: str | None = None
     alerts: Alerts = Alerts()
+    merge: Merge = Merge()
     maintenance: Maintenance = Maintenance()
     bounds: Bounds = Bounds()
     path: str = ""

@@ -13,6 +13,7 @@
     spark: {connection: spark_default, conf: {spark.driver.memory: 1g}}
     schedule: "*/5 * * * *"
     alerts: {notifier: our_notifiers.Telling, max_lag_s: 1800}
+    merge: {every: 10m, rows: 20000}
     maintenance: {staging_days: 14}
     bounds: {batch_rows: 100000}
 
@@ -33,7 +34,7 @@ from typing import Any, Final, Literal, cast
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from tidemark.config import Alerts, Bounds, Maintenance, PipelineConfig, TableRule, split_pattern
+from tidemark.config import Alerts, Bounds, Maintenance, Merge, PipelineConfig, TableRule, split_pattern
 from tidemark.errors import PipelineFileInvalid
 from tidemark.names import TableName
 from tidemark.wording import closest
@@ -53,6 +54,7 @@ OPTIONS: Final[dict[str, dict[str, str]]] = {
         "auto_backfill": "whether a capture run that finds a table in need of a backfill starts it",
         "mask_salt_connection": "Airflow connection whose password is the salt of `sha256` masks",
         "alerts": "who is told of what must not stay so, and from when on, see below",
+        "merge": "when tables are merged, and by how many Spark applications, see below",
         "maintenance": "when staging, ledger and Delta tables are cleaned, and what is kept, see below",
         "bounds": "bounds and times, see below",
     },
@@ -87,6 +89,15 @@ OPTIONS: Final[dict[str, dict[str, str]]] = {
         "max_lag_s": "how long changes may wait for the drain, or staged ones for the merge",
         "wal_share": "share of the WAL that the source lets the slot keep (max_slot_wal_keep_size)",
     },
+    "merge": {
+        "every": "a whole number with `s`, `m`, `h` or `d`, from `1m` to `1d`: a table's staged changes are merged "
+        "when the clock passes the next multiple of it, in UTC; without `every` and `rows`, in each run",
+        "rows": "so many staged changes make a table due before that; alone, with `every: 1h`",
+        "applications": "Spark applications, as mapped tasks, that a run's tables are spread over where that is worth "
+        "their start",
+        "threads": "tables merged at the same time in one Spark application",
+        "timeout_s": "seconds that a Spark application may run, from its start; then it is ended",
+    },
     "maintenance": {
         "schedule": "cron expression or Airflow preset of the maintenance DAG; null for none",
         "staging_days": "how long applied staging is kept, for replay. Longer than the age of the oldest copy of the "
@@ -107,6 +118,7 @@ DEFAULTS: Final[dict[str, str]] = {
     "alerts.health": "`red`",
     "alerts.max_lag_s": f"`{Alerts().max_lag_s}`",
     "alerts.wal_share": f"`{Alerts().wal_share}`",
+    **{f"merge.{name}": f"`{getattr(Merge(), name)}`" for name in ("applications", "threads", "timeout_s")},
     "maintenance.schedule": '`"@daily"`',
     "maintenance.staging_days": "`7`",
     "maintenance.versions_days": "`7`",
@@ -119,6 +131,9 @@ _PIPELINE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _SLOT_NAME: Final = re.compile(r"[a-z0-9_]{1,63}")
 _CONNECTION_ID: Final = re.compile(r"[A-Za-z0-9_.:/-]+")
 _DECIMAL: Final = re.compile(r"decimal\(\s*(\d{1,2})\s*,\s*(\d{1,2})\s*\)")
+_TIME: Final = re.compile(r"(\d{1,9})\s*([smhd])")
+_UNIT_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_EVERY_S: Final = (60, 86_400)
 _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.+")
 
 
@@ -273,6 +288,7 @@ class _Reader:
             mask_salt_connection=salt,
             filter_role=self.text(source.get("filter_role"), "source.filter_role"),
             alerts=self.alerts(top.get("alerts")),
+            merge=self.merge(top.get("merge")),
             maintenance=self.maintenance(top.get("maintenance")),
             bounds=self.bounds(top.get("bounds")),
             path=str(self.path),
@@ -346,6 +362,29 @@ class _Reader:
                 hint = _did_you_mean(health, choices)
                 self.problem(nodes["health"], f"alerts.health is {health!r}; it can be red or warn{hint}")
         return Alerts(notifier=self.notifier(nodes.get("notifier")), **given)
+
+    def merge(self, node: Node | None) -> Merge:
+        nodes, given = self.section(node, "merge"), dict[str, int]()
+        for name in ("rows", "applications", "threads", "timeout_s"):
+            number = self.integer(nodes[name], f"merge.{name}", least=1) if name in nodes else None
+            if number is not None:
+                given[name] = number
+        return Merge(every_s=self.every(nodes.get("every")), **given)
+
+    def every(self, node: Node | None) -> int | None:
+        if node is None or _is_null(node):
+            return None
+        form = _TIME.fullmatch(node.value) if isinstance(node, ScalarNode) else None
+        if form is None:
+            said = repr(node.value) if isinstance(node, ScalarNode) else _kind(node)
+            self.problem(node, f"merge.every must be a whole number with s, m, h or d, as in 10m, not {said}")
+            return None
+        seconds = int(form[1]) * _UNIT_S[form[2]]
+        least, most = _EVERY_S
+        if not least <= seconds <= most:
+            self.problem(node, f"merge.every must be from 1m to 1d, not {node.value}")
+            return None
+        return seconds
 
     def maintenance(self, node: Node | None) -> Maintenance:
         nodes, numbers = self.section(node, "maintenance"), dict[str, int]()

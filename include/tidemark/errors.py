@@ -735,11 +735,11 @@ class SparkApplicationFailed(RetryError):
 
 class SparkApplicationTooLong(RetryError):
     happened = (
-        "The Spark application of plan {plan} was ended after {ran} with its driver; merge_timeout_s allows {limit}"
+        "The Spark application of plan {plan} was ended after {ran} with its driver; merge.timeout_s allows {limit}"
     )
     remedy = (
         "What it committed before counts, and the retry applies the rest; no table was parked for it. If that keeps "
-        "happening, raise bounds.merge_timeout_s in the pipeline file, or give Spark more memory and cores."
+        "happening, raise merge.timeout_s in the pipeline file, or give Spark more memory and cores."
     )
 
 

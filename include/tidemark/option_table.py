@@ -33,6 +33,7 @@ ledger: {connection: tidemark_ledger}
 mask_salt_connection: shop_mask_salt
 schedule: "*/5 * * * *"
 alerts: {notifier: our_notifiers.Telling, max_lag_s: 1800}
+merge: {every: 10m, rows: 20000}
 maintenance: {staging_days: 14}
 bounds: {batch_rows: 100000}
 ```
@@ -63,6 +64,12 @@ history only) if it is named without a pattern: a pattern alone never makes Post
 UPDATE and DELETE.
 """
 
+_MERGE = """
+What waits is staged: the slot moves on, and no WAL is kept for it. A table is merged with the next run all the same if
+it has chunks of a backfill or a verify, if its last merge failed, if it is new or was un-parked, or if a person
+triggers the capture DAG by hand. `status` says when each table is due.
+"""
+
 _BOUNDS = """
 All are whole numbers above 0; only `wait_s` may be 0. The unit stands last in the name.
 
@@ -78,6 +85,7 @@ _SECTIONS = {
     "ledger": "ledger",
     "spark": "spark",
     "alerts": "alerts",
+    "merge": "merge",
     "maintenance": "maintenance",
     "bounds": "bounds",
 }
@@ -96,6 +104,8 @@ def document() -> str:
             sections.append(_TABLES)
         if section == "lake":
             sections.append(_LAKE)
+        if section == "merge":
+            sections.append(_MERGE)
         if section == "bounds":
             sections.append(_BOUNDS + _fixed())
     return "".join(sections)

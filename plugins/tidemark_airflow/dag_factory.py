@@ -4,6 +4,8 @@
     plan ─► read_chunks (one per reader) ─► drain ─► merge ─► confirm ─► report        backfill and verify
     retire ─► compact                                                                  maintenance
 
+Where the file spreads merges over several Spark applications, merge is `spread ─► merge (one per application)`.
+
 Edge by edge. A failure anywhere leaves the rest undone and the run red; the next run catches up, a backfill goes on
 when the failed task is cleared. If nothing waits, the sensor is skipped, and with it drain and merge (all_success);
 if there is nothing to read, no reader is mapped, and the same are skipped. confirm and report have none_failed, so they
@@ -48,6 +50,7 @@ from tidemark_airflow.operators import (
     DrainOperator,
     MergeOperator,
     PreflightOperator,
+    SpreadOperator,
     slot_wait_s,
 )
 from tidemark_airflow.sensors import TRIGGERER_GRACE_S, ChangesWaitingSensor
@@ -140,7 +143,7 @@ def capture_dag(config: PipelineConfig) -> DAG:
     chain(
         PreflightOperator(task_id="preflight", **one),
         ChangesWaitingSensor(task_id="changes_waiting", timeout=config.bounds.wait_s, **one),
-        *_shared(dag, config, starts_backfill=config.auto_backfill),
+        *_shared(dag, config, starts_backfill=config.auto_backfill, all_by_hand=True),
     )
     return dag
 
@@ -206,7 +209,7 @@ def _read_and_merge(dag: DAG, config: PipelineConfig, plan: BaseOperator, report
         dag=dag,
         config=config,
     ).expand(reader=plan.output)
-    chain(plan, read, *_shared(dag, config, run_s=math.inf), report)
+    chain(plan, read, *_shared(dag, config, run_s=math.inf, merge_wait_s=MERGE_WAIT_S), report)
 
 
 def maintenance_dag(config: PipelineConfig) -> DAG:
@@ -237,18 +240,39 @@ def maintenance_dag(config: PipelineConfig) -> DAG:
 
 
 def _shared(
-    dag: DAG, config: PipelineConfig, *, run_s: float | None = None, starts_backfill: bool = False
-) -> list[BaseOperator]:
+    dag: DAG,
+    config: PipelineConfig,
+    *,
+    run_s: float | None = None,
+    starts_backfill: bool = False,
+    all_by_hand: bool = False,
+    merge_wait_s: float = 0.0,
+) -> list[Any]:
     """drain, merge and confirm, which all of these DAGs have."""
     one: dict[str, Any] = {"dag": dag, "config": config, "max_active_tis_per_dag": 1}
+    applications = config.merge.applications
+    merge: dict[str, Any] = {
+        **one,
+        "task_id": "merge",
+        "retries": MERGE_RETRIES,
+        "execution_timeout": timedelta(seconds=merge_wait_s + config.merge.timeout_s + MERGE_SLACK_S),
+        "wait_s": merge_wait_s,
+        "all_by_hand": all_by_hand,
+        "max_active_tis_per_dag": applications,
+    }
+    if applications == 1:
+        merges: list[Any] = [MergeOperator(**merge)]
+    else:
+        spread = SpreadOperator(task_id="spread", all_by_hand=all_by_hand, **one)
+        merges = [
+            spread,
+            MergeOperator.partial(
+                map_index_template="{{ task.tables | length }} tables, {{ task.tables[0] }} first", **merge
+            ).expand(tables=spread.output),
+        ]
     return [
         DrainOperator(task_id="drain", run_s=run_s, **one),
-        MergeOperator(
-            task_id="merge",
-            retries=MERGE_RETRIES,
-            execution_timeout=timedelta(seconds=MERGE_WAIT_S + config.bounds.merge_timeout_s + MERGE_SLACK_S),
-            **one,
-        ),
+        *merges,
         ConfirmOperator(
             task_id="confirm", trigger_rule=TriggerRule.NONE_FAILED, starts_backfill=starts_backfill, **one
         ),
@@ -260,7 +284,8 @@ def run_timeout_s(config: PipelineConfig) -> int:
     one huge transaction."""
     bounds = config.bounds
     drains = (RETRIES + 1) * (slot_wait_s(config) + bounds.run_s + bounds.drain_stall_s)
-    merges = (MERGE_RETRIES + 1) * (MERGE_WAIT_S + bounds.merge_timeout_s + MERGE_SLACK_S)
+    # Where there is but one worker, applications follow each other.
+    merges = (MERGE_RETRIES + 1) * config.merge.applications * (config.merge.timeout_s + MERGE_SLACK_S)
     confirms = (RETRIES + 1) * slot_wait_s(config)
     return bounds.wait_s + TRIGGERER_GRACE_S + drains + merges + confirms + SLACK_S
 

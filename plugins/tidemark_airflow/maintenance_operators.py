@@ -54,7 +54,7 @@ class CompactOperator(ApplicationOperator):
         plan = upkeep.plan_look(run)
         if plan is None:
             return {"tables": 0}
-        results = [self.result_of(run, plan, self.config.bounds.merge_timeout_s, context)]
+        results = [self.result_of(run, plan, self.config.merge.timeout_s, context)]
         for group in upkeep.groups(run.config, results[0]):
             with upkeep.plan_current(run, group) as leased_plan:
                 if leased_plan is not None:

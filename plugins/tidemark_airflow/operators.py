@@ -21,6 +21,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from tidemark.config import PipelineConfig
 from tidemark.errors import LeaseTaken, PipelineFileInvalid, SparkApplicationFailed, SparkApplicationTooLong
+from tidemark.findings import listed
 from tidemark.formats.layout import plan_file, result_file
 from tidemark.run import Run
 from tidemark.startup import spare_pandas
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
     from tidemark.lake_access import LakeAccess
 
 
-# A merge holds its tables as long as its application runs, so waiting for it is bounded by far less than that.
+# A merge holds its tables as long as its application runs, so waiting for it is bounded by far less than that. A
+# capture does not wait at all: other tables' changes come with its next run.
 MERGE_WAIT_S = 600
 # What a merge task does besides waiting and its application: plan, results, ending an application whose time is over.
 MERGE_SLACK_S = 300
@@ -60,6 +62,11 @@ def holder(context: Context) -> str:
     """Names the task instance in the ledger, not its try: a later try takes over an earlier one's leases at once."""
     ti = context["ti"]
     return f"{ti.dag_id}/{ti.run_id}/{ti.task_id}/{ti.map_index}"
+
+
+def is_by_hand(context: Context) -> bool:
+    """Whether a person, or a program in their place, triggered the run, rather than its schedule."""
+    return context["dag_run"].run_type == "manual"
 
 
 def run_of(config: PipelineConfig, context: Context, *, salted: bool = False) -> Run:
@@ -181,28 +188,66 @@ class ApplicationOperator(SparkSubmitOperator):
             super().on_kill()
 
 
-class MergeOperator(ApplicationOperator):
-    """Brings what is staged and not applied into Delta, by one Spark application for all tables.
+class SpreadOperator(BaseOperator):
+    """Spreads the tables that are due over the Spark applications of a run; returns the tables of each, none for none.
 
-    Each try writes a plan of its own. `merge_timeout_s` counts from the application's start; a driver that survives it
-    loses by the fence (R5).
-
-    While another merge holds one of the tables it waits, for MERGE_WAIT_S at most; then it is skipped. What is staged
-    stays unapplied until the next merge, and confirm counts what is applied.
+    What it returns is a proposal: each application plans its own tables again, under their leases, so that this task
+    may be retried or cleared.
     """
 
-    def __init__(self, *, config: PipelineConfig, **kwargs: Any) -> None:
+    def __init__(self, *, config: PipelineConfig, all_by_hand: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.config = config
+        self.all_by_hand = all_by_hand
+
+    @guarded
+    def execute(self, context: Context) -> list[list[str]]:
+        from tidemark.capture.merging import Wanted
+        from tidemark.capture.spreading import spread
+
+        wanted = Wanted(all_of_them=self.all_by_hand and is_by_hand(context))
+        shares = spread(run_of(self.config, context), wanted)
+        for number, share in enumerate(shares):
+            self.log.info("Application %d: %s, about %s", number, listed(share.tables), duration(share.seconds))
+        return [list(share.tables) for share in shares]
+
+
+class MergeOperator(ApplicationOperator):
+    """Brings what is staged and not applied into Delta, by one Spark application for all tables, or for its share.
+
+    Each try writes a plan of its own. `merge.timeout_s` counts from the application's start; a driver that survives it
+    loses by the fence (R5).
+
+    Tables that another task holds are left to the next merge. Where that is all of them it waits for `wait_s`, then it
+    is skipped. What is staged stays unapplied until then, and confirm counts what is applied. `wanted` says what it
+    merges of what is staged; `tables` are its share where several applications do it.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: PipelineConfig,
+        wait_s: float = 0.0,
+        all_by_hand: bool = False,
+        tables: Sequence[str] | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(config=config, outlets=[pipeline_alias(config.pipeline)], **kwargs)
+        self.wait_s = wait_s
+        self.all_by_hand = all_by_hand
+        self.tables = tables
 
     @guarded
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
-        from tidemark.capture.merging import ingest, leased_plan
+        from tidemark.capture.merging import Wanted, ingest, ingested_by_another, leased_plan
 
         run = run_of(self.config, context)
         ingested = [ingest(run)]
         failure = None
+        share = None if self.tables is None else frozenset(self.tables)
+        wanted = Wanted(all_of_them=self.all_by_hand and is_by_hand(context), tables=share)
         try:
-            with leased_plan(run, wait_s=MERGE_WAIT_S) as plan:
+            with leased_plan(run, wanted, wait_s=self.wait_s) as plan:
                 if plan is not None:
                     failure = self.submit(plan, context, run.config.lake_access)
                     ingested.append(ingest(run))
@@ -211,6 +256,8 @@ class MergeOperator(ApplicationOperator):
         events = self.emit(run, ingested, context)
         self.log.info("%s; advanced: %s", plan.plan if plan else "Nothing to merge", ", ".join(events) or "no table")
         if plan is not None:
+            if not any(plan.plan in result.plans for result in ingested):
+                ingested.append(ingested_by_another(run, plan.plan))
             raise_errors(run.config, plan.plan, ingested, failure)
         return {"plan": plan.plan if plan else None, "advanced": len(events)}
 
@@ -227,7 +274,7 @@ class MergeOperator(ApplicationOperator):
     def submit(self, plan: MergePlan, context: Context, access: LakeAccess) -> Exception | None:
         """Run the merge's application; returns what went wrong, if anything did."""
         manifest = f"{plan.lake}/{plan_file(plan.pipeline, plan.plan)}"
-        limit_s = self.config.bounds.merge_timeout_s
+        limit_s = self.config.merge.timeout_s
         self.driver_flags = submission.short_lived(plan)
         return self.run_application("merge_batch", manifest, plan.plan, access, limit_s, context)
 

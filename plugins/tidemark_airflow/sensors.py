@@ -17,6 +17,7 @@ from tidemark.config import PipelineConfig
 from tidemark.wording import duration
 from tidemark_airflow.connections import conninfo
 from tidemark_airflow.failures import guarded
+from tidemark_airflow.operators import is_by_hand
 from tidemark_airflow.triggers import ChangesTrigger
 
 # Beyond wait_s a deferred task can only be waiting for a triggerer that does not run: then it fails, and says so.
@@ -38,6 +39,7 @@ class ChangesWaitingSensor(BaseSensorOperator):
             self.config,
             source=conninfo(self.config.source_connection),
             ledger=conninfo(self.config.ledger_connection),
+            all_of_them=is_by_hand(context),
         )
         wait_s = self.config.bounds.wait_s
         if not look.waiting and wait_s:

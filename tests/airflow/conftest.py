@@ -27,9 +27,11 @@ source: {connection: shop_source}
 tables: [shop.*]
 lake: lake
 """
+SPREAD = SHOP + "merge: {every: 10m, rows: 20000, applications: 3}\n"
 # Pipeline files of which a process parses all: name -> text.
 FOLDERS = {
     "sound": {"shop.yaml": SHOP},
+    "spread": {"shop.yaml": SPREAD},
     "broken": {
         "shop.yaml": SHOP,
         "stock.yaml": SHOP.replace("tables", "tabels") + "schedul: null\n",

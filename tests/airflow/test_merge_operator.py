@@ -25,7 +25,7 @@ from tests.support.airflow_home import REPOSITORY, postgres_connection
 from tests.support.s3_server import KEY, REGION, SECRET, S3Server
 from tidemark.capture import advanced, merging
 from tidemark.capture.advanced import AdvancedTable
-from tidemark.capture.merging import Ingested, IngestedTable
+from tidemark.capture.merging import Ingested, IngestedTable, Wanted
 from tidemark.config_file import load
 from tidemark.errors import LeaseTaken, SparkApplicationFailed, SparkApplicationTooLong
 from tidemark.formats.error_record import ErrorRecord
@@ -66,10 +66,13 @@ class Merge:
         self.tables: list[IngestedTable] = []
         self.rows = 0
         self.held_by: str | None = None
+        self.asked: tuple[Wanted, float] | None = None
+        self.ingested_by_another = False
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.operator = MergeOperator(task_id="merge", config=self.config)
         monkeypatch.setattr(merging, "leased_plan", self._leased_plan)
         monkeypatch.setattr(merging, "ingest", self._ingest)
+        monkeypatch.setattr(merging, "ingested_by_another", lambda *_: Ingested((PLAN,), tuple(self.tables)))
         monkeypatch.setattr(advanced, "advanced", self._advanced)
 
     def ends_with(self, end: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,10 +88,11 @@ class Merge:
         monkeypatch.setattr(submission, "local_environment", environment)
         monkeypatch.setenv("PATH", f"{self.folder}:{os.environ['PATH']}")
 
-    def execute(self) -> dict[str, Any]:
+    def execute(self, run_type: str = "scheduled") -> dict[str, Any]:
         added = SimpleNamespace(add=lambda asset, extra: self.events.append((asset.uri, extra)))
         ti = SimpleNamespace(dag_id="shop_capture", run_id="manual__1", task_id="merge", map_index=-1)
-        context: Any = {"ti": ti, "outlet_events": {pipeline_alias("shop"): added}}
+        dag_run = SimpleNamespace(run_type=run_type)
+        context: Any = {"ti": ti, "dag_run": dag_run, "outlet_events": {pipeline_alias("shop"): added}}
         return self.operator.execute(context)
 
     def arguments(self) -> list[str]:
@@ -99,9 +103,9 @@ class Merge:
         return dict(line.split("=", 1) for line in lines if "=" in line)
 
     @contextmanager
-    def _leased_plan(self, run: Run, *, wait_s: float) -> Iterator[MergePlan]:
+    def _leased_plan(self, run: Run, wanted: Wanted, *, wait_s: float) -> Iterator[MergePlan]:
+        self.asked = wanted, wait_s
         if self.held_by is not None:
-            assert wait_s > 0, "the other merge is waited for"
             raise LeaseTaken(lease="table:shop.orders", pipeline="shop", holder=self.held_by, until="soon")
         assert (run.holder, run.run_id) == ("shop_capture/manual__1/merge/-1", "shop_capture/manual__1")
         files = (PlannedFile("changes.parquet", self.rows, 1, "", 1),)
@@ -109,7 +113,7 @@ class Merge:
         yield MergePlan(PLAN, "shop", 1, run.config.lake, 4, (PlannedTable("shop.orders", Lsn(100), (), (batch,)),))
 
     def _ingest(self, run: Run) -> Ingested:
-        if not (self.plan / "result.json").exists():
+        if self.ingested_by_another or not (self.plan / "result.json").exists():
             return Ingested()
         return Ingested((PLAN,), tuple(self.tables))
 
@@ -284,14 +288,40 @@ def test_what_another_merge_works_on_is_left_to_the_next_one(merge: Merge) -> No
         merge.execute()
 
 
+@pytest.mark.parametrize("all_by_hand", [True, False])
+@pytest.mark.parametrize("run_type", ["manual", "scheduled"])
+def test_a_run_that_a_person_triggers_merges_what_waits_by_choice(
+    merge: Merge, monkeypatch: pytest.MonkeyPatch, run_type: str, all_by_hand: bool
+) -> None:
+    merge.ends_with("result", monkeypatch)
+    merge.operator.all_by_hand = all_by_hand
+    merge.execute(run_type)
+    assert merge.asked == (Wanted(all_of_them=all_by_hand and run_type == "manual"), 0)
+
+
+def test_an_application_of_several_merges_its_share(merge: Merge, monkeypatch: pytest.MonkeyPatch) -> None:
+    merge.ends_with("result", monkeypatch)
+    merge.operator.tables, merge.operator.wait_s = ["shop.orders"], 7
+    merge.execute()
+    assert merge.asked == (Wanted(tables=frozenset({"shop.orders"})), 7)
+
+
+def test_what_another_task_ingested_first_is_judged_all_the_same(merge: Merge, monkeypatch: pytest.MonkeyPatch) -> None:
+    merge.ends_with("result", monkeypatch)
+    merge.ingested_by_another = True
+    merge.tables = [table("orders", error="no disk", kind="LakeFailed")]
+    with pytest.raises(SparkApplicationFailed, match="no disk"):
+        merge.execute()
+
+
 def test_an_application_that_runs_too_long_is_ended_with_what_it_started(
     merge: Merge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     merge.ends_with("never, with a child", monkeypatch)
     merge.operator.config = dataclasses.replace(
-        merge.config, bounds=dataclasses.replace(merge.config.bounds, merge_timeout_s=2)
+        merge.config, merge=dataclasses.replace(merge.config.merge, timeout_s=2)
     )
-    with pytest.raises(SparkApplicationTooLong, match=r"was ended after 2 s .* merge_timeout_s allows 2 s"):
+    with pytest.raises(SparkApplicationTooLong, match=r"was ended after 2 s .* merge.timeout_s allows 2 s"):
         merge.execute()
     for noted in ("pid", "child"):
         gone(int((merge.folder / noted).read_text()))
@@ -304,7 +334,7 @@ def test_what_a_result_says_counts_though_the_application_did_not_end(
     merge.ends_with("result, then never", monkeypatch)
     merge.tables = [table("orders")]
     merge.operator.config = dataclasses.replace(
-        merge.config, bounds=dataclasses.replace(merge.config.bounds, merge_timeout_s=1)
+        merge.config, merge=dataclasses.replace(merge.config.merge, timeout_s=1)
     )
     assert merge.execute()["advanced"] == 1
 

@@ -86,9 +86,31 @@ def test_no_task_waits_for_a_pool_that_nobody_created(capture: dict[str, Any], b
 
 def test_merge_is_bounded_and_retried_once_within_a_bounded_run(capture: dict[str, Any]) -> None:
     merge = capture["tasks"]["merge"]
-    assert merge["execution_timeout_s"] == 3600 + 600 + 300, "the application, the wait for another, all besides"
+    assert merge["execution_timeout_s"] == 3600 + 300, "the application, and all besides"
     assert merge["retries"] == 1
     assert capture["dagrun_timeout_s"] > 2 * merge["execution_timeout_s"]
+
+
+def test_a_backfills_merge_may_wait_for_a_capture_and_a_captures_waits_for_nobody(
+    capture: dict[str, Any], backfill: dict[str, Any]
+) -> None:
+    assert backfill["tasks"]["merge"]["execution_timeout_s"] == capture["tasks"]["merge"]["execution_timeout_s"] + 600
+
+
+@pytest.mark.parametrize("dag", ["shop_capture", "shop_backfill", "shop_verify"])
+def test_several_applications_are_one_mapped_task_behind_one_that_spreads(
+    parsed: dict[str, dict[str, Any]], dag: str
+) -> None:
+    facts = parsed["spread"]["dags"][dag]
+    tasks = facts["tasks"]
+    assert parsed["spread"]["serialized"][dag]
+    assert tasks["spread"]["upstream"] == ["drain"]
+    assert tasks["merge"]["upstream"] == ["spread"]
+    assert tasks["confirm"]["upstream"] == ["merge"]
+    assert (tasks["merge"]["class"], tasks["merge"]["max_active_tis_per_dag"]) == ("MappedOperator", 3)
+    assert (tasks["merge"]["retries"], tasks["confirm"]["trigger_rule"]) == (1, "none_failed")
+    if dag == "shop_capture":
+        assert facts["dagrun_timeout_s"] > 2 * 3 * tasks["merge"]["execution_timeout_s"], "one worker does them in turn"
 
 
 def test_whose_move_it_is_decides_about_every_retry(capture: dict[str, Any], backfill: dict[str, Any]) -> None:

@@ -42,8 +42,9 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
     def give(*answers: bool) -> list[Any]:
         calls: list[Any] = []
 
-        def changes_waiting(config: PipelineConfig, *, source: str, ledger: str) -> Waiting:
-            calls.append(SimpleNamespace(pipeline=config.pipeline, source=source, ledger=ledger))
+        def changes_waiting(config: PipelineConfig, *, source: str, ledger: str, all_of_them: bool = False) -> Waiting:
+            said_all = {"all_of_them": all_of_them}
+            calls.append(SimpleNamespace(pipeline=config.pipeline, source=source, ledger=ledger, **said_all))
             return Waiting(answers[len(calls) - 1], f"look {len(calls)}")
 
         monkeypatch.setattr(waiting, "changes_waiting", changes_waiting)
@@ -57,23 +58,36 @@ def sensor(config: PipelineConfig, wait_s: int = 0) -> ChangesWaitingSensor:
     return ChangesWaitingSensor(task_id="changes_waiting", config=dataclasses.replace(config, bounds=bounds))
 
 
+def of_a_run(run_type: str = "scheduled") -> Any:
+    return {"dag_run": SimpleNamespace(run_type=run_type)}
+
+
+@pytest.mark.parametrize(("run_type", "all_of_them"), [("scheduled", False), ("manual", True)])
+def test_what_waits_by_choice_is_work_for_a_run_that_a_person_triggers(
+    config: PipelineConfig, answers: Answers, run_type: str, all_of_them: bool
+) -> None:
+    calls = answers(True)
+    sensor(config).execute(of_a_run(run_type))
+    assert [call.all_of_them for call in calls] == [all_of_them]
+
+
 def test_it_succeeds_when_something_waits(config: PipelineConfig, answers: Answers) -> None:
     calls = answers(True)
-    assert sensor(config, wait_s=60).execute({}) == "look 1"
+    assert sensor(config, wait_s=60).execute(of_a_run()) == "look 1"
     assert [call.source for call in calls] == ["host=h port=1 user=u dbname=shop_source"]
 
 
 def test_it_looks_once_and_skips_when_nothing_waits(config: PipelineConfig, answers: Answers) -> None:
     calls = answers(False)
     with pytest.raises(AirflowSkipException, match="look 1"):
-        sensor(config).execute({})
+        sensor(config).execute(of_a_run())
     assert len(calls) == 1
 
 
 def test_it_defers_only_when_the_file_asks_for_it(config: PipelineConfig, answers: Answers) -> None:
     answers(False)
     with pytest.raises(TaskDeferred) as deferred:
-        sensor(config, wait_s=60).execute({})
+        sensor(config, wait_s=60).execute(of_a_run())
     classpath, arguments = deferred.value.trigger.serialize()
     assert import_string(classpath)(**arguments).serialize() == (classpath, {"path": config.path, "wait_s": 60})
     assert deferred.value.timeout.total_seconds() > 60

@@ -15,7 +15,7 @@ from sandbox.services.postgres import PostgresServer, wait_for
 from tidemark.errors import LeaseLost, LeaseTaken
 from tidemark.ledger import leases
 from tidemark.ledger.connection import Ledger, connect, open_ledger
-from tidemark.ledger.leases import SLOT, hold
+from tidemark.ledger.leases import SLOT, hold, hold_free
 
 
 def test_another_holder_is_refused_with_the_holders_name(ledger: str) -> None:
@@ -171,3 +171,46 @@ def test_a_lease_survives_a_restart_of_the_ledgers_server(tmp_path: Any) -> None
                 lease.check(Ledger(book, "shop"))
     finally:
         server.remove()
+
+
+class TestThoseThatAreFree:
+    NAMES = ("table:a", "table:b", "table:c")
+
+    def test_what_another_holds_is_left_with_its_holder_and_the_rest_is_ours(self, ledger: str, book: Ledger) -> None:
+        with (
+            hold(ledger, "shop", "table:b", "compact/1"),
+            hold_free(ledger, "shop", self.NAMES, "merge/1") as ours,
+        ):
+            assert ours.names == ("table:a", "table:c")
+            assert {name: taken.facts["holder"] for name, taken in ours.left.items()} == {"table:b": "compact/1"}
+            ours.check(book)
+            with pytest.raises(LeaseLost):
+                ours.check(book, "table:b")
+        with hold(ledger, "shop", self.NAMES, "merge/2"):
+            pass
+
+    def test_where_none_is_free_it_is_refused_with_a_holder(self, ledger: str) -> None:
+        with (
+            hold(ledger, "shop", self.NAMES, "backfill/1"),
+            pytest.raises(LeaseTaken, match=r"table:a .* is held by backfill/1"),
+            hold_free(ledger, "shop", self.NAMES, "merge/1"),
+        ):
+            pass
+
+    def test_it_waits_for_the_first_that_becomes_free(self, ledger: str) -> None:
+        with ExitStack() as other:
+            other.enter_context(hold(ledger, "shop", ["table:a", "table:c"], "compact/1"))
+            ends = ExitStack()
+            ends.enter_context(hold(ledger, "shop", "table:b", "compact/2"))
+            threading.Timer(0.3, ends.close).start()
+            with hold_free(ledger, "shop", self.NAMES, "merge/1", wait_s=30) as ours:
+                assert ours.names == ("table:b",)
+
+    def test_a_later_try_of_the_task_takes_over_what_the_first_one_got(self, ledger: str, book: Ledger) -> None:
+        with (
+            hold_free(ledger, "shop", self.NAMES[:2], "merge/1") as first,
+            hold_free(ledger, "shop", self.NAMES, "merge/1") as second,
+        ):
+            assert second.names == self.NAMES
+            with pytest.raises(LeaseLost):
+                first.check(book)

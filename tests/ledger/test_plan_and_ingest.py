@@ -12,8 +12,8 @@ from tests.ledger.conftest import open_at
 from tests.support.manifests import manifest_of, path_of, schema_of
 from tests.support.pipeline import pipeline_config
 from tests.support.runs import a_run
-from tidemark.capture.merging import Ingested, ingest, leased_plan, make_plan
-from tidemark.config import PipelineConfig
+from tidemark.capture.merging import Ingested, Wanted, ingest, ingested_by_another, leased_plan, make_plan
+from tidemark.config import Merge, PipelineConfig
 from tidemark.errors import LeaseTaken
 from tidemark.formats import layout
 from tidemark.formats.error_record import ErrorRecord
@@ -34,7 +34,7 @@ LAKE_AWAY = ErrorRecord("LakeFailed", "RETRY", "the lake is away")
 
 @pytest.fixture
 def config(tmp_path: Path) -> PipelineConfig:
-    return pipeline_config("shop", tmp_path, (), {"park_after": 2, "merge_threads": 3})
+    return pipeline_config("shop", tmp_path, (), {"park_after": 2}, merge=Merge(threads=3))
 
 
 @pytest.fixture(autouse=True)
@@ -203,7 +203,28 @@ def test_the_tables_are_held_while_they_are_planned(config: PipelineConfig, ledg
         assert plan is not None
         with pytest.raises(LeaseTaken):
             plan_for(config, ledger, holder="merge/2")
-    with hold(ledger, "shop", of_table("s.b"), "maintenance"), pytest.raises(LeaseTaken):
+
+
+def test_a_table_that_somebody_holds_is_left_to_the_next_plan_and_holds_no_other_back(
+    config: PipelineConfig, ledger: str, book: Book, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    with hold(ledger, "shop", of_table("s.b"), "shop_maintenance/compact"):
+        first = plan_for(config, ledger)
+        assert first is not None
+        assert [t.table for t in first.tables] == ["s.a"]
+        applied(config, ledger, first)
+    assert "Left to the next merge: s.b, which shop_maintenance/compact holds" in caplog.text
+    assert positions.confirmable(book) == Lsn(200), "the start of the batch that s.b has not applied"
+    second = plan_for(config, ledger)
+    assert second is not None
+    assert [t.table for t in second.tables] == ["s.b"]
+    applied(config, ledger, second)
+    assert positions.confirmable(book) == Lsn(400)
+
+
+def test_where_all_tables_are_held_there_is_no_plan(config: PipelineConfig, ledger: str) -> None:
+    with hold(ledger, "shop", [of_table("s.a"), of_table("s.b")], "backfill"), pytest.raises(LeaseTaken):
         plan_for(config, ledger)
 
 
@@ -240,3 +261,53 @@ def test_what_a_plan_from_before_a_pause_came_to_ends_the_pause_only_where_someb
         tables.resume(book, "s.a")
         positions.begin_anew(book, "s.b")
         book.execute("""UPDATE tidemark.positions SET history_lsn = '0/0', current_lsn = '0/0' WHERE "table" = 's.a'""")
+
+
+def test_a_share_is_planned_alone_and_two_shares_at_the_same_time(config: PipelineConfig, ledger: str) -> None:
+    with (
+        leased_plan(a_run(config, ledger=ledger, holder="merge/0"), Wanted(tables=frozenset({"s.b"}))) as one,
+        leased_plan(a_run(config, ledger=ledger, holder="merge/1"), Wanted(tables=frozenset({"s.a"}))) as other,
+    ):
+        assert one is not None
+        assert other is not None
+        assert ([t.table for t in one.tables], [t.table for t in other.tables]) == (["s.b"], ["s.a"])
+
+
+def test_a_table_that_left_its_share_is_in_one_plan_alone(config: PipelineConfig, ledger: str) -> None:
+    """The task that spreads was tried again and spread otherwise, while an application of its first try works."""
+    with (
+        leased_plan(a_run(config, ledger=ledger, holder="merge/0"), Wanted(tables=frozenset({"s.a"}))),
+        leased_plan(a_run(config, ledger=ledger, holder="merge/1"), Wanted(tables=frozenset({"s.a", "s.b"}))) as other,
+    ):
+        assert other is not None
+        assert [t.table for t in other.tables] == ["s.b"]
+
+
+def test_a_failed_share_leaves_the_others_applied_and_is_planned_again_alone(
+    config: PipelineConfig, ledger: str, book: Book
+) -> None:
+    shares = [Wanted(tables=frozenset({table})) for table in ("s.a", "s.b")]
+    dead = make_plan(a_run(config, ledger=ledger, holder="merge/0"), shares[0])
+    applied(config, ledger, make_plan(a_run(config, ledger=ledger, holder="merge/1"), shares[1]))
+    assert positions.confirmable(book) == Lsn(100)
+    again = make_plan(a_run(config, ledger=ledger, holder="merge/0"), shares[0])
+    assert dead is not None
+    assert again is not None
+    assert again.plan != dead.plan
+    assert again.tables == dead.tables
+    assert make_plan(a_run(config, ledger=ledger, holder="merge/1"), shares[1]) is None
+    applied(config, ledger, again)
+    assert positions.confirmable(book) == Lsn(400)
+
+
+def test_a_result_that_another_task_ingested_can_still_be_judged(config: PipelineConfig, ledger: str) -> None:
+    plan = plan_for(config, ledger)
+    assert plan is not None
+    assert ingested_by_another(a_run(config, ledger=ledger), plan.plan) == Ingested()
+    applied(config, ledger, plan, {"s.a": BROKEN})
+    told = ingested_by_another(a_run(config, ledger=ledger), plan.plan)
+    assert told.plans == (plan.plan,)
+    assert [(t.table, t.error, t.parked, t.advanced) for t in told.tables] == [
+        ("s.a", BROKEN, True, False),
+        ("s.b", None, False, False),
+    ]

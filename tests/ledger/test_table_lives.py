@@ -48,6 +48,8 @@ HAPPENS: dict[tuple[Machine, str], Callable[[Ledger], object]] = {
     ("capture", "judge_anew"): lambda book: joins.judge_anew(book, TABLE, "a promotion"),
     ("capture", "leave"): lambda book: joins.leave(book, TABLE),
     ("capture", "forget"): lambda book: joins.forget(book, TABLE),
+    ("merge", "defer"): lambda book: tables.defer(book),
+    ("merge", "merge_always"): lambda book: tables.merge_always(book),
     ("merge", "park"): lambda book: tables.park(book, TABLE, BROKEN),
     ("merge", "park_for_retry"): lambda book: tables.failed(book, TABLE, RETRY, park_after=1),
     ("merge", "fail"): lambda book: tables.failed(book, TABLE, RETRY, park_after=99),
@@ -65,6 +67,8 @@ HAPPENS: dict[tuple[Machine, str], Callable[[Ledger], object]] = {
 # Of these the ledger asks first, and does nothing where there is nothing to do.
 ASKED_FIRST = {
     ("capture", "stage"),
+    ("merge", "defer"),
+    ("merge", "merge_always"),
     ("merge", "unpark"),
     ("merge", "resume"),
     ("target", "see_empty"),

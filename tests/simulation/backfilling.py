@@ -9,7 +9,8 @@ import dataclasses
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from fractions import Fraction
 from random import Random
 from types import SimpleNamespace
@@ -25,7 +26,9 @@ from tests.support.hung_commit import HungCommit
 from tidemark import failpoints
 from tidemark.backfill.ranges import read_chunks
 from tidemark.backfill.wanted import wanted
-from tidemark.errors import BackfillClosed, BackfillIsOpen, BackfillRefused, CaptureNotBegun, RetryError
+from tidemark.config import Merge
+from tidemark.errors import BackfillClosed, BackfillIsOpen, BackfillRefused, CaptureNotBegun, LeaseTaken, RetryError
+from tidemark.ledger.leases import hold, of_table
 
 # What an act may end with: to try again, or with other fields in the form.
 TOLD = (RetryError, BackfillClosed, BackfillIsOpen, BackfillRefused, CaptureNotBegun)
@@ -42,6 +45,8 @@ _ROWS = (
     "FROM generate_series(1, 9) i",
 )
 
+_NOT_IN_THIS_LIFE_S = 10_000 * 86_400
+
 # A transaction that changed nothing does not wait for a standby.
 _CERTAINLY_A_CHANGE = "SELECT pg_logical_emit_message(true, 'simulation', '')"
 
@@ -57,9 +62,16 @@ class Play:
     """`acts` says what was done, for the message of a seed that fails."""
 
     def __init__(
-        self, environment: Environment, random: Random, monkeypatch: pytest.MonkeyPatch, *, verifies: bool = False
+        self,
+        environment: Environment,
+        random: Random,
+        monkeypatch: pytest.MonkeyPatch,
+        *,
+        verifies: bool = False,
+        at_the_same_time: bool = False,
     ) -> None:
         self.verifies = verifies
+        self.at_the_same_time = at_the_same_time  # several applications of a run
         self.environment = environment
         self.random = random
         self.monkeypatch = monkeypatch
@@ -100,6 +112,7 @@ class Play:
         self.release()
         self.environment.let_leases_end()
         self._capture(TABLES)
+        self.environment.config = dataclasses.replace(self.environment.config, merge=Merge())
         self.environment.run()
         rows = judge.captured(self.environment)
         differences = wrongs([table for table, row in rows.items() if judge.marked(row) is None])
@@ -142,6 +155,9 @@ class Play:
             (self._end, 2),
             (self._hang, 4),
             (self._join, 1),
+            (self._defer, 2),
+            (self._run_by_hand, 1),
+            (self._share_out, 4),
             (self.verify, 4 * self.verifies),
         ]
         return [act for act, weight in weighted for _ in range(weight)]
@@ -237,6 +253,52 @@ class Play:
         assert differing == [], f"acts {self.acts}"
         return f"verify of {len(report.tables)} tables"
 
+    def _defer(self) -> str:
+        """The file says otherwise from now on when a table is merged. What waits for the clock waits to the end."""
+        rows = self.random.choice([3, 20])
+        merge = self.random.choice([Merge(), Merge(every_s=_NOT_IN_THIS_LIFE_S), Merge(_NOT_IN_THIS_LIFE_S, rows)])
+        self.environment.config = dataclasses.replace(self.environment.config, merge=merge)
+        return f"defer {merge}"
+
+    def _run_by_hand(self) -> None:
+        self.environment.run(by_hand=True)
+
+    def _share_out(self) -> str:
+        """A run with several applications at the same time: one may die, somebody else may hold a table. Where one died
+        it may be cleared, else the run confirms."""
+        self.environment.begin_run()
+        self.environment.drain()
+        names = [rule.pattern for rule in self.environment.config.tables]
+        self.random.shuffle(names)
+        count = self.random.choice([2, 3])
+        groups = [names[number::count] for number in range(count)]
+        held = self.random.choice([None, names[0]])
+        deadly = self.random.choice([None, *(name for name in failpoints.OF_CAPTURE if name.startswith("merge."))])
+        with ExitStack() as stack:
+            if held is not None:
+                place = self.environment
+                stack.enter_context(hold(place.ledger, place.config.pipeline, of_table(held), "compact"))
+            if deadly is not None:
+                stack.enter_context(self._dying_at(deadly, self.random.choice([0, 0, 1, 3]), only_once=True))
+            with ThreadPoolExecutor(count if self.at_the_same_time else 1) as pool:
+                ends = list(pool.map(self._application, range(count), groups))
+        told = f"{count} applications, {held} held, {deadly} deadly: {ends}"
+        if "died" not in ends:
+            self.environment.confirm()
+        elif self.random.random() < 0.5:
+            dead = ends.index("died")
+            told += f", cleared: {self._application(dead, groups[dead])}"
+        return told
+
+    def _application(self, number: int, tables: list[str]) -> str:
+        try:
+            self.environment.merge_share(number, tables)
+        except Died:
+            return "died"
+        except LeaseTaken:
+            return "skipped"
+        return "ended"
+
     def _join(self) -> None:
         self._capture(TABLES)
         self.environment.preflight()
@@ -273,13 +335,14 @@ class Play:
             self.writer.settle()
 
     @contextmanager
-    def _dying_at(self, name: str, after: int) -> Iterator[None]:
-        """The process dies when it comes to the failpoint for the time after `after` times."""
+    def _dying_at(self, name: str, after: int, *, only_once: bool = False) -> Iterator[None]:
+        """The process dies when it comes to the failpoint for the time after `after` times; `only_once`: of several
+        that come there the first."""
         left = [after]
 
         def kill(pid: int, signal: int) -> None:
             left[0] -= 1
-            if left[0] < 0:
+            if left[0] == -1 or (left[0] < 0 and not only_once):
                 raise Died(name)
 
         with self.monkeypatch.context() as patch:

@@ -2,7 +2,8 @@
 
 `Model` stands in for the Spark application: `apply` reads a plan, folds everything that is registered up to the plan's
 end from the beginning on, and writes the result that Spark would write, holes included. Each time it also looks whether
-the plan brings all the evidence that its chunks need. Values are those of tests/support/delta_files.py; one whose base
+the plan goes on where the table stands and brings all the evidence that its chunks need; a table holds what was applied
+to it, and no more. Values are those of tests/support/delta_files.py; one whose base
 is known nowhere is `HOLE`.
 """
 
@@ -20,6 +21,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 from sandbox.checks.comparison import compare_rows
 from tests.support import delta_files, judge
 from tests.support.capture import Environment
+from tidemark import failpoints
 from tidemark.formats import layout
 from tidemark.formats.columns import staged_schema
 from tidemark.formats.manifest import BatchManifest, Claim, StagedFile, Sweep, TableChanges
@@ -137,6 +139,7 @@ class Model:
 
     environment: Environment
     invented: dict[str, list[Row]] = field(default_factory=dict)
+    applied: dict[str, Lsn] = field(default_factory=dict)
     _read: dict[str, Any] = field(default_factory=dict)
 
     def apply(self, uri: str) -> None:
@@ -144,7 +147,19 @@ class Model:
         plan = MergePlan.from_json(self._store.read(uri.removeprefix(f"{self.environment.config.lake}/")).decode())
         result = PlanResult(plan.plan, plan.pipeline, plan.generation, tuple(map(self._applied, plan.tables)))
         path = layout.result_file(plan.pipeline, plan.plan)
+        failpoints.reach("merge.before_result")
         self._store.write_atomic(path, result.to_json().encode())
+        failpoints.reach("merge.after_result")
+
+    def confirmable(self) -> Lsn:
+        """R3's minimum by what the target has, whatever the ledger knows of it: over the tables that are neither parked
+        nor deferred the start of the next batch that is not applied, and staged."""
+        starts = [self.environment.staged_lsn()]
+        for table, row in self.environment.table_rows().items():
+            if row.life.merge == "merging":
+                at = self.applied.get(table, Lsn(0))
+                starts += [m.start_lsn for m, _ in self._manifests(table, None) if m.end_lsn > at][:1]
+        return min(starts)
 
     def wrongs(self, tables: Collection[str] | None = None) -> list[str]:
         """Everything in which the tables (default: all captured) differ from their source, marks included."""
@@ -180,7 +195,7 @@ class Model:
     def _differences(self, table: str) -> list[str]:
         schema = judge.schema_of(self.environment, table)
         fields = None if schema is None else _fields(schema)
-        rows = self.outcome(table)
+        rows = self.outcome(table, self.applied.get(table, Lsn(0)))
         comparison = compare_rows(
             source=self.environment.source,
             table=table,
@@ -191,7 +206,11 @@ class Model:
         return [] if comparison.equal else [f"{table}: {comparison.differences} differences: {examples}"]
 
     def _applied(self, planned: PlannedTable) -> TableResult:
+        self._require_order(planned)
         self._require_evidence(planned)
+        failpoints.reach("merge.before_current")
+        self.applied[planned.table] = max(planned.end_lsn, self.applied.get(planned.table, Lsn(0)))
+        failpoints.reach("merge.after_current")
         claims = [claim for batch in planned.batches for claim in batch.claims]
         key = self._schema(planned.table).key
         holes: Counter[str] = Counter()
@@ -203,12 +222,22 @@ class Model:
                 keys.append(tuple(str(row[k]) for k in key))
         return TableResult(
             table=planned.table,
-            history_lsn=planned.end_lsn,
-            current_lsn=planned.end_lsn,
+            history_lsn=self.applied[planned.table],
+            current_lsn=self.applied[planned.table],
             holes=Holes(dict(holes), tuple(keys)),
             chunks=tuple(ChunkResult(c.backfill, c.chunk, c.attempt, c.rows, 0, 0, 0, 0, 0) for c in claims),
             swept={sweep.backfill: 0 for batch in planned.batches for sweep in batch.sweeps},
         )
+
+    def _require_order(self, planned: PlannedTable) -> None:
+        """R5: the plan goes on where the table stands, or before it, and leaves out no batch of the table."""
+        at = self.applied.get(planned.table, Lsn(0))
+        if planned.after is not None and at < planned.after:
+            raise AssertionError(f"{planned.table} stands at {at}, and the plan goes on at {planned.after}")
+        brought = {batch.end_lsn for batch in planned.batches}
+        for manifest, _ in self._manifests(planned.table, planned.end_lsn):
+            if manifest.end_lsn > at and manifest.end_lsn not in brought:
+                raise AssertionError(f"{planned.table}: the plan up to {planned.end_lsn} lacks {manifest.end_lsn}")
 
     def _require_evidence(self, planned: PlannedTable) -> None:
         """Every older change that a chunk or sweep of the plan did not see is in the plan, and every chunk swept by."""

@@ -30,7 +30,7 @@ def test_the_tables_end_equal_to_their_source(
     seed: int, new_backfilled: Callable[[str, dict[str, int]], Environment], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     random = Random(seed)
-    bounds = {"batch_rows": random.choice([5, 40, 1_000_000]), "merge_threads": random.choice([1, 2, 4])}
+    bounds = {"batch_rows": random.choice([5, 40, 1_000_000])}
     environment = new_backfilled(f"backfills{seed}", bounds)
     play = Play(environment, random, monkeypatch, verifies=True)
     try:

@@ -1,8 +1,10 @@
 """Random backfills beside random changes, up to the plan: reader, drain, claims and planner against real PostgreSQL.
 
-In place of Spark `chunk_model` folds what was staged, by the rule of R7 in Python; so a seed takes seconds, and
-hundreds of them can be played: TIDEMARK_SIMULATION_SEEDS=n, TIDEMARK_SIMULATION_FIRST=m. What is decided by the clock
-(how far the writers get while a chunk is read) differs from time to time; everything else follows from the seed."""
+Merges are deferred, made by hand, or spread over several applications at the same time, some of which die or find a
+table taken; R3's minimum is worked out beside. In place of Spark `chunk_model` folds what was staged, by the rule of R7
+in Python; so a seed takes seconds, and hundreds of them can be played: TIDEMARK_SIMULATION_SEEDS=n,
+TIDEMARK_SIMULATION_FIRST=m. What is decided by the clock (how far the writers get while a chunk is read) differs from
+time to time; everything else follows from the seed."""
 
 from __future__ import annotations
 
@@ -32,11 +34,16 @@ def test_chunks_and_changes_come_to_the_source_whatever_happens(
     environment.spark = lambda: None  # type: ignore[assignment, return-value]
     monkeypatch.setattr(os, "fsync", lambda _: None)  # nothing here loses its power
     monkeypatch.setattr(stages, "apply", lambda _, uri: model.apply(uri))
-    play = Play(environment, random, monkeypatch)
+    play = Play(environment, random, monkeypatch, at_the_same_time=True)
+    last_confirmed = None
     try:
         play.begin()
         for _ in range(ACTS):
             play.act()
+            confirmed = environment.report.confirmed
+            if confirmed is not None and confirmed is not last_confirmed and confirmed.before < confirmed.after:
+                assert confirmed.after <= model.confirmable(), f"seed {seed}, acts {play.acts}"
+            last_confirmed = confirmed
         play.finish(model.wrongs)
     finally:
         play.release()

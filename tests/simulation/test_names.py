@@ -27,7 +27,7 @@ TABLES = 12 if "TIDEMARK_SIMULATION_SEEDS" in os.environ else 4
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_preflight_passes_merges(seed: int, new_environment: Callable[..., Environment]) -> None:
     random = Random(seed)
-    environment = new_environment(f"names{seed}", (TableRule("*.*", line=1),), {"merge_threads": 2})
+    environment = new_environment(f"names{seed}", (TableRule("*.*", line=1),))
     named_tables = names.tables(random, TABLES)
     for schema in sorted({table.schema for table in named_tables}):
         environment.execute(f"CREATE SCHEMA IF NOT EXISTS {sql.Identifier(schema).as_string(None)}")

@@ -35,7 +35,7 @@ def test_the_tables_end_equal_to_their_source(
     seed: int, new_environment: Callable[..., Environment], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     random = Random(seed)
-    bounds = {"batch_rows": random.choice([1, 5, 40, 1_000_000]), "merge_threads": random.choice([1, 2, 4])}
+    bounds = {"batch_rows": random.choice([1, 5, 40, 1_000_000])}
     environment = new_environment(f"simulation{seed}", TABLES, bounds)
     create(environment)
     workload = Workload(environment, random)

@@ -13,7 +13,7 @@ import pickle
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -28,6 +28,7 @@ from tidemark import failpoints
 from tidemark.backfill.planning import BackfillRequest
 from tidemark.backfill.proving import TableProof, VerifyReport
 from tidemark.backfill.verifying import VerifyRequest
+from tidemark.capture.merging import Wanted
 from tidemark.ledger import leases
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -63,16 +64,16 @@ class Environment(Place):
 
     # --- the stages ----------------------------------------------------------------------------------------------
 
-    def run(self, run_id: str | None = None) -> RunReport:
-        """One DAG run; an error of a stage is raised and ends it, as a failed task would. The same `run_id` is a
-        cleared run.
+    def run(self, run_id: str | None = None, *, by_hand: bool = False) -> RunReport:
+        """One DAG run, by its schedule or `by_hand`; an error of a stage is raised and ends it, as a failed task would.
+        The same `run_id` is a cleared run.
         """
         self.begin_run(run_id)
         self.preflight()
-        self.report.waiting = self.changes_waiting()
+        self.report.waiting = self.changes_waiting(by_hand=by_hand)
         if self.report.waiting:
             self.drain()
-            self.merge()
+            self.merge(by_hand=by_hand)
         self.confirm()
         return self.report
 
@@ -91,19 +92,23 @@ class Environment(Place):
     def preflight(self) -> None:
         stages.preflight(self.stage_input())
 
-    def changes_waiting(self) -> bool:
-        return stages.changes_waiting(self.stage_input())
+    def changes_waiting(self, *, by_hand: bool = False) -> bool:
+        return stages.changes_waiting(self.stage_input(), by_hand=by_hand)
 
     def drain(self) -> Any:
         self.report.drained = stages.drain(self.stage_input())
         return self.report.drained
 
-    def merge(self) -> None:
-        def apply(uri: str) -> None:
-            self.report.spark_started = True
-            stages.apply(self.spark(), uri)
+    def merge(self, *, by_hand: bool = False) -> None:
+        stages.merge(self.stage_input(), self._apply, Wanted(all_of_them=by_hand))
 
-        stages.merge(self.stage_input(), apply)
+    def merge_share(self, number: int, tables: Collection[str]) -> None:
+        """One of several applications of a run."""
+        stages.merge(self.stage_input(), self._apply, Wanted(tables=frozenset(tables)), f"merge/{number}")
+
+    def _apply(self, uri: str) -> None:
+        self.report.spark_started = True
+        stages.apply(self.spark(), uri)
 
     def confirm(self) -> Any:
         self.report.confirmed = stages.confirm(self.stage_input())

@@ -26,6 +26,8 @@ FOLD_VARIABLE = "TIDEMARK_TEST_FOLD"  # "spark": few changes too go through Spar
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tidemark.capture.merging import Wanted
+
 
 @dataclass(frozen=True, slots=True)
 class StageInput:
@@ -52,10 +54,11 @@ def preflight(stage_input: StageInput) -> Any:
     return report
 
 
-def changes_waiting(stage_input: StageInput) -> bool:
+def changes_waiting(stage_input: StageInput, *, by_hand: bool = False) -> bool:
     from tidemark.capture.waiting import changes_waiting
 
-    return changes_waiting(stage_input.config, source=stage_input.source, ledger=stage_input.ledger).waiting
+    databases = {"source": stage_input.source, "ledger": stage_input.ledger}
+    return changes_waiting(stage_input.config, **databases, all_of_them=by_hand).waiting
 
 
 def plan(stage_input: StageInput) -> list[Backfill]:
@@ -98,14 +101,16 @@ def drain(stage_input: StageInput) -> Any:
     return drain(stage_input.run("drain", salt=stage_input.salt))
 
 
-def merge(stage_input: StageInput, apply: Callable[[str], None]) -> bool:
+def merge(
+    stage_input: StageInput, apply: Callable[[str], None], wanted: Wanted | None = None, task_name: str = "merge"
+) -> bool:
     """Ingest, plan, let `apply` run the application on the plan's URI, ingest. False if there was nothing to plan."""
-    from tidemark.capture.merging import ingest, leased_plan
+    from tidemark.capture.merging import Wanted, ingest, leased_plan
     from tidemark.formats import layout
 
-    task = stage_input.run("merge")
+    task = stage_input.run(task_name)
     ingest(task)
-    with leased_plan(task) as plan:
+    with leased_plan(task, wanted or Wanted()) as plan:
         if plan is None:
             return False
         apply(f"{stage_input.config.lake}/{layout.plan_file(plan.pipeline, plan.plan)}")

@@ -107,7 +107,7 @@ class TestProblems:
             "source: {conection: a, slot: Big}\n"
             "tables: [shop]\n"
             "lake: 5\n"
-            "bounds: {batch_row: 3, wait_s: soon, merge_threads: 0}\n"
+            "bounds: {batch_row: 3, wait_s: soon, batch_bytes: 0}\n"
             "schedule: 5\n"
         )
         assert problems(tmp_path, text) == [
@@ -117,7 +117,7 @@ class TestProblems:
             "2: unknown key 'conection' in source; did you mean 'connection'?",
             "3: 'shop' is not of the form schema.table; quote a part that holds a dot: schema.\"a.b\"",
             "4: lake must be a text, not the number 5",
-            "5: bounds.merge_threads must be 1 or more, not 0",
+            "5: bounds.batch_bytes must be 1 or more, not 0",
             "5: bounds.wait_s must be a whole number, not 'soon'",
             "5: unknown key 'batch_row' in bounds; did you mean 'batch_rows'?",
             "6: schedule must be a cron expression or preset in quotes, or null, not the number 5",
@@ -140,7 +140,7 @@ class TestProblems:
             (
                 "lakes: /b",
                 "4: unknown key 'lakes'; known are pipeline, source, tables, lake, ledger, spark, "
-                "schedule, auto_backfill, mask_salt_connection, alerts, maintenance, bounds",
+                "schedule, auto_backfill, mask_salt_connection, alerts, merge, maintenance, bounds",
             ),
             ("alerts: {notifier: mail}", "4: alerts.notifier 'mail' is no dotted path of a class"),
             ("notifier: a.b", "4: unknown key 'notifier'; 'notifier' belongs to alerts"),
@@ -162,8 +162,7 @@ class TestProblems:
             ("bounds: {batch_rows: true}", "4: bounds.batch_rows must be a whole number, not true or false (true)"),
             (
                 "bounds: {park_after: 5}",
-                "4: unknown key 'park_after' in bounds; known are batch_rows, batch_bytes, wait_s, "
-                "wal_valve_bytes, merge_timeout_s, merge_threads",
+                "4: unknown key 'park_after' in bounds; known are batch_rows, batch_bytes, wait_s, wal_valve_bytes",
             ),
             ("auto_backfill: later", "4: auto_backfill must be true or false, not 'later'"),
             ("bounds: {batch_rows: 1.5}", "4: bounds.batch_rows must be a whole number, not the number 1.5"),
@@ -315,10 +314,10 @@ def test_a_file_has_at_most_25_options() -> None:
     options = [f"{section}.{name}" for section, names in sections.items() for name in names]
     of_sections = [f".{section.removesuffix('[]')}" for section in sections if section]
     assert set(of_sections) < set(options)
-    # What maintenance keeps and when it runs is one mapping, and so is who is told of what, like `mask` or `conf`: most
-    # files have none of it. A lake is where it lies and, in an object store, how to get in.
-    of_mappings = [option for option in options if option.startswith(("maintenance.", "alerts.", "lake."))]
-    assert len(options) - len(of_sections) - len(of_mappings) + 3 <= 25
+    # What maintenance keeps and when it runs is one mapping, and so are who is told of what and when tables are merged,
+    # like `mask` or `conf`: most files have none of it. A lake is where it lies and, in an object store, how to get in.
+    of_mappings = [option for option in options if option.startswith(("maintenance.", "alerts.", "lake.", "merge."))]
+    assert len(options) - len(of_sections) - len(of_mappings) + 4 <= 25
 
 
 def test_the_page_of_options_is_current() -> None:

@@ -17,6 +17,7 @@ from typing import Any, Final
 import psycopg
 
 from tidemark import failpoints, postgres_session
+from tidemark.capture.deferring import follow_the_file
 from tidemark.capture.generation import still_continues
 from tidemark.config import PipelineConfig
 from tidemark.errors import ConfirmFailed, GenerationStale
@@ -58,6 +59,7 @@ def confirm(run: Run, *, busy_wait_s: float = BUSY_WAIT_S, wait_s: float = 0.0) 
         open_ledger(run.ledger, run.pipeline) as book,
     ):
         migrations.require(book.connection)
+        follow_the_file(book, run.config)
         with book.transaction():
             book.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
             generation = generations.required(book)

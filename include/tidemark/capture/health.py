@@ -18,6 +18,7 @@ from datetime import UTC, datetime, timedelta
 from shlex import quote
 from typing import Final, Literal
 
+from tidemark.capture import deferring
 from tidemark.capture.parked import ways_on
 from tidemark.config import PipelineConfig
 from tidemark.errors import TidemarkError
@@ -144,7 +145,7 @@ def judge(
         being_read = frozenset(_table(one) for one in ledger.backfills if _is_read(one))
         for table in ledger.tables:
             concerns += _of_table(config, table, now, being_read)
-            states[table.table] = _state(table, being_read)
+            states[table.table] = _state(config, table, now, being_read)
         concerns += _standing_still(config, ledger.backfills, now)
     order = list(KINDS)
     concerns.sort(key=lambda one: (SEVERITIES.index(one.severity), order.index(one.kind), one.group, one.table))
@@ -256,14 +257,17 @@ def _paused(config: PipelineConfig, table: TableStatus) -> Concern:
 
 
 def _waiting(config: PipelineConfig, table: TableStatus, now: datetime) -> Concern:
+    """What waits by choice is late from when it is due."""
     assert table.waiting_since is not None
     waited_s = (now - table.waiting_since).total_seconds()
-    deferred = table.row.life.merge == table_life.DEFERRED
-    late = waited_s > config.alerts.max_lag_s and not deferred
+    until = deferring.waits_until(config, table, now)
+    chosen = config.merge.defers and table.row.life.merge == table_life.DEFERRED
+    wanted_since = config.merge.due_at(table.waiting_since) if chosen else table.waiting_since
+    late = (now - wanted_since).total_seconds() > config.alerts.max_lag_s
     message = (
         f"{counted(table.waiting_changes, 'change')} in {counted(table.waiting_batches, 'batch')} "
         f"{plural(table.waiting_changes, 'is')} staged and not merged, the oldest for {duration(waited_s)}"
-        f"{', more than max_lag_s' if late else ''}."
+        f"{', more than max_lag_s' if late else ''}{'' if until is None else f'; by choice, until {moment(until)}'}."
     )
     way = f"The log of merge in {config.pipeline}_capture says what it waits for"
     name = readable(table.table)
@@ -299,7 +303,7 @@ def _proof(config: PipelineConfig, table: TableStatus, now: datetime) -> Iterato
         yield Concern("proof is old", "warning", message, name, since=proof.through_at, ways=(way,))
 
 
-def _state(table: TableStatus, being_read: frozenset[str]) -> str:
+def _state(config: PipelineConfig, table: TableStatus, now: datetime, being_read: frozenset[str]) -> str:
     row = table.row
     if not row.life.is_captured:
         return "not captured"
@@ -311,9 +315,9 @@ def _state(table: TableStatus, being_read: frozenset[str]) -> str:
         return f"failed {counted(row.failed_runs, 'run')}"
     if row.life.needs_backfill:
         return "being backfilled" if table.table in being_read else "needs a backfill"
-    if table.waiting_batches:
-        return "behind"
-    return "deferred" if row.life.merge == table_life.DEFERRED else "ok"
+    if not table.waiting_batches:
+        return "ok"
+    return "behind" if deferring.waits_until(config, table, now) is None else "deferred"
 
 
 # --- backfills --------------------------------------------------------------------------------------------------------

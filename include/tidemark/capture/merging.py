@@ -14,14 +14,16 @@ Spark's success costs nothing: positions in the ledger only rise, and those in D
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from tidemark import failpoints
+from tidemark.capture import deferring
 from tidemark.config import PipelineConfig
 from tidemark.errors import is_of_no_table
+from tidemark.findings import listed
 from tidemark.formats import layout
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.formats.plan import MergePlan, PlannedBatch, PlannedFile, PlannedTable
@@ -30,7 +32,7 @@ from tidemark.formats.snapshot import Snapshot
 from tidemark.ledger import backfills, batches, chunks, plans, positions, proofs, tables
 from tidemark.ledger.batches import TouchedTable
 from tidemark.ledger.connection import Ledger, open_ledger
-from tidemark.ledger.leases import hold, of_table
+from tidemark.ledger.leases import Lease, hold_free, of_table
 from tidemark.ledger.plans import RecordedPlan
 from tidemark.lsn import Lsn
 from tidemark.run import Run
@@ -74,34 +76,44 @@ class Ingested:
     tables: tuple[IngestedTable, ...] = field(default=())
 
 
-def make_plan(run: Run) -> MergePlan | None:
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a plan may hold. By default every table that is due; with `all_of_them` those too that wait by choice
+    (`capture.deferring`); of both `tables` alone, where somebody has chosen them already: they do not wait any more."""
+
+    all_of_them: bool = False
+    tables: frozenset[str] | None = None
+
+
+def make_plan(run: Run, wanted: Wanted = Wanted()) -> MergePlan | None:
     """Write a plan for everything staged and not applied; None if there is nothing. See `leased_plan`."""
-    with leased_plan(run) as plan:
+    with leased_plan(run, wanted) as plan:
         return plan
 
 
 @contextmanager
-def leased_plan(run: Run, *, wait_s: float = 0.0) -> Iterator[MergePlan | None]:
-    """The plan, with the leases of its tables held while the block runs: a second merge waits
-    for its turn up to `wait_s`, then raises LeaseTaken.
+def leased_plan(run: Run, wanted: Wanted = Wanted(), *, wait_s: float = 0.0) -> Iterator[MergePlan | None]:
+    """The plan, with the leases of its tables held while the block runs.
 
-    The leases save work; what keeps two drivers apart is Delta's own conflict check. Parked tables are left out until
-    their retry is due. Of several generations the oldest one with anything unapplied is planned; the next plan goes on.
+    Tables that another task holds are left to a later plan, which the log says; if that is all of them, this waits for
+    the first of them up to `wait_s`, then raises LeaseTaken. The leases save work; what keeps two drivers apart is
+    Delta's own conflict check. Parked tables are left out until their retry is due. Of several generations the oldest
+    one with anything unapplied is planned; the next plan goes on.
     """
     config = run.config
     with open_ledger(run.ledger, config.pipeline) as book:
-        planned_tables = sorted(_to_plan(book, config))
-    if not planned_tables:
+        names = {of_table(table): table for table in may_be_planned(book, run, wanted)}
+    if not names:
         yield None
         return
     with (
-        hold(
-            run.ledger, config.pipeline, [of_table(table) for table in planned_tables], run.holder, wait_s=wait_s
-        ) as lease,
+        hold_free(run.ledger, config.pipeline, names, run.holder, wait_s=wait_s) as lease,
         open_ledger(run.ledger, config.pipeline) as book,
     ):
-        # Read again: until the leases were ours, another task may have merged some of it.
-        todo = {table: touches for table, touches in _to_plan(book, config).items() if table in planned_tables}
+        _say_what_is_left(lease, names)
+        # Read again: until the leases were ours, another task may have merged some of it, or parked it.
+        leased = {names[name] for name in lease.names}
+        todo = _to_plan(book, tables.due(book, config.bounds.unpark_retry_s) & leased)
         if not todo:
             yield None
             return
@@ -115,10 +127,28 @@ def leased_plan(run: Run, *, wait_s: float = 0.0) -> Iterator[MergePlan | None]:
         yield plan
 
 
-def _to_plan(ledger: Ledger, config: PipelineConfig) -> dict[str, list[TouchedTable]]:
-    """Per table that may be merged its unapplied batches in order, all of one generation."""
-    due = tables.due(ledger, config.bounds.unpark_retry_s)
-    unapplied = batches.unapplied(ledger, names=due)
+def may_be_planned(ledger: Ledger, run: Run, wanted: Wanted) -> list[str]:
+    """The tables for which something waits and that nothing but a lease may keep from being merged now."""
+    given = wanted.tables is not None
+    due = deferring.look(ledger, run.config, run.now(), all_of_them=wanted.all_of_them or given)
+    names = due.tables if wanted.tables is None else due.tables & wanted.tables
+    waiting = batches.unapplied_counts(ledger, names)
+    if due.deferred:
+        log.info("%s due%s", counted(len(waiting), "table"), due.said)
+    return sorted(waiting)
+
+
+def _say_what_is_left(lease: Lease, tables_by_name: Mapping[str, str]) -> None:
+    holders: dict[str, list[str]] = {}
+    for name, taken in lease.left.items():
+        holders.setdefault(taken.facts["holder"], []).append(tables_by_name[name])
+    for holder, held in holders.items():
+        log.info("Left to the next merge: %s, which %s holds", listed(held), holder)
+
+
+def _to_plan(ledger: Ledger, names: Iterable[str]) -> dict[str, list[TouchedTable]]:
+    """Per table, of these, its unapplied batches in order, all of one generation."""
+    unapplied = batches.unapplied(ledger, names=names)
     oldest: dict[str, int] = {}
     for touched in unapplied:
         oldest[touched.table] = min(touched.generation, oldest.get(touched.table, touched.generation))
@@ -145,7 +175,7 @@ def _plan(ledger: Ledger, run: Run, todo: dict[str, list[TouchedTable]], attempt
         pipeline=run.pipeline,
         generation=next(iter(todo.values()))[0].generation,
         lake=run.config.lake,
-        threads=run.config.bounds.merge_threads,
+        threads=run.config.merge.threads,
         tables=tuple(
             _planned_table(
                 table,
@@ -286,6 +316,33 @@ def ingest(run: Run) -> Ingested:
     if ingested:
         failpoints.reach("merge.after_ingest")
     return Ingested(tuple(ingested), tuple(changed))
+
+
+def ingested_by_another(run: Run, plan: str) -> Ingested:
+    """What became of a plan whose result another task found first and brought into the ledger; no table of it moves a
+    second time."""
+    with open_ledger(run.ledger, run.pipeline) as book:
+        result = plans.result_of(book, plan)
+        if result is None:
+            return Ingested()
+        parked = {row.table for row in tables.all_of(book) if row.life.is_parked}
+    return Ingested(
+        (plan,),
+        tuple(
+            IngestedTable(
+                table=table.table,
+                generation=result.generation,
+                before=table.current_lsn,
+                after=table.current_lsn,
+                rows=table.rows,
+                holes=table.holes.columns if table.holes else {},
+                seconds=table.seconds,
+                error=table.error,
+                parked=table.table in parked,
+            )
+            for table in result.tables
+        ),
+    )
 
 
 def _result(store: Store, pipeline: str, recorded: RecordedPlan) -> PlanResult | None:

@@ -17,13 +17,14 @@ from typing import Final, TypeVar
 import psycopg
 
 from tidemark import postgres_session
-from tidemark.capture import health
+from tidemark.capture import deferring, health
 from tidemark.capture.health import Health
 from tidemark.config import PipelineConfig
 from tidemark.errors import TidemarkError
 from tidemark.formats import layout
 from tidemark.ledger import migrations, overview
 from tidemark.ledger.connection import open_ledger
+from tidemark.ledger.leases import of_table
 from tidemark.ledger.overview import PipelineStatus, TableStatus
 from tidemark.source.slot import SlotState, read_slot, usable
 from tidemark.staging.store import Store
@@ -54,6 +55,17 @@ class Status:
         return health.judge(
             self.config, self.ledger, now=self.now, slot=self.slot, unusable=self.unusable, unseen=self.unseen
         )
+
+    def due_at(self, table: TableStatus) -> datetime | None:
+        """When a table that waits by choice is due by the clock; None for one that does not wait, or is due."""
+        return deferring.waits_until(self.config, table, self.now)
+
+    def held_by(self, table: TableStatus) -> str | None:
+        """Who holds the lease of a table for which something waits: a merge leaves it to the next one."""
+        if self.ledger is None or table.backlog is None:
+            return None
+        name = of_table(table.table)
+        return next((lease.holder for lease in self.ledger.leases if lease.name == name), None)
 
 
 def read_status(

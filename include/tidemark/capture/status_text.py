@@ -43,7 +43,7 @@ def text(status: Status, *, everything: bool = False) -> str:
     for backfill in () if status.ledger is None else status.ledger.backfills:
         lines += ["", *_backfill(backfill)]
     if everything and status.tables:
-        rows = [_line(health, table) for table in status.tables]
+        rows = [_line(status, health, table) for table in status.tables]
         lines += ["", *_aligned([("table", "state", "applied", "waiting", "proven through", "needs"), *rows])]
     elif status.tables:
         lines += ["", f"Every table: tidemark status --all {status.config.path}"]
@@ -101,6 +101,8 @@ def to_json(status: Status) -> dict[str, Any]:
                 "lag_bytes": table.lag_bytes,
                 "waiting_batches": table.waiting_batches,
                 "waiting_changes": table.waiting_changes,
+                "due_at": None if (due_at := status.due_at(table)) is None else due_at.isoformat(),
+                "held_by": status.held_by(table),
                 "needs_backfill": table.row.backfill_reason,
                 "verified_through": None
                 if table.verified is None or table.verified.through_lsn is None
@@ -130,8 +132,23 @@ def _summary(status: Status, health: Health) -> list[str]:
         f"  ledger  {_generation(status)}",
         f"  lake    {'cannot be seen' if 'lake' in status.unseen else status.config.lake}",
         f"  tables  {tables}",
+        *_waiting(status),
         *_maintenance(status),
     ]
+
+
+def _waiting(status: Status) -> Iterator[str]:
+    """What is staged and not merged by choice, or since somebody works on the table."""
+    due = sorted(at for table in status.tables if (at := status.due_at(table)) is not None)
+    if due:
+        wait = "waits" if len(due) == 1 else "wait"
+        yield f"  merge   {counted(len(due), 'table')} {wait} by choice; the first is due at {moment(due[0])}"
+    held: dict[str, list[str]] = {}
+    for table in status.tables:
+        if (holder := status.held_by(table)) is not None:
+            held.setdefault(holder, []).append(readable(table.table))
+    for holder, names in sorted(held.items()):
+        yield f"  merge   {holder} works on {listed(names, limit=NAMES)}; other merges leave what waits to the next one"
 
 
 def _maintenance(status: Status) -> Iterator[str]:
@@ -231,10 +248,16 @@ def _proven(table: TableStatus) -> str:
     return f"{proof.through_lsn} at {moment(proof.through_at)}"
 
 
-def _line(health: Health, table: TableStatus) -> tuple[str, ...]:
+def _line(status: Status, health: Health, table: TableStatus) -> tuple[str, ...]:
     waiting = "-"
     if table.waiting_batches:
         waiting = f"{counted(table.waiting_changes, 'change')} in {counted(table.waiting_batches, 'batch')}"
+        due_at, holder = status.due_at(table), status.held_by(table)
+        if holder is not None:
+            waiting += f", held by {holder}"
+        if due_at is not None:
+            rows = status.config.merge.rows
+            waiting += f", due at {moment(due_at)}" + ("" if rows is None else f" or {counted(rows, 'change')}")
     needs = []
     if table.row.life.needs_backfill:
         needs.append(f"a backfill: {table.row.backfill_reason}")

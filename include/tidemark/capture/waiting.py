@@ -19,11 +19,13 @@ import psycopg
 from psycopg import sql
 
 from tidemark import postgres_session
+from tidemark.capture import deferring
+from tidemark.capture.deferring import Due
 from tidemark.capture.generation import still_continues
 from tidemark.config import PipelineConfig
 from tidemark.errors import GenerationStale, TidemarkError
 from tidemark.findings import listed
-from tidemark.ledger import batches, chunks, generations, migrations, positions, tables
+from tidemark.ledger import batches, chunks, generations, migrations, positions
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.generations import Generation
 from tidemark.lsn import Lsn
@@ -47,16 +49,23 @@ class Waiting:
 
 
 def changes_waiting(
-    config: PipelineConfig, *, source: str, ledger: str, now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    config: PipelineConfig,
+    *,
+    source: str,
+    ledger: str,
+    all_of_them: bool = False,
+    now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> Waiting:
-    """Look once; never waits. Whatever is wrong with slot or generation is work for the drain, which says it. `now` is
-    the clock of those who drain, by which a heartbeat was written."""
+    """Look once; never waits. Whatever is wrong with slot or generation is work for the drain, which says it. What a
+    table waits for by choice is no work before it is due, unless the run merges `all_of_them`. `now` is the clock of
+    those who drain, by which a heartbeat was written."""
     with open_ledger(ledger, config.pipeline) as book:
         migrations.require(book.connection)
         generation = generations.current(book)
         if generation is None:
             return Waiting(True, "no generation is open yet")
-        reason = _in_ledger(book, config, generation, now())
+        due = deferring.look(book, config, now(), all_of_them=all_of_them)
+        reason = _in_ledger(book, config, generation, due, now())
         confirmable = positions.confirmable(book)
     if reason is not None:
         return Waiting(True, reason)
@@ -74,13 +83,14 @@ def changes_waiting(
         if confirmable > confirmed_lsn:
             return Waiting(True, f"applied up to {confirmable}, confirmed up to {confirmed_lsn}")
         reason = _at_source(connection, config, generation, server, slot)
-    return Waiting(False, f"nothing above {generation.staged_lsn}") if reason is None else Waiting(True, reason)
+    if reason is not None:
+        return Waiting(True, reason)
+    return Waiting(False, f"nothing above {generation.staged_lsn}{due.said}")
 
 
-def _in_ledger(book: Ledger, config: PipelineConfig, generation: Generation, now: datetime) -> str | None:
+def _in_ledger(book: Ledger, config: PipelineConfig, generation: Generation, due: Due, now: datetime) -> str | None:
     """What the ledger alone knows to be left over; None if that is nothing."""
-    due = tables.due(book, config.bounds.unpark_retry_s)
-    counts = batches.unapplied_counts(book, due)
+    counts = batches.unapplied_counts(book, due.tables)
     if counts:
         number = sum(counts.values())
         return f"{counted(number, 'batch')} {plural(number, 'is')} not applied to {listed(counts)}"

@@ -7,13 +7,14 @@
 
 The fence is the attempt, not the time: a task that slept past its lease and that nobody replaced still owns it.
 `check` locks the row inside the caller's transaction, so a takeover waits for that transaction and never falls into
-its middle. Names are `slot`, `table:<id>`, `range:<id>`; several are taken together, in name order, or none is.
+its middle. Names are `slot`, `table:<id>`, `range:<id>`; several are taken together, in name order: all or none
+(`hold`), or those that are free (`hold_free`).
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
@@ -41,13 +42,15 @@ def of_range(backfill: str, number: int) -> str:
 
 
 class Lease:
-    """Held leases of one attempt; made by `hold`. `attempt` (uuid text) also names what the attempt writes."""
+    """Held leases of one attempt; made by `hold` or `hold_free`. `attempt` (uuid text) also names what the attempt
+    writes; `left` are the names that it did not get, each with who holds it."""
 
     def __init__(self, pipeline: str, names: tuple[str, ...], holder: str, attempt: str) -> None:
         self.pipeline = pipeline
         self.names = names
         self.holder = holder
         self.attempt = attempt
+        self.left: Mapping[str, LeaseTaken] = {}
         self._lost = threading.Event()
 
     @property
@@ -87,17 +90,39 @@ def hold(
     `name` may be several names, which are taken all or none. `holder` names a task instance: another try of it takes
     its lease over at once. Raises `LeaseTaken` if another holder's lease has not expired within `wait_s`.
     """
-    names = tuple(sorted({name} if isinstance(name, str) else set(name)))
-    lease = Lease(pipeline, names, holder, str(uuid4()))
-    stop = threading.Event()
+    names = {name} if isinstance(name, str) else set(name)
+    lease = Lease(pipeline, tuple(sorted(names)), holder, str(uuid4()))
     with open_ledger(conninfo, pipeline) as ledger:
-        _take(ledger, lease, lease_s, wait_s)
+        _wait_for(wait_s, partial(_try_to_take, ledger, lease, lease_s))
+    with _renewed(conninfo, lease, lease_s):
+        yield lease
+
+
+@contextmanager
+def hold_free(
+    conninfo: str, pipeline: str, names: Collection[str], holder: str, lease_s: float = 60.0, wait_s: float = 0.0
+) -> Iterator[Lease]:
+    """Like `hold`, with those of the names that are free; `names` of the lease are what it got.
+
+    Raises `LeaseTaken` if none of them is free within `wait_s`: it waits for the first alone.
+    """
+    lease = Lease(pipeline, tuple(sorted(set(names))), holder, str(uuid4()))
+    with open_ledger(conninfo, pipeline) as ledger:
+        _wait_for(wait_s, partial(_try_to_take_free, ledger, lease, lease_s))
+    with _renewed(conninfo, lease, lease_s):
+        yield lease
+
+
+@contextmanager
+def _renewed(conninfo: str, lease: Lease, lease_s: float) -> Iterator[None]:
+    """Renew the lease while the block runs, give it back at its end."""
+    stop = threading.Event()
     renewer = threading.Thread(
-        target=_renew, args=(conninfo, lease, lease_s, stop), name=f"lease of {holder}", daemon=True
+        target=_renew, args=(conninfo, lease, lease_s, stop), name=f"lease of {lease.holder}", daemon=True
     )
     renewer.start()
     try:
-        yield lease
+        yield
     finally:
         stop.set()
         renewer.join()
@@ -141,9 +166,9 @@ def ended(ledger: Ledger, attempt: str) -> bool:
     return row is None
 
 
-def _take(ledger: Ledger, lease: Lease, lease_s: float, wait_s: float) -> None:
+def _wait_for(wait_s: float, try_to_take: Callable[[], LeaseTaken | None]) -> None:
     wait = Wait(wait_s)
-    while (taken := _try_to_take(ledger, lease, lease_s)) is not None:
+    while (taken := try_to_take()) is not None:
         if not wait.goes_on(partial(_in_words, taken)):
             raise taken
     wait.is_over()
@@ -158,42 +183,63 @@ def _try_to_take(ledger: Ledger, lease: Lease, lease_s: float) -> LeaseTaken | N
     """Take all names or none: the error says who holds the first one that is taken."""
     try:
         with ledger.transaction():
-            rows = ledger.execute(
-                """
-                INSERT INTO tidemark.leases AS held (pipeline, name, holder, attempt, taken_at, expires_at)
-                SELECT %(pipeline)s, wanted.name, %(holder)s, %(attempt)s::uuid, clock_timestamp(),
-                       clock_timestamp() + %(lease)s
-                  FROM unnest(%(names)s::text[]) WITH ORDINALITY AS wanted (name, place) ORDER BY place
-                    ON CONFLICT (pipeline, name) DO UPDATE
-                   SET holder = excluded.holder, attempt = excluded.attempt,
-                       taken_at = excluded.taken_at, expires_at = excluded.expires_at
-                 WHERE held.expires_at < clock_timestamp() OR held.holder = excluded.holder
-                RETURNING name
-                """,
-                {
-                    "pipeline": lease.pipeline,
-                    "names": list(lease.names),
-                    "holder": lease.holder,
-                    "attempt": lease.attempt,
-                    "lease": timedelta(seconds=lease_s),
-                },
-            ).fetchall()
-            held = {name for (name,) in rows}
+            held = _take(ledger, lease, lease_s)
             for name in lease.names:
                 if name not in held:
-                    raise _taken(ledger, name)
+                    raise _taken(ledger, [name])[name]
     except LeaseTaken as taken:
         return taken
     return None
 
 
-def _taken(ledger: Ledger, name: str) -> LeaseTaken:
-    row = ledger.execute(
-        "SELECT holder, expires_at FROM tidemark.leases WHERE pipeline = %s AND name = %s", (ledger.pipeline, name)
-    ).fetchone()
-    if row is None:
-        return LeaseTaken(lease=name, pipeline=ledger.pipeline, holder="a task that ended just now", until="now")
-    return LeaseTaken(lease=name, pipeline=ledger.pipeline, holder=row[0], until=moment(row[1]))
+def _try_to_take_free(ledger: Ledger, lease: Lease, lease_s: float) -> LeaseTaken | None:
+    """Take what is free, and keep with the lease what it got; if that is nothing, the error names who holds one."""
+    with ledger.transaction():
+        held = _take(ledger, lease, lease_s)
+        left = _taken(ledger, sorted(set(lease.names) - held))
+    if not held:
+        return left[lease.names[0]]
+    lease.names, lease.left = tuple(sorted(held)), left
+    return None
+
+
+def _take(ledger: Ledger, lease: Lease, lease_s: float) -> set[str]:
+    """Those of the lease's names that are free, which are its own from now on."""
+    rows = ledger.execute(
+        """
+        INSERT INTO tidemark.leases AS held (pipeline, name, holder, attempt, taken_at, expires_at)
+        SELECT %(pipeline)s, wanted.name, %(holder)s, %(attempt)s::uuid, clock_timestamp(),
+               clock_timestamp() + %(lease)s
+          FROM unnest(%(names)s::text[]) WITH ORDINALITY AS wanted (name, place) ORDER BY place
+            ON CONFLICT (pipeline, name) DO UPDATE
+           SET holder = excluded.holder, attempt = excluded.attempt,
+               taken_at = excluded.taken_at, expires_at = excluded.expires_at
+         WHERE held.expires_at < clock_timestamp() OR held.holder = excluded.holder
+        RETURNING name
+        """,
+        {
+            "pipeline": lease.pipeline,
+            "names": list(lease.names),
+            "holder": lease.holder,
+            "attempt": lease.attempt,
+            "lease": timedelta(seconds=lease_s),
+        },
+    ).fetchall()
+    return {name for (name,) in rows}
+
+
+def _taken(ledger: Ledger, names: Collection[str]) -> dict[str, LeaseTaken]:
+    """By name, who holds it and until when."""
+    rows = ledger.execute(
+        "SELECT name, holder, expires_at FROM tidemark.leases WHERE pipeline = %s AND name = ANY(%s)",
+        (ledger.pipeline, list(names)),
+    ).fetchall()
+    holders = {name: (holder, moment(until)) for name, holder, until in rows}
+    taken = {}
+    for name in names:
+        holder, until = holders.get(name, ("a task that ended just now", "now"))
+        taken[name] = LeaseTaken(lease=name, pipeline=ledger.pipeline, holder=holder, until=until)
+    return taken
 
 
 def _renew(conninfo: str, lease: Lease, lease_s: float, stop: threading.Event) -> None:

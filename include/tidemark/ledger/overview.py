@@ -14,7 +14,18 @@ from typing import Any
 from psycopg.rows import class_row
 
 from tidemark.formats.manifest import Purpose
-from tidemark.ledger import backfills, chunks, generations, positions, proofs, retirement, table_errors, tables
+from tidemark.ledger import (
+    backfills,
+    backlogs,
+    chunks,
+    generations,
+    positions,
+    proofs,
+    retirement,
+    table_errors,
+    tables,
+)
+from tidemark.ledger.backlogs import Backlog
 from tidemark.ledger.chunks import Filled, Progress
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.generations import Generation
@@ -27,19 +38,16 @@ from tidemark.lsn import Lsn
 
 @dataclass(frozen=True, slots=True)
 class TableStatus:
-    """One table. `applied_lsn` is how far it counts as applied; what is `waiting` is staged and not applied, over all
-    generations; `lag_bytes` is WAL between applied and staged, 0 for a table that is level. `verified` is how far it is
-    proven, None if it never was."""
+    """One table. `applied_lsn` is how far it counts as applied; `backlog` is what is staged and not applied, None where
+    that is nothing; `lag_bytes` is WAL between applied and staged, 0 for a table that is level. `verified` is how far
+    it is proven, None if it never was."""
 
     row: TableRow
     history_lsn: Lsn | None
     current_lsn: Lsn | None
     applied_lsn: Lsn
     lag_bytes: int
-    waiting_batches: int
-    waiting_changes: int
-    waiting_bytes: int
-    waiting_since: datetime | None
+    backlog: Backlog | None
     verified: Verified | None = None
 
     @property
@@ -50,6 +58,22 @@ class TableStatus:
     @property
     def table(self) -> str:
         return self.row.table
+
+    @property
+    def waiting_batches(self) -> int:
+        return 0 if self.backlog is None else self.backlog.batches
+
+    @property
+    def waiting_changes(self) -> int:
+        return 0 if self.backlog is None else self.backlog.changes
+
+    @property
+    def waiting_bytes(self) -> int:
+        return 0 if self.backlog is None else self.backlog.bytes
+
+    @property
+    def waiting_since(self) -> datetime | None:
+        return None if self.backlog is None else self.backlog.since
 
     @property
     def in_sync(self) -> bool:
@@ -143,28 +167,13 @@ def read(ledger: Ledger) -> PipelineStatus | None:
 def _tables(ledger: Ledger, generation: Generation) -> tuple[TableStatus, ...]:
     applied = positions.applied(ledger)
     table_positions = positions.all_of(ledger, generation.number)
-    waiting = {
-        table: rest
-        for table, *rest in ledger.execute(
-            """
-            SELECT u."table", sum(u.batches)::bigint, sum(u.changes)::bigint, sum(u.bytes)::bigint,
-                   min((SELECT b.registered_at FROM tidemark.batches b
-                         WHERE b.pipeline = %(pipeline)s AND b.generation = u.generation AND b.end_lsn = u.first_end))
-              FROM (SELECT "table", generation, count(*) AS batches, sum(changes) AS changes, sum(bytes) AS bytes,
-                           min(end_lsn) AS first_end
-                      FROM tidemark.unapplied WHERE pipeline = %(pipeline)s GROUP BY "table", generation) u
-             GROUP BY u."table"
-            """,
-            {"pipeline": ledger.pipeline},
-        )
-    }
+    waiting = backlogs.all_of(ledger)
     proven = proofs.verified(ledger)
     statuses = []
     for row in tables.all_of(ledger):
         if not row.life.is_listed:
             continue
         position = table_positions.get(row.table)
-        batches, changes, size_bytes, since = waiting.get(row.table, [0, 0, 0, None])
         statuses.append(
             TableStatus(
                 row=row,
@@ -172,10 +181,7 @@ def _tables(ledger: Ledger, generation: Generation) -> tuple[TableStatus, ...]:
                 current_lsn=None if position is None else position.current_lsn,
                 applied_lsn=applied[row.table],
                 lag_bytes=generation.staged_lsn - applied[row.table],
-                waiting_batches=batches,
-                waiting_changes=changes,
-                waiting_bytes=size_bytes,
-                waiting_since=since,
+                backlog=waiting.get(row.table),
                 verified=proven.get(row.table),
             )
         )

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, LiteralString
 
 from psycopg.rows import kwargs_row
 from psycopg.types.json import Jsonb
@@ -356,6 +356,45 @@ def due(ledger: Ledger, unpark_retry_s: float) -> set[str]:
         (ledger.pipeline, unpark_retry_s),
     ).fetchall()
     return {table for (table,) in rows}
+
+
+def deferred(ledger: Ledger) -> set[str]:
+    """The tables that may wait: deferred, and their last merge did not fail."""
+    query = 'SELECT "table" FROM tidemark.tables WHERE pipeline = %s AND merge_state = %s AND failed_runs = 0'
+    return {table for (table,) in ledger.execute(query, (ledger.pipeline, table_life.DEFERRED))}
+
+
+def defer(ledger: Ledger) -> None:
+    """Merge less often, by choice, every table for which nothing waits now."""
+    _choose(
+        ledger,
+        "defer",
+        """
+        SELECT "table" FROM tidemark.tables t
+         WHERE pipeline = %s AND merge_state = 'merging'
+           AND NOT EXISTS (SELECT 1 FROM tidemark.unapplied u WHERE u.pipeline = t.pipeline AND u."table" = t."table")
+        """,
+        table_life.DEFERRED,
+    )
+
+
+def merge_always(ledger: Ledger) -> None:
+    """The opposite: merge every table with each plan."""
+    query = """SELECT "table" FROM tidemark.tables WHERE pipeline = %s AND merge_state = 'deferred'"""
+    _choose(ledger, "merge_always", query, table_life.MERGING)
+
+
+def _choose(ledger: Ledger, event: str, which: LiteralString, state: str) -> None:
+    with ledger.transaction():
+        names = [table for (table,) in ledger.execute(f"""{which} ORDER BY "table" FOR UPDATE""", (ledger.pipeline,))]
+        if not names:
+            return
+        with table_lives.step(ledger, "merge", event, names):
+            ledger.execute(
+                "UPDATE tidemark.tables SET state = %s, state_since = clock_timestamp() "
+                'WHERE pipeline = %s AND "table" = ANY(%s)',
+                (state, ledger.pipeline, names),
+            )
 
 
 def with_holes(ledger: Ledger) -> set[str]:

@@ -3,8 +3,8 @@
     look, for all tables, beside merges ──► the tables whose `current` is due
     current, a few of those at a time, under their leases
 
-A merge that finds one of its tables leased waits, for longer than such a step may take; a table that is being merged
-is left to the next run. Nothing here is needed for a table to be right, so nothing is repeated within a run.
+A merge leaves a table that is leased here to the next merge; a table that is being merged is left to the next run of
+maintenance. Nothing here is needed for a table to be right, so nothing is repeated within a run.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ THOROUGH_DAYS: Final = 7
 def groups(config: PipelineConfig, result: UpkeepResult) -> list[list[str]]:
     """The tables whose `current` is due, as many together as are merged at the same time."""
     due = [table.table for table in result.tables if table.due]
-    size = config.bounds.merge_threads
+    size = config.merge.threads
     return [due[first : first + size] for first in range(0, len(due), size)]
 
 
@@ -54,16 +54,18 @@ def plan_look(run: Run) -> UpkeepPlan | None:
 
 @contextmanager
 def plan_current(run: Run, group: Sequence[str]) -> Iterator[UpkeepPlan | None]:
-    """A plan for the group, with its tables leased while the block runs; None if one of them is being merged."""
-    names = [leases.of_table(table) for table in group]
+    """A plan for those tables of the group that nobody merges now, leased while the block runs; None for none."""
+    names = {leases.of_table(table): table for table in group}
     with ExitStack() as stack:
         try:
-            stack.enter_context(leases.hold(run.ledger, run.pipeline, names, run.holder))
+            lease = stack.enter_context(leases.hold_free(run.ledger, run.pipeline, names, run.holder))
         except LeaseTaken as busy:
             log.info("Left to the next run: %s", busy)
             yield None
             return
-        yield _plan(run.config, "current", group)
+        for taken in lease.left.values():
+            log.info("Left to the next run: %s", taken)
+        yield _plan(run.config, "current", [names[name] for name in lease.names])
 
 
 def _plan(config: PipelineConfig, step: Step, names: Sequence[str]) -> UpkeepPlan:
@@ -74,7 +76,7 @@ def _plan(config: PipelineConfig, step: Step, names: Sequence[str]) -> UpkeepPla
         lake=config.lake,
         step=step,
         tables=tuple(names),
-        threads=config.bounds.merge_threads,
+        threads=config.merge.threads,
         versions_days=config.maintenance.versions_days,
         thorough=now.toordinal() % THOROUGH_DAYS == 0,
     )

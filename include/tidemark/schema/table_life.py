@@ -30,8 +30,8 @@ CAPTURED: Final = "captured"
 LEFT: Final = "left"
 FORGOTTEN: Final = "forgotten"
 
-# merge: with every plan; less often, by choice (no option asks for it yet, so no event leads here); not before somebody
-# resumes it; not before somebody mended what is wrong; not before `unpark_retry_s` are over.
+# merge: with every plan; less often, by choice; not before somebody resumes it; not before somebody mended what is
+# wrong; not before `unpark_retry_s` are over.
 MERGING: Final = "merging"
 DEFERRED: Final = "deferred"
 PAUSED: Final = "paused"
@@ -66,6 +66,9 @@ TRANSITIONS: Final[Mapping[Machine, Mapping[str, Mapping[str, str]]]] = {
         "forget": {LEFT: FORGOTTEN, FORGOTTEN: FORGOTTEN},
     },
     "merge": {
+        # As the file says, from when nothing waits for the table. One that is parked stays so.
+        "defer": {MERGING: DEFERRED},
+        "merge_always": {DEFERRED: MERGING},
         # The error's own move decides between the two; a park that somebody must mend is not softened by a retry. What
         # a plan from before a pause came to may be late: only what somebody must mend ends the pause.
         "park": {MERGING: PARKED, DEFERRED: PARKED, PAUSED: PARKED, RETRIED: PARKED, PARKED: PARKED},

@@ -17,7 +17,7 @@ from tests.support.hung_commit import SERVER_SETTINGS
 from tests.support.playing import play, rules
 
 FILES = {path.stem: path for path in sorted(Path(__file__).parent.glob("*.sql"))}
-BOUNDS = {"lock_timeout_s": 3, "join_wait_s": 60, "merge_threads": 2}
+BOUNDS = {"lock_timeout_s": 3, "join_wait_s": 60}
 
 
 @pytest.fixture(scope="module")

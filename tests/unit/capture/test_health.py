@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from tidemark.capture.health import KINDS, LINE_CHARACTERS, SEVERITIES, STANDSTILL_S, Health, judge
-from tidemark.config import Alerts, PipelineConfig, TableRule
+from tidemark.config import Alerts, Merge, PipelineConfig, TableRule
 from tidemark.errors import SlotMissing
 from tidemark.formats.error_record import ErrorRecord
+from tidemark.ledger.backlogs import Backlog
 from tidemark.ledger.chunks import Progress
 from tidemark.ledger.generations import Generation
 from tidemark.ledger.overview import OpenBackfill, PipelineStatus, TableStatus
@@ -34,7 +35,11 @@ def ago(**time: float) -> datetime:
 def a_table(
     name: str, *, merge: str = "merging", target: str = "complete", capture: str = "captured", **columns: Any
 ) -> TableStatus:
+    """Of `columns` those of TableStatus, of TableRow, and `waiting_*`, what is staged and not merged."""
     of_status = {key: columns.pop(key) for key in tuple(columns) if key in TableStatus.__slots__}
+    waiting = {key.removeprefix("waiting_"): columns.pop(key) for key in tuple(columns) if key.startswith("waiting_")}
+    nothing = {"changes": 0, "bytes": 0, "since": NOW, "has_chunks": False, "is_of_the_past": False}
+    backlog = Backlog(**{"table": name, **nothing, **waiting}) if waiting else None
     row = TableRow(
         **{
             "table": name,
@@ -57,10 +62,9 @@ def a_table(
             **columns,
         }
     )
-    waiting = {"waiting_batches": 0, "waiting_changes": 0, "waiting_bytes": 0, "waiting_since": None}
     verified = Verified(30, 30, Lsn(5), ago(days=9), ())
     lsns = {"history_lsn": None, "current_lsn": None, "applied_lsn": Lsn(9), "lag_bytes": 0}
-    return TableStatus(**{"row": row, **lsns, **waiting, "verified": verified, **of_status})
+    return TableStatus(**{"row": row, **lsns, "backlog": backlog, "verified": verified, **of_status})
 
 
 def a_backfill(table: str, *, done: bool = False, read_by: str | None = None, **changes: Any) -> OpenBackfill:
@@ -139,12 +143,7 @@ def test_a_table_at_rest_is_ok_and_its_pipeline_exact() -> None:
         (a_table("s.a", failed_runs=2, error=ERROR), "failed 2 runs", [("failed", "warning")]),
         (a_table("s.a", waiting_batches=1, waiting_since=ago(minutes=50)), "behind", [("behind", "note")]),
         (a_table("s.a", waiting_batches=1, waiting_since=ago(minutes=61)), "behind", [("behind", "red")]),
-        (
-            a_table("s.a", merge="deferred", waiting_batches=9, waiting_since=ago(days=2)),
-            "behind",
-            [("behind", "note")],
-        ),
-        (a_table("s.a", merge="deferred"), "deferred", []),
+        (a_table("s.a", merge="deferred"), "ok", []),
         (
             a_table("s.a", merge="paused", waiting_batches=9, waiting_since=ago(days=2)),
             "paused",
@@ -162,6 +161,25 @@ def test_what_is_not_exact_is_a_concern_of_its_kind(
 ) -> None:
     health = judged(table, a_table("s.b"))
     assert (kinds(health), health.states["s.a"]) == (expected, state)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "state", "severity"),
+    [
+        ({"since": ago(minutes=5)}, "deferred", "note"),
+        ({"since": ago(minutes=5), "changes": 20}, "behind", "note"),
+        ({"since": ago(hours=4, minutes=5)}, "behind", "note"),
+        ({"since": ago(hours=12, minutes=5)}, "behind", "red"),
+        ({"since": ago(minutes=5), "has_chunks": True}, "behind", "note"),
+    ],
+    ids=["waits", "has changes enough", "is due for less than max_lag_s", "is due for longer", "has chunks"],
+)
+def test_what_waits_by_choice_is_late_from_when_it_is_due(waiting: dict[str, Any], state: str, severity: str) -> None:
+    config = replace(CONFIG, merge=Merge(every_s=8 * 3600, rows=20), alerts=Alerts(max_lag_s=5 * 3600))
+    told = {f"waiting_{key}": value for key, value in {"batches": 1, **waiting}.items()}
+    health = judged(a_table("s.a", merge="deferred", **told), config=config)
+    assert (kinds(health), health.states["s.a"]) == ([("behind", severity)], state)
+    assert ("by choice, until" in health.concerns[0].message) == (state == "deferred")
 
 
 @pytest.mark.parametrize(

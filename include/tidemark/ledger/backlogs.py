@@ -1,0 +1,52 @@
+"""What is staged and not applied, summed per table: what makes a table due, and what `status` shows of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+
+from psycopg.rows import class_row
+
+from tidemark.ledger.connection import Ledger
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """One table's batches that are registered and not applied, over all generations. `since` is when the oldest of them
+    was registered; `has_chunks` if one of them claims chunks or sweeps; `is_of_the_past` if one is of a generation that
+    has ended."""
+
+    table: str
+    batches: int
+    changes: int
+    bytes: int
+    since: datetime
+    has_chunks: bool
+    is_of_the_past: bool
+
+
+def all_of(ledger: Ledger, names: Collection[str] | None = None) -> dict[str, Backlog]:
+    """By table, of these (None: all), for which anything waits."""
+    wanted = None if names is None else sorted(names)
+    with ledger.connection.cursor(row_factory=class_row(Backlog)) as cursor:
+        rows = cursor.execute(
+            """
+            SELECT u."table", sum(u.batches)::bigint AS batches, sum(u.changes)::bigint AS changes,
+                   sum(u.bytes)::bigint AS bytes,
+                   min((SELECT b.registered_at FROM tidemark.batches b
+                         WHERE b.pipeline = %(pipeline)s AND b.generation = u.generation
+                           AND b.end_lsn = u.first_end)) AS since,
+                   bool_or(u.has_chunks) AS has_chunks,
+                   bool_or(u.generation < (SELECT max(number) FROM tidemark.generations g
+                                            WHERE g.pipeline = %(pipeline)s)) AS is_of_the_past
+              FROM (SELECT "table", generation, count(*) AS batches, sum(changes) AS changes, sum(bytes) AS bytes,
+                           min(end_lsn) AS first_end, bool_or(claims <> '[]' OR sweeps <> '[]') AS has_chunks
+                      FROM tidemark.unapplied
+                     WHERE pipeline = %(pipeline)s AND (%(names)s::text[] IS NULL OR "table" = ANY(%(names)s))
+                     GROUP BY "table", generation) u
+             GROUP BY u."table" ORDER BY u."table"
+            """,
+            {"pipeline": ledger.pipeline, "names": wanted},
+        )
+        return {backlog.table: backlog for backlog in rows}
