@@ -195,5 +195,5 @@ def test_a_table_has_one_open_backfill_and_one_open_verify(world: World) -> None
     assert [backfills.one(world.book, one.backfill).state for one in (fill, verify)] == ["closed"] * 2  # type: ignore[union-attr]
 
 
-def _fields(backfill: Backfill, **other: Any) -> dict[str, Any]:
+def _fields(backfill: Backfill, /, **other: Any) -> dict[str, Any]:
     return {name: getattr(backfill, name) for name in Backfill.__dataclass_fields__} | other
