@@ -24,7 +24,7 @@ from tidemark.formats.plan import MergePlan, PlannedBatch, PlannedFile, PlannedT
 from tidemark.formats.result import PlanResult, TableResult
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
-from tidemark.schema.evolution import dropped_before
+from tidemark.schema.evolution import dropped_before, filled_after
 from tidemark.schema.table import Column, Identity, TableSchema
 from tidemark.target.merge import apply_plan
 
@@ -163,6 +163,7 @@ class StagedTable:
             tuple(chosen),
             tuple(evidence),
             dropped=dropped_before(self.schemas, followed[-1]),
+            ahead=filled_after(self.schemas, followed[-1]),
         )
 
 

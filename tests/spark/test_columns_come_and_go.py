@@ -5,11 +5,19 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from tests.spark.lake import TEXTS, Lake, StagedTable, table_schema
+import pyarrow as pa
+import pytest
+from pyspark.sql import functions as F
+from pyspark.sql.types import IntegerType, StructField
+
+from tests.spark.lake import TEXTS, Lake, StagedTable, both_ways, table_schema
 from tests.spark.model import Change, Row, apply, random_changes
 from tests.spark.test_merge_equals_the_model import _transactions
-from tests.spark.test_values import insert
+from tests.spark.test_values import insert, update
 from tests.support import delta_files
+from tidemark.schema.table import Column
+from tidemark.schema.values import convert
+from tidemark.target import delta_tables, table_columns
 from tidemark.target.merge import DROPPED
 
 
@@ -75,3 +83,71 @@ def test_a_table_that_began_anew_has_nothing_of_what_was_dropped_before(lake: La
     table.stage([without_body(insert(1))])
     lake.applied(table.planned())
     assert "body" not in {name for row in lake.stored("current", table) for name in row}
+
+
+# --- defaults of columns that were added ------------------------------------------------------------------------------
+
+DEFAULTS = {
+    "int": "7",
+    "bigint": "-9000000000",
+    "smallint": "3",
+    "boolean": "t",
+    "double": "0.1",
+    "float": "NaN",
+    "decimal(9,3)": "1.250",
+    "string": 'it\'s \\ "x"',
+    "binary": "\\x00ff",
+    "array<int>": "{1,NULL}",
+    "date": "1999-12-31",
+    "timestamp": "2026-01-01 00:00:00.5+00",
+    "timestamp_ntz": "0001-01-01 00:00:00",
+}
+
+
+def widen_by(table: StagedTable, defaults: dict[str, str]) -> None:
+    columns = [
+        Column(f"c{n}", target, 25, -1, target, missing=default) for n, (target, default) in enumerate(defaults.items())
+    ]
+    table.schema = replace(
+        table.schema, version=table.schema.version + 1, columns=(*table.schema.columns, *columns), published=()
+    )
+
+
+@both_ways
+def test_a_row_from_before_a_column_was_added_has_its_default_in_every_type(lake: Lake) -> None:
+    """Rows of current, of the plan that brings the column, and of an unchanged value; not what says NULL itself."""
+    table = lake.table(table_schema("t", TEXTS))
+    table.stage([insert(n) for n in range(1, 5)])
+    lake.applied(table.planned())
+    table.stage([update(2, note="old shape"), insert(5), Change("delete", {"id": 4})])
+    widen_by(table, DEFAULTS)
+    names = [column.name for column in table.schema.columns[len(TEXTS) :]]
+    table.stage([insert(6, **dict.fromkeys(names)), update(3, "body", **dict.fromkeys(names))])
+    lake.applied(table.planned(1))
+    values = {
+        column.name: convert(pa.array([column.missing]), column.target).values[0].as_py()
+        for column in table.schema.columns[len(TEXTS) :]
+    }
+    got = {row["id"]: {name: row[name] for name in names} for row in lake.current(table)}
+    assert {id: repr(row) for id, row in got.items()} == {
+        **{id: repr(values) for id in (1, 2, 5)},
+        **{id: repr(dict.fromkeys(names)) for id in (3, 6)},
+    }
+    said = [(op, row["id"], row["c0"]) for op, row in lake.history(table) if op != "insert" or row["id"] > 4]
+    assert said == [("update", 2, 7), ("insert", 5, 7), ("delete", 4, None), ("insert", 6, None), ("update", 3, None)]
+
+
+def test_a_default_is_given_once_whoever_dies_or_comes_too_late(lake: Lake) -> None:
+    """A rival that pinned the table before: its commit fails, and reading again it finds the column there."""
+    table = lake.table(table_schema("t", TEXTS))
+    table.stage([insert(1), insert(2)])
+    lake.applied(table.planned())
+    late = delta_tables.pin(lake.spark, lake.path("current", table))
+    widen_by(table, {"int": "7"})
+    table.stage([update(1, c0=None)])
+    lake.applied(table.planned(1))
+    field, value = StructField("c0", IntegerType()), {"c0": F.lit(8)}
+    with pytest.raises(Exception) as raised:  # noqa: PT011
+        table_columns.add(lake.spark, late, [field], value, delta_tables.rows(lake.spark, late))
+    assert delta_tables.is_contested(raised.value)
+    assert {row["id"]: row["c0"] for row in lake.current(table)} == {1: None, 2: 7}

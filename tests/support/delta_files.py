@@ -113,6 +113,27 @@ def values(table: pa.Table, field: T.StructField) -> list[Any]:
     return [_value(value) for value in column.to_pylist()]
 
 
+def from_text(text: str, field: T.StructField) -> Any:
+    """A value as `values` gives it, of PostgreSQL's text of it, by Arrow's own casts."""
+    types: dict[type, pa.DataType] = {
+        T.IntegerType: pa.int32(),
+        T.LongType: pa.int64(),
+        T.StringType: pa.string(),
+        T.DateType: pa.date32(),
+        T.TimestampNTZType: pa.timestamp("us"),
+    }
+    kind: pa.DataType
+    match field.dataType:
+        case T.BooleanType():
+            return text == "t"
+        case T.DecimalType(precision=precision, scale=scale):
+            kind = pa.decimal128(precision, scale)
+        case other:
+            kind = types[type(other)]
+    column = pa.array([text]).cast(kind)
+    return values(pa.table({field.name: column}), T.StructField(field.name, field.dataType))[0]
+
+
 def _column(table: pa.Table, field: T.StructField) -> pa.ChunkedArray:
     name = field.metadata.get("delta.columnMapping.physicalName", field.name)
     if name in table.column_names:

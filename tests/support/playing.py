@@ -308,7 +308,10 @@ class Play:
                 current = judge.read(self.environment, "current", table)
                 assert current is not None, "there is no current table"
                 assert expected.detail not in {f.name for f in current.fields}, "it is there"
-                self.lacking[table] = (expected.detail,)
+                self.lacking[table] = (
+                    *self.lacking.get(table, ()),
+                    expected.detail,
+                )
             case "no current":
                 assert judge.read(self.environment, "current", table) is None, "there is one"
             case "columns":

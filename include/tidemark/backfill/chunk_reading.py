@@ -25,7 +25,7 @@ from tidemark.backfill import keyless, sessions
 from tidemark.backfill.chunk_rows import ChunkRows
 from tidemark.backfill.sessions import ImportedSnapshot
 from tidemark.capture.guarding import GuardBook, Withheld
-from tidemark.capture.relations import Catalog, define
+from tidemark.capture.relations import Catalog, define, numbered
 from tidemark.config import PipelineConfig
 from tidemark.errors import JoinHorizonAhead, ReadInterrupted, ReadRefused, SchemaNotFollowed, SourceInRecovery
 from tidemark.formats import layout
@@ -264,7 +264,7 @@ def shape(conn: psycopg.Connection[Any], captured: CapturedTable, latest: Any) -
     schema, unfit = define(relation, captured.rule, seen, latest(captured.table))
     if unfit:
         raise SchemaNotFollowed(table=captured.table, difference="; ".join(unfit))
-    return schema
+    return numbered(schema, relation, [c.attnum for c in columns], {c.attnum: c for c in captured.columns})
 
 
 def _was_rewritten(conn: psycopg.Connection[Any], captured: CapturedTable) -> bool:

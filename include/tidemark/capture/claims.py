@@ -181,7 +181,8 @@ def _difference(
 def _unfollowed(when_read: Fingerprint, now: Fingerprint | None) -> str:
     if now is None:
         return "the table is not captured any more"
-    return "; ".join(d.reason for d in compare_fingerprints(when_read, now) if d.verdict is not Verdict.FOLLOWED)
+    differences = compare_fingerprints(when_read, now)
+    return "; ".join(d.reason for d in differences if d.verdict not in (Verdict.FOLLOWED, Verdict.FILLED))
 
 
 def _claim(chunk: ReadChunk, commit: Commit, purpose: Purpose) -> Claim:

@@ -36,7 +36,7 @@ from tidemark.ledger.leases import Lease, hold_free, of_table
 from tidemark.ledger.plans import RecordedPlan
 from tidemark.lsn import Lsn
 from tidemark.run import Run
-from tidemark.schema.evolution import Verdict, compare_schemas, dropped_before
+from tidemark.schema.evolution import Verdict, compare_schemas, dropped_before, filled_after
 from tidemark.schema.table import TableSchema
 from tidemark.staging.store import Store
 from tidemark.wording import counted
@@ -217,6 +217,7 @@ def _planned_table(
         had_holes=had_holes,
         # A ledger that was lost may know no version of a table of which only chunks without rows are left.
         dropped=dropped_before(shapes.versions, schemas[-1]) if schemas else (),
+        ahead=filled_after(shapes.versions, schemas[-1]) if schemas else (),
     )
 
 

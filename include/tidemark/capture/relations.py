@@ -11,10 +11,12 @@ the first batch that they concern.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
+
+import pyarrow as pa
 
 from tidemark.capture.guarding import Withheld
 from tidemark.config import TableRule
@@ -23,10 +25,12 @@ from tidemark.formats.manifest import TableMark
 from tidemark.names import TableName, folded_names, is_taken
 from tidemark.pgoutput.messages import RelationColumn, RelationMessage
 from tidemark.schema.evolution import Difference, Verdict, added_again, compare_fingerprints, compare_schemas, reasons
-from tidemark.schema.fingerprint import Fingerprint
+from tidemark.schema.fingerprint import ColumnPrint, Fingerprint
 from tidemark.schema.mapping import PgType, target_type, type_name
+from tidemark.schema.placing import Published, place
 from tidemark.schema.postgres_types import target_of
 from tidemark.schema.table import Column, TableSchema
+from tidemark.schema.values import convert
 from tidemark.source.catalog import CapturedTable
 
 # The kind of `needs_backfill` that stands for a difference found in stream or catalogue.
@@ -99,13 +103,18 @@ class Schemas:
         ahead = [] if latest is not None else self._ahead_of(relation.table, latest)
         shape, unfit = define(relation, rule, self._catalog, latest or (ahead[-1] if ahead else None))
         differences = [Difference(Verdict.PARK, reason) for reason in unfit]
-        if latest is not None and latest.same_shape(shape):
+        same = latest is not None and latest.same_shape(shape)
+        if latest is not None and same and not self._would_learn(latest, relation):
             schema = replace(latest, relation_oid=shape.relation_oid)
         else:
             ahead = self._ahead_of(relation.table, latest)
+            if not same:
+                self._catalog = self._look()  # from after the message
+            shape = self._placed(relation, shape)
             schema = replace(shape, version=_number(shape, latest, ahead))
             dropped = self._dropped(schema)
             differences += self._since_merged(schema, _since(latest, ahead, schema, dropped), dropped)
+            differences += self._older_values(schema, ahead if latest is None else [latest])
             older = self._older.setdefault(schema.table, [])
             differences += added_again(older, schema)
             older.append(schema)
@@ -113,6 +122,54 @@ class Schemas:
             self._marks[schema.table, schema.version] = tuple(marks)
         self._latest[schema.table] = schema
         return schema
+
+    def _would_learn(self, latest: TableSchema, relation: RelationMessage) -> bool:
+        """Whether the columns' numbers, which the version before does not have, are known now."""
+        if latest.published or latest.relation_oid != relation.relation_oid:
+            return False
+        captured = self._catalog.tables.get(relation.relation_oid)
+        return captured is not None and bool(place([c.name for c in relation.columns], _published(captured), ()))
+
+    def _placed(self, relation: RelationMessage, shape: TableSchema) -> TableSchema:
+        """The shape with the numbers of its columns, and with what rows have of them that were written before they were
+        added; as it is where its columns' numbers are not certain."""
+        captured = self._catalog.tables.get(relation.relation_oid)
+        if captured is None:
+            return shape
+        versions = [v for v in self._older.get(shape.table, ()) if v.relation_oid == relation.relation_oid]
+        # A version without numbers says nothing of what was there before it.
+        known = [v.published for v in versions] if versions and versions[-1].published else []
+        numbers = place([c.name for c in relation.columns], _published(captured), known)
+        return shape if numbers is None else numbered(shape, relation, numbers, self._prints(captured))
+
+    def _prints(self, captured: CapturedTable) -> dict[int, ColumnPrint]:
+        """What the catalogue says of each column now; a default that is gone, since the table was rewritten, as the
+        run's own look still had it."""
+        seen = self._fingerprints.get(str(captured.table))
+        before = {c.attnum: c for c in seen.columns} if seen and seen.relation_oid == captured.relation_oid else {}
+        return {c.attnum: before[c.attnum] if c.missing is None and c.attnum in before else c for c in captured.columns}
+
+    def _older_values(self, schema: TableSchema, before: Collection[TableSchema]) -> list[Difference]:
+        """Columns that were added with something for older rows that the merge cannot give them. `before` is the
+        version that the stream had, or else those that readers know."""
+        captured = self._catalog.tables.get(schema.relation_oid)
+        if not before or captured is None or not captured.columns:
+            return []
+        there = {column.name for version in before for column in version.columns}
+        prints = {c.name: c for c in captured.columns}
+        differences = []
+        for column in schema.columns:
+            if column.name in there or column.missing is not None or column.mask == "null":
+                continue
+            about = f'column "{column.name}" was added'
+            if column.name not in prints:
+                reason = f"{about}, and what older rows have of it cannot be told any more"
+            elif prints[column.name].missing is not None:
+                reason = f"{about} with a default, which older rows have too"
+            else:
+                continue
+            differences.append(Difference(Verdict.NEEDS_BACKFILL, reason))
+        return differences
 
     def _dropped(self, schema: TableSchema) -> set[str]:
         """The names that the catalogue explains: columns that the version before had, and whose number is a dropped
@@ -127,7 +184,6 @@ class Schemas:
         seen = self._fingerprints.get(str(schema.table)) if missing else None
         if seen is None or seen.relation_oid != schema.relation_oid:
             return set()
-        self._catalog = self._look()
         captured = self._catalog.tables.get(schema.relation_oid)
         if captured is None:
             return set()
@@ -236,6 +292,31 @@ def define(
         unfit.append("no column of it is captured")
     columns = [_in_key(column) if column.name in key else column for column in columns]
     return TableSchema(relation.table, 0, relation.relation_oid, relation.identity, key, tuple(columns)), unfit
+
+
+def numbered(
+    shape: TableSchema, relation: RelationMessage, numbers: Sequence[int], prints: Mapping[int, ColumnPrint]
+) -> TableSchema:
+    """The shape of a message whose columns have these numbers, by what the catalogue says of each."""
+    attnums = {column.name: attnum for column, attnum in zip(relation.columns, numbers, strict=True)}
+    columns = tuple(
+        replace(c, attnum=attnums[c.name], missing=_missing(c, prints.get(attnums[c.name]))) for c in shape.columns
+    )
+    return replace(shape, columns=columns, published=tuple(numbers))
+
+
+def _missing(column: Column, seen: ColumnPrint | None) -> str | None:
+    """The default that older rows have, unless it is hidden, or is no value of the target."""
+    if seen is None or seen.default is None or column.mask is not None or target_of(column.target).codec == "hstore":
+        return None
+    return seen.default if convert(pa.array([seen.default], pa.string()), column.target).kept is None else None
+
+
+def _published(captured: CapturedTable) -> Published:
+    """What the stream sends of the table, as the catalogue has it."""
+    names = set(captured.published_columns)
+    columns = tuple((c.attnum, c.name) for c in captured.columns if c.name in names)
+    return Published(columns, frozenset(c.attnum for c in captured.columns))
 
 
 def _in_key(column: Column) -> Column:

@@ -101,6 +101,7 @@ class PlannedTable:
     evidence: tuple[PlannedBatch, ...] = ()
     had_holes: bool = False
     dropped: tuple[Column, ...] = ()
+    ahead: tuple[Column, ...] = ()
 
     @property
     def end_lsn(self) -> Lsn:
@@ -146,6 +147,7 @@ class MergePlan:
                         "evidence": [b.to_json() for b in t.evidence],
                         "had_holes": t.had_holes,
                         "dropped": [asdict(c) for c in t.dropped],
+                        "ahead": [asdict(c) for c in t.ahead],
                     }
                     for t in self.tables
                 ],
@@ -173,6 +175,7 @@ class MergePlan:
                     evidence=tuple(PlannedBatch.from_json(b) for b in t["evidence"]),
                     had_holes=t["had_holes"],
                     dropped=tuple(Column(**c) for c in t.get("dropped", ())),
+                    ahead=tuple(Column(**c) for c in t.get("ahead", ())),
                 )
                 for t in raw["tables"]
             ),

@@ -1,6 +1,7 @@
 """Two schemas, or two fingerprints, of one table -> what differs, and whether the target can follow (R8, R11).
 
     FOLLOWED         nothing of the older rows changes: the merge goes on, adding a column where one came
+    FILLED           older rows hold something else now, and the merge knows what: it goes on, and gives it to them
     NEEDS_BACKFILL   older rows hold something else now and no change of the stream says so: the merge goes on, the
                      table is marked
     PARK             the target's table cannot take the new shape: nothing newer is applied until a person acts
@@ -26,6 +27,7 @@ class Verdict(StrEnum):
     """What a difference means for the target, from the mildest to the hardest."""
 
     FOLLOWED = "followed"
+    FILLED = "filled"
     NEEDS_BACKFILL = "needs backfill"
     PARK = "park"
 
@@ -98,6 +100,17 @@ def dropped_before(versions: Iterable[TableSchema], last: TableSchema) -> tuple[
     as_last = {column.name: column for column in older}
     names = {column.name for column in last.columns}
     return tuple(column for name, column in as_last.items() if name not in names)
+
+
+def filled_after(versions: Iterable[TableSchema], last: TableSchema) -> tuple[Column, ...]:
+    """The columns with a default for older rows that only a version behind the last one has, each as it came."""
+    names = {column.name for column in last.columns}
+    behind = (column for version in versions if version.version > last.version for column in version.columns)
+    filled: dict[str, Column] = {}
+    for column in behind:
+        if column.missing is not None and column.name not in names:
+            filled.setdefault(column.name, column)
+    return tuple(filled.values())
 
 
 def _compare_columns(old: Column, new: Column) -> list[Difference]:
@@ -175,6 +188,9 @@ def _added(column: ColumnPrint, last_attnum: int) -> Difference:
     about = f'column "{column.name}"'
     if column.attnum <= last_attnum:
         return Difference(Verdict.NEEDS_BACKFILL, f"{about} was there before and is captured only now")
+    if column.default is not None:
+        # Whether the stream's shape can have it is found out by `capture.relations`.
+        return Difference(Verdict.FILLED, f"{about} was added with a default, which older rows get too")
     if column.missing is not None:
         return Difference(Verdict.NEEDS_BACKFILL, f"{about} was added with a default, which older rows have too")
     if column.generated:

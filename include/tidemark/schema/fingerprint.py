@@ -17,7 +17,8 @@ from tidemark.schema.table import Identity
 class ColumnPrint:
     """One captured column. `missing` is a hash of its attmissingval ("masked" for a masked column),
     `generated` pg's letter or "". `spelling` is what the text of stored values depends on besides them: the labels of
-    an enum and the columns of a composite type, by their OIDs."""
+    an enum and the columns of a composite type, by their OIDs. `default` is PostgreSQL's text of its attmissingval,
+    None where it is masked, too long, or not the same in all partitions."""
 
     attnum: int
     name: str
@@ -28,6 +29,7 @@ class ColumnPrint:
     missing: str | None
     xmin: int
     spelling: dict[str, str] = field(default_factory=dict)
+    default: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

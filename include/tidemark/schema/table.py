@@ -7,7 +7,7 @@ are numbered per table by the ledger; staged files carry the version they follow
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
 from tidemark.names import TableName
@@ -18,7 +18,10 @@ Identity = Literal["default", "full", "index", "nothing"]
 @dataclass(frozen=True, slots=True)
 class Column:
     """`type` is PostgreSQL's own name with modifiers ("numeric(10,2)"), `target` the Delta
-    type as DDL ("decimal(10,2)")."""
+    type as DDL ("decimal(10,2)"). `attnum` is its number at the source, 0 where it is not known for certain. `missing`
+    is PostgreSQL's text of what a row has that was written before the column was added: the constant default of its
+    ADD COLUMN. It is None where there is none, or none that is certain and fits the target.
+    """
 
     name: str
     type: str
@@ -26,6 +29,8 @@ class Column:
     typmod: int
     target: str
     mask: Literal["null", "sha256"] | None = None
+    attnum: int = field(default=0, compare=False)
+    missing: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +39,8 @@ class TableSchema:
 
     `key` holds the columns of the replica identity (under FULL: of the primary key), in index order; empty means that
     the table has no key: a multiset under FULL, history only without any identity. `dropped` names the columns that
-    only the target has still (`with_dropped`); a version of the source has none.
+    only the target has still (`with_dropped`); a version of the source has none. `published` are the numbers of all
+    columns that the stream sends, left-out ones included, in order; empty where they are not known for certain.
     """
 
     table: TableName
@@ -44,12 +50,13 @@ class TableSchema:
     key: tuple[str, ...]
     columns: tuple[Column, ...]
     dropped: tuple[str, ...] = ()
+    published: tuple[int, ...] = field(default=(), compare=False)
 
     def with_dropped(self, columns: Iterable[Column]) -> TableSchema:
         """The target's shape: these columns, which the source has no more, stay behind those that it has. No file
         follows it, so its number is 0."""
         names = {column.name for column in self.columns}
-        added = tuple(column for column in columns if column.name not in names)
+        added = tuple(replace(column, missing=None) for column in columns if column.name not in names)
         dropped = tuple(column.name for column in added)
         return replace(self, version=0, columns=self.columns + added, dropped=dropped) if added else self
 
@@ -73,6 +80,15 @@ class TableSchema:
             other.columns,
         )
 
+    def is_read_as(self, target: TableSchema) -> bool:
+        """Whether a file of this version says what it means to a reader of the target's shape: its columns have the
+        target's types, and the target has nothing for rows that lack one."""
+        own = {column.name: column for column in self.columns}
+        return all(
+            column.missing is None if column.name not in own else own[column.name].target == column.target
+            for column in target.columns
+        )
+
     def to_json(self) -> dict[str, Any]:
         return {
             "table": str(self.table),
@@ -88,9 +104,12 @@ class TableSchema:
                     "typmod": c.typmod,
                     "target": c.target,
                     "mask": c.mask,
+                    "attnum": c.attnum,
+                    "missing": c.missing,
                 }
                 for c in self.columns
             ],
+            "published": list(self.published),
         }
 
     @classmethod
@@ -102,4 +121,5 @@ class TableSchema:
             identity=cast(Identity, raw["identity"]),
             key=tuple(raw["key"]),
             columns=tuple(Column(**c) for c in raw["columns"]),
+            published=tuple(raw.get("published", ())),
         )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import psycopg
 
@@ -21,6 +21,9 @@ from tidemark.schema.fingerprint import ColumnPrint, Fingerprint, PartitionPrint
 from tidemark.schema.mapping import PgType
 from tidemark.schema.table import Identity
 from tidemark.source.publication import PUBLISHED, matching
+
+# Characters of a column's default up to which it is kept as it is, and not as its hash alone.
+LONGEST_DEFAULT: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +136,7 @@ def fingerprint(
             identity=table.identity,
             key=table.key,
             columns=tuple(
-                replace(c, missing="masked") if c.missing is not None and c.name in table.rule.mask else c
+                replace(c, missing="masked", default=None) if c.missing is not None and c.name in table.rule.mask else c
                 for c in table.captured_columns
             ),
             partitions=tuple(leaves.get(oid, ())),
@@ -149,7 +152,8 @@ def fingerprint(
 
 def _columns(conn: psycopg.Connection[Any], oids: list[int]) -> dict[int, list[ColumnPrint]]:
     """Table OID -> its columns. What older rows have of a column that was added later stands with a partitioned table's
-    leaves, never with its root; it may be as long as any value, and is kept as its hash."""
+    leaves, never with its root; it may be as long as any value: kept is its hash, and where it is short what its type's
+    output function makes of it, as in the stream."""
     columns: dict[int, list[ColumnPrint]] = {}
     spellings = _spellings(conn, oids)
     for oid, *facts in conn.execute(
@@ -163,15 +167,26 @@ def _columns(conn: psycopg.Connection[Any], oids: list[int]) -> dict[int, list[C
                    JOIN pg_attribute l ON l.attrelid = t.relation AND l.attname = a.attname
                    WHERE NOT l.attisdropped
                ) ELSE hashtextextended(a.attmissingval::text, 0) END::text,
-               a.xmin::text::bigint
+               a.xmin::text::bigint,
+               CASE WHEN c.relkind = 'p' THEN (
+                   WITH RECURSIVE tree AS (
+                       SELECT c.oid AS relation
+                       UNION ALL SELECT i.inhrelid FROM tree JOIN pg_inherits i ON i.inhparent = tree.relation)
+                   SELECT min(array_to_string(l.attmissingval, '')) FROM tree t
+                   JOIN pg_attribute l ON l.attrelid = t.relation AND l.attname = a.attname
+                   WHERE NOT l.attisdropped
+                   HAVING min(array_to_string(l.attmissingval, '')) = max(array_to_string(l.attmissingval, ''))
+               ) ELSE array_to_string(a.attmissingval, '') END
         FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
         WHERE a.attrelid = ANY(%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
         ORDER BY a.attrelid, a.attnum
         """,
         (oids,),
     ):
-        column = ColumnPrint(*facts)
-        columns.setdefault(oid, []).append(replace(column, spelling=spellings.get(column.type_oid, {})))
+        *plain, default = facts
+        column = ColumnPrint(*plain)
+        kept = default if default is not None and len(default) <= LONGEST_DEFAULT else None
+        columns.setdefault(oid, []).append(replace(column, spelling=spellings.get(column.type_oid, {}), default=kept))
     return columns
 
 

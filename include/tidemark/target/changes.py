@@ -196,12 +196,18 @@ class Changes:
         return frames
 
     def _as_staged(self) -> list[PlannedBatch]:
-        """The batches whose staged rows are history's rows: no value to fill in, no key change to split; none where
-        their files are too many for their size, so that readers would find history in crumbs.
+        """The batches whose staged rows are history's rows: no value to fill in, no key change to split, no column of
+        another type than its own or with a default that came later; none where their files are too many for their size,
+        so that readers would find history in crumbs.
         """
         if self.multiset:
             return []
-        batches = [b for b in self.batches if b.files and not b.unchanged and not b.moved]
+        as_it_is = {schema.version for schema in self.schemas if schema.is_read_as(self.schema)}
+        batches = [
+            b
+            for b in self.batches
+            if b.files and not b.unchanged and not b.moved and as_it_is.issuperset(f.schema_version for f in b.files)
+        ]
         files = [f for b in batches for f in b.files]
         crumbs = len(files) > MAX_CRUMBS and sum(f.bytes for f in files) < len(files) * LEAST_BYTES
         torn = len(_stretches([b for b in self.batches if b.files and b not in batches])) > MAX_STRETCHES

@@ -30,6 +30,7 @@ from tidemark.target.changes import Changes, with_row_holes
 from tidemark.target.delta_tables import PinnedTable
 from tidemark.target.fold import ABOVE, ORIGIN, SEEN
 from tidemark.target.staged_changes import read_changes, read_chunk_rows
+from tidemark.target.table_columns import with_defaults
 from tidemark.target.visibility import (
     ALONE,
     CLAIM,
@@ -272,7 +273,8 @@ class ChunkChanges(Changes):
         weight = seen.when(F.col(ORIGIN) == fold.PLAN, 0).otherwise(1) * fold.copies_of()
         copies = self._copies(base).withColumn(_WEIGHT, weight)
         if not self.truncated and self.history.exists:
-            changes = delta_tables.rows(self.session, self.history).transform(visibility.above_last_truncate)
+            changes = delta_tables.rows(self.session, self.history).transform(with_defaults)
+            changes = changes.transform(visibility.above_last_truncate)
             copies = copies.unionByName(changes.withColumn(_WEIGHT, -fold.copies_of()), allowMissingColumns=True)
         net = copies.transform(fold.net_copies(self.names, F.col(_WEIGHT), texts=True))
         if not self.multiset:

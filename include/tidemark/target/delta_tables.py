@@ -286,15 +286,22 @@ def with_statistics(schema: StructType, columns: Sequence[str]) -> dict[str, str
     return {"delta.dataSkippingStatsColumns": ",".join(spark_identifier(name) for name in able)}
 
 
+def make_room(spark: SparkSession, table: PinnedTable, fields: Sequence[StructField]) -> None:
+    """Have the table support what columns like these ask of it: names that its files cannot have, times without a
+    zone."""
+    asked = _column_mapping([f.name for f in fields])
+    if any("timestamp_ntz" in f.dataType.simpleString() for f in fields):
+        asked["delta.feature.timestampNtz"] = "supported"
+    if asked:
+        listed = ", ".join(f"'{key}' = '{value}'" for key, value in asked.items())
+        spark.sql(f"ALTER TABLE delta.{spark_identifier(table.path)} SET TBLPROPERTIES ({listed})")
+
+
 def add_columns(spark: SparkSession, table: PinnedTable, fields: Sequence[StructField]) -> None:
     """Nullable columns behind the others, as a metadata commit of its own that carries no position."""
-    quoted = f"delta.{spark_identifier(table.path)}"
-    mapping = _column_mapping([f.name for f in fields])
-    if mapping:
-        listed = ", ".join(f"'{key}' = '{value}'" for key, value in mapping.items())
-        spark.sql(f"ALTER TABLE {quoted} SET TBLPROPERTIES ({listed})")
+    make_room(spark, table, fields)
     columns = ", ".join(f"{spark_identifier(f.name)} {f.dataType.simpleString()}" for f in fields)
-    spark.sql(f"ALTER TABLE {quoted} ADD COLUMNS ({columns})")
+    spark.sql(f"ALTER TABLE delta.{spark_identifier(table.path)} ADD COLUMNS ({columns})")
 
 
 def comment(spark: SparkSession, table: PinnedTable, comments: Mapping[str, str]) -> None:

@@ -38,6 +38,7 @@ from tidemark.target import arrow_fold, data_files, delta_tables, lake_files
 from tidemark.target.arrow_fold import Fold, Key
 from tidemark.target.data_files import DataFile
 from tidemark.target.delta_tables import PinnedTable, WrittenFile
+from tidemark.target.staged_changes import missing_scalar
 
 log = logging.getLogger(__name__)
 
@@ -127,8 +128,9 @@ def _staged(
     newest = staged_schema(schemas[-1])
     tables = [newest.empty_table()]
     versions = {schema.version: schema for schema in schemas}
+    missing = {c.name: missing_scalar(c) for c in schemas[-1].columns if c.missing is not None}
     for file in (f for b in batches for f in b.files):
-        tables.append(_aligned(_one(session, lake, file, versions[file.schema_version]), newest))
+        tables.append(_aligned(_one(session, lake, file, versions[file.schema_version]), newest, missing))
     together = pa.concat_tables(tables)
     return together.take(pc.sort_indices(together, [("_commit_lsn", "ascending"), ("_ordinal", "ascending")]))
 

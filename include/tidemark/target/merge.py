@@ -20,6 +20,7 @@ Spark's messages may quote one, so only its error conditions are passed on.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 from collections.abc import Sequence
@@ -28,7 +29,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from pyspark.sql import SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from tidemark.errors import (
     HistoryBehindCurrent,
@@ -46,7 +47,7 @@ from tidemark.formats.result import MAX_HOLE_KEYS, ChunkResult, Holes, PlanResul
 from tidemark.lsn import Lsn
 from tidemark.names import CHANGE_COLUMNS, MARK_COLUMNS, ROW_COLUMNS, ROW_HOLES, spark_identifier
 from tidemark.schema.table import TableSchema
-from tidemark.target import comparison, delta_tables
+from tidemark.target import comparison, delta_tables, table_columns
 from tidemark.target.changes import Changes
 from tidemark.target.chunk_changes import ChunkChanges
 from tidemark.target.comparison import Comparison
@@ -54,7 +55,9 @@ from tidemark.target.delta_tables import PinnedTable
 from tidemark.target.failures import as_error, told
 from tidemark.target.few_changes import FewChanges, few_changes
 from tidemark.target.session import expect_few_rows, expect_many_rows, table_session
-from tidemark.target.staged_changes import check_versions, metadata_ddl, struct_of
+from tidemark.target.staged_changes import check_versions, metadata_ddl, missing_value, struct_of
+from tidemark.target.table_columns import older_rows
+from tidemark.wording import plural
 
 log = logging.getLogger(__name__)
 
@@ -125,6 +128,16 @@ class State:
     current: PinnedTable | None
     history_lsn: Lsn | None
     current_lsn: Lsn | None
+
+
+def _marked(comment: str, *, is_dropped: bool) -> str:
+    """The column's comment with DROPPED, or without it."""
+    without = comment.replace(DROPPED, "").strip(". ")
+    return ". ".join(part for part in (DROPPED, without) if part) if is_dropped else without
+
+
+def _was_added(fields: Sequence[StructField]) -> str:
+    return f"{', '.join(f.name for f in fields)} {plural(len(fields), 'was')} added with"
 
 
 class TableMerge:
@@ -352,11 +365,13 @@ class TableMerge:
 
     def _keep_dropped(self, history: PinnedTable) -> None:
         """The target's shape: what the source dropped stays, where the target has it or a file of the plan brings it. A
-        table that began anew has nothing of it."""
+        table that began anew has nothing of it. So does what it has got from a chunk that was ahead of the stream."""
         names = {f.name for f in history.schema().fields}
         names |= {column.name for schema in self.planned.schemas for column in schema.columns}
         newest = self.planned.schemas[-1]
-        self.schema = newest.with_dropped(column for column in self.planned.dropped if column.name in names)
+        ahead = tuple(column for column in self.planned.ahead if column.name in names)
+        target = dataclasses.replace(newest, version=0, columns=newest.columns + ahead) if ahead else newest
+        self.schema = target.with_dropped(column for column in self.planned.dropped if column.name in names)
         self.schemas = self.planned.schemas if self.schema is newest else (*self.planned.schemas, self.schema)
         check_versions(self.schemas)
 
@@ -380,16 +395,41 @@ class TableMerge:
         if differing:
             raise TargetDiffers(step=step, table=self.planned.table, columns=", ".join(differing))
         if missing:
-            delta_tables.add_columns(self.session, table, missing)
+            self._add_columns(step, table, missing)
             table = delta_tables.pin(self.session, table.path)
         return self._with_marks(table)
+
+    def _add_columns(self, step: str, table: PinnedTable, fields: list[StructField]) -> None:
+        """What is there is from before the columns were added at the source: `current` gets their defaults in every
+        row, history says in the columns' metadata that its rows have them."""
+        defaults = {c.name: c for c in self.schema.columns if c.missing is not None}
+        filled = [f for f in fields if f.name in defaults]
+        others = [f for f in fields if f.name not in defaults]
+        if others:
+            delta_tables.add_columns(self.session, table, others)
+        if not filled:
+            return
+        delta_tables.make_room(self.session, table, filled)
+        table = delta_tables.pin(self.session, table.path)
+        values = {f.name: missing_value(defaults[f.name]) for f in filled}
+        if step == "current":
+            log.info("%s: every row gets what %s", self.planned.table, _was_added(filled))
+            rows = None if table.files == 0 else delta_tables.rows(self.session, table)
+            table_columns.add(self.session, table, filled, values, rows)
+            return
+        at = table.position(self.history_id)
+        marked = [
+            StructField(f.name, f.dataType, True, older_rows(self.plan.generation, at, defaults[f.name].missing or ""))
+            for f in filled
+        ]
+        table_columns.add(self.session, table, marked, values)
 
     def _with_marks(self, table: PinnedTable) -> PinnedTable:
         """What the source dropped says so in the column's comment, and what it has again says nothing."""
         comments = {
-            f.name: DROPPED if f.name in self.schema.dropped else ""
+            f.name: _marked(f.metadata.get("comment", ""), is_dropped=f.name in self.schema.dropped)
             for f in table.schema().fields
-            if (f.metadata.get("comment") == DROPPED) != (f.name in self.schema.dropped)
+            if (DROPPED in f.metadata.get("comment", "")) != (f.name in self.schema.dropped)
         }
         if not comments:
             return table

@@ -9,9 +9,11 @@ gets here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from functools import reduce
-from typing import cast
+from typing import Any, cast
 
+import pyarrow as pa
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -22,6 +24,7 @@ from tidemark.formats.manifest import Claim
 from tidemark.formats.plan import PlannedBatch
 from tidemark.names import CHANGE_COLUMNS, MARK_COLUMNS, spark_identifier
 from tidemark.schema.table import Column, TableSchema
+from tidemark.schema.values import convert
 from tidemark.target.fold import BEFORE
 
 # Which chunk a row was read from.
@@ -75,10 +78,10 @@ def read_chunk_rows(
             frame = session.read.schema(chunk_type(schema)).parquet(*paths)
             path = frame.metadataColumn("_metadata")["file_path"]  # a column of the table may be called so too
             folder = F.element_at(F.split(path, "/"), -2).alias(FOLDER)
-            frames.append(frame.select(folder, *_values(schema, newest), "_text"))
+            frames.append(frame.select(folder, *_values(schema, newest, F.lit(True)), "_text"))
     if not frames:
         empty = session.createDataFrame([], chunk_type(newest))
-        return empty.select(F.lit("").alias(FOLDER), *_values(newest, newest), "_text")
+        return empty.select(F.lit("").alias(FOLDER), *_values(newest, newest, F.lit(True)), "_text")
     return reduce(DataFrame.unionByName, frames)
 
 
@@ -126,25 +129,49 @@ def _fields(columns: Sequence[Column]) -> str:
     return ", ".join(f"{spark_identifier(c.name)}: {c.target}" for c in columns)
 
 
-def _values(schema: TableSchema, newest: TableSchema) -> list[SparkColumn]:
-    """The newest version's columns, of a frame that has those of `schema`."""
+def _values(schema: TableSchema, newest: TableSchema, is_row: SparkColumn) -> list[SparkColumn]:
+    """The newest version's columns, of a frame that has those of `schema`. Where `is_row`, it gets what older rows have
+    of a column that came later."""
     names = {c.name for c in schema.columns}
     return [
-        F.col(spark_identifier(c.name)) if c.name in names else F.lit(None).cast(c.target).alias(c.name)
+        F.col(spark_identifier(c.name)) if c.name in names else F.when(is_row, missing_value(c)).alias(c.name)
         for c in newest.columns
     ]
 
 
 def _aligned(frame: DataFrame, schema: TableSchema, newest: TableSchema) -> DataFrame:
     names = {c.name for c in schema.columns}
-    values = _values(schema, newest)
+    values = _values(schema, newest, F.col("_op").isin("insert", "update"))
     before = []
     if newest.key:
         before = [F.col("_old_key").alias(BEFORE)]
     elif newest.is_multiset:
         old = [
-            (F.col(f"_old.{spark_identifier(c.name)}") if c.name in names else F.lit(None).cast(c.target)).alias(c.name)
+            (F.col(f"_old.{spark_identifier(c.name)}") if c.name in names else missing_value(c)).alias(c.name)
             for c in newest.columns
         ]
         before = [F.when(F.col("_old").isNotNull(), F.struct(*old)).alias(BEFORE)]
     return frame.select(*CHANGE_COLUMNS, *values, *MARK_COLUMNS, *before)
+
+
+def missing_value(column: Column) -> SparkColumn:
+    """What a row has of the column that was written before it was added (`Column.missing`), as its target type."""
+    return _literal(missing_scalar(column).as_py(), column.target)
+
+
+def missing_scalar(column: Column) -> pa.Scalar:
+    """The same in Arrow, by the codec that the stream's values come by."""
+    return convert(pa.array([column.missing], pa.string()), column.target).values[0]
+
+
+def _literal(value: Any, target: str) -> SparkColumn:
+    if isinstance(value, bytes):
+        return F.lit(bytearray(value))
+    if isinstance(value, list):
+        item = target[len("array<") : -1]
+        return F.array(*[_literal(element, item) for element in value]).cast(target)
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return F.expr(f"TIMESTAMP '{value.isoformat()}'")
+    if isinstance(value, datetime):
+        return F.expr(f"TIMESTAMP_NTZ '{value.isoformat()}'")
+    return F.lit(value).cast(target)

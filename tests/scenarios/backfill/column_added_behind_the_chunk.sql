@@ -1,18 +1,30 @@
--- A nullable column that is added between chunk and merge: the chunk's rows lack it, which is what they have.
+-- A column that is added between chunk and merge: the chunk's rows lack it, which is what they have, or they have its
+-- default. One that is added before the chunk is read, while the stream is behind: what no chunk has gets the default.
 
 CREATE TABLE grows (id int PRIMARY KEY, what text, body text STORAGE EXTERNAL);
 INSERT INTO grows VALUES (1, 'old', repeat('o', 5000)), (2, 'old', 'o'), (3, 'old', 'o');
 CREATE TABLE bag (what text);
 ALTER TABLE bag REPLICA IDENTITY FULL;
 INSERT INTO bag VALUES ('x'), ('x');
+CREATE TABLE filled (id int PRIMARY KEY, what text);
+INSERT INTO filled VALUES (1, 'old'), (2, 'old'), (3, 'old');
+CREATE TABLE ahead (id int PRIMARY KEY, what text);
+INSERT INTO ahead VALUES (1, 'old');
 -- step: run
 -- step: run
+UPDATE ahead SET what = 'not merged yet';
 -- step: plan
+-- at: high filled
+ALTER TABLE filled ADD COLUMN state text DEFAULT 'open', ADD COLUMN n int DEFAULT 5;
+UPDATE filled SET n = NULL WHERE id = 1;
+-- at: low ahead
+ALTER TABLE ahead ADD COLUMN state text DEFAULT 'open';
 -- at: high grows
 ALTER TABLE grows ADD COLUMN added text;
 UPDATE grows SET added = 'unseen' WHERE id = 1;
 -- step: read
 INSERT INTO grows VALUES (4, 'new', 'n', 'new');
+INSERT INTO ahead VALUES (2, 'new', 'shut');
 ALTER TABLE bag ADD COLUMN added text;
 UPDATE bag SET added = 'one of them' WHERE ctid = (SELECT min(ctid) FROM bag);
 -- step: end backfill
@@ -21,6 +33,13 @@ UPDATE bag SET added = 'one of them' WHERE ctid = (SELECT min(ctid) FROM bag);
 --   2 | old | o | ∅
 --   3 | old | o | ∅
 --   4 | new | n | new
+-- expect: current filled (id, what, state, n)
+--   1 | old | open | ∅
+--   2 | old | open | 5
+--   3 | old | open | 5
+-- expect: current ahead (id, what, state)
+--   1 | not merged yet | open
+--   2 | new            | shut
 -- step: run
 -- step: backfill again
 -- step: verify

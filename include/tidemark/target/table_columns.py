@@ -1,0 +1,99 @@
+"""The columns of a Delta table that follow those of the source: each change of them is one commit on the pinned
+version, without a position.
+
+Delta's own ALTER TABLE commands make a commit each, and none of them fills what it adds. Here the metadata is written
+as it shall be, with whatever rows belong to it, by Delta's own transaction: a driver that dies leaves the change whole
+or not at all, and one that lost a race reads again (`delta_tables.is_contested`). Follows Delta's protocol, "Change
+Metadata", "Schema Serialization Format".
+
+What the source says of a column stands in its metadata in Delta's schema: OLDER, of `history` alone, says which of its
+rows were written before the column was added, hold NULL there, and mean the default.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructField, StructType
+
+from tidemark.lsn import Lsn
+from tidemark.names import spark_identifier
+from tidemark.schema.table import Column as TableColumn
+from tidemark.target import delta_tables
+from tidemark.target.delta_tables import PinnedTable
+from tidemark.target.jvm import array_list, java_class, option, sequence
+from tidemark.target.staged_changes import missing_value
+
+OLDER: Final = "tidemark.older"
+
+
+def older_rows(generation: int, position: Lsn | None, default: str) -> dict[str, Any]:
+    """The metadata of a column of `history` whose rows up to `position`, that of the table when it got the column, mean
+    `default`, PostgreSQL's text of it."""
+    before = 0 if position is None else int(position)
+    return {
+        OLDER: {"generation": generation, "commit_lsn": before, "default": default},
+        "comment": f"Added at the source with a default. A row of _generation < {generation}, or of _generation = "
+        f"{generation} and _commit_lsn < {before}, has NULL here and means: {default}",
+    }
+
+
+def add(
+    spark: SparkSession,
+    table: PinnedTable,
+    fields: Sequence[StructField],
+    values: Mapping[str, Column],
+    rows: DataFrame | None = None,
+) -> None:
+    """One commit that adds the columns behind the others. With `rows`, those of the pinned version, it puts them in
+    place of all that is there, with these values in the new columns. See `delta_tables.make_room`."""
+    shape = StructType([*table.schema().fields, *fields])
+    transaction = _changing(spark, table, shape)
+    actions = array_list(spark)
+    if rows is not None:
+        frame = rows.select(
+            *[F.col(spark_identifier(f.name)) for f in table.schema().fields],
+            *[values[f.name].cast(f.dataType).alias(f.name) for f in fields],
+        )
+        now = java_class(spark, "java.lang.System").currentTimeMillis()
+        for file in table.snapshot.allFiles().collectAsList():
+            actions.add(file.removeWithTimestamp(now, True))
+        transaction.commit(
+            sequence(spark, actions).appendedAll(transaction.writeFiles(frame._jdf)),
+            delta_tables.write_operation(spark),
+        )
+        return
+    transaction.commit(sequence(spark, actions), delta_tables.write_operation(spark))
+
+
+def _changing(spark: SparkSession, table: PinnedTable, shape: StructType) -> Any:
+    """A transaction on the pinned version that gives the table this schema, and which any commit in between that adds
+    or removes a file, or changes the metadata, makes fail."""
+    transaction = table.log.startTransaction(option(spark), option(spark, table.snapshot))
+    transaction.readWholeTable()
+    metadata = json.loads(table.snapshot.metadata().json())
+    metadata["metaData"]["schemaString"] = shape.json()
+    action = java_class(spark, "org.apache.spark.sql.delta.actions.Action").fromJson(json.dumps(metadata))
+    transaction.updateMetadata(action, False)
+    return transaction
+
+
+def with_defaults(history: DataFrame) -> DataFrame:
+    """The `history` of a table without key with the default where a row from before the column was added means it."""
+    columns = []
+    for field in history.schema.fields:
+        older = field.metadata.get(OLDER)
+        column = F.col(spark_identifier(field.name))
+        if older is not None:
+            before = (F.col("_generation") < older["generation"]) | (
+                (F.col("_generation") == older["generation"]) & (F.col("_commit_lsn") < older["commit_lsn"])
+            )
+            target = field.dataType.simpleString()
+            value = missing_value(TableColumn(field.name, target, 0, -1, target, missing=older["default"]))
+            column = F.when(before & (F.col("_op") != "truncate"), value).otherwise(column)
+        columns.append(column.alias(field.name))
+    return history.select(*columns)
