@@ -145,11 +145,17 @@ def _one(session: SparkSession, lake: str, file: PlannedFile, schema: TableSchem
     return parquet.read()
 
 
-def _aligned(rows: pa.Table, newest: pa.Schema) -> pa.Table:
-    """What an older version lacks is NULL, as it was at the source."""
-    columns = [
-        rows[f.name].cast(f.type) if f.name in rows.column_names else pa.nulls(rows.num_rows, f.type) for f in newest
-    ]
+def _aligned(rows: pa.Table, newest: pa.Schema, missing: Mapping[str, pa.Scalar]) -> pa.Table:
+    """What an older version lacks is NULL, as it was at the source, or what its rows have there by now."""
+    is_row = pc.is_in(rows["_op"], pa.array(["insert", "update"]))
+    columns = []
+    for wanted in newest:
+        if wanted.name in rows.column_names:
+            columns.append(rows[wanted.name].cast(wanted.type))
+        elif wanted.name in missing:
+            columns.append(pc.if_else(is_row, missing[wanted.name], pa.scalar(None, wanted.type)))
+        else:
+            columns.append(pa.nulls(rows.num_rows, wanted.type))
     return pa.table(columns, schema=newest)
 
 
