@@ -20,6 +20,7 @@ from tidemark.startup import spare_pandas
 from tidemark.wording import counted
 from tidemark_airflow import form
 from tidemark_airflow.failures import guarded
+from tidemark_airflow.figures import timed
 from tidemark_airflow.operators import run_of
 
 # Airflow follows its SIGTERM with a SIGKILL; a reader that ends asks the ledger for no longer than this.
@@ -34,6 +35,7 @@ class PlanBackfillOperator(BaseOperator):
         self.config = config
 
     @guarded
+    @timed
     def execute(self, context: Context) -> list[int]:
         from tidemark.backfill.planning import plan
 
@@ -57,6 +59,7 @@ class ReadChunksOperator(BaseOperator):
         self.reader = reader
 
     @guarded
+    @timed
     def execute(self, context: Context) -> dict[str, Any]:
         spare_pandas()
         from tidemark.backfill.exported import read_exported
@@ -111,6 +114,7 @@ class ReportBackfillOperator(BaseOperator):
         self.config = config
 
     @guarded
+    @timed
     def execute(self, context: Context) -> str:
         from tidemark.backfill.reporting import report
 

@@ -1,15 +1,16 @@
 """Pipeline files -> DAGs: `<pipeline>_capture`, `_backfill`, `_verify` and `_maintenance` each.
 
-    preflight ─► changes_waiting ─► drain ─► merge ─► confirm
+    preflight ─► changes_waiting ─► drain ─► merge ─► confirm ─► health
     plan ─► read_chunks (one per reader) ─► drain ─► merge ─► confirm ─► report        backfill and verify
-    retire ─► compact                                                                  maintenance
+    retire ─► compact                                   watch                          maintenance
 
 Where the file spreads merges over several Spark applications, merge is `spread ─► merge (one per application)`.
 
 Edge by edge. A failure anywhere leaves the rest undone and the run red; the next run catches up, a backfill goes on
 when the failed task is cleared. If nothing waits, the sensor is skipped, and with it drain and merge (all_success);
 if there is nothing to read, no reader is mapped, and the same are skipped. confirm and report have none_failed, so they
-run after a skip, not after a failure.
+run after a skip, not after a failure. health has all_done: it says how the pipeline stands whatever became of the run,
+and is red itself where a task before it failed.
 
 Runs of a DAG do not overlap: `max_active_runs` holds back scheduled and manual runs, `allowed_run_types` forbids native
 backfills of Airflow, which it does not hold back, and `max_active_tis_per_dag` keeps a cleared task of an old run from
@@ -41,6 +42,7 @@ from tidemark_airflow.auto_backfill import backfill_dag_id
 from tidemark_airflow.backfill_operators import PlanBackfillOperator, ReadChunksOperator, ReportBackfillOperator
 from tidemark_airflow.failures import MovePolicy
 from tidemark_airflow.form import form
+from tidemark_airflow.health_operator import HealthOperator
 from tidemark_airflow.maintenance_operators import CompactOperator, RetireOperator
 from tidemark_airflow.operators import (
     MERGE_SLACK_S,
@@ -144,6 +146,7 @@ def capture_dag(config: PipelineConfig) -> DAG:
         PreflightOperator(task_id="preflight", **one),
         ChangesWaitingSensor(task_id="changes_waiting", timeout=config.bounds.wait_s, **one),
         *_shared(dag, config, starts_backfill=config.auto_backfill, all_by_hand=True),
+        HealthOperator(task_id="health", trigger_rule=TriggerRule.ALL_DONE, **one),
     )
     return dag
 
@@ -213,7 +216,8 @@ def _read_and_merge(dag: DAG, config: PipelineConfig, plan: BaseOperator, report
 
 
 def maintenance_dag(config: PipelineConfig) -> DAG:
-    """The DAG `<pipeline>_maintenance`. `compact` has all_done: what keeps staging says nothing of the tables."""
+    """The DAG `<pipeline>_maintenance`. `compact` has all_done: what keeps staging says nothing of the tables. `watch`
+    waits for neither: it tells of a capture that does not run."""
     dag = DAG(
         dag_id=f"{config.pipeline}_maintenance",
         description=f"Keeps staging, ledger and Delta tables of {config.pipeline} small",
@@ -236,6 +240,7 @@ def maintenance_dag(config: PipelineConfig) -> DAG:
         config=config,
     )
     chain(retire, compact)
+    HealthOperator(task_id="watch", decides=False, dag=dag, config=config)
     return dag
 
 
@@ -322,5 +327,6 @@ def _document(config: PipelineConfig) -> str:
         f"Captures slot `{config.slot}` (publication `{config.publication}`) of connection "
         f"`{config.source_connection}` into `{config.lake}/{config.pipeline}`.\n\nTables:\n\n{tables}\n\n"
         "Each change is in `history`, the newest row in `current`. A red run is caught up by the next one; its error "
-        "says whose move it is."
+        "says whose move it is.\n\nThe task `health` is red, or skipped, as long as a table is not exact, and the next "
+        "run comes all the same. Its log says which table, why and what to do."
     )

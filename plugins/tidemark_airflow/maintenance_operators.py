@@ -17,6 +17,7 @@ from tidemark.errors import SparkApplicationFailed
 from tidemark.formats.layout import maintenance_file
 from tidemark.run import Run
 from tidemark_airflow.failures import guarded
+from tidemark_airflow.figures import timed
 from tidemark_airflow.operators import MERGE_WAIT_S, ApplicationOperator, run_of, slot_wait_s
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class RetireOperator(BaseOperator):
         self.config = config
 
     @guarded
+    @timed
     def execute(self, context: Context) -> dict[str, Any]:
         from tidemark.maintenance.retiring import retire
 
@@ -47,7 +49,8 @@ class CompactOperator(ApplicationOperator):
     need it, a few at a time under their leases."""
 
     @guarded
-    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
+    @timed
+    def execute(self, context: Context) -> dict[str, Any]:
         from tidemark.maintenance import upkeep
 
         run = run_of(self.config, context)

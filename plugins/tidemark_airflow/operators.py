@@ -31,7 +31,7 @@ from tidemark_airflow.assets import event_extra, pipeline_alias, table_asset
 from tidemark_airflow.auto_backfill import start_wanted
 from tidemark_airflow.connections import conninfo, salt, spark_master, with_lake
 from tidemark_airflow.failures import guarded
-from tidemark_airflow.notifiers import notify
+from tidemark_airflow.figures import run_id, timed
 from tidemark_airflow.time_limit import ending_with_descendants, time_limit
 
 if TYPE_CHECKING:
@@ -50,12 +50,6 @@ MERGE_SLACK_S = 300
 def slot_wait_s(config: PipelineConfig) -> int:
     """How long a task waits for the slot: as long as a drain of capture may hold it."""
     return config.bounds.run_s + config.bounds.drain_stall_s
-
-
-def run_id(context: Context) -> str:
-    """Names the DAG run in the ledger; a pipeline's DAGs share one ledger, so the DAG is part of the name."""
-    ti = context["ti"]
-    return f"{ti.dag_id}/{ti.run_id}"
 
 
 def holder(context: Context) -> str:
@@ -92,6 +86,7 @@ class PreflightOperator(BaseOperator):
         self.config = config
 
     @guarded
+    @timed
     def execute(self, context: Context) -> dict[str, Any]:
         from tidemark.capture.preflight import preflight
 
@@ -117,6 +112,7 @@ class DrainOperator(BaseOperator):
         self.run_s = run_s
 
     @guarded
+    @timed
     def execute(self, context: Context) -> dict[str, Any]:
         spare_pandas()
         from tidemark.capture.drain import drain
@@ -201,6 +197,7 @@ class SpreadOperator(BaseOperator):
         self.all_by_hand = all_by_hand
 
     @guarded
+    @timed
     def execute(self, context: Context) -> list[list[str]]:
         from tidemark.capture.merging import Wanted
         from tidemark.capture.spreading import spread
@@ -238,7 +235,8 @@ class MergeOperator(ApplicationOperator):
         self.tables = tables
 
     @guarded
-    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
+    @timed
+    def execute(self, context: Context) -> dict[str, Any]:
         from tidemark.capture.merging import Wanted, ingest, ingested_by_another, leased_plan
 
         run = run_of(self.config, context)
@@ -303,10 +301,8 @@ def raise_errors(config: PipelineConfig, plan: str, ingested: Sequence[Ingested]
 
 
 class ConfirmOperator(BaseOperator):
-    """Moves the slot up to what is applied (R3), then announces the tables that were parked since the last run (R6).
-
-    With `starts_backfill` it ends by starting the backfill that a table needs.
-    """
+    """Moves the slot up to what is applied (R3). With `starts_backfill` it ends by starting the backfill that a table
+    needs."""
 
     def __init__(self, *, config: PipelineConfig, starts_backfill: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -314,24 +310,16 @@ class ConfirmOperator(BaseOperator):
         self.starts_backfill = starts_backfill
 
     @guarded
+    @timed
     def execute(self, context: Context) -> dict[str, Any]:
         from tidemark.capture.confirm import confirm
-        from tidemark.capture.parked import announce_parked
 
         run = run_of(self.config, context)
         confirmed = confirm(run, wait_s=slot_wait_s(self.config))
         self.log.info("Confirmed %s, was %s, staged %s", confirmed.after, confirmed.before, confirmed.staged)
-        messages = announce_parked(run, tell=lambda message: self._tell(message, context))
-        if messages and self.config.alerts.notifier is None:
-            raise AirflowFailException("\n".join(["The slot was confirmed; this run is red once because", *messages]))
         if self.starts_backfill and (instead := start_wanted(run, context=context)):
             self.log.info("%s", instead)
         return {"before": str(confirmed.before), "after": str(confirmed.after), "staged": str(confirmed.staged)}
-
-    def _tell(self, message: str, context: Context) -> None:
-        self.log.error("%s", message)
-        if self.config.alerts.notifier is not None:
-            notify(self.config.alerts.notifier, message, context)
 
 
 class BrokenPipelineFile(BaseOperator):

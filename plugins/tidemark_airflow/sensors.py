@@ -7,7 +7,7 @@ used: it would sleep in a worker slot.
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from airflow.sdk import BaseSensorOperator, Context
@@ -17,6 +17,7 @@ from tidemark.config import PipelineConfig
 from tidemark.wording import duration
 from tidemark_airflow.connections import conninfo
 from tidemark_airflow.failures import guarded
+from tidemark_airflow.figures import note_level
 from tidemark_airflow.operators import is_by_hand
 from tidemark_airflow.triggers import ChangesTrigger
 
@@ -35,6 +36,7 @@ class ChangesWaitingSensor(BaseSensorOperator):
     def execute(self, context: Context) -> str:
         from tidemark.capture.waiting import changes_waiting
 
+        looked_at = datetime.now(UTC)
         look = changes_waiting(
             self.config,
             source=conninfo(self.config.source_connection),
@@ -49,17 +51,18 @@ class ChangesWaitingSensor(BaseSensorOperator):
                 method_name="execute_complete",
                 timeout=timedelta(seconds=wait_s + TRIGGERER_GRACE_S),
             )
-        return self._outcome(look.waiting, look.reason)
+        return self._outcome(context, look.waiting, look.reason, looked_at)
 
     @guarded
     def execute_complete(self, context: Context, event: Any = None) -> str:
         match event:
-            case {"waiting": bool(waiting), "reason": str(reason)}:
-                return self._outcome(waiting, reason)
-        raise TypeError(f"ChangesTrigger sent {event!r}, not {{'waiting': bool, 'reason': str}}")
+            case {"waiting": bool(waiting), "reason": str(reason), "looked_at": str(looked_at)}:
+                return self._outcome(context, waiting, reason, datetime.fromisoformat(looked_at))
+        raise TypeError(f"ChangesTrigger sent {event!r}, not {{'waiting': bool, 'reason': str, 'looked_at': str}}")
 
-    def _outcome(self, waiting: bool, reason: str) -> str:
+    def _outcome(self, context: Context, waiting: bool, reason: str, looked_at: datetime) -> str:
         if not waiting:
+            note_level(self.config, context, looked_at)
             raise AirflowSkipException(reason)
         self.log.info("Changes wait: %s", reason)
         return reason

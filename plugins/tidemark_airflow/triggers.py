@@ -1,4 +1,5 @@
-"""Waits in the triggerer until a pipeline has something to do: pipeline file -> one event {"waiting", "reason"}.
+"""Waits in the triggerer until a pipeline has something to do: pipeline file -> one event {"waiting", "reason",
+"looked_at"}.
 
 It carries the file's path and no secret: connections are resolved in the triggerer, each time it looks.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
@@ -42,5 +44,6 @@ class ChangesTrigger(BaseTrigger):
         config = await asyncio.to_thread(guarded(load), self.path)
         source = await conninfo_in_triggerer(config.source_connection)
         ledger = await conninfo_in_triggerer(config.ledger_connection)
+        looked_at = datetime.now(UTC)
         look = await asyncio.to_thread(guarded(changes_waiting), config, source=source, ledger=ledger)
-        return {"waiting": look.waiting, "reason": look.reason}
+        return {"waiting": look.waiting, "reason": look.reason, "looked_at": looked_at.isoformat()}

@@ -12,6 +12,7 @@ from airflow.sdk import BaseOperator, Context
 from tidemark.config import PipelineConfig
 from tidemark_airflow import verify_form
 from tidemark_airflow.failures import guarded
+from tidemark_airflow.figures import timed
 from tidemark_airflow.operators import run_of
 
 
@@ -23,6 +24,7 @@ class PlanVerifyOperator(BaseOperator):
         self.config = config
 
     @guarded
+    @timed
     def execute(self, context: Context) -> list[int]:
         from tidemark.backfill.verifying import plan_verify
 
@@ -43,6 +45,7 @@ class ReportVerifyOperator(BaseOperator):
         self.config = config
 
     @guarded
+    @timed
     def execute(self, context: Context) -> str:
         from tidemark.backfill.proving import report
 

@@ -71,7 +71,9 @@ class Shop:
         )
         self.airflow.folder.mkdir()
 
-    def configure(self, schedule: str = "null", wait_s: int = 0, auto_backfill: bool = False) -> PipelineConfig:
+    def configure(
+        self, schedule: str = "null", wait_s: int = 0, auto_backfill: bool = False, health: str = "red"
+    ) -> PipelineConfig:
         self.file.write_text(
             "source: {connection: shop_source}\n"
             "tables: [shop.*]\n"
@@ -85,6 +87,7 @@ class Shop:
             "      -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=256m\n"
             f"schedule: {schedule}\n"
             f"auto_backfill: {str(auto_backfill).lower()}\n"
+            f"alerts: {{health: {health}}}\n"
             f"bounds: {{wait_s: {wait_s}}}\n"
         )
         return load(self.file)

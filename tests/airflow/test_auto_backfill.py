@@ -14,7 +14,7 @@ from tests.airflow.conftest import SHOP
 from tests.support.airflow_home import postgres_connection
 from tidemark.backfill import wanted
 from tidemark.backfill.wanted import Wanted
-from tidemark.capture import confirm, parked
+from tidemark.capture import confirm
 from tidemark.capture.confirm import ConfirmResult
 from tidemark.config import PipelineConfig
 from tidemark.config_file import load
@@ -60,7 +60,6 @@ def capture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Capture:
     file.write_text(SHOP + "auto_backfill: true\n")
     capture_dag = Capture(load(file))
     monkeypatch.setattr(confirm, "confirm", lambda *_, **__: CONFIRMED)
-    monkeypatch.setattr(parked, "announce_parked", lambda *_, **__: [])
     monkeypatch.setattr(wanted, "wanted", lambda *_, **__: capture_dag.found)
     return capture_dag
 

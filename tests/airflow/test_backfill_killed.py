@@ -26,6 +26,7 @@ def shop(
     """Its rows are older than its slot, which a first run of the capture has made."""
     with open_shop(postgres, new_metadata, tmp_path_factory) as opened:
         opened.execute(FIRST_ORDERS)
+        opened.configure(health="warn")  # its rows need a backfill
         _capture(opened)
         yield opened
 
@@ -107,7 +108,7 @@ def test_a_backfill_whose_tasks_are_killed_at_every_step_beside_the_capture_is_f
     killing: Killing,
 ) -> None:
     shop = killing.shop
-    shop.configure(schedule='"* * * * *"')
+    shop.configure(schedule='"* * * * *"', health="warn")
     airflow = replace(shop.airflow, settings=killing.variables)
     path = "/api/v2/dags/shop_backfill/dagRuns"
     with airflow.services("api-server", "scheduler", "dag-processor"):

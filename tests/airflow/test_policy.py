@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-TASKS = ["preflight", "changes_waiting", "drain", "merge", "confirm"]
+TASKS = ["preflight", "changes_waiting", "drain", "merge", "confirm", "health"]
 BACKFILL_TASKS = ["plan", "read_chunks", "drain", "merge", "confirm", "report"]
 
 
@@ -37,9 +37,9 @@ def test_the_tasks_stand_in_one_chain(capture: dict[str, Any], backfill: dict[st
         assert upstream == {tasks[0]: [], **{after: [before] for before, after in pairwise(tasks)}}
 
 
-def test_confirm_runs_after_a_skip_and_not_after_a_failure(capture: dict[str, Any]) -> None:
+def test_confirm_runs_after_a_skip_and_not_after_a_failure_and_health_whatever_happens(capture: dict[str, Any]) -> None:
     rules = {name: task["trigger_rule"] for name, task in capture["tasks"].items()}
-    assert rules == {**dict.fromkeys(TASKS, "all_success"), "confirm": "none_failed"}
+    assert rules == {**dict.fromkeys(TASKS, "all_success"), "confirm": "none_failed", "health": "all_done"}
 
 
 def test_a_backfill_of_nothing_confirms_and_reports(backfill: dict[str, Any]) -> None:

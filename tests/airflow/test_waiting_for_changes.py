@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +25,7 @@ from tidemark_airflow import triggers
 from tidemark_airflow.sensors import ChangesWaitingSensor
 
 Answers = Callable[..., list[Any]]
+AT = "2026-11-22T10:00:00+00:00"
 
 
 @pytest.fixture
@@ -95,12 +97,14 @@ def test_it_defers_only_when_the_file_asks_for_it(config: PipelineConfig, answer
 
 def test_after_the_wait_it_skips_or_succeeds(config: PipelineConfig) -> None:
     task = sensor(config, wait_s=60)
-    assert task.execute_complete({}, {"waiting": True, "reason": "changes"}) == "changes"
+    assert task.execute_complete({}, {"waiting": True, "reason": "changes", "looked_at": AT}) == "changes"
     with pytest.raises(AirflowSkipException, match="idle"):
-        task.execute_complete({}, {"waiting": False, "reason": "idle"})
+        task.execute_complete({}, {"waiting": False, "reason": "idle", "looked_at": AT})
 
 
-@pytest.mark.parametrize("event", [None, {}, "done", {"waiting": "yes", "reason": "x"}, {"waiting": True}])
+@pytest.mark.parametrize(
+    "event", [None, {}, "done", {"waiting": "yes", "reason": "x"}, {"waiting": True, "reason": "x"}]
+)
 def test_an_event_it_does_not_know_is_an_error(config: PipelineConfig, event: Any) -> None:
     with pytest.raises(UnexpectedError, match="TypeError"):
         sensor(config, wait_s=60).execute_complete({}, event)
@@ -109,6 +113,8 @@ def test_an_event_it_does_not_know_is_an_error(config: PipelineConfig, event: An
 def fire(config: PipelineConfig, wait_s: float) -> Any:
     async def first() -> Any:
         async for event in triggers.ChangesTrigger(path=config.path, wait_s=wait_s).run():
+            looked_at = datetime.fromisoformat(event.payload.pop("looked_at"))
+            assert abs(datetime.now(UTC) - looked_at) < timedelta(minutes=10)
             return event.payload
         return None
 

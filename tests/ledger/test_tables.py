@@ -74,16 +74,6 @@ def test_a_late_retry_error_does_not_hide_why_a_table_is_parked(book: Book) -> N
     assert tables.due(book, 0) == set()
 
 
-def test_a_park_is_notified_once(book: Book) -> None:
-    tables.park(book, "s.a", BROKEN)
-    assert tables.notified(book, "s.a")
-    assert not tables.notified(book, "s.a")
-    tables.unpark(book, "s.a")
-    assert not tables.notified(book, "s.a")
-    tables.park(book, "s.a", BROKEN)
-    assert tables.notified(book, "s.a")
-
-
 def test_unpark_says_whether_there_was_something_to_unpark(book: Book) -> None:
     assert not tables.unpark(book, "s.a")
     tables.park(book, "s.a", BROKEN)

@@ -144,7 +144,7 @@ def _capture(api: AirflowApi, running: processes.Services, steps: Steps) -> list
     busy = shop.Shop(running.source)
     with steps.step("the shop's first weeks, which nobody captures"):
         busy.open()
-    _run(api, steps, CAPTURE, "capture 1, which finds rows that are older than it")
+    _run(api, steps, CAPTURE, "capture 1, which finds rows that are older than it", is_exact=False)
     failed: list[BaseException] = []
     trading = threading.Thread(target=_trade, args=(busy, failed), daemon=True)
     trading.start()
@@ -169,13 +169,16 @@ def _trade(busy: shop.Shop, failed: list[BaseException]) -> None:
         failed.append(error)
 
 
-def _run(api: AirflowApi, steps: Steps, dag_id: str, title: str) -> str:
-    """One run from its trigger to its green end; returns its id."""
+def _run(api: AirflowApi, steps: Steps, dag_id: str, title: str, *, is_exact: bool = True) -> str:
+    """One run from its trigger to its green end; returns its id. Where the tables are not exact yet, its last task is
+    red, and it alone."""
     with steps.step(title):
         run_id = api.trigger(dag_id)
         state = api.wait(dag_id, run_id, _RUN_S)
         tasks = api.tasks(dag_id, run_id)
         print(" · ".join(_said(task) for task in tasks), end=" … ")
+    if not is_exact and {task.task for task in tasks if task.state == "failed"} == {"health"}:
+        return run_id
     if state != "success":
         culprit = next((t for t in tasks if t.state == "failed"), None)
         lines = api.log(dag_id, run_id, culprit)[-30:] if culprit else []

@@ -19,7 +19,7 @@ from shlex import quote
 from typing import Final, Literal
 
 from tidemark.capture import deferring
-from tidemark.capture.parked import ways_on
+from tidemark.capture.parked import unpark_command, ways_on
 from tidemark.config import PipelineConfig
 from tidemark.errors import TidemarkError
 from tidemark.findings import listed
@@ -67,7 +67,8 @@ LINE_CHARACTERS: Final = 200
 @dataclass(frozen=True, slots=True)
 class Concern:
     """`table` is `schema.table`, empty where it is about the pipeline. Those of one `kind` and `group` are said
-    together. `ways` are what to do next, with the commands to type; `brief` is why, in a few words."""
+    together. `ways` are what to do next, with the commands to type, `do` the one of them that a line has room for;
+    `brief` is why, in a few words."""
 
     kind: str
     severity: Severity
@@ -77,6 +78,16 @@ class Concern:
     brief: str = ""
     since: datetime | None = None
     ways: tuple[str, ...] = ()
+    do: str = ""
+
+    @property
+    def alert(self) -> tuple[str, str]:
+        """Kind and subject, by which it is known again in a later run. A table that is parked anew is another alert,
+        one that is being backfilled the same that it was before."""
+        kind = "needs a backfill" if self.kind == "being backfilled" else self.kind
+        if self.kind == "parked" and self.since is not None:
+            return kind, f"{self.table} {self.since.astimezone(UTC).isoformat()}"
+        return kind, self.table or self.group
 
     @property
     def line(self) -> str:
@@ -85,24 +96,27 @@ class Concern:
         why = self.brief or self.message
         since = "" if self.since is None else f" since {moment(self.since)}"
         said = f"{what}{since}: {why}" if what else why
-        return _cut(f"{said.rstrip('.')}. {self.ways[0]}" if self.ways else said)
+        do = self.do or (self.ways[0] if self.ways else "")
+        return f"{_cut(said.rstrip('.'), max(LINE_CHARACTERS - len(do), 80))}. {do}" if do else _cut(said)
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """`concerns` stand with the hardest first; `states` has a word or two per table, by its id, "ok" if at rest."""
+    """`concerns` stand with the hardest first; `states` has a word or two per table, by its id, "ok" if at rest. Of the
+    kinds `not_judged` nothing is known: what says nothing of them does not say that all is well."""
 
     pipeline: str
     concerns: tuple[Concern, ...]
     states: Mapping[str, str]
+    not_judged: frozenset[str] = frozenset()
 
     def of(self, severity: Severity) -> tuple[Concern, ...]:
         return tuple(concern for concern in self.concerns if concern.severity == severity)
 
     @property
-    def worst(self) -> Severity | None:
+    def worst(self) -> Literal["red", "warning"] | None:
         """The hardest severity, where a note is none."""
-        return next((severity for severity in SEVERITIES[:2] if self.of(severity)), None)
+        return "red" if self.of("red") else "warning" if self.of("warning") else None
 
     @property
     def line(self) -> str:
@@ -111,12 +125,12 @@ class Health:
         if not wrong:
             return f"{self.pipeline}: every table is exact"
         if len(wrong) == 1:
-            return _cut(f"{self.pipeline}: {wrong[0].line}")
+            return f"{self.pipeline}: {wrong[0].line}"
         parts = []
         for kind, count in Counter(concern.kind for concern in wrong).items():
             tables = [concern.table for concern in wrong if concern.kind == kind and concern.table]
             if tables:
-                parts.append(f"{counted(count, 'table')} {_of_many(kind, count)} ({listed(tables, limit=3)})")
+                parts.append(f"{counted(count, 'table')} {of_many(kind, count)} ({listed(tables, limit=3)})")
             else:
                 parts += [_cut(concern.brief or concern.message, 80) for concern in wrong if concern.kind == kind]
         return _cut(f"{self.pipeline}: {'; '.join(parts)}")
@@ -149,7 +163,10 @@ def judge(
         concerns += _standing_still(config, ledger.backfills, now)
     order = list(KINDS)
     concerns.sort(key=lambda one: (SEVERITIES.index(one.severity), order.index(one.kind), one.group, one.table))
-    return Health(config.pipeline, tuple(concerns), states)
+    not_judged = set(KINDS) - {"cannot be seen", "slot"} if ledger is None else set()
+    if slot is None and unusable is None:
+        not_judged |= {"slot"} if "source" in (unseen or {}) else {"slot", "cannot be seen"}
+    return Health(config.pipeline, tuple(concerns), states, frozenset(not_judged))
 
 
 def readable(table: str) -> str:
@@ -168,31 +185,29 @@ def _unseen(unseen: Mapping[str, str]) -> Iterator[Concern]:
 def _slot(config: PipelineConfig, slot: SlotState | None, unusable: TidemarkError | None) -> Iterator[Concern]:
     if unusable is not None:
         happened = unusable.happened.format(**unusable.facts)
-        yield Concern("slot", "red", str(unusable), group=str(unusable), brief=happened)
+        yield Concern("slot", "red", str(unusable), group=type(unusable).__name__, brief=happened)
         return
     if slot is None:
         return
     lost = [
-        Concern("slot", "red", f"{found.message}. {found.remedy}.", brief=found.message)
+        Concern("slot", "red", f"{found.message}. {found.remedy}.", group="wal", brief=found.message)
         for found in slot_findings(slot)
     ]
     yield from lost
     if slot.retained_bytes > config.bounds.wal_valve_bytes:
         kept = f'Slot "{slot.name}" keeps {slot.retained_bytes // 2**20} MiB of WAL, more than wal_valve_bytes'
-        yield Concern("slot", "red", f"{kept}. Let the drain run.", brief=kept)
-    elif not lost and slot.safe_wal_size is not None:
-        limit = slot.retained_bytes + max(slot.safe_wal_size, 0)
-        if slot.retained_bytes > config.alerts.wal_share * limit:
-            kept = (
-                f'Slot "{slot.name}" keeps {slot.retained_bytes // 2**20} MiB of WAL, and is lost at '
-                f"{limit // 2**20} MiB (max_slot_wal_keep_size)"
-            )
-            yield Concern("slot", "red", f"{kept}. Let the drain run, or raise that setting.", brief=kept)
+        yield Concern("slot", "red", f"{kept}. Let the drain run.", group="wal", brief=kept)
+    elif not lost and slot.limit_bytes and slot.retained_bytes > config.alerts.wal_share * slot.limit_bytes:
+        kept = (
+            f'Slot "{slot.name}" keeps {slot.retained_bytes // 2**20} MiB of WAL, and is lost at '
+            f"{slot.limit_bytes // 2**20} MiB (max_slot_wal_keep_size)"
+        )
+        yield Concern("slot", "red", f"{kept}. Let the drain run, or raise that setting.", group="wal", brief=kept)
 
 
 def _runs(config: PipelineConfig, ledger: PipelineStatus, now: datetime) -> Iterator[Concern]:
-    """An idle pipeline writes a heartbeat every `heartbeat_s`, and one run may fail."""
-    last = ledger.generation.heartbeat_at or ledger.generation.opened_at
+    """An idle pipeline writes a heartbeat every `heartbeat_s`, its runs that they looked, and one may fail."""
+    last = max(filter(None, (ledger.generation.heartbeat_at, ledger.generation.opened_at, ledger.level_at)))
     gap_s = longest_gap_s(config.schedule)
     dag = f"{config.pipeline}_capture"
     if gap_s is None:
@@ -202,7 +217,7 @@ def _runs(config: PipelineConfig, ledger: PipelineStatus, now: datetime) -> Iter
     if now - last > timedelta(seconds=longest_s):
         message = f"Nothing was staged since {moment(last)}: {dag} does not run, or its runs fail."
         yield Concern("no run", "red", message, since=last, ways=(way,))
-    elif now - last > timedelta(seconds=max(config.alerts.max_lag_s, gap_s + config.bounds.heartbeat_s)):
+    elif now - last > timedelta(seconds=max(config.alerts.max_lag_s, 2 * gap_s)):
         behind = duration((now - last).total_seconds())
         message = (
             f"What is staged is {behind} behind the source, more than max_lag_s: the drains of {dag} do not keep up."
@@ -228,7 +243,10 @@ def _of_table(
         return
     if row.life.is_parked and row.error is not None:
         ways = tuple(ways_on(config, row.table, row.error))
-        yield Concern("parked", "red", row.error.message, name, row.error.kind, row.error.kind, row.state_since, ways)
+        do = f"Mend that, then: {unpark_command(config, row.table)}"
+        yield Concern(
+            "parked", "red", row.error.message, name, row.error.kind, row.error.kind, row.state_since, ways, do
+        )
     elif row.failed_runs and row.error is not None:
         tries = f"{counted(row.failed_runs, 'run')} failed, and after {config.bounds.park_after} it is parked"
         yield Concern(
@@ -353,7 +371,7 @@ def _standing_still(config: PipelineConfig, backfills: Iterable[OpenBackfill], n
 # --- words ------------------------------------------------------------------------------------------------------------
 
 
-def _of_many(kind: str, count: int) -> str:
+def of_many(kind: str, count: int) -> str:
     words = KINDS[kind]
     first, _, rest = words.partition(" ")
     if count == 1:

@@ -74,13 +74,15 @@ def read_status(
     source: str | TidemarkError,
     ledger: str | TidemarkError,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    of_lake: bool = True,
 ) -> Status:
     """Read source, ledger and lake; never raises for one that cannot be read. In place of a connection string there may
-    be the error that looking it up came to."""
+    be the error that looking it up came to. Without `of_lake` the lake is not looked at."""
     unseen: dict[str, str] = {}
     slot, unusable = _asked(unseen, "source", partial(_slot, config, source)) or (None, None)
     ledger_status = _asked(unseen, "ledger", partial(_ledger, config, ledger))
-    _asked(unseen, "lake", partial(_lake, config, ledger_status is not None))
+    if of_lake:
+        _asked(unseen, "lake", partial(_lake, config, ledger_status is not None))
     return Status(config, ledger_status, slot, unusable, unseen, now())
 
 

@@ -71,8 +71,7 @@ def forget(ledger: Ledger, table: str) -> None:
     untried, and is told anew when it is back."""
     with step(ledger, "capture", "forget", [table]):
         ledger.execute(
-            "UPDATE tidemark.tables SET forgotten_at = clock_timestamp(), notified_at = NULL "
-            'WHERE pipeline = %s AND "table" = %s',
+            'UPDATE tidemark.tables SET forgotten_at = clock_timestamp() WHERE pipeline = %s AND "table" = %s',
             (ledger.pipeline, table),
         )
 

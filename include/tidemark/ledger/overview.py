@@ -22,6 +22,7 @@ from tidemark.ledger import (
     positions,
     proofs,
     retirement,
+    runs,
     table_errors,
     tables,
 )
@@ -107,7 +108,7 @@ class OpenBackfill:
 @dataclass(frozen=True, slots=True)
 class PipelineStatus:
     """`confirmable_lsn` and `held_back_by` are what the next confirmation will use; `error` is what the open generation
-    was opened with, said or not."""
+    was opened with, said or not. What had committed at the source by `level_at`, and by the heartbeat, is staged."""
 
     pipeline: str
     generation: Generation
@@ -123,6 +124,7 @@ class PipelineStatus:
     backfills: tuple[OpenBackfill, ...]
     table_errors: tuple[TableErrors, ...]
     maintenance: LastMaintenance | None
+    level_at: datetime | None = None
 
 
 def read(ledger: Ledger) -> PipelineStatus | None:
@@ -160,6 +162,7 @@ def read(ledger: Ledger) -> PipelineStatus | None:
             leases=_leases(ledger),
             backfills=_backfills(ledger),
             maintenance=retirement.last(ledger),
+            level_at=runs.level_at(ledger),
             table_errors=tuple(table_errors.all_of(ledger)),
         )
 

@@ -94,18 +94,6 @@ def passed_over(ledger: Ledger) -> frozenset[str]:
     return frozenset(table for (table,) in rows)
 
 
-def notified(ledger: Ledger, table: str) -> bool:
-    """Claim the one notification of the table's errors: True for the first caller since it has any."""
-    return (
-        ledger.execute(
-            "UPDATE tidemark.table_errors SET notified_at = clock_timestamp() "
-            'WHERE pipeline = %s AND "table" = %s AND notified_at IS NULL',
-            (ledger.pipeline, table),
-        ).rowcount
-        == 1
-    )
-
-
 def _sentence(text: str) -> str:
     text = text.strip()
     return text if not text or text.endswith((".", ";", "!", "?")) else f"{text}."

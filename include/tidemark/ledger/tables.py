@@ -39,7 +39,7 @@ _MARKED: Final = {EXISTING_ROWS: "miss_rows", HOLES: "miss_values"}
 
 _COLUMNS = (
     '"table", capture_state, merge_state, target_state, state_since, join_horizon, backfill_kind, backfill_reason, '
-    "backfill_since, marked_at, error, error_at, failed_runs, tried_at, notified_at, holes, hole_keys, fingerprint, "
+    "backfill_since, marked_at, error, error_at, failed_runs, tried_at, holes, hole_keys, fingerprint, "
     "forgotten_at, paused_by"
 )
 
@@ -64,7 +64,6 @@ class TableRow:
     error_at: datetime | None
     failed_runs: int
     tried_at: datetime | None
-    notified_at: datetime | None
     holes: dict[str, int]
     hole_keys: list[list[str]]
     fingerprint: dict[str, Any] | None
@@ -169,7 +168,7 @@ def unpark(ledger: Ledger, table: str) -> bool:
                 """
                 UPDATE tidemark.tables
                    SET state = 'merging', state_since = clock_timestamp(), error = NULL, error_at = NULL,
-                       failed_runs = 0, tried_at = NULL, notified_at = NULL
+                       failed_runs = 0, tried_at = NULL
                  WHERE pipeline = %s AND "table" = %s
                 """,
                 (ledger.pipeline, table),
@@ -246,8 +245,7 @@ def succeeded(ledger: Ledger, merged: Mapping[str, Holes | None]) -> None:
                        state = CASE merge_state WHEN 'retried' THEN 'merging' ELSE state END,
                        state_since = CASE merge_state WHEN 'retried' THEN clock_timestamp() ELSE state_since END,
                        error = CASE merge_state WHEN 'parked' THEN error END,
-                       error_at = CASE merge_state WHEN 'parked' THEN error_at END,
-                       notified_at = CASE merge_state WHEN 'parked' THEN notified_at END
+                       error_at = CASE merge_state WHEN 'parked' THEN error_at END
                  WHERE pipeline = %s AND "table" = ANY(%s)
                 RETURNING "table", holes <> '{}' OR target_state = 'holes'
                 """,
@@ -292,19 +290,6 @@ def mark_holes(ledger: Ledger, table: str) -> None:
         listed = ", ".join(f"{count} in {column}" for column, count in sorted(row[0].items()))
         reason = f"unchanged values whose base is known nowhere: {listed}"
         mark_needs_backfill(ledger, table, HOLES, reason)
-
-
-def notified(ledger: Ledger, table: str) -> bool:
-    """Claim the one notification of the table's park: True for the first caller since
-    it was parked, else False (R6)."""
-    return (
-        ledger.execute(
-            "UPDATE tidemark.tables SET notified_at = clock_timestamp() "
-            """WHERE pipeline = %s AND "table" = %s AND merge_state IN ('parked', 'retried') AND notified_at IS NULL""",
-            (ledger.pipeline, table),
-        ).rowcount
-        == 1
-    )
 
 
 def mark_needs_backfill(ledger: Ledger, table: str, kind: str, reason: str) -> None:

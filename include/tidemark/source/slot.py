@@ -65,6 +65,11 @@ class SlotState:
     inactive_since: str | None
     retained_bytes: int
 
+    @property
+    def limit_bytes(self) -> int | None:
+        """Retained WAL at which the slot is lost (max_slot_wal_keep_size); None where there is no such limit."""
+        return None if self.safe_wal_size is None else self.retained_bytes + max(self.safe_wal_size, 0)
+
 
 def read_server(connection: psycopg.Connection[Any]) -> Server:
     """What identifies the server. Raises `SourceInRecovery` on a standby."""

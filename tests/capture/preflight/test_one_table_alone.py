@@ -11,7 +11,7 @@ from psycopg.conninfo import make_conninfo
 
 from tests.capture.preflight.shop import Shop, said, since_18
 from tests.support.roles import login
-from tidemark.capture.parked import announce_parked
+from tidemark.capture.examining import examine
 from tidemark.config import TableRule
 from tidemark.formats.manifest import BatchManifest
 from tidemark.ledger import batches, table_errors, tables
@@ -116,7 +116,7 @@ class TestATableThatCannotBeCaptured:
         assert errors(shop)["shop.bad"].barred
         messages: list[str] = []
         for _ in range(2):
-            announce_parked(shop.task(), tell=messages.append)
+            examine(shop.task(), tell=messages.append)
         assert len(messages) == 1
         assert said_of_it in messages[0]
 

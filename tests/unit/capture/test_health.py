@@ -54,7 +54,6 @@ def a_table(
             "error_at": None,
             "failed_runs": 0,
             "tried_at": None,
-            "notified_at": None,
             "paused_by": None,
             "holes": {},
             "hole_keys": [],
@@ -212,8 +211,9 @@ def test_what_the_capture_fills_by_itself_needs_nobody_unless_it_is_parked() -> 
 def test_a_run_that_is_late_is_lag_first_and_then_no_run() -> None:
     assert kinds(judged(heartbeat_at=ago(minutes=35))) == []
     tight = replace(CONFIG, alerts=Alerts(max_lag_s=60))
-    assert kinds(judged(heartbeat_at=ago(minutes=19), config=tight)) == [], "an idle pipeline's heartbeat is as old"
-    assert kinds(judged(heartbeat_at=ago(minutes=21), config=tight)) == [("lag", "red")]
+    assert kinds(judged(heartbeat_at=ago(minutes=9), config=tight)) == [], "the schedule allows no less"
+    assert kinds(judged(heartbeat_at=ago(minutes=11), config=tight)) == [("lag", "red")]
+    assert kinds(judged(heartbeat_at=ago(minutes=19), level_at=ago(minutes=4), config=tight)) == []
     assert kinds(judged(heartbeat_at=ago(minutes=41))) == [("no run", "red")]
     assert kinds(judged(heartbeat_at=ago(days=9), config=replace(CONFIG, schedule=None))) == []
 
@@ -251,8 +251,8 @@ def test_the_errors_of_preflight_are_told_apart_by_what_they_bar() -> None:
 def test_a_line_says_what_where_since_when_and_what_to_do_and_fits_a_screen() -> None:
     parked = judged(a_table("shop.orders", merge="parked")).concerns[0]
     assert parked.line == (
-        "shop.orders is parked since 2026-11-22 09:00:00 UTC: TargetDiffers. To go on with its Delta tables, once they "
-        "fit: tidemark unpark shop.yaml shop.orders"
+        "shop.orders is parked since 2026-11-22 09:00:00 UTC: TargetDiffers. "
+        "Mend that, then: tidemark unpark shop.yaml shop.orders"
     )
     assert parked.message == ERROR.message
     many = [a_table(f"shop.a_long_name_{n:03}", merge="parked") for n in range(200)]

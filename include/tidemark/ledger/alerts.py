@@ -1,0 +1,58 @@
+"""What somebody was told and is not over: rows of `alerts`, one per kind and subject.
+
+Whoever tells does it in the transaction in which the row is written or removed. One that dies between the telling and
+its commit tells again: nothing is left out, and something may be told twice. Of two that tell at the same time the
+second waits for the first one's row, and then finds it told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+
+from tidemark.ledger.connection import Ledger
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """`line` is what was said of it."""
+
+    kind: str
+    subject: str
+    line: str
+    told_at: datetime
+
+
+def all_of(ledger: Ledger) -> list[Told]:
+    """Everything that was told and is not over."""
+    rows = ledger.execute(
+        "SELECT kind, subject, line, told_at FROM tidemark.alerts WHERE pipeline = %s ORDER BY told_at, kind, subject",
+        (ledger.pipeline,),
+    ).fetchall()
+    return [Told(*row) for row in rows]
+
+
+def begin(ledger: Ledger, kind: str, lines: dict[str, str]) -> list[str]:
+    """Claim the telling of these subjects, each with its line; those that nobody was told of. Call it, and tell, in one
+    transaction."""
+    rows = ledger.execute(
+        """
+        INSERT INTO tidemark.alerts (pipeline, kind, subject, line)
+        SELECT p.pipeline, %s, unnest(%s::text[]), unnest(%s::text[])
+          FROM tidemark.pipelines p WHERE p.pipeline = %s
+        ON CONFLICT DO NOTHING RETURNING subject
+        """,
+        (kind, sorted(lines), [lines[subject] for subject in sorted(lines)], ledger.pipeline),
+    ).fetchall()
+    return sorted(subject for (subject,) in rows)
+
+
+def end(ledger: Ledger, kind: str, subjects: Collection[str]) -> list[Told]:
+    """Claim the telling that these are over; what was said of them. Call it, and tell, in one transaction."""
+    rows = ledger.execute(
+        "DELETE FROM tidemark.alerts WHERE pipeline = %s AND kind = %s AND subject = ANY(%s) "
+        "RETURNING kind, subject, line, told_at",
+        (ledger.pipeline, kind, sorted(subjects)),
+    ).fetchall()
+    return sorted((Told(*row) for row in rows), key=lambda told: told.subject)

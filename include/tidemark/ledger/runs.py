@@ -1,0 +1,194 @@
+"""What each run did, and how the pipeline stood when it ended: rows of `runs`, which plots over hours and days read.
+
+Nothing is decided by them. A stage writes its own time when it ends, the capture's last task the figures; a run that
+was killed has what its stages wrote. They are kept for KEPT_DAYS.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final, Literal
+
+from psycopg.rows import class_row, dict_row
+from psycopg.types.json import Jsonb
+
+from tidemark.ledger.connection import Ledger
+from tidemark.lsn import Lsn
+
+KEPT_DAYS: Final = 90
+
+Verdict = Literal["ok", "warning", "red"]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """`s` is the time of all its tries, and of all readers where there are several."""
+
+    s: float
+    tries: int
+    failed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """How the pipeline stood when a run ended; None is what could not be seen. `applied_lsn` is that of every table
+    that is merged, `lag_bytes` lie between it and the source's `source_lsn`, and `lag_s` says how old the oldest change
+    may be that is not applied. The slot keeps `retained_bytes` of WAL and is lost at `limit_bytes`. `tables` counts
+    them by their state."""
+
+    verdict: Verdict
+    generation: int | None = None
+    staged_lsn: Lsn | None = None
+    applied_lsn: Lsn | None = None
+    confirmed_lsn: Lsn | None = None
+    source_lsn: Lsn | None = None
+    lag_bytes: int | None = None
+    lag_s: float | None = None
+    retained_bytes: int | None = None
+    limit_bytes: int | None = None
+    unapplied_batches: int | None = None
+    unapplied_changes: int | None = None
+    tables: dict[str, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """One run. `figures` is None where its last task did not come to write them; `batches` and `changes` are what it
+    registered."""
+
+    run_id: str
+    began_at: datetime
+    ended_at: datetime
+    stages: dict[str, Stage]
+    level_at: datetime | None
+    batches: int | None
+    changes: int | None
+    figures: Figures | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """The runs that ended within `every_s` of `at`: sums of changes and failed runs, and the worst of the rest."""
+
+    at: datetime
+    runs: int
+    red: int
+    changes: int | None
+    lag_s: float | None
+    lag_bytes: int | None
+    retained_bytes: int | None
+    limit_bytes: int | None
+    unapplied_batches: int | None
+
+
+def note_stage(ledger: Ledger, run_id: str, stage: str, seconds: float, *, failed: bool) -> None:
+    """Add the time of one try of a stage. Before the pipeline has a generation there is nothing to write to."""
+    ledger.execute(
+        """
+        INSERT INTO tidemark.runs AS r (pipeline, run_id, began_at, ended_at, stages)
+        SELECT p.pipeline, %(run_id)s, clock_timestamp() - make_interval(secs => %(s)s), clock_timestamp(),
+               jsonb_build_object(%(stage)s::text, jsonb_build_object('s', round(%(s)s::numeric, 3), 'tries', 1,
+                                                                      'failed', %(failed)s::boolean))
+          FROM tidemark.pipelines p WHERE p.pipeline = %(pipeline)s
+        ON CONFLICT (pipeline, run_id) DO UPDATE
+           SET ended_at = excluded.ended_at,
+               stages = r.stages || jsonb_build_object(%(stage)s::text, jsonb_build_object(
+                   's', round(%(s)s::numeric, 3) + coalesce((r.stages -> %(stage)s ->> 's')::numeric, 0),
+                   'tries', 1 + coalesce((r.stages -> %(stage)s ->> 'tries')::integer, 0),
+                   'failed', %(failed)s::boolean))
+        """,
+        {"pipeline": ledger.pipeline, "run_id": run_id, "stage": stage, "s": seconds, "failed": failed},
+    )
+
+
+def note_level(ledger: Ledger, run_id: str, at: datetime) -> None:
+    """Write down that all that had committed at the source by `at` is staged."""
+    ledger.execute(
+        """
+        INSERT INTO tidemark.runs (pipeline, run_id, began_at, ended_at, level_at)
+        SELECT p.pipeline, %(run_id)s, clock_timestamp(), clock_timestamp(), %(at)s
+          FROM tidemark.pipelines p WHERE p.pipeline = %(pipeline)s
+        ON CONFLICT (pipeline, run_id) DO UPDATE SET level_at = greatest(runs.level_at, excluded.level_at)
+        """,
+        {"pipeline": ledger.pipeline, "run_id": run_id, "at": at},
+    )
+
+
+def level_at(ledger: Ledger) -> datetime | None:
+    """The newest moment as of which a run saw that nothing was left to stage; the heartbeat is another."""
+    row = ledger.execute("SELECT max(level_at) FROM tidemark.runs WHERE pipeline = %s", (ledger.pipeline,)).fetchone()
+    return None if row is None else row[0]
+
+
+def note_figures(ledger: Ledger, run_id: str, figures: Figures) -> None:
+    """Write the run's figures, with what it registered, and let go of the rows that are older than KEPT_DAYS."""
+    values = asdict(figures) | {"tables": None if figures.tables is None else Jsonb(figures.tables)}
+    with ledger.transaction():
+        ledger.execute(
+            """
+            WITH registered AS (
+                SELECT count(*) AS batches, coalesce(sum(changes), 0)::bigint AS changes
+                  FROM tidemark.batches WHERE pipeline = %(pipeline)s AND run_id = %(run_id)s)
+            INSERT INTO tidemark.runs
+                   (pipeline, run_id, began_at, ended_at, verdict, generation, staged_lsn, applied_lsn, confirmed_lsn,
+                    source_lsn, lag_bytes, lag_s, retained_bytes, limit_bytes, unapplied_batches, unapplied_changes,
+                    tables, batches, changes)
+            SELECT p.pipeline, %(run_id)s, clock_timestamp(), clock_timestamp(), %(verdict)s, %(generation)s,
+                   %(staged_lsn)s, %(applied_lsn)s, %(confirmed_lsn)s, %(source_lsn)s, %(lag_bytes)s, %(lag_s)s,
+                   %(retained_bytes)s, %(limit_bytes)s, %(unapplied_batches)s, %(unapplied_changes)s, %(tables)s,
+                   g.batches, g.changes
+              FROM tidemark.pipelines p, registered g WHERE p.pipeline = %(pipeline)s
+            ON CONFLICT (pipeline, run_id) DO UPDATE
+               SET (ended_at, verdict, generation, staged_lsn, applied_lsn, confirmed_lsn, source_lsn, lag_bytes, lag_s,
+                    retained_bytes, limit_bytes, unapplied_batches, unapplied_changes, tables, batches, changes) =
+                   (excluded.ended_at, excluded.verdict, excluded.generation, excluded.staged_lsn, excluded.applied_lsn,
+                    excluded.confirmed_lsn, excluded.source_lsn, excluded.lag_bytes, excluded.lag_s,
+                    excluded.retained_bytes, excluded.limit_bytes, excluded.unapplied_batches,
+                    excluded.unapplied_changes, excluded.tables, excluded.batches, excluded.changes)
+            """,
+            {"pipeline": ledger.pipeline, "run_id": run_id, **values},
+        )
+        ledger.execute(
+            "DELETE FROM tidemark.runs "
+            "WHERE pipeline = %s AND began_at < clock_timestamp() - make_interval(days => %s)",
+            (ledger.pipeline, KEPT_DAYS),
+        )
+
+
+def last(ledger: Ledger, number: int = 10, *, dag: str = "") -> list[RunRow]:
+    """The last runs, newest first; of one DAG alone where its id is given, as `<pipeline>_capture`."""
+    with ledger.connection.cursor(row_factory=dict_row) as cursor:
+        rows = cursor.execute(
+            """
+            SELECT run_id, began_at, ended_at, stages, level_at, batches, changes, verdict, generation, staged_lsn,
+                   applied_lsn, confirmed_lsn, source_lsn, lag_bytes, lag_s, retained_bytes, limit_bytes,
+                   unapplied_batches, unapplied_changes, tables
+              FROM tidemark.runs WHERE pipeline = %s AND (%s = '' OR starts_with(run_id, %s || '/'))
+             ORDER BY began_at DESC LIMIT %s
+            """,
+            (ledger.pipeline, dag, dag, number),
+        ).fetchall()
+    return [_run_row(row) for row in rows]
+
+
+def stretches(ledger: Ledger, since: datetime, every_s: int) -> list[Stretch]:
+    """The runs with figures since then, oldest first, put together by stretches of time."""
+    with ledger.connection.cursor(row_factory=class_row(Stretch)) as cursor:
+        return cursor.execute(
+            """
+            SELECT date_bin(make_interval(secs => %s), ended_at, %s) AS at, count(*)::integer AS runs,
+                   count(*) FILTER (WHERE verdict = 'red')::integer AS red, sum(changes)::bigint AS changes,
+                   max(lag_s) AS lag_s, max(lag_bytes) AS lag_bytes, max(retained_bytes) AS retained_bytes,
+                   min(limit_bytes) AS limit_bytes, max(unapplied_batches) AS unapplied_batches
+              FROM tidemark.runs WHERE pipeline = %s AND began_at >= %s AND ended_at >= %s AND verdict IS NOT NULL
+             GROUP BY 1 ORDER BY 1
+            """,
+            (every_s, since, ledger.pipeline, since - timedelta(days=1), since),
+        ).fetchall()
+
+
+def _run_row(row: dict[str, Any]) -> RunRow:
+    stages = {stage: Stage(float(one["s"]), one["tries"], one["failed"]) for stage, one in row.pop("stages").items()}
+    own = {key: row.pop(key) for key in ("run_id", "began_at", "ended_at", "level_at", "batches", "changes")}
+    return RunRow(**own, stages=stages, figures=None if row["verdict"] is None else Figures(**row))

@@ -1,0 +1,252 @@
+"""The last task of a capture: red or skipped as long as the pipeline is not exact, and it tells of each thing once."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psycopg
+import pytest
+from airflow.sdk import BaseNotifier
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from tests.airflow.conftest import SHOP
+from tests.support.airflow_home import postgres_connection
+from tests.support.runs import a_run
+from tidemark.capture.preflight import preflight
+from tidemark.config import Alerts, PipelineConfig
+from tidemark.config_file import load
+from tidemark.errors import UnexpectedError
+from tidemark.formats.error_record import ErrorRecord
+from tidemark.ledger import runs, tables
+from tidemark.ledger.connection import open_ledger
+from tidemark_airflow.health_operator import HealthOperator
+
+ERROR = ErrorRecord("TargetDiffers", "FIX_TARGET", "The Delta table has other columns. Undo that.")
+told: list[str] = []
+
+
+class Telling(BaseNotifier):
+    """A notifier that keeps what it is told, or cannot be reached."""
+
+    reachable = True
+
+    def __init__(self, message: str) -> None:
+        super().__init__()
+        self.message = message
+
+    def notify(self, context: Any) -> None:
+        if not self.reachable:
+            raise ConnectionError("the notifier's server is down")
+        told.append(self.message)
+
+
+@pytest.fixture
+def config(tmp_path: Path, source: str, empty_ledger_database: str, monkeypatch: pytest.MonkeyPatch) -> PipelineConfig:
+    monkeypatch.setenv("AIRFLOW_CONN_SHOP_SOURCE", postgres_connection(source))
+    monkeypatch.setenv("AIRFLOW_CONN_TIDEMARK_LEDGER", postgres_connection(empty_ledger_database))
+    with psycopg.connect(source, autocommit=True) as connection:
+        connection.execute("CREATE SCHEMA shop")
+        for table in ("orders", "stock"):
+            connection.execute(f"CREATE TABLE shop.{table} (id int PRIMARY KEY)".encode())
+    file = tmp_path / "shop.yaml"
+    file.write_text(SHOP)
+    config = load(file)
+    preflight(a_run(config, source=source, ledger=empty_ledger_database)).raise_for_errors()
+    told.clear()
+    return config
+
+
+def park(ledger: str, table: str, error: ErrorRecord = ERROR) -> None:
+    with open_ledger(ledger, "shop") as book:
+        tables.park(book, table, error)
+
+
+def execute(config: PipelineConfig, states: dict[str, str] | None = None, **arguments: Any) -> str:
+    """One run of the task, after others that ended in these states."""
+    ti = SimpleNamespace(
+        dag_id="shop_capture",
+        run_id="manual__1",
+        task_id="health",
+        map_index=-1,
+        get_task_states=lambda *, dag_id, run_ids: {run_ids[0]: {"health": "running", **(states or {})}},
+    )
+    context: Any = {"ti": ti, "dag": None}
+    return str(HealthOperator(task_id="health", config=config, **arguments).execute(context))
+
+
+def with_notifier(config: PipelineConfig, **alerts: Any) -> PipelineConfig:
+    return dataclasses.replace(config, alerts=Alerts(notifier=f"{__name__}.Telling", **alerts))
+
+
+def test_a_pipeline_that_is_exact_is_green(config: PipelineConfig, empty_ledger_database: str) -> None:
+    assert execute(config) == "shop: every table is exact"
+    with open_ledger(empty_ledger_database, "shop") as book:
+        (run,) = runs.last(book)
+    assert run.run_id == "shop_capture/manual__1"
+    assert run.figures is not None
+    assert (run.figures.verdict, run.figures.tables) == ("ok", {"ok": 2})
+    assert run.figures.source_lsn is not None
+    assert run.figures.confirmed_lsn is not None
+
+
+def test_a_parked_table_is_red_for_as_long_as_it_is_parked(
+    config: PipelineConfig, empty_ledger_database: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    park(empty_ledger_database, "shop.orders")
+    for _ in range(2):
+        with pytest.raises(
+            AirflowFailException, match=r"^shop: shop\.orders is parked since .*: TargetDiffers\. "
+        ) as red:
+            execute(config)
+        assert f"tidemark unpark {config.path} shop.orders" in str(red.value)
+        assert "\n" not in str(red.value)
+    assert "Undo that." in caplog.text, "the details stand in the log"
+    with open_ledger(empty_ledger_database, "shop") as book:
+        assert tables.unpark(book, "shop.orders")
+    assert execute(config) == "shop: every table is exact"
+
+
+def test_it_is_skipped_instead_where_the_file_wants_a_warning(
+    config: PipelineConfig, empty_ledger_database: str
+) -> None:
+    park(empty_ledger_database, "shop.orders")
+    with pytest.raises(AirflowSkipException, match=r"shop\.orders is parked"):
+        execute(dataclasses.replace(config, alerts=Alerts(health="warn")))
+    with pytest.raises(AirflowSkipException, match=r"shop\.orders is parked"):
+        execute(config, decides=False)
+
+
+def test_a_run_of_which_a_task_failed_is_red_whatever_the_file_wants(config: PipelineConfig) -> None:
+    ended = {"preflight": "success", "drain": "failed", "merge": "upstream_failed", "confirm": "upstream_failed"}
+    for wanted in (config, dataclasses.replace(config, alerts=Alerts(health="warn"))):
+        with pytest.raises(AirflowFailException, match=r"^shop: drain failed: see there$"):
+            execute(wanted, ended)
+    assert execute(config, {"drain": "skipped", "merge": "skipped", "confirm": "success"}).endswith("exact")
+
+
+def test_each_thing_is_told_once_and_once_when_it_is_over(config: PipelineConfig, empty_ledger_database: str) -> None:
+    config = with_notifier(config, health="warn")
+    park(empty_ledger_database, "shop.orders")
+    for _ in range(2):
+        with pytest.raises(AirflowSkipException):
+            execute(config)
+    (message,) = told
+    assert message.splitlines()[0].startswith("Pipeline shop: shop.orders is parked since ")
+    assert "Undo that." in message
+    assert f"tidemark unpark {config.path} shop.orders --anew" in message
+    with open_ledger(empty_ledger_database, "shop") as book:
+        assert tables.unpark(book, "shop.orders")
+    for _ in range(2):
+        execute(config)
+    assert len(told) == 2
+    assert "over, told " in told[1]
+    assert "shop.orders is parked" in told[1]
+
+
+def test_tables_that_were_parked_for_one_reason_are_one_message(
+    config: PipelineConfig, empty_ledger_database: str
+) -> None:
+    for table in ("shop.orders", "shop.stock"):
+        park(empty_ledger_database, table)
+    with pytest.raises(AirflowFailException, match="2 tables are parked"):
+        execute(with_notifier(config))
+    (message,) = told
+    assert message.splitlines()[0] == "Pipeline shop: 2 tables are parked: shop.orders, shop.stock"
+
+
+def test_the_message_has_the_commands_of_every_way_that_it_offers(
+    config: PipelineConfig, empty_ledger_database: str
+) -> None:
+    error = ErrorRecord("SchemaNotFollowed", "BACKFILL", "It changed. Do this or that.")
+    park(empty_ledger_database, "shop.orders", error)
+    park(empty_ledger_database, "shop.stock", replace(error, kind="MergeFailed", move="RETRY"))
+    with pytest.raises(AirflowFailException):
+        execute(with_notifier(config))
+    stock, orders = sorted(told, key=lambda message: "shop.orders is" in message)
+    unpark = f"tidemark unpark {config.path} shop.orders"
+    backfill = """airflow dags trigger shop_backfill --conf '{"tables": ["shop.orders"]}'"""
+    assert orders.splitlines()[2:] == [
+        f"To go on with its Delta tables, once they fit: {unpark}; then: {backfill}",
+        f"To begin anew, once shop/history/shop/orders and shop/current/shop/orders are removed from {config.lake}: "
+        f"{unpark} --anew; then let a run of shop_capture end; then: {backfill}",
+    ]
+    assert "It is tried again 1 h after the last time" in stock
+    assert "--anew" not in stock
+
+
+def test_a_notifier_that_fails_is_called_again(
+    config: PipelineConfig, empty_ledger_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = with_notifier(config)
+    park(empty_ledger_database, "shop.orders")
+    monkeypatch.setattr(Telling, "reachable", False)
+    with pytest.raises(UnexpectedError, match="ConnectionError"):
+        execute(config)
+    monkeypatch.setattr(Telling, "reachable", True)
+    with pytest.raises(AirflowFailException):
+        execute(config)
+    assert len(told) == 1
+
+
+def test_a_table_parked_anew_is_told_anew(config: PipelineConfig, empty_ledger_database: str) -> None:
+    config = with_notifier(config)
+    for _ in range(2):
+        park(empty_ledger_database, "shop.orders")
+        with pytest.raises(AirflowFailException):
+            execute(config)
+        with open_ledger(empty_ledger_database, "shop") as book:
+            assert tables.unpark(book, "shop.orders")
+    assert sum("over, told" not in message for message in told) == 2
+
+
+def test_a_source_that_is_away_is_neither_new_nor_over_for_the_slot(
+    config: PipelineConfig, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = with_notifier(config)
+    with psycopg.connect(source, autocommit=True) as connection:
+        connection.execute("SELECT pg_drop_replication_slot('tidemark_shop')")
+    with pytest.raises(AirflowFailException, match='"tidemark_shop" does not exist'):
+        execute(config)
+    with monkeypatch.context() as away:
+        away.setenv("AIRFLOW_CONN_SHOP_SOURCE", postgres_connection("host=127.0.0.1 port=1 user=u dbname=d"))
+        with pytest.raises(AirflowFailException, match="source cannot be seen"):
+            execute(config)
+    with pytest.raises(AirflowFailException, match='"tidemark_shop" does not exist'):
+        execute(config)
+    gone, away_since, back = told
+    assert "does not exist" in gone
+    assert "The source cannot be seen" in away_since
+    assert "over, told" in back
+    assert "The source cannot be seen" in back
+
+
+def test_while_the_ledger_is_away_every_run_tells_it(config: PipelineConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_TIDEMARK_LEDGER", postgres_connection("host=127.0.0.1 port=1 user=u dbname=d"))
+    for _ in range(2):
+        with pytest.raises(AirflowFailException, match="ledger cannot be seen"):
+            execute(with_notifier(config))
+    assert len(told) == 2
+
+
+def test_what_is_being_backfilled_is_told_as_over_only_when_it_is_filled(
+    config: PipelineConfig, empty_ledger_database: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    config = with_notifier(config)
+    with open_ledger(empty_ledger_database, "shop") as book:
+        tables.mark_needs_backfill(book, "shop.orders", tables.EXISTING_ROWS, "it had rows before it was captured")
+    with pytest.raises(AirflowFailException, match=r"shop\.orders needs a backfill since") as red:
+        execute(config)
+    assert "airflow dags trigger shop_backfill" in str(red.value)
+    with pytest.raises(AirflowSkipException, match=r"shop\.orders needs a backfill since"):
+        execute(dataclasses.replace(config, auto_backfill=True))
+    assert len(told) == 1
+    with open_ledger(empty_ledger_database, "shop") as book:
+        tables.clear_needs_backfill(book, "shop.orders", "see_empty")
+    execute(config)
+    assert len(told) == 2

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from tests.support.manifests import manifest_of, path_of
+from tidemark.ledger import batches, overview, runs
+from tidemark.ledger.connection import Ledger
+from tidemark.ledger.generations import Generation
+from tidemark.ledger.leases import Lease
+from tidemark.ledger.runs import KEPT_DAYS, Figures, Stage
+from tidemark.lsn import Lsn
+
+NOW = datetime.now(UTC)
+
+
+def test_the_tries_of_a_stage_add_up_and_the_last_one_says_whether_it_failed(
+    book: Ledger, generation: Generation
+) -> None:
+    runs.note_stage(book, "shop_capture/1", "drain", 2.5, failed=True)
+    runs.note_stage(book, "shop_capture/1", "drain", 1.25, failed=False)
+    runs.note_stage(book, "shop_capture/1", "merge", 9.0, failed=False)
+    (run,) = runs.last(book)
+    assert run.stages == {"drain": Stage(3.75, 2, False), "merge": Stage(9.0, 1, False)}
+    assert run.began_at < run.ended_at
+    assert run.figures is None
+
+
+def test_before_the_first_generation_nothing_is_written_and_nothing_fails(book: Ledger) -> None:
+    runs.note_stage(book, "shop_capture/1", "preflight", 1.0, failed=True)
+    runs.note_level(book, "shop_capture/1", NOW)
+    runs.note_figures(book, "shop_capture/1", Figures("red"))
+    assert runs.last(book) == []
+
+
+def test_the_figures_of_a_run_are_kept_with_what_it_registered(
+    book: Ledger, lease: Lease, generation: Generation
+) -> None:
+    manifests = [manifest_of(100, 200, "s.a", "s.b"), manifest_of(200, 300, "s.b")]
+    for manifest in manifests:
+        batches.register(book, lease, manifest, path_of(manifest))
+    run_id = manifests[0].run_id
+    figures = Figures("warning", 1, Lsn(300), Lsn(100), Lsn(100), Lsn(900), 800, 12.5, 700, None, 2, 30, {"ok": 2})
+    runs.note_stage(book, run_id, "drain", 1.0, failed=False)
+    for _ in range(2):  # a cleared task writes them again
+        runs.note_figures(book, run_id, figures)
+    (run,) = runs.last(book)
+    assert run.figures == figures
+    assert (run.batches, run.changes) == (2, 30)
+    assert run.stages == {"drain": Stage(1.0, 1, False)}
+
+
+def test_rows_older_than_they_are_kept_are_let_go_by_the_next_run(book: Ledger, generation: Generation) -> None:
+    for run_id, days in (("old", KEPT_DAYS + 1), ("young", KEPT_DAYS - 1)):
+        runs.note_stage(book, run_id, "drain", 1.0, failed=False)
+        book.execute(
+            "UPDATE tidemark.runs SET began_at = began_at - make_interval(days => %s) WHERE run_id = %s", (days, run_id)
+        )
+    runs.note_figures(book, "new", Figures("ok"))
+    assert [run.run_id for run in runs.last(book)] == ["new", "young"]
+
+
+def test_the_newest_look_that_found_nothing_counts_and_the_status_has_it(book: Ledger, generation: Generation) -> None:
+    assert runs.level_at(book) is None
+    runs.note_level(book, "shop_capture/1", NOW)
+    runs.note_level(book, "shop_capture/1", NOW - timedelta(minutes=9))
+    runs.note_level(book, "shop_capture/2", NOW - timedelta(minutes=5))
+    assert runs.level_at(book) == NOW
+    status = overview.read(book)
+    assert status is not None
+    assert status.level_at == NOW
+
+
+def test_runs_are_put_together_by_stretches_of_time(book: Ledger, generation: Generation) -> None:
+    for number, (minutes, verdict, lag_s) in enumerate([(61, "red", 5.0), (59, "ok", 9.0), (2, "ok", 1.0)]):
+        runs.note_figures(book, f"shop_capture/{number}", Figures(verdict, lag_s=lag_s, retained_bytes=number))  # type: ignore[arg-type]
+        book.execute(
+            "UPDATE tidemark.runs SET ended_at = %s, changes = 10 WHERE run_id = %s",
+            (NOW - timedelta(minutes=minutes), f"shop_capture/{number}"),
+        )
+    runs.note_stage(book, "shop_backfill/1", "drain", 1.0, failed=False)
+    older, newer = runs.stretches(book, NOW - timedelta(hours=2), 3600)
+    assert (older.runs, older.red, older.changes, older.lag_s, older.retained_bytes) == (1, 1, 10, 5.0, 0)
+    assert (newer.runs, newer.red, newer.changes, newer.lag_s, newer.retained_bytes) == (2, 0, 20, 9.0, 2)
+    assert [run.run_id for run in runs.last(book, dag="shop_capture")] == [f"shop_capture/{n}" for n in (2, 1, 0)]
