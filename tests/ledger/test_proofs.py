@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.ledger.test_backfills_merged import World
 from tests.support.backfills import HALVES, open_backfill
-from tests.support.runs import a_run
+from tests.support.hand_merged import HandMerged
+from tests.support.pipeline import pipeline_config
 from tidemark.backfill.proving import outcome_of, report
-from tidemark.config import Bounds, PipelineConfig
 from tidemark.errors import BackfillNotApplied, DifferencesFound, DifferencesRepaired, NothingProven
 from tidemark.formats.manifest import KeyPart, Purpose, Sweep
 from tidemark.formats.result import ChunkResult, Holes
@@ -26,26 +25,16 @@ PARTS = tuple(KeyPart(half.lower, half.upper) for half in HALVES)
 
 
 @pytest.fixture
-def world(tmp_path: Path, ledger: str, book: Ledger, lease: Lease, generation: Generation) -> World:
-    config = PipelineConfig(
-        pipeline="shop",
-        source_connection="source",
-        slot="shop",
-        publication="shop",
-        manage_publication=True,
-        tables=(),
-        lake=str(tmp_path),
-        ledger_connection="ledger",
-        bounds=Bounds(park_after=2),
-    )
-    new_world = World(config, ledger, book, lease)
+def world(tmp_path: Path, ledger: str, book: Ledger, lease: Lease, generation: Generation) -> HandMerged:
+    config = pipeline_config("shop", tmp_path, (), {"park_after": 2})
+    new_world = HandMerged(config, "", ledger, book, lease)
     new_world.stage("s.a")
     new_world.merge()
     proofs.cut(book, "s.a", [], PARTS, 20)
     return new_world
 
 
-def verified(world: World, purpose: Purpose = "verify", parts: tuple[KeyPart, ...] | None = None) -> ReadChunk:
+def verified(world: HandMerged, purpose: Purpose = "verify", parts: tuple[KeyPart, ...] | None = None) -> ReadChunk:
     """A verify whose one chunk is read and claimed, by the batch that ends its sweep."""
     backfill = open_backfill(world.book, "s.a", "v1", purpose=purpose, parts=parts, run_id="run1")
     chunk = world.read(backfill)
@@ -58,17 +47,17 @@ def result(chunk: ReadChunk, **counts: Any) -> ChunkResult:
     return ChunkResult(chunk.backfill, chunk.chunk, chunk.attempt, 5, **figures)
 
 
-def proven(world: World) -> list[bool]:
+def proven(world: HandMerged) -> list[bool]:
     cut = proofs.cut_of(world.book, "s.a")
     assert cut is not None
     return [part.proven_lsn is not None for part in cut.parts]
 
 
-def report_of(world: World) -> str:
-    return str(report(a_run(world.config, ledger=world.ledger, run_id="run1")))
+def report_of(world: HandMerged) -> str:
+    return str(report(world.task(run_id="run1")))
 
 
-def test_parts_that_are_equal_are_proven_as_of_the_batch_that_claimed_the_last_of_them(world: World) -> None:
+def test_parts_that_are_equal_are_proven_as_of_the_batch_that_claimed_the_last_of_them(world: HandMerged) -> None:
     chunk = verified(world, parts=PARTS[:1])
     with pytest.raises(BackfillNotApplied):
         report_of(world)
@@ -80,7 +69,7 @@ def test_parts_that_are_equal_are_proven_as_of_the_batch_that_claimed_the_last_o
     assert world.row().life.needs_backfill, "a verify of a part takes no mark away"
 
 
-def test_verified_through_is_the_oldest_proof(world: World) -> None:
+def test_verified_through_is_the_oldest_proof(world: HandMerged) -> None:
     world.merge((result(verified(world)),), {"v1": 0})
     first = proofs.verified(world.book)["s.a"]
     assert (first.parts, first.proven, str(first.through_lsn)) == (2, 2, "0/12C")
@@ -94,7 +83,7 @@ def test_verified_through_is_the_oldest_proof(world: World) -> None:
     assert [table.verified for table in status.tables if table.table == "s.a"] == [proofs.verified(world.book)["s.a"]]
 
 
-def test_differences_are_said_by_kind_and_stay_until_they_are_gone(world: World) -> None:
+def test_differences_are_said_by_kind_and_stay_until_they_are_gone(world: HandMerged) -> None:
     chunk = verified(world)
     world.merge((result(chunk, inserted=1, repaired=3, extra=1, columns={"note": 2}),), {"v1": 4})
     assert proven(world) == [False, False]
@@ -110,14 +99,14 @@ def test_differences_are_said_by_kind_and_stay_until_they_are_gone(world: World)
     assert differences(world) == ""
 
 
-def differences(world: World) -> str:
+def differences(world: HandMerged) -> str:
     status = overview.read(world.book)
     assert status is not None
     (table,) = (t for t in status.tables if t.table == "s.a")
     return table.differences
 
 
-def test_what_is_repaired_is_proven_and_told_once(world: World) -> None:
+def test_what_is_repaired_is_proven_and_told_once(world: HandMerged) -> None:
     chunk = verified(world, "repair")
     world.merge((result(chunk, inserted=1),), {"v1": 0})
     assert proven(world) == [True, True]
@@ -127,7 +116,7 @@ def test_what_is_repaired_is_proven_and_told_once(world: World) -> None:
 
 
 @pytest.mark.parametrize("results", ["no chunk", "no sweep"])
-def test_what_is_not_known_proves_nothing(world: World, results: str) -> None:
+def test_what_is_not_known_proves_nothing(world: HandMerged, results: str) -> None:
     chunk = verified(world)
     if results == "no chunk":
         world.merge((), {"v1": 0})
@@ -138,7 +127,7 @@ def test_what_is_not_known_proves_nothing(world: World, results: str) -> None:
         report_of(world)
 
 
-def test_a_table_that_needs_a_backfill_by_then_proves_nothing(world: World) -> None:
+def test_a_table_that_needs_a_backfill_by_then_proves_nothing(world: HandMerged) -> None:
     world.mark()
     chunk = verified(world)
     world.merge((result(chunk, inserted=2),), {"v1": 0})
@@ -149,7 +138,7 @@ def test_a_table_that_needs_a_backfill_by_then_proves_nothing(world: World) -> N
     assert world.row().life.needs_backfill
 
 
-def test_an_open_verify_fills_no_hole_and_is_no_try_of_a_backfill(world: World) -> None:
+def test_an_open_verify_fills_no_hole_and_is_no_try_of_a_backfill(world: HandMerged) -> None:
     world.stage("s.a")
     open_backfill(world.book, "s.a", "v1", purpose="verify")
     world.merge(holes=Holes({"note": 2}, (("1",), ("2",))))
@@ -157,7 +146,7 @@ def test_an_open_verify_fills_no_hole_and_is_no_try_of_a_backfill(world: World) 
     assert backfills.tables_tried_within(world.book, 3600) == set()
 
 
-def test_a_filter_proves_no_part_and_reports_what_it_found(world: World) -> None:
+def test_a_filter_proves_no_part_and_reports_what_it_found(world: HandMerged) -> None:
     backfill = open_backfill(
         world.book, "s.a", "v1", purpose="verify", row_filter="id > 1", sweeps=False, run_id="run1"
     )
@@ -165,25 +154,25 @@ def test_a_filter_proves_no_part_and_reports_what_it_found(world: World) -> None
     world.claim(chunk)
     world.merge((result(chunk),))
     assert proven(world) == [False, False]
-    (table,) = outcome_of(a_run(world.config, ledger=world.ledger, run_id="run1")).tables
+    (table,) = outcome_of(world.task(run_id="run1")).tables
     assert "the rows of the filter equal to the source" in str(table)
 
 
-def test_a_verify_that_was_closed_proves_nothing(world: World) -> None:
+def test_a_verify_that_was_closed_proves_nothing(world: HandMerged) -> None:
     open_backfill(world.book, "s.a", "v1", *HALVES, purpose="verify", run_id="run1")
     backfills.close(world.book, "v1", "it is over")
     with pytest.raises(NothingProven, match="it is over"):
         report_of(world)
 
 
-def test_cutting_anew_keeps_the_oldest_proof_only_if_there_is_one_everywhere(world: World) -> None:
+def test_cutting_anew_keeps_the_oldest_proof_only_if_there_is_one_everywhere(world: HandMerged) -> None:
     world.merge((result(verified(world, parts=PARTS[:1])),), {"v1": 0})
     cut = proofs.cut(world.book, "s.a", [], PARTS[:1], 10)
     assert [part.proven_at for part in cut.parts] == [None]
     assert (cut.estimated_rows, tables.one(world.book, "s.a") is not None) == (10, True)
 
 
-def test_a_table_has_one_open_backfill_and_one_open_verify(world: World) -> None:
+def test_a_table_has_one_open_backfill_and_one_open_verify(world: HandMerged) -> None:
     fill = open_backfill(world.book, "s.a", "b1")
     verify = open_backfill(world.book, "s.a", "v1", purpose="verify", parts=PARTS)
     assert not backfills.create(world.book, Backfill(**_fields(verify, backfill="v2")), HALVES)

@@ -5,137 +5,40 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.ledger.conftest import open_at
 from tests.support.backfills import HALVES, chunk_of, claim_of, open_backfill, record
-from tests.support.manifests import manifest_of, path_of, schema_of
+from tests.support.hand_merged import HandMerged
+from tests.support.manifests import manifest_of, schema_of
 from tests.support.pipeline import pipeline_config
-from tests.support.runs import a_run
 from tidemark.backfill.reporting import how_far, report
 from tidemark.backfill.wanted import Wanted, wanted
-from tidemark.capture.merging import Ingested, ingest, make_plan
+from tidemark.capture.merging import ingest
 from tidemark.capture.status import Status
 from tidemark.capture.status_text import text
-from tidemark.config import PipelineConfig
 from tidemark.errors import BackfillClosed, BackfillNotApplied
-from tidemark.formats import layout
 from tidemark.formats.error_record import ErrorRecord
-from tidemark.formats.manifest import Claim, Sweep
-from tidemark.formats.plan import MergePlan, PlannedTable
-from tidemark.formats.result import MAX_HOLE_KEYS, ChunkResult, Holes, PlanResult, TableResult
+from tidemark.formats.manifest import Sweep
+from tidemark.formats.result import MAX_HOLE_KEYS, ChunkResult, Holes
 from tidemark.ledger import backfills, batches, chunks, joins, leases, overview, schema_versions, tables
-from tidemark.ledger.backfills import Backfill, Range
+from tidemark.ledger.backfills import Range
 from tidemark.ledger.chunks import ReadChunk
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import Lease
-from tidemark.ledger.tables import TableRow
 from tidemark.lsn import Lsn, WalPoint
-from tidemark.staging.store import Store
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 Book = Ledger
 SWEEP = Sweep("b1", "700:700:", 2)
 
 
-class World:
-    """The pipeline's ledger and lake; what drains, readers and applications would leave in them."""
-
-    def __init__(self, config: PipelineConfig, ledger: str, book: Book, lease: Lease) -> None:
-        self.config = config
-        self.ledger = ledger
-        self.book = book
-        self.lease = lease
-        self.end = 100
-
-    def stage(self, *touched: str, **fields: Any) -> int:
-        """The next batch; returns its end."""
-        start, self.end = self.end, self.end + 100
-        manifest = manifest_of(start, self.end, *touched, **fields)
-        batches.register(self.book, self.lease, manifest, path_of(manifest))
-        return self.end
-
-    def claim(self, *chunks_or_claims: ReadChunk | Claim, sweeps: tuple[Sweep, ...] = (), **fields: Any) -> int:
-        claims = tuple(c if isinstance(c, Claim) else claim_of(c, self.end + 99) for c in chunks_or_claims)
-        return self.stage(claims={"s.a": claims}, sweeps={"s.a": sweeps}, **fields)
-
-    def read(self, backfill: Backfill, chunk: str = "1-1", **fields: Any) -> ReadChunk:
-        read = chunk_of(backfill, chunk, **fields)
-        assert record(self.ledger, read, done=True)
-        return read
-
-    def plan(self) -> MergePlan:
-        plan = make_plan(a_run(self.config, ledger=self.ledger, holder="merge/1", run_id="run1"))
-        assert plan is not None
-        return plan
-
-    def planned(self, table: str = "s.a") -> PlannedTable:
-        (planned_table,) = (t for t in self.plan().tables if t.table == table)
-        return planned_table
-
-    def merge(
-        self,
-        results: tuple[ChunkResult, ...] = (),
-        swept: dict[str, int] | None = None,
-        holes: Holes | None = None,
-        plan: MergePlan | None = None,
-    ) -> Ingested:
-        """A plan, and the result of an application that reached its end."""
-        self.leave(plan or self.plan(), results, swept, holes)
-        return ingest(a_run(self.config, ledger=self.ledger))
-
-    def leave(
-        self,
-        plan: MergePlan,
-        results: tuple[ChunkResult, ...] = (),
-        swept: dict[str, int] | None = None,
-        holes: Holes | None = None,
-    ) -> None:
-        tables = tuple(
-            TableResult(
-                t.table,
-                t.end_lsn,
-                t.end_lsn,
-                {"history": t.rows},
-                holes=holes if t.table == "s.a" else None,
-                chunks=results,
-                swept=swept or {},
-            )
-            for t in plan.tables
-        )
-        result = PlanResult(plan.plan, plan.pipeline, plan.generation, tables)
-        Store(self.config.lake).write_atomic(layout.result_file("shop", plan.plan), result.to_json().encode())
-
-    def row(self, table: str = "s.a") -> TableRow:
-        table_row = tables.one(self.book, table)
-        assert table_row is not None
-        return table_row
-
-    def backfill(self, backfill: str = "b1") -> Backfill:
-        row = backfills.one(self.book, backfill)
-        assert row is not None
-        return row
-
-    def join(self, table: str = "s.a") -> None:
-        row = tables.one(self.book, table)
-        if row is None or row.life.awaits_its_join:
-            joins.join(self.book, table, 800, WalPoint(1, Lsn(50)), backfill=None)
-
-    def mark(self, kind: str = tables.EXISTING_ROWS, table: str = "s.a") -> None:
-        self.join(table)
-        tables.mark_needs_backfill(self.book, table, kind, "rows from before")
-
-    def wanted(self) -> list[Wanted]:
-        return wanted(a_run(self.config, ledger=self.ledger))
-
-
 @pytest.fixture
-def world(tmp_path: Path, ledger: str, book: Book, lease: Lease, generation: Generation) -> World:
+def world(tmp_path: Path, ledger: str, book: Book, lease: Lease, generation: Generation) -> HandMerged:
     config = pipeline_config("shop", tmp_path, (), {"park_after": 2})
-    return World(config, ledger, book, lease)
+    return HandMerged(config, "", ledger, book, lease)
 
 
 def result_of(chunk: ReadChunk, inserted: int = 5, lost_by_window: int = 0) -> ChunkResult:
@@ -145,7 +48,7 @@ def result_of(chunk: ReadChunk, inserted: int = 5, lost_by_window: int = 0) -> C
 # --- plans ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_plan_holds_claims_and_sweeps_where_they_were_registered(world: World) -> None:
+def test_a_plan_holds_claims_and_sweeps_where_they_were_registered(world: HandMerged) -> None:
     chunk = world.read(open_backfill(world.book, "s.a"))
     world.stage("s.a", max_xid=600)
     world.merge()
@@ -159,7 +62,9 @@ def test_a_plan_holds_claims_and_sweeps_where_they_were_registered(world: World)
     assert [s.version for s in table.schemas] == [1]
 
 
-def test_the_evidence_of_a_chunk_are_older_batches_with_a_transaction_that_it_may_not_have_seen(world: World) -> None:
+def test_the_evidence_of_a_chunk_are_older_batches_with_a_transaction_it_may_not_have_seen(
+    world: HandMerged,
+) -> None:
     """Its snapshot is 710:712:711: everything below 710 was visible."""
     world.stage("s.a", max_xid=709)
     world.stage("s.a", "s.b", max_xid=710)
@@ -172,7 +77,7 @@ def test_the_evidence_of_a_chunk_are_older_batches_with_a_transaction_that_it_ma
     assert [s.version for s in table.schemas] == [1]
 
 
-def test_the_least_xmin_of_all_chunks_and_sweeps_says_what_is_evidence(world: World) -> None:
+def test_the_least_xmin_of_all_chunks_and_sweeps_says_what_is_evidence(world: HandMerged) -> None:
     world.stage("s.a", max_xid=701)
     world.merge()
     backfill = open_backfill(world.book, "s.a", "b1", *HALVES)
@@ -185,7 +90,7 @@ def test_the_least_xmin_of_all_chunks_and_sweeps_says_what_is_evidence(world: Wo
     assert [b.end_lsn for b in world.planned().evidence] == [Lsn(200), Lsn(300)]
 
 
-def test_a_chunk_of_an_exported_snapshot_has_what_committed_above_its_point_as_evidence(world: World) -> None:
+def test_a_chunk_of_an_exported_snapshot_has_what_committed_above_its_point_as_evidence(world: HandMerged) -> None:
     world.stage("s.a", max_xid=800)
     world.stage("s.a", max_xid=1)
     world.stage("s.b", max_xid=800)
@@ -195,7 +100,7 @@ def test_a_chunk_of_an_exported_snapshot_has_what_committed_above_its_point_as_e
     assert [b.end_lsn for b in world.planned().evidence] == [Lsn(300)]
 
 
-def test_a_sweep_has_the_other_chunks_of_its_backfill_as_evidence_and_no_others(world: World) -> None:
+def test_a_sweep_has_the_other_chunks_of_its_backfill_as_evidence_and_no_others(world: HandMerged) -> None:
     old = world.read(open_backfill(world.book, "s.a", "b0", row_filter="true", sweeps=False))
     world.stage("s.a", max_xid=950, claims={"s.a": (claim_of(old, 199),)})
     world.merge()
@@ -209,14 +114,14 @@ def test_a_sweep_has_the_other_chunks_of_its_backfill_as_evidence_and_no_others(
     assert (evidence.end_lsn, evidence.files, [c.chunk for c in evidence.claims]) == (Lsn(300), (), ["1-1"])
 
 
-def test_a_plan_without_chunks_has_no_evidence(world: World) -> None:
+def test_a_plan_without_chunks_has_no_evidence(world: HandMerged) -> None:
     world.stage("s.a", max_xid=900)
     world.merge()
     world.stage("s.a", max_xid=901)
     assert world.planned().evidence == ()
 
 
-def test_evidence_is_of_the_same_generation(world: World) -> None:
+def test_evidence_is_of_the_same_generation(world: HandMerged) -> None:
     world.stage("s.a", max_xid=900)
     world.merge()
     open_at(world.book, world.lease, 2, Lsn(500))
@@ -226,7 +131,7 @@ def test_evidence_is_of_the_same_generation(world: World) -> None:
     assert world.planned().evidence == ()
 
 
-def test_the_target_takes_the_shape_of_a_reader_that_was_ahead_of_the_stream(world: World) -> None:
+def test_the_target_takes_the_shape_of_a_reader_that_was_ahead_of_the_stream(world: HandMerged) -> None:
     world.stage("s.a")
     wide = schema_versions.adopt(world.book, schema_of("s.a", 0, ("id", "one", "two")))
     between = schema_of("s.a", 3, ("id", "one"))
@@ -244,7 +149,7 @@ def test_the_target_takes_the_shape_of_a_reader_that_was_ahead_of_the_stream(wor
     assert [s.version for s in world.planned().schemas] == [1, 3, wide.version]
 
 
-def test_a_plan_says_whether_the_table_had_holes(world: World) -> None:
+def test_a_plan_says_whether_the_table_had_holes(world: HandMerged) -> None:
     world.stage("s.a")
     assert not world.planned().had_holes
     world.merge(holes=Holes({"body": 1}, (("1",),)))
@@ -255,7 +160,7 @@ def test_a_plan_says_whether_the_table_had_holes(world: World) -> None:
 # --- results ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_backfill_is_applied_with_the_batch_of_its_last_claim(world: World) -> None:
+def test_a_backfill_is_applied_with_the_batch_of_its_last_claim(world: HandMerged) -> None:
     world.mark()
     backfill = open_backfill(world.book, "s.a", "b1", *HALVES)
     first, second = world.read(backfill, upper=("10",)), world.read(backfill, "2-1", lower=("10",))
@@ -274,7 +179,7 @@ def test_a_backfill_is_applied_with_the_batch_of_its_last_claim(world: World) ->
     assert not world.row().life.needs_backfill
 
 
-def test_a_backfill_with_something_unread_or_unclaimed_is_not_applied(world: World) -> None:
+def test_a_backfill_with_something_unread_or_unclaimed_is_not_applied(world: HandMerged) -> None:
     backfill = open_backfill(world.book, "s.a", "b1", *HALVES)
     world.claim(world.read(backfill, upper=("10",)))
     world.merge()
@@ -285,30 +190,32 @@ def test_a_backfill_with_something_unread_or_unclaimed_is_not_applied(world: Wor
     assert world.backfill().state == "open"
 
 
-def test_a_driver_that_died_after_its_work_leaves_the_backfill_applied_and_its_counts_unknown(world: World) -> None:
+def test_a_driver_that_died_after_its_work_leaves_the_backfill_applied_and_counts_unknown(
+    world: HandMerged,
+) -> None:
     chunk = world.read(open_backfill(world.book, "s.a"))
     world.claim(chunk, sweeps=(SWEEP,))
     world.plan()
     world.merge()  # the next plan finds "already at", and says nothing of chunks
     assert world.backfill().state == "applied"
-    (table,) = report(a_run(world.config, ledger=world.ledger, run_id="backfill1")).tables
+    (table,) = report(world.task(run_id="backfill1")).tables
     assert (table.unknown, table.read, table.inserted, table.swept) == (1, 5, 0, None)
     assert "an unknown number swept" in str(table)
     assert "the rows of 1 chunk is not known" in str(table)
 
 
-def test_a_plan_that_is_repeated_counts_once(world: World) -> None:
+def test_a_plan_that_is_repeated_counts_once(world: HandMerged) -> None:
     chunk = world.read(open_backfill(world.book, "s.a"))
     world.claim(chunk, sweeps=(SWEEP,))
     first, second = world.plan(), world.plan()
     world.leave(first, (result_of(chunk, 4),), {"b1": 1})
     world.leave(second, (result_of(chunk, 5),), {"b1": 2})
-    assert len(ingest(a_run(world.config, ledger=world.ledger)).plans) == 2
-    (table,) = report(a_run(world.config, ledger=world.ledger, run_id="backfill1")).tables
+    assert len(ingest(world.task()).plans) == 2
+    (table,) = report(world.task(run_id="backfill1")).tables
     assert (table.inserted, table.unchanged, table.swept) == (5, 0, 2)
 
 
-def test_a_mark_that_came_after_the_backfill_was_opened_stays(world: World) -> None:
+def test_a_mark_that_came_after_the_backfill_was_opened_stays(world: HandMerged) -> None:
     world.mark()
     backfill = open_backfill(world.book, "s.a")
     world.mark(tables.GAP)
@@ -318,7 +225,7 @@ def test_a_mark_that_came_after_the_backfill_was_opened_stays(world: World) -> N
     assert world.row().backfill_kind == tables.GAP
 
 
-def test_a_mark_that_was_asked_for_again_stays_too(world: World) -> None:
+def test_a_mark_that_was_asked_for_again_stays_too(world: HandMerged) -> None:
     world.mark(tables.GAP)
     backfill = open_backfill(world.book, "s.a")
     world.mark("rewritten")
@@ -328,7 +235,7 @@ def test_a_mark_that_was_asked_for_again_stays_too(world: World) -> None:
 
 
 @pytest.mark.parametrize("restriction", [{"row_filter": "id > 3"}, {"mode": "keys"}])
-def test_a_backfill_of_a_part_takes_no_mark_away(world: World, restriction: dict[str, str]) -> None:
+def test_a_backfill_of_a_part_takes_no_mark_away(world: HandMerged, restriction: dict[str, str]) -> None:
     world.mark()
     backfill = open_backfill(world.book, "s.a", "b1", Range(keys=(("1",),)), sweeps=False, **restriction)
     world.claim(world.read(backfill))
@@ -336,7 +243,7 @@ def test_a_backfill_of_a_part_takes_no_mark_away(world: World, restriction: dict
     assert (world.backfill().state, world.row().life.needs_backfill) == ("applied", True)
 
 
-def test_holes_that_are_left_when_a_backfill_is_applied_mark_the_table(world: World) -> None:
+def test_holes_that_are_left_when_a_backfill_is_applied_mark_the_table(world: HandMerged) -> None:
     world.mark()
     chunk = world.read(open_backfill(world.book, "s.a"))
     world.stage("s.a")
@@ -347,7 +254,7 @@ def test_holes_that_are_left_when_a_backfill_is_applied_mark_the_table(world: Wo
     assert (world.backfill().state, world.row().backfill_kind, world.row().holes) == ("applied", "holes", {"body": 1})
 
 
-def test_the_keys_that_fill_the_holes_take_their_mark_away(world: World) -> None:
+def test_the_keys_that_fill_the_holes_take_their_mark_away(world: HandMerged) -> None:
     world.stage("s.a")
     world.merge(holes=Holes({"body": 1}, (("2",),)))
     backfill = open_backfill(world.book, "s.a", "b1", Range(keys=(("2",),)), mode="keys", sweeps=False)
@@ -359,7 +266,7 @@ def test_the_keys_that_fill_the_holes_take_their_mark_away(world: World) -> None
 # --- wanted -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_marked_table_is_wanted_until_a_backfill_of_it_is_applied(world: World) -> None:
+def test_a_marked_table_is_wanted_until_a_backfill_of_it_is_applied(world: HandMerged) -> None:
     assert world.wanted() == []
     world.mark()
     assert world.wanted() == [Wanted("s.a", "chunks", (), "rows from before")]
@@ -368,7 +275,7 @@ def test_a_marked_table_is_wanted_until_a_backfill_of_it_is_applied(world: World
         assert world.wanted() == []
     (goes_on,) = world.wanted()
     assert "b1 is not finished, and nobody reads it" in goes_on.reason
-    assert wanted(a_run(world.config, ledger=world.ledger), quiet_s=600) == []
+    assert wanted(world.task(), quiet_s=600) == []
     chunk = world.read(backfill)
     assert world.wanted() == []
     world.claim(chunk, sweeps=(SWEEP,))
@@ -376,7 +283,7 @@ def test_a_marked_table_is_wanted_until_a_backfill_of_it_is_applied(world: World
     assert world.wanted() == []
 
 
-def test_a_table_that_is_parked_or_not_captured_is_left_alone(world: World) -> None:
+def test_a_table_that_is_parked_or_not_captured_is_left_alone(world: HandMerged) -> None:
     for table in ("s.a", "s.b", "s.c"):
         world.mark(table=table)
     tables.park(world.book, "s.a", ErrorRecord("TableBroken", "FIX_TARGET", "broken"))
@@ -384,7 +291,7 @@ def test_a_table_that_is_parked_or_not_captured_is_left_alone(world: World) -> N
     assert [w.table for w in world.wanted()] == ["s.c"]
 
 
-def test_holes_are_wanted_by_their_keys_and_as_a_whole_where_there_are_too_many(world: World) -> None:
+def test_holes_are_wanted_by_their_keys_and_as_a_whole_where_there_are_too_many(world: HandMerged) -> None:
     joins.join(world.book, "s.a", 800, WalPoint(1, Lsn(50)), backfill=None)
     world.stage("s.a")
     world.merge(holes=Holes({"body": 1}, (("2", "x"),)))
@@ -398,7 +305,7 @@ def test_holes_are_wanted_by_their_keys_and_as_a_whole_where_there_are_too_many(
     assert [(w.mode, w.keys) for w in world.wanted()] == [("chunks", ())]
 
 
-def test_a_table_with_history_only_is_read_once(world: World) -> None:
+def test_a_table_with_history_only_is_read_once(world: HandMerged) -> None:
     world.mark()
     tables.keep_fingerprints(world.book, {"s.a": {"key": [], "identity": "nothing"}})
     backfill = open_backfill(world.book, "s.a", sweeps=False)
@@ -414,13 +321,13 @@ def test_a_table_with_history_only_is_read_once(world: World) -> None:
 # --- what is said -----------------------------------------------------------------------------------------------------
 
 
-def pending(world: World) -> str:
+def pending(world: HandMerged) -> str:
     with pytest.raises(BackfillNotApplied) as raised:
-        report(a_run(world.config, ledger=world.ledger, run_id="backfill1"))
+        report(world.task(run_id="backfill1"))
     return str(raised.value)
 
 
-def test_the_report_waits_until_everything_is_applied_and_says_for_what(world: World) -> None:
+def test_the_report_waits_until_everything_is_applied_and_says_for_what(world: HandMerged) -> None:
     backfill = open_backfill(world.book, "s.a", "b1", *HALVES)
     first = world.read(backfill, upper=("10",))
     assert "s.a: 1 of 2 ranges is read, 5 rows so far" in pending(world)
@@ -432,7 +339,7 @@ def test_the_report_waits_until_everything_is_applied_and_says_for_what(world: W
     assert "the table is parked: TableBroken" in pending(world)
     tables.unpark(world.book, "s.a")
     world.merge((result_of(first, 2), result_of(second, 0, 3)), {"b1": 7})
-    outcome = report(a_run(world.config, ledger=world.ledger, run_id="backfill1"))
+    outcome = report(world.task(run_id="backfill1"))
     (table,) = outcome.tables
     assert (table.read, table.inserted, table.unchanged, table.lost_by_window, table.swept) == (10, 2, 8, 3, 7)
     assert table.complete_lsn == Lsn(last)
@@ -440,7 +347,7 @@ def test_the_report_waits_until_everything_is_applied_and_says_for_what(world: W
     assert outcome.to_json()[0]["complete_lsn"] == str(Lsn(last))
 
 
-def test_the_report_of_a_closed_backfill_says_which_ranges_are_filled(world: World) -> None:
+def test_the_report_of_a_closed_backfill_says_which_ranges_are_filled(world: HandMerged) -> None:
     backfill = open_backfill(world.book, "s.a", "b1", *HALVES)
     world.claim(world.read(backfill, upper=("10",)))
     chunk = chunk_of(backfill, "2-1", lower=("10",), upper=("secret",))
@@ -448,13 +355,13 @@ def test_the_report_of_a_closed_backfill_says_which_ranges_are_filled(world: Wor
     world.claim(chunk)
     backfills.close(world.book, "b1", "another one takes its place")
     with pytest.raises(BackfillClosed) as raised:
-        report(a_run(world.config, ledger=world.ledger, run_id="backfill1"))
+        report(world.task(run_id="backfill1"))
     filled = "filled of 2 ranges: range 1 as a whole, range 2 up to chunk 2-1"
     assert f"s.a (another one takes its place; {filled})" in str(raised.value)
     assert "secret" not in str(raised.value)
 
 
-def test_the_report_says_that_rejected_chunks_are_read_again_by_clearing_the_readers(world: World) -> None:
+def test_the_report_says_that_rejected_chunks_are_read_again_by_clearing_the_readers(world: HandMerged) -> None:
     backfill = open_backfill(world.book, "s.a", "b1", *HALVES)
     first = world.read(backfill, upper=("10",))
     second = world.read(backfill, "2-1", lower=("10",))
@@ -468,7 +375,7 @@ def test_the_report_says_that_rejected_chunks_are_read_again_by_clearing_the_rea
     assert "before the table changed" not in pending(world)
 
 
-def test_ranges_that_nobody_read_are_no_rejected_chunks(world: World) -> None:
+def test_ranges_that_nobody_read_are_no_rejected_chunks(world: HandMerged) -> None:
     backfill = open_backfill(world.book, "s.a", "b1", *HALVES)
     first = world.read(backfill, upper=("10",))
     chunks.reject(world.book, first.id, "the table was altered")
@@ -478,7 +385,7 @@ def test_ranges_that_nobody_read_are_no_rejected_chunks(world: World) -> None:
     assert "before the table changed" not in line
 
 
-def test_rejected_keys_are_counted_too(world: World) -> None:
+def test_rejected_keys_are_counted_too(world: HandMerged) -> None:
     backfill = open_backfill(world.book, "s.a", "b1", Range(keys=(("1",), ("2",))), Range(keys=(("3",),)), mode="keys")
     first = world.read(backfill)
     chunks.reject(world.book, first.id, "the table was altered")
@@ -486,27 +393,27 @@ def test_rejected_keys_are_counted_too(world: World) -> None:
 
 
 @pytest.mark.parametrize("restriction", [{"row_filter": "n > 5"}, {"mode": "keys"}])
-def test_a_backfill_of_a_part_makes_no_table_complete(world: World, restriction: dict[str, str]) -> None:
+def test_a_backfill_of_a_part_makes_no_table_complete(world: HandMerged, restriction: dict[str, str]) -> None:
     backfill = open_backfill(world.book, "s.a", sweeps=False, **restriction)
     last = world.claim(world.read(backfill))
     world.merge()
-    line = str(report(a_run(world.config, ledger=world.ledger, run_id="backfill1")))
+    line = str(report(world.task(run_id="backfill1")))
     assert f"s.a: the rows asked for are as of {Lsn(last)}. 5 rows read" in line
     assert "complete" not in line
 
 
-def test_the_report_says_that_the_table_needs_another_backfill(world: World) -> None:
+def test_the_report_says_that_the_table_needs_another_backfill(world: HandMerged) -> None:
     world.mark()
     backfill = open_backfill(world.book, "s.a")
     world.claim(world.read(backfill), sweeps=(SWEEP,))
     tables.mark_needs_backfill(world.book, "s.a", tables.GAP, "the slot lost changes")
     world.merge()
-    outcome = report(a_run(world.config, ledger=world.ledger, run_id="backfill1"))
+    outcome = report(world.task(run_id="backfill1"))
     assert "It needs another backfill: the slot lost changes." in str(outcome)
     assert outcome.to_json()[0]["needs_backfill"] == "the slot lost changes"
 
 
-def test_a_table_that_leaves_takes_its_open_backfill_along(world: World) -> None:
+def test_a_table_that_leaves_takes_its_open_backfill_along(world: HandMerged) -> None:
     world.mark()
     backfill = open_backfill(world.book, "s.a", "b1", *HALVES)
     world.claim(world.read(backfill, upper=("10",)))
@@ -519,27 +426,27 @@ def test_a_table_that_leaves_takes_its_open_backfill_along(world: World) -> None
     assert world.row().life.needs_backfill
     assert [w.table for w in world.wanted()] == ["s.a"]
     with pytest.raises(BackfillClosed, match="left the pipeline file"):
-        report(a_run(world.config, ledger=world.ledger, run_id="backfill1"))
+        report(world.task(run_id="backfill1"))
 
 
-def test_how_far_a_run_is_names_what_is_read_and_filled_without_any_value(world: World) -> None:
+def test_how_far_a_run_is_names_what_is_read_and_filled_without_any_value(world: HandMerged) -> None:
     backfill = open_backfill(world.book, "s.a", "b1", *HALVES)
     world.claim(world.read(backfill, upper=("10",)))
     assert record(world.ledger, chunk_of(backfill, "2-1", lower=("10",), upper=("secret",)), done=False)
-    (line,) = how_far(a_run(world.config, ledger=world.ledger, run_id="backfill1"))
+    (line,) = how_far(world.task(run_id="backfill1"))
     assert "s.a: 10 of about 20 rows read in 2 chunks, 1 of 2 ranges done, 1 chunk claimed" in line
     assert line.endswith("; filled of 2 ranges: range 1 as a whole")
     assert "secret" not in line
-    assert how_far(a_run(world.config, ledger=world.ledger, run_id="another")) == []
+    assert how_far(world.task(run_id="another")) == []
 
 
-def test_a_run_whose_backfills_were_adopted_has_nothing_to_report(world: World) -> None:
+def test_a_run_whose_backfills_were_adopted_has_nothing_to_report(world: HandMerged) -> None:
     open_backfill(world.book, "s.a")
     backfills.adopt(world.book, "b1", "backfill2")
-    assert "another run goes on with it" in str(report(a_run(world.config, ledger=world.ledger, run_id="backfill1")))
+    assert "another run goes on with it" in str(report(world.task(run_id="backfill1")))
 
 
-def test_the_status_shows_open_backfills_without_any_value(world: World) -> None:
+def test_the_status_shows_open_backfills_without_any_value(world: HandMerged) -> None:
     backfill = open_backfill(world.book, "s.a", "b1", *HALVES)
     chunk = chunk_of(backfill, "1-1", upper=("secret",))
     assert record(world.ledger, chunk, done=False)
