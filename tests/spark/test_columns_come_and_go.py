@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from datetime import date, datetime, time
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
@@ -151,3 +156,93 @@ def test_a_default_is_given_once_whoever_dies_or_comes_too_late(lake: Lake) -> N
         table_columns.add(lake.spark, late, [field], value, delta_tables.rows(lake.spark, late))
     assert delta_tables.is_contested(raised.value)
     assert {row["id"]: row["c0"] for row in lake.current(table)} == {1: None, 2: 7}
+
+
+# --- columns that were widened ----------------------------------------------------------------------------------------
+
+NARROW = {"id": "int", "n": "smallint", "body": "decimal(6,2)", "real": "float", "day": "date", "note": "string"}
+WIDE = {**NARROW, "id": "bigint", "n": "bigint", "body": "decimal(12,4)", "real": "double", "day": "timestamp_ntz"}
+FAR = 2**40
+
+
+def narrow_row(id: int, **values: Any) -> Row:
+    row = {"id": id, "n": 1, "body": Decimal("1.25"), "real": 0.1, "day": date(2026, 1, 1), "note": "old"}
+    return {**row, **values}
+
+
+def wide_row(id: int, **values: Any) -> Row:
+    row = {"id": id, "n": FAR, "body": Decimal("1.2345"), "real": 0.1, "day": datetime(2026, 1, 1, 12), "note": "new"}
+    return {**row, **values}
+
+
+def as_wide(row: Row) -> Row:
+    """What PostgreSQL makes of an old row."""
+    day = datetime.combine(row["day"], time()) if type(row["day"]) is date else row["day"]
+    return {**row, "real": float(np.float32(row["real"])) if row["note"] == "old" else row["real"], "day": day}
+
+
+def widen(table: StagedTable) -> None:
+    columns = tuple(replace(column, target=WIDE[column.name]) for column in table.schema.columns)
+    table.schema = replace(table.schema, version=table.schema.version + 1, columns=columns)
+
+
+def values_of(lake: Lake, table: StagedTable) -> list[Row]:
+    """Of a file from before the table was widened they are as it has them."""
+    rows = lake.current(table)
+    for row in rows:
+        if isinstance(row["day"], date) and not isinstance(row["day"], datetime):
+            row["day"] = datetime.combine(row["day"], time())
+    return sorted(rows, key=lambda row: (row["id"], row["n"]))
+
+
+@both_ways
+@pytest.mark.parametrize("key", [("id",), ()])
+def test_what_was_written_before_a_column_was_widened_stays_where_it_is(lake: Lake, key: tuple[str, ...]) -> None:
+    """Files of both shapes in the table, then in one plan: rows are found by a key that was widened, or by all their
+    values, take unchanged values from files of the old shape, and are masked there."""
+    table = lake.table(table_schema("t", NARROW, key=key, identity="default" if key else "full"))
+    whole = not key
+    table.stage([Change("insert", narrow_row(n)) for n in range(1, 7)])
+    lake.applied(table.planned())
+    files = delta_files.read(Path(lake.path("current", table)))
+    assert files is not None
+    table.stage(
+        [Change("insert", narrow_row(7)), Change("update", narrow_row(1, n=2), old=narrow_row(1) if whole else None)]
+    )
+    widen(table)
+    unchanged = () if whole else ("body",)
+    sent = wide_row(2) if whole else wide_row(2, body=None)
+    table.stage(
+        [
+            Change("insert", wide_row(FAR)),
+            Change("update", sent, unchanged, old=as_wide(narrow_row(2)) if whole else None),
+            Change("delete", {} if whole else {"id": 3}, old=as_wide(narrow_row(3)) if whole else None),
+        ]
+    )
+    lake.applied(table.planned(1))
+    two = wide_row(2) if whole else wide_row(2, body=Decimal("1.25"))
+    rows = [narrow_row(1, n=2), two, *[narrow_row(n) for n in (4, 5, 6, 7)], wide_row(FAR)]
+    assert values_of(lake, table) == [as_wide(row) for row in rows]
+    after = delta_files.read(Path(lake.path("current", table)))
+    assert after is not None
+    assert {name for name, _ in files.files} <= {name for name, _ in after.files}, "a file was written anew"
+    assert [f.dataType.simpleString() for f in after.fields][: len(WIDE)] == list(WIDE.values())
+    moved = Change("update", wide_row(40, body=None), ("body",), old_key={"id": 4})
+    table.stage([moved if key else Change("update", wide_row(40), old=as_wide(narrow_row(4)))])
+    lake.applied(table.planned(2))
+    forty = wide_row(40, body=Decimal("1.25")) if key else wide_row(40)
+    assert as_wide(forty) in values_of(lake, table)
+    assert sorted(row["id"] for row in values_of(lake, table)) == [1, 2, 5, 6, 7, 40, FAR]
+
+
+def test_changes_of_the_old_shape_behind_a_chunk_of_the_new_one_keep_the_target_wide(lake: Lake) -> None:
+    table = lake.table(table_schema("t", NARROW))
+    table.stage([Change("insert", narrow_row(1))])
+    old = table.schema
+    widen(table)
+    table.stage([Change("insert", wide_row(FAR))])
+    lake.applied(table.planned())
+    table.schema = old
+    table.stage([Change("insert", narrow_row(2))])
+    lake.applied(table.planned(2))
+    assert values_of(lake, table) == [as_wide(row) for row in (narrow_row(1), narrow_row(2), wide_row(FAR))]

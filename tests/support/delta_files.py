@@ -21,7 +21,7 @@ from pyspark.sql import types as T
 
 Row = dict[str, Any]
 
-_READER_FEATURES = {"deletionVectors", "columnMapping", "timestampNtz"}
+_READER_FEATURES = {"deletionVectors", "columnMapping", "timestampNtz", "typeWidening"}
 _Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 
 
@@ -102,6 +102,8 @@ def values(table: pa.Table, field: T.StructField) -> list[Any]:
     if pa.types.is_null(column.type):
         return [None] * table.num_rows
     match field.dataType:
+        case T.TimestampNTZType() if pa.types.is_date(column.type):  # a file from before the column was widened
+            column = column.cast(pa.timestamp("us")).cast(pa.int64())
         case T.TimestampType() | T.TimestampNTZType():
             column = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
         case T.DateType():

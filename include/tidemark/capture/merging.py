@@ -275,15 +275,15 @@ def _may_be_unseen(touched: TouchedTable, xmin: int | None, point: Lsn | None) -
 def _followed(shapes: _Shapes, touches: Iterable[TouchedTable]) -> tuple[TableSchema, ...]:
     """The versions that the plan's files follow, the target's last. That is the newest number, unless a reader was
     ahead of the stream: its version, which no change follows yet, then has a lower number than what the stream brought
-    meanwhile, and more columns. One that has changes is the shape from before a column was dropped. A chunk without
-    rows has no file: where there is none at all, it is the newest that anybody knows."""
+    meanwhile, and more columns, or wider ones. One that has changes is the shape from before a column was dropped. A
+    chunk without rows has no file: if there is none at all, it is the newest that anybody knows."""
     numbers = {file.schema_version for touched in touches for file in touched.files}
     numbers |= {file.schema_version for touched in touches for claim in touched.claims for file in claim.files}
     followed = [version for version in shapes.versions if version.version in numbers]
     for version in followed[:-1]:
         if version.version in shapes.streamed:
             continue
-        if len(version.columns) > len(followed[-1].columns) and _only_adds(followed[-1], version):
+        if _only_adds(followed[-1], version) and not _only_adds(version, followed[-1]):
             followed.remove(version)
             followed.append(version)
     return tuple(followed or shapes.versions[-1:])

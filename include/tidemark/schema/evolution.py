@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from tidemark.schema.fingerprint import ColumnPrint, Fingerprint, PartitionPrint
+from tidemark.schema.mapping import widens
 from tidemark.schema.postgres_types import are_alike
 from tidemark.schema.table import Column, TableSchema
 from tidemark.wording import counted, plural
@@ -117,7 +118,8 @@ def _compare_columns(old: Column, new: Column) -> list[Difference]:
     differences = []
     about = f'column "{new.name}" changed from {old.type}'
     if old.target != new.target:
-        differences.append(Difference(Verdict.PARK, f"{about} ({old.target}) to {new.type} ({new.target})"))
+        verdict = Verdict.FOLLOWED if widens(old.target, new.target) else Verdict.PARK
+        differences.append(Difference(verdict, f"{about} ({old.target}) to {new.type} ({new.target})"))
     elif (old.type_oid, old.typmod) != (new.type_oid, new.typmod):
         differences.append(Difference(Verdict.FOLLOWED, f"{about} to {new.type}"))
     if old.mask != new.mask:

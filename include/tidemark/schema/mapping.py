@@ -164,6 +164,23 @@ def _qualified(pg_type: PgType) -> str:
     return name if pg_type.schema in ("pg_catalog", "public") else f"{quoted(pg_type.schema)}.{name}"
 
 
+# Delta's integers, and its floating point numbers, from the narrowest on.
+_WIDTHS: Final = (("smallint", "int", "bigint"), ("float", "double"))
+
+
+def widens(narrow: str, wide: str) -> bool:
+    """Whether Delta can make a column of the one type one of the other without rewriting it: every value of the first
+    is one of the second (Delta protocol, "Type Widening")."""
+    for widths in _WIDTHS:
+        if narrow in widths and wide in widths:
+            return widths.index(narrow) < widths.index(wide)
+    before, after = DECIMAL_DDL.fullmatch(narrow), DECIMAL_DDL.fullmatch(wide)
+    if before is not None and after is not None:
+        more_digits, more_scale = int(after[1]) - int(before[1]), int(after[2]) - int(before[2])
+        return more_digits >= more_scale >= 0 and more_digits > 0
+    return (narrow, wide) == ("date", "timestamp_ntz")
+
+
 def arrow_type(target: str) -> pa.DataType:
     """Delta DDL -> the Arrow type of staged files. ValueError for a type that Tidemark does not write."""
     return target_of(target).arrow

@@ -6,11 +6,12 @@ are numbered per table by the ledger; staged files carry the version they follow
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
 from tidemark.names import TableName
+from tidemark.schema.mapping import widens
 
 Identity = Literal["default", "full", "index", "nothing"]
 
@@ -79,6 +80,14 @@ class TableSchema:
             other.key,
             other.columns,
         )
+
+    def at_least_as_wide_as(self, targets: Mapping[str, str]) -> TableSchema:
+        """With the types of a target, by column, where that has been widened already. No file follows it, unless it is
+        the same."""
+        columns = tuple(
+            replace(c, target=targets[c.name]) if widens(c.target, targets.get(c.name, "")) else c for c in self.columns
+        )
+        return self if columns == self.columns else replace(self, version=0, columns=columns)
 
     def is_read_as(self, target: TableSchema) -> bool:
         """Whether a file of this version says what it means to a reader of the target's shape: its columns have the

@@ -29,7 +29,7 @@ MAX_INLINE_BYTES: Final = 1024
 
 # What a table may ask of its writers for files to be added, and rows to be masked, without Spark's writer. A table with
 # vectors lists all that it asks.
-PLAIN_FEATURES: Final = frozenset({"deletionVectors", "appendOnly", "invariants", "timestampNtz"})
+PLAIN_FEATURES: Final = frozenset({"deletionVectors", "appendOnly", "invariants", "timestampNtz", "typeWidening"})
 
 _RELATIVE_PATH: Final = re.compile(r"[^/:][^:]*")
 

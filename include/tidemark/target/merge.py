@@ -46,6 +46,7 @@ from tidemark.formats.plan import MergePlan, PlannedBatch, PlannedTable
 from tidemark.formats.result import MAX_HOLE_KEYS, ChunkResult, Holes, PlanResult, TableResult
 from tidemark.lsn import Lsn
 from tidemark.names import CHANGE_COLUMNS, MARK_COLUMNS, ROW_COLUMNS, ROW_HOLES, spark_identifier
+from tidemark.schema.mapping import widens
 from tidemark.schema.table import TableSchema
 from tidemark.target import comparison, delta_tables, table_columns
 from tidemark.target.changes import Changes
@@ -249,7 +250,7 @@ class TableMerge:
             expect_few_rows(self.session)
         elif self.planned.rows_read > MANY_ROWS:
             expect_many_rows(self.session)
-        self._keep_dropped(state.history)
+        self._settle_shape(state.history)
         history = self._with_columns("history", state.history, self._history_type(), [*ROW_COLUMNS])
         current = state.current
         if current is not None:
@@ -363,22 +364,25 @@ class TableMerge:
 
     # --- the tables exist and have the columns ----------------------------------------------------------------------
 
-    def _keep_dropped(self, history: PinnedTable) -> None:
+    def _settle_shape(self, history: PinnedTable) -> None:
         """The target's shape: what the source dropped stays, where the target has it or a file of the plan brings it. A
-        table that began anew has nothing of it. So does what it has got from a chunk that was ahead of the stream."""
-        names = {f.name for f in history.schema().fields}
-        names |= {column.name for schema in self.planned.schemas for column in schema.columns}
-        newest = self.planned.schemas[-1]
-        ahead = tuple(column for column in self.planned.ahead if column.name in names)
-        target = dataclasses.replace(newest, version=0, columns=newest.columns + ahead) if ahead else newest
-        self.schema = target.with_dropped(column for column in self.planned.dropped if column.name in names)
-        self.schemas = self.planned.schemas if self.schema is newest else (*self.planned.schemas, self.schema)
+        table that began anew has nothing of it. So does what it has got from a chunk that was ahead of the stream, and
+        a column that is wider there already."""
+        targets = {f.name: f.dataType.simpleString() for f in history.schema().fields}
+        names = {*targets, *(column.name for schema in self.planned.schemas for column in schema.columns)}
+        schema = self.planned.schemas[-1].at_least_as_wide_as(targets)
+        ahead = tuple(column for column in self.planned.ahead if column.name in targets)
+        schema = dataclasses.replace(schema, version=0, columns=schema.columns + ahead) if ahead else schema
+        self.schema = schema.with_dropped(column for column in self.planned.dropped if column.name in names)
+        is_followed = self.schema is self.planned.schemas[-1]
+        self.schemas = self.planned.schemas if is_followed else (*self.planned.schemas, self.schema)
         check_versions(self.schemas)
 
     def _with_columns(
         self, step: str, table: PinnedTable, schema: StructType, statistics: Sequence[str]
     ) -> PinnedTable:
-        """Create the table, or add the columns that are new: a metadata commit that carries no position.
+        """Create the table, or add the columns that are new and widen those that are wider now: metadata commits that
+        carry no position.
 
         `statistics` are the columns that get file statistics besides the key: those of the key prune a MERGE, those of
         all others would only cost every write.
@@ -391,9 +395,14 @@ class TableMerge:
         missing = [f for f in schema.fields if f.name not in types]
         followed = {ROW_HOLES, *(c.name for c in self.schema.columns if c.name not in self.schema.key)}
         differing = [f.name for f in missing if f.name not in followed]
-        differing += [f.name for f in schema.fields if f.name in types and types[f.name] != f.dataType]
+        altered = [f for f in schema.fields if f.name in types and types[f.name] != f.dataType]
+        wider = [f for f in altered if widens(types[f.name].simpleString(), f.dataType.simpleString())]
+        differing += [f.name for f in altered if f not in wider]
         if differing:
             raise TargetDiffers(step=step, table=self.planned.table, columns=", ".join(differing))
+        if wider:
+            table_columns.widen(self.session, table, wider)
+            table = delta_tables.pin(self.session, table.path)
         if missing:
             self._add_columns(step, table, missing)
             table = delta_tables.pin(self.session, table.path)

@@ -1,9 +1,9 @@
 """Staged Parquet files of one table -> one DataFrame of changes in the newest schema version's shape.
 
 Files are read by explicit list and explicit schema, one read per schema version: nothing is listed, inferred or
-merged. A version lacks the columns that were added after it, and those that were dropped before; they are NULL there.
-Anything else that differs between two versions of a plan is an error, since the drain parks such a table before it
-gets here.
+merged. A version lacks the columns that were added after it, and those that were dropped before; they are NULL there,
+or what older rows have (`Column.missing`). A column that was widened is read as it was staged, and cast. Anything else
+that differs between two versions of a plan is an error, since the drain parks such a table before it gets here.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from tidemark.errors import SchemaVersionsDiffer
 from tidemark.formats.manifest import Claim
 from tidemark.formats.plan import PlannedBatch
 from tidemark.names import CHANGE_COLUMNS, MARK_COLUMNS, spark_identifier
+from tidemark.schema.mapping import widens
 from tidemark.schema.table import Column, TableSchema
 from tidemark.schema.values import convert
 from tidemark.target.fold import BEFORE
@@ -32,17 +33,22 @@ FOLDER = "__tidemark_folder"
 
 
 def check_versions(schemas: Sequence[TableSchema]) -> None:
-    """Raises SchemaVersionsDiffer unless every version equals the target's, the last one, but for columns it lacks."""
+    """Raises SchemaVersionsDiffer unless every version equals the target's, the last one, but for columns it lacks, and
+    columns that are wider there."""
     newest = schemas[-1]
     types = {c.name: c.target for c in newest.columns}
     for schema in schemas[:-1]:
-        differing = sorted(c.name for c in schema.columns if types.get(c.name) != c.target)
+        differing = sorted(c.name for c in schema.columns if not _becomes(c.target, types.get(c.name, "")))
         if schema.key != newest.key or schema.is_multiset != newest.is_multiset:
             differing = ["the key", *differing]
         if differing:
             raise SchemaVersionsDiffer(
                 table=str(newest.table), older=schema.version, newer=newest.version, columns=", ".join(differing)
             )
+
+
+def _becomes(older: str, newer: str) -> bool:
+    return older == newer or widens(older, newer)
 
 
 def read_changes(
@@ -132,22 +138,32 @@ def _fields(columns: Sequence[Column]) -> str:
 def _values(schema: TableSchema, newest: TableSchema, is_row: SparkColumn) -> list[SparkColumn]:
     """The newest version's columns, of a frame that has those of `schema`. Where `is_row`, it gets what older rows have
     of a column that came later."""
-    names = {c.name for c in schema.columns}
+    own = {c.name: c for c in schema.columns}
     return [
-        F.col(spark_identifier(c.name)) if c.name in names else F.when(is_row, missing_value(c)).alias(c.name)
+        _as_newest(F.col(spark_identifier(c.name)), own[c.name], c)
+        if c.name in own
+        else F.when(is_row, missing_value(c)).alias(c.name)
         for c in newest.columns
     ]
 
 
+def _as_newest(value: SparkColumn, own: Column, newest: Column) -> SparkColumn:
+    return value if own.target == newest.target else value.cast(newest.target).alias(newest.name)
+
+
 def _aligned(frame: DataFrame, schema: TableSchema, newest: TableSchema) -> DataFrame:
-    names = {c.name for c in schema.columns}
+    own = {c.name: c for c in schema.columns}
     values = _values(schema, newest, F.col("_op").isin("insert", "update"))
     before = []
     if newest.key:
-        before = [F.col("_old_key").alias(BEFORE)]
+        before = [F.col("_old_key").cast(f"STRUCT<{_fields(_identity(newest))}>").alias(BEFORE)]
     elif newest.is_multiset:
         old = [
-            (F.col(f"_old.{spark_identifier(c.name)}") if c.name in names else missing_value(c)).alias(c.name)
+            (
+                _as_newest(F.col(f"_old.{spark_identifier(c.name)}"), own[c.name], c)
+                if c.name in own
+                else missing_value(c)
+            ).alias(c.name)
             for c in newest.columns
         ]
         before = [F.when(F.col("_old").isNotNull(), F.struct(*old)).alias(BEFORE)]

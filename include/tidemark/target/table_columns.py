@@ -70,6 +70,18 @@ def add(
     transaction.commit(sequence(spark, actions), delta_tables.write_operation(spark))
 
 
+def widen(spark: SparkSession, table: PinnedTable, fields: Sequence[StructField]) -> None:
+    """Give the columns these types, which are wider ("Type Widening"): no file is written anew, and a reader must know
+    the feature. A commit for each, and one that turns it on: half of it is no harm, the next merge does the rest."""
+    delta_tables.make_room(spark, table, fields)
+    quoted = f"delta.{spark_identifier(table.path)}"
+    spark.sql(f"ALTER TABLE {quoted} SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')")
+    for field in fields:
+        spark.sql(
+            f"ALTER TABLE {quoted} ALTER COLUMN {spark_identifier(field.name)} TYPE {field.dataType.simpleString()}"
+        )
+
+
 def _changing(spark: SparkSession, table: PinnedTable, shape: StructType) -> Any:
     """A transaction on the pinned version that gives the table this schema, and which any commit in between that adds
     or removes a file, or changes the metadata, makes fail."""

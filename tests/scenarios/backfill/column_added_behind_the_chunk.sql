@@ -1,5 +1,5 @@
 -- A column that is added between chunk and merge: the chunk's rows lack it, which is what they have, or they have its
--- default. One that is added before the chunk is read, while the stream is behind: what no chunk has gets the default.
+-- default. One that is widened there: they are read as they are. One that is added before the chunk is read, while the stream is behind: what no chunk has gets the default.
 
 CREATE TABLE grows (id int PRIMARY KEY, what text, body text STORAGE EXTERNAL);
 INSERT INTO grows VALUES (1, 'old', repeat('o', 5000)), (2, 'old', 'o'), (3, 'old', 'o');
@@ -10,6 +10,8 @@ CREATE TABLE filled (id int PRIMARY KEY, what text);
 INSERT INTO filled VALUES (1, 'old'), (2, 'old'), (3, 'old');
 CREATE TABLE ahead (id int PRIMARY KEY, what text);
 INSERT INTO ahead VALUES (1, 'old');
+CREATE TABLE wider (id int PRIMARY KEY, n numeric(4,1));
+INSERT INTO wider VALUES (1, 1.5), (2, 2.5);
 -- step: run
 -- step: run
 UPDATE ahead SET what = 'not merged yet';
@@ -17,6 +19,9 @@ UPDATE ahead SET what = 'not merged yet';
 -- at: high filled
 ALTER TABLE filled ADD COLUMN state text DEFAULT 'open', ADD COLUMN n int DEFAULT 5;
 UPDATE filled SET n = NULL WHERE id = 1;
+-- at: high wider
+ALTER TABLE wider ALTER n TYPE numeric(9,1);
+UPDATE wider SET n = 12345678.5 WHERE id = 2;
 -- at: low ahead
 ALTER TABLE ahead ADD COLUMN state text DEFAULT 'open';
 -- at: high grows
@@ -37,6 +42,9 @@ UPDATE bag SET added = 'one of them' WHERE ctid = (SELECT min(ctid) FROM bag);
 --   1 | old | open | ∅
 --   2 | old | open | 5
 --   3 | old | open | 5
+-- expect: current wider (id, n)
+--   1 | 1.5
+--   2 | 12345678.5
 -- expect: current ahead (id, what, state)
 --   1 | not merged yet | open
 --   2 | new            | shut

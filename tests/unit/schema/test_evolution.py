@@ -54,6 +54,7 @@ def test_equal_schemas_and_fingerprints_do_not_differ() -> None:
         ({"columns": (ID, replace(NOTE, name="remark"))}, PARK),
         ({"columns": (ID, replace(NOTE, type="text", type_oid=25, typmod=-1))}, FOLLOWED),
         ({"columns": (ID, replace(NOTE, type="integer", type_oid=23, target="int"))}, PARK),
+        ({"columns": (replace(ID, type="integer", type_oid=23, target="int"), NOTE)}, PARK),
         ({"columns": (ID, replace(NOTE, mask="null"))}, NEEDS_BACKFILL),
         ({"key": ("id", "note")}, PARK),
         ({"key": ()}, PARK),
@@ -72,6 +73,34 @@ def test_a_column_that_the_catalogue_calls_dropped_is_followed_where_the_table_h
     assert verdicts(list(compare_schemas(SCHEMA, narrow, {"more"}))) == [PARK]
     keyless = [replace(schema, key=(), identity="full") for schema in (SCHEMA, narrow)]
     assert verdicts(list(compare_schemas(*keyless, {"note"}))) == [PARK]
+
+
+@pytest.mark.parametrize(
+    ("narrow", "wide"),
+    [
+        ("smallint", "int"),
+        ("smallint", "bigint"),
+        ("int", "bigint"),
+        ("float", "double"),
+        ("decimal(6,2)", "decimal(8,2)"),
+        ("decimal(6,2)", "decimal(8,4)"),
+        ("date", "timestamp_ntz"),
+    ],
+)
+def test_what_delta_can_widen_is_followed_and_not_the_other_way_round(narrow: str, wide: str) -> None:
+    old = replace(SCHEMA, columns=(ID, replace(NOTE, target=narrow)))
+    new = replace(SCHEMA, columns=(ID, replace(NOTE, target=wide, type_oid=20)))
+    assert verdicts(list(compare_schemas(old, new))) == [FOLLOWED]
+    assert verdicts(list(compare_schemas(new, old))) == [PARK]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("decimal(6,2)", "decimal(6,4)"), ("decimal(6,2)", "decimal(7,4)"), ("int", "double"), ("date", "timestamp")],
+)
+def test_what_would_lose_digits_or_is_another_kind_of_value_parks(old: str, new: str) -> None:
+    before, after = (replace(SCHEMA, columns=(ID, replace(NOTE, target=target))) for target in (old, new))
+    assert verdicts(list(compare_schemas(before, after))) == [PARK]
 
 
 def test_a_column_of_an_older_name_needs_a_backfill_or_another_table() -> None:
