@@ -221,6 +221,7 @@ def test_progress_counts_what_was_read_against_the_estimate(ledger: str, book: B
     assert (now.rows, now.estimated_rows, now.chunks, now.rejected, now.ranges, now.ranges_done) == (5, 20, 1, 1, 3, 1)
     assert now.rate_rows_s is not None
     assert now.left_s is not None
+    assert str(now).startswith("25 %")
     assert "5 of about 20 rows read in 1 chunk, 1 of 3 ranges done" in str(now)
     assert chunks.progress(book, "another") == []
 

@@ -262,6 +262,14 @@ def _of_table(
         way = f"Trigger {config.pipeline}_verify with this table, share 1 and repair"
         message = f"It is not what its source is. {table.differences}"
         yield Concern("differs", "red", message, name, brief=table.differences, ways=(way,))
+    if table.unfit:
+        columns = ", ".join(f"{column} ({count})" for column, count in table.unfit.items())
+        message = (
+            f"Values did not fit the target type of {columns}; history has them as text, docs/formats.md says what "
+            "current has in their place."
+        )
+        way = f"To have them as they are: target: {{{next(iter(table.unfit))}: text}} in {config.path}, and a backfill"
+        yield Concern("unfit values", "note", message, name, brief=columns, ways=(way,))
     yield from _proof(config, table, now)
 
 

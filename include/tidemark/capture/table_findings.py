@@ -104,9 +104,11 @@ def captured_tables(matched: Matching, published: Publication | None) -> list[So
 
 
 def backfill_findings(ledger: Ledger, config: PipelineConfig) -> Iterator[Finding]:
+    """Of a table that is parked nothing can be read or merged: what ends its park is to be done first, and says the
+    rest."""
     reasons: dict[str, list[str]] = {}
     for row in ledger_tables.all_of(ledger):
-        if row.life.is_captured and row.life.needs_backfill:
+        if row.life.is_captured and row.life.needs_backfill and not row.life.is_parked:
             reasons.setdefault(row.backfill_reason or "", []).append(row.table)
     for reason, names in reasons.items():
         yield Finding(

@@ -440,3 +440,25 @@ def previous_ends(ledger: Ledger, generation: int, starts: Mapping[str, Lsn]) ->
         },
     )
     return dict(rows.fetchall())
+
+
+def unfit(ledger: Ledger) -> dict[str, dict[str, int]]:
+    """By table and column, how many values did not fit their target type, in the changes and chunks that are kept."""
+    rows = ledger.execute(
+        """
+        SELECT c."table", v.key, sum(v.value::bigint)::bigint
+          FROM (SELECT b."table", b.converted FROM tidemark.batch_tables b
+                 WHERE b.pipeline = %(pipeline)s AND b.converted <> '{}'::jsonb
+                UNION ALL
+                SELECT f."table", c.converted
+                  FROM tidemark.chunks c JOIN tidemark.backfills f USING (pipeline, backfill)
+                 WHERE c.pipeline = %(pipeline)s AND c.converted <> '{}'::jsonb AND f.purpose = 'fill') c,
+               jsonb_each_text(c.converted) v
+         GROUP BY 1, 2 ORDER BY 1, 2
+        """,
+        {"pipeline": ledger.pipeline},
+    )
+    counts: dict[str, dict[str, int]] = {}
+    for table, column, count in rows:
+        counts.setdefault(table, {})[column] = count
+    return counts

@@ -517,18 +517,25 @@ class Progress:
             return None
         return max(0, self.estimated_rows - self.rows) / self.rate_rows_s
 
+    @property
+    def share(self) -> float:
+        """How much of it is read, by the estimate; 1 only where all is."""
+        if self.ranges_done == self.ranges:
+            return 1.0
+        share = self.rows / self.estimated_rows if self.estimated_rows else self.ranges_done / self.ranges
+        return min(share, 0.99)
+
     def __str__(self) -> str:
+        left = f", about {duration(self.left_s)} left" if self.left_s else ""
         line = (
-            f"{self.table}: {self.rows} of about {counted(self.estimated_rows, 'row')} read in "
-            f"{counted(self.chunks, 'chunk')}, {self.ranges_done} of {counted(self.ranges, 'range')} done, "
-            f"{counted(self.claimed, 'chunk')} claimed"
+            f"{int(self.share * 100)} %{left}: {self.table}: {self.rows} of about "
+            f"{counted(self.estimated_rows, 'row')} read in {counted(self.chunks, 'chunk')}, "
+            f"{self.ranges_done} of {counted(self.ranges, 'range')} done, {counted(self.claimed, 'chunk')} claimed"
         )
         if self.rejected:
             line += f", {self.rejected} rejected and read again"
         if self.rate_rows_s:
             line += f", {self.rate_rows_s:.0f} rows/s"
-        if self.left_s:
-            line += f", about {duration(self.left_s)} left"
         return line
 
 

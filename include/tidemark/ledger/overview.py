@@ -7,7 +7,7 @@ counted against what is staged.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -17,6 +17,7 @@ from tidemark.formats.manifest import Purpose
 from tidemark.ledger import (
     backfills,
     backlogs,
+    batches,
     chunks,
     generations,
     positions,
@@ -41,7 +42,8 @@ from tidemark.lsn import Lsn
 class TableStatus:
     """One table. `applied_lsn` is how far it counts as applied; `backlog` is what is staged and not applied, None where
     that is nothing; `lag_bytes` is WAL between applied and staged, 0 for a table that is level. `verified` is how far
-    it is proven, None if it never was."""
+    it is proven, None if it never was; `unfit` counts by column the values that did not fit, in what is kept of
+    staging."""
 
     row: TableRow
     history_lsn: Lsn | None
@@ -50,6 +52,7 @@ class TableStatus:
     lag_bytes: int
     backlog: Backlog | None
     verified: Verified | None = None
+    unfit: dict[str, int] = field(default_factory=dict)
 
     @property
     def differences(self) -> str:
@@ -172,6 +175,7 @@ def _tables(ledger: Ledger, generation: Generation) -> tuple[TableStatus, ...]:
     table_positions = positions.all_of(ledger, generation.number)
     waiting = backlogs.all_of(ledger)
     proven = proofs.verified(ledger)
+    unfit = batches.unfit(ledger)
     statuses = []
     for row in tables.all_of(ledger):
         if not row.life.is_listed:
@@ -186,6 +190,7 @@ def _tables(ledger: Ledger, generation: Generation) -> tuple[TableStatus, ...]:
                 lag_bytes=generation.staged_lsn - applied[row.table],
                 backlog=waiting.get(row.table),
                 verified=proven.get(row.table),
+                unfit=unfit.get(row.table, {}),
             )
         )
     return tuple(statuses)

@@ -58,7 +58,7 @@ from tidemark.target.few_changes import FewChanges, few_changes
 from tidemark.target.session import expect_few_rows, expect_many_rows, table_session
 from tidemark.target.staged_changes import check_versions, metadata_ddl, missing_value, struct_of
 from tidemark.target.table_columns import older_rows
-from tidemark.wording import plural
+from tidemark.wording import duration, plural
 
 log = logging.getLogger(__name__)
 
@@ -154,6 +154,7 @@ class TableMerge:
         self.current_path = f"{plan.lake}/{layout.current_table(plan.pipeline, self.schema.table)}"
         self.history_id = application_id(plan, planned.table, "history")
         self.current_id = application_id(plan, planned.table, "current")
+        self.begun = time.monotonic()
         self.rows: dict[str, int] = {}
         self.new_holes = False
         self.chunks: tuple[ChunkResult, ...] = ()
@@ -161,7 +162,7 @@ class TableMerge:
 
     def run(self) -> TableResult:
         """Move the table on; what goes wrong is in the result, with the positions that were reached."""
-        begun = time.monotonic()
+        self.begun = time.monotonic()
         error: TidemarkError | None = None
         reached: State | None = None
         holes: Holes | None = None
@@ -182,7 +183,7 @@ class TableMerge:
             holes=holes,
             chunks=self.chunks,
             swept=self.swept,
-            seconds=round(time.monotonic() - begun, 3),
+            seconds=round(time.monotonic() - self.begun, 3),
             error=None if error is None else error.record(),
         )
 
@@ -263,10 +264,15 @@ class TableMerge:
             if isinstance(changes, Comparison) and not ahead:
                 self._keep_differences(changes)
             if not ahead:
-                self._add("history", changes.move_history(history, self.history_id))
+                appended = changes.move_history(history, self.history_id)
+                self._add("history", appended)
+                self._tell("history", changes.end, f"{appended} appended")
             if current is not None:
-                for outcome, count in changes.move_current(self.current_id).items():
+                outcomes = changes.move_current(self.current_id)
+                for outcome, count in outcomes.items():
                     self._add(outcome, count)
+                counts = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items() if count)
+                self._tell("current", changes.end, counts or "no row changed")
                 self.new_holes = self.new_holes or changes.new_holes
             if isinstance(changes, ChunkChanges) and (self.schema.key or not ahead):
                 # Without a key, a history that is ahead has the chunk's rows already: what became of them is not known.
@@ -276,6 +282,10 @@ class TableMerge:
             self.swept |= swept
         finally:
             changes.release()
+
+    def _tell(self, step: str, end: Lsn, counts: str) -> None:
+        seconds = duration(time.monotonic() - self.begun)
+        log.info("%s: %s to %s, %s; %s since it began", self.planned.table, step, end, counts, seconds)
 
     def _compare(
         self, batches: list[PlannedBatch], history: PinnedTable, current: PinnedTable | None, *, few_rows: bool

@@ -17,6 +17,9 @@ from tidemark.errors import (
     SlotCreationBlocked,
 )
 from tidemark.findings import Report
+from tidemark.formats.error_record import ErrorRecord
+from tidemark.ledger import tables
+from tidemark.ledger.connection import open_ledger
 from tidemark.staging.store import Store
 
 
@@ -211,6 +214,9 @@ class TestRowsBeforeTheJoin:
         assert (rows["shop.lines"].life.needs_backfill, rows["shop.lines"].backfill_kind) == (True, "existing_rows")
         assert rows["shop.lines"].join_horizon is not None
         assert "shop.lines needs a backfill" in said(report, "backfill", "warning")
+        with open_ledger(shop.ledger, shop.config.pipeline) as book:
+            tables.park(book, "shop.lines", ErrorRecord("TargetDiffers", "FIX_TARGET", "It differs. Undo that."))
+        assert said(shop.sound(), "backfill", "warning") == "", "nothing can be read of a parked table"
 
     def test_a_row_in_flight_at_the_join_is_not_taken_for_none(self, shop: Shop) -> None:
         """Its transaction began before the table was published, so its rows are in neither chunk nor stream."""

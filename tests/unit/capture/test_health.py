@@ -149,6 +149,7 @@ def test_a_table_at_rest_is_ok_and_its_pipeline_exact() -> None:
             [("paused", "warning")],
         ),
         (a_table("s.a", capture="left", merge="parked", target="needs_backfill"), "not captured", []),
+        (a_table("s.a", unfit={"at": 3}), "ok", [("unfit values", "note")]),
         (a_table("s.a", verified=None), "ok", [("unproven", "note")]),
         (a_table("s.a", verified=Verified(30, 7, None, None, ())), "ok", [("unproven", "note")]),
         (a_table("s.a", verified=Verified(3, 3, Lsn(1), ago(days=61), ())), "ok", [("proof is old", "warning")]),
