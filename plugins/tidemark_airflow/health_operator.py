@@ -14,6 +14,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from tidemark.config import PipelineConfig
 from tidemark.findings import listed
+from tidemark_airflow import metrics
 from tidemark_airflow.failures import guarded
 from tidemark_airflow.notifiers import notify
 from tidemark_airflow.operators import run_of
@@ -36,9 +37,11 @@ class HealthOperator(BaseOperator):
     def execute(self, context: Context) -> str:
         from tidemark.capture.examining import examine
 
-        health = examine(
+        examined = examine(
             run_of(self.config, context), tell=lambda message: self._tell(message, context), of_capture=self.decides
         )
+        metrics.emit(examined)
+        health = examined.health
         for concern in (*health.of("red"), *health.of("warning")):
             level = logging.ERROR if concern.severity == "red" else logging.WARNING
             self.log.log(level, "%s", "\n".join([concern.line, concern.message, *concern.ways]))

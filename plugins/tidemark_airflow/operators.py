@@ -32,6 +32,7 @@ from tidemark_airflow.auto_backfill import start_wanted
 from tidemark_airflow.connections import conninfo, salt, spark_master, with_lake
 from tidemark_airflow.failures import guarded
 from tidemark_airflow.figures import run_id, timed
+from tidemark_airflow.lineage import Lineage, facets, lineage_of
 from tidemark_airflow.time_limit import ending_with_descendants, time_limit
 
 if TYPE_CHECKING:
@@ -230,6 +231,7 @@ class MergeOperator(ApplicationOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(config=config, outlets=[pipeline_alias(config.pipeline)], **kwargs)
+        self.lineage: Lineage | None = None
         self.wait_s = wait_s
         self.all_by_hand = all_by_hand
         self.tables = tables
@@ -267,7 +269,13 @@ class MergeOperator(ApplicationOperator):
         events = context["outlet_events"][pipeline_alias(self.config.pipeline)]
         for table in tables:
             events.add(table_asset(self.config.pipeline, table.table), extra=event_extra(self.config, table))
+        self.lineage = lineage_of(self.config, run.source, [table.table for table in tables])
         return [str(table.table) for table in tables]
+
+    def get_openlineage_facets_on_complete(self, _task_instance: Any) -> Any:
+        """What Airflow's OpenLineage provider asks for when the task is over: the source tables whose Delta tables were
+        moved on, and those. None if none was."""
+        return None if self.lineage is None else facets(self.lineage)
 
     def submit(self, plan: MergePlan, context: Context, access: LakeAccess) -> Exception | None:
         """Run the merge's application; returns what went wrong, if anything did."""

@@ -26,8 +26,9 @@ class TableReport:
     """One table's backfill. `read` rows were read in `chunks` chunks; of `unknown` chunks no result says what became of
     their rows, and the counts leave them out. `swept` is None if it is not known or there was nothing to sweep.
     `overtaken` rows gave way to a change that their snapshot did not see; `lost_by_window` counts those of them that
-    a watermark window alone would have put over the newer row, which is said where there were any. `complete_lsn` is where the table, or what was asked for
-    unless it was the `whole` of it, equals its source. `needs_backfill` says why the table needs another one, if so."""
+    a watermark window alone would have put over the newer row, and is said where there were any. `complete_lsn` is
+    where the table, or what was asked for unless it was the `whole` of it, equals its source. `needs_backfill` says why
+    the table needs another one, if so."""
 
     table: str
     backfill: str

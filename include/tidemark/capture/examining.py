@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 
 from tidemark.capture import alerts
@@ -20,21 +21,30 @@ from tidemark.lsn import Lsn
 from tidemark.run import Run
 
 
-def examine(run: Run, *, tell: Callable[[str], None], of_capture: bool = True) -> Health:
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """`changes` are those that the run staged, None where nobody knows."""
+
+    health: Health
+    figures: Figures
+    changes: int | None = None
+
+
+def examine(run: Run, *, tell: Callable[[str], None], of_capture: bool = True) -> Examined:
     """Write the run's figures, where it is one of the capture, tell what is new or over, and return the verdict.
 
     While the ledger cannot be read nothing is remembered: then each run tells that. Raises what `tell` raises.
     """
     status = read_status(run.config, source=run.source, ledger=run.ledger, now=run.now, of_lake=False)
     health = status.health
+    figures = figures_of(status, health)
     if "ledger" in status.unseen:
         tell(f"Pipeline {health.pipeline}: {health.line}")
-        return health
+        return Examined(health, figures)
     with open_ledger(run.ledger, run.pipeline) as book:
-        if of_capture:
-            runs.note_figures(book, run.run_id, figures_of(status, health))
+        changes = runs.note_figures(book, run.run_id, figures) if of_capture else None
         alerts.announce(book, health, tell=tell)
-    return health
+    return Examined(health, figures, changes)
 
 
 def figures_of(status: Status, health: Health) -> Figures:

@@ -121,11 +121,12 @@ def level_at(ledger: Ledger) -> datetime | None:
     return None if row is None else row[0]
 
 
-def note_figures(ledger: Ledger, run_id: str, figures: Figures) -> None:
-    """Write the run's figures, with what it registered, and let go of the rows that are older than KEPT_DAYS."""
+def note_figures(ledger: Ledger, run_id: str, figures: Figures) -> int | None:
+    """Write the run's figures, with what it registered, and let go of the rows that are older than KEPT_DAYS. Returns
+    the changes that it registered."""
     values = asdict(figures) | {"tables": None if figures.tables is None else Jsonb(figures.tables)}
     with ledger.transaction():
-        ledger.execute(
+        row = ledger.execute(
             """
             WITH registered AS (
                 SELECT count(*) AS batches, coalesce(sum(changes), 0)::bigint AS changes
@@ -146,14 +147,16 @@ def note_figures(ledger: Ledger, run_id: str, figures: Figures) -> None:
                     excluded.confirmed_lsn, excluded.source_lsn, excluded.lag_bytes, excluded.lag_s,
                     excluded.retained_bytes, excluded.limit_bytes, excluded.unapplied_batches,
                     excluded.unapplied_changes, excluded.tables, excluded.batches, excluded.changes)
+            RETURNING changes
             """,
             {"pipeline": ledger.pipeline, "run_id": run_id, **values},
-        )
+        ).fetchone()
         ledger.execute(
             "DELETE FROM tidemark.runs "
             "WHERE pipeline = %s AND began_at < clock_timestamp() - make_interval(days => %s)",
             (ledger.pipeline, KEPT_DAYS),
         )
+    return None if row is None else row[0]
 
 
 def last(ledger: Ledger, number: int = 10, *, dag: str = "") -> list[RunRow]:

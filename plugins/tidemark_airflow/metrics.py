@@ -1,0 +1,67 @@
+"""How a pipeline stands -> gauges of Airflow's own Stats, so that whatever it sends its metrics to has them (StatsD,
+OpenTelemetry, Datadog): nothing is configured here.
+
+Each gauge goes out twice, as Airflow's own do: `tidemark.<gauge>` with the tag `pipeline`, and, for a StatsD without
+tags, `tidemark.<pipeline>.<gauge>`. There is none per table: the number of them is that of the pipelines times that of
+GAUGES, however many tables there are. docs/operations.md and docs/grafana.json name them; a test holds them together.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from airflow.sdk.observability import stats
+
+if TYPE_CHECKING:
+    from tidemark.capture.examining import Examined
+
+GAUGES: Final = {
+    "health": "0 where every table is exact, 1 where it is a warning, 2 where it is red",
+    "lag_s": "how old the oldest change may be that is not in the Delta tables, in seconds",
+    "lag_bytes": "WAL between what is applied and the source",
+    "wal_retained_bytes": "WAL that the source keeps for the slot",
+    "wal_limit_bytes": "where the source gives the slot up (max_slot_wal_keep_size); absent without a limit",
+    "staged_changes": "changes that the last run staged",
+    "unapplied_batches": "staged and not yet in every table that they touch",
+    "unapplied_changes": "the changes in them",
+    "tables": "tables of the pipeline",
+    "tables_exact": "those that are exact, or wait by choice",
+    "tables_parked": "those that are parked",
+    "tables_unfilled": "those that need a backfill, or are being backfilled",
+    "tables_behind": "those that wait for their merge, or failed to",
+}
+_HEALTH: Final = {"ok": 0, "warning": 1, "red": 2}
+
+
+def emit(examined: Examined) -> None:
+    """Send what is known; what is not is left out, and keeps its last value where that is kept."""
+    pipeline = examined.health.pipeline
+    for gauge, value in values(examined).items():
+        if value is not None:
+            stats.gauge(f"tidemark.{gauge}", value, tags={"pipeline": pipeline})
+            stats.gauge(f"tidemark.{pipeline}.{gauge}", value)
+
+
+def values(examined: Examined) -> dict[str, float | None]:
+    """Each of GAUGES."""
+    figures, states = examined.figures, list(examined.health.states.values())
+    seen = figures.tables is not None
+
+    def counted(*wanted: str) -> int | None:
+        return sum(state.startswith(wanted) for state in states) if seen else None
+
+    return {
+        "health": _HEALTH[figures.verdict],
+        "lag_s": figures.lag_s,
+        "lag_bytes": figures.lag_bytes,
+        "wal_retained_bytes": figures.retained_bytes,
+        "wal_limit_bytes": figures.limit_bytes,
+        "staged_changes": examined.changes,
+        "unapplied_batches": figures.unapplied_batches,
+        "unapplied_changes": figures.unapplied_changes,
+        "tables": counted(""),
+        "tables_exact": counted("ok", "deferred"),
+        "tables_parked": counted("parked"),
+        "tables_unfilled": counted("needs a backfill", "being backfilled"),
+        "tables_behind": counted("behind", "failed"),
+    }
