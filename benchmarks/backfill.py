@@ -38,6 +38,7 @@ from tidemark.errors import RetryError
 from tidemark.formats import layout
 from tidemark.ledger import migrations
 from tidemark.run import Run
+from tidemark.spark_connection import SparkConnection
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 TABLE = "public.measurements"
@@ -223,7 +224,7 @@ def main() -> None:
         for title, options in (("text", ""), ("binary", "(FORMAT binary)")):
             took = copied(server, options)
             print(f"  COPY TO STDOUT, {title:<7}  {took:6.1f} s  {rows / took:10,.0f} rows/s", flush=True)
-        preflight(pipeline.run("0", "preflight"), spark_master="local[*]").raise_for_errors()
+        preflight(pipeline.run("0", "preflight"), spark=SparkConnection("local[*]")).raise_for_errors()
         pipeline.stages("capture", "0")
         stop, changed = threading.Event(), [0]
         writer = threading.Thread(target=write, args=(source, rows, arguments.writes, stop, changed), daemon=True)

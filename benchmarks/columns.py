@@ -28,6 +28,7 @@ from tidemark.capture.preflight import preflight
 from tidemark.config import PipelineConfig, TableRule
 from tidemark.formats.plan import MergePlan
 from tidemark.ledger import migrations
+from tidemark.spark_connection import SparkConnection
 from tidemark.target import session
 from tidemark.target.merge import apply_plan
 
@@ -119,7 +120,7 @@ def main() -> None:
             for width in (WIDTHS[0], *arguments.columns):  # the first one warms the session up, twice
                 table = f"t{time.time_ns()}"
                 fill(connection, table, width, arguments.rows)
-                preflight(pipeline.run(table, "preflight"), spark_master="local[*]").raise_for_errors()
+                preflight(pipeline.run(table, "preflight"), spark=SparkConnection("local[*]")).raise_for_errors()
                 pipeline.capture(f"{table}/joined")
                 took = [pipeline.backfill(f"public.{table}", f"{table}/first")]
                 for number in range(2):

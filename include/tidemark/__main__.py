@@ -27,6 +27,7 @@ from tidemark.config import PipelineConfig
 from tidemark.connections import Connection, look_up
 from tidemark.errors import ConnectionInvalid, ConnectionMissing, TidemarkError, UnexpectedError
 from tidemark.run import Run
+from tidemark.spark_connection import SparkConnection
 from tidemark.unexpected import quotes_nothing
 
 LookUp = Callable[[str], Connection]
@@ -59,9 +60,9 @@ def _preflight(config: PipelineConfig, options: argparse.Namespace, look_up: Loo
     from tidemark.capture.preflight import preflight
 
     try:
-        master = look_up(config.spark_connection).spark_master()
+        spark = look_up(config.spark_connection).spark_connection()
     except (ConnectionMissing, ConnectionInvalid):
-        master = "yarn"  # as the Spark hook resolves it
+        spark = SparkConnection("yarn")  # as the Spark hook resolves it
     if config.mask_salt_connection is not None:
         look_up(config.mask_salt_connection).salt()
     somebody = f"preflight/{socket.gethostname()}/{os.getpid()}"
@@ -74,7 +75,7 @@ def _preflight(config: PipelineConfig, options: argparse.Namespace, look_up: Loo
     )
     report = preflight(
         run,
-        spark_master=master,
+        spark=spark,
         act=not options.look,
         adopt_slot=options.adopt_slot,
     )

@@ -23,6 +23,7 @@ from psycopg.pq import Conninfo
 from tidemark import lake_access
 from tidemark.errors import ConnectionInvalid, ConnectionMissing
 from tidemark.lake_access import LakeAccess
+from tidemark.spark_connection import PROGRAMS, SparkConnection
 
 _POSTGRES: Final = ("postgres", "postgresql")
 _AIRFLOW_TIMEOUT_S: Final = 60
@@ -59,8 +60,15 @@ class Connection:
         except psycopg.Error:
             raise ConnectionInvalid(connection=self.id, reason="libpq takes its fields for no connection") from None
 
-    def spark_master(self) -> str:
-        """What `SparkSubmitHook` hands to `--master` for this connection."""
+    def spark_connection(self) -> SparkConnection:
+        """What `SparkSubmitHook` makes of this connection."""
+        program = str(self.extra.get("spark-binary") or PROGRAMS[0])
+        refused = "" if program in PROGRAMS else f"spark-binary is {program!r}, and may be {' or '.join(PROGRAMS)}"
+        if self.extra.get("spark-home"):
+            refused = "spark-home is not allowed any more: have spark-submit on the PATH"
+        return SparkConnection(self._spark_master(), self.extra.get("deploy-mode"), program, refused)
+
+    def _spark_master(self) -> str:
         if self.conn_type == "spark" and self.host and ("://" in self.host or not self.port):
             master = self.host
         else:

@@ -1,7 +1,7 @@
-"""Airflow connection id -> what the library takes: a libpq connection string, a salt, the Spark master.
+"""Airflow connection id -> what the library takes: a libpq connection string, a salt, how spark-submit is called.
 
 Airflow finds the connection (environment, secrets backend or its database), `tidemark.connections` reads it, so that
-tasks and command line understand one connection in one way. The Spark master alone is asked of SparkSubmitHook: the
+tasks and command line understand one connection in one way. Spark's alone is asked of SparkSubmitHook: the
 hook turns a missing connection into "yarn" without an error, and preflight has to see what it will do.
 """
 
@@ -14,6 +14,7 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from tidemark.errors import ConnectionMissing
+from tidemark.spark_connection import SparkConnection
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -48,12 +49,24 @@ def salt(connection_id: str | None) -> bytes | None:
     return None if connection_id is None else _find(connection_id).salt()
 
 
-def spark_master(connection_id: str) -> tuple[str, str | None]:
-    """The master and deploy mode that SparkSubmitHook resolves; "yarn" and None if it found no connection."""
+def spark_connection(connection_id: str) -> SparkConnection:
+    """What SparkSubmitHook makes of the connection: "yarn" if it found none. What it refuses, a client for Kubernetes
+    that is not installed too, is said, not raised."""
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
-    resolved = SparkSubmitHook(conn_id=connection_id)._connection
-    return str(resolved["master"]), resolved["deploy_mode"]
+    try:
+        hook = SparkSubmitHook(conn_id=connection_id)
+    except RuntimeError:
+        return SparkConnection(
+            "", refused="it names Kubernetes, and apache-airflow-providers-cncf-kubernetes is missing"
+        )
+    except ValueError:  # in its own words it might quote an extra
+        as_read = _find(connection_id).spark_connection()
+        return (
+            as_read if as_read.refused else dataclasses.replace(as_read, refused="one of its extras is no value for it")
+        )
+    resolved = hook._connection
+    return SparkConnection(str(resolved["master"]), resolved["deploy_mode"], str(resolved["spark_binary"]))
 
 
 def _find(connection_id: str) -> TidemarkConnection:

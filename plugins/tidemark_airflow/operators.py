@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
@@ -29,7 +30,7 @@ from tidemark.wording import counted, duration
 from tidemark_airflow import submission
 from tidemark_airflow.assets import event_extra, pipeline_alias, table_asset
 from tidemark_airflow.auto_backfill import start_wanted
-from tidemark_airflow.connections import conninfo, salt, spark_master, with_lake
+from tidemark_airflow.connections import conninfo, salt, spark_connection, with_lake
 from tidemark_airflow.failures import guarded
 from tidemark_airflow.figures import run_id, timed
 from tidemark_airflow.lineage import Lineage, facets, lineage_of
@@ -93,7 +94,8 @@ class PreflightOperator(BaseOperator):
 
         report = preflight(
             run_of(self.config, context),
-            spark_master=spark_master(self.config.spark_connection)[0],
+            spark=spark_connection(self.config.spark_connection),
+            jars=submission.jars(self.config.lake) or "",
             only_new_notes=True,
         )
         self.log.info("%s", report)
@@ -143,6 +145,7 @@ class ApplicationOperator(SparkSubmitOperator):
         super().__init__(conn_id=config.spark_connection, name=f"tidemark_{config.pipeline}", durable=False, **kwargs)
         self.config = config
         self.driver_flags: dict[str, str] = {}  # variables for a driver on this machine
+        self._environment: dict[str, str] = {}  # of spark-submit
 
     def run_application(
         self, name: str, manifest: str, plan: str, access: LakeAccess, limit_s: float, context: Context
@@ -158,17 +161,14 @@ class ApplicationOperator(SparkSubmitOperator):
             self.application_args = ["--manifest", manifest]
             self.conf = {**access.spark_settings(self.config.lake), **self.config.spark_conf}
             self.jars = submission.jars(self.config.lake)
-            master, deploy_mode = spark_master(self.config.spark_connection)
-            environment: dict[str, str] = {}
-            if submission.drives_here(master, deploy_mode):
-                environment |= submission.without_airflow() | submission.quiet_log(self.config.spark_conf)
-                environment |= submission.lake_secrets(access)
-                environment |= self.driver_flags
-            if submission.is_local(master):
-                environment |= submission.local_environment()
+            self._environment, self.py_files = {}, None
+            if spark_connection(self.config.spark_connection).drives_here:
+                self._environment |= submission.without_airflow() | submission.quiet_log(self.config.spark_conf)
+                self._environment |= submission.lake_secrets(access)
+                self._environment |= submission.driver_environment()
+                self._environment |= self.driver_flags
             else:
                 self.py_files = submission.library_zip(scratch)
-            self.env_vars = environment or None
             with time_limit(limit_s, self.on_kill) as limit:
                 try:
                     super().execute(context)
@@ -177,6 +177,13 @@ class ApplicationOperator(SparkSubmitOperator):
             if limit.passed:
                 return SparkApplicationTooLong(plan=plan, ran=duration(limit.ran_s), limit=duration(limit_s))
         return failure
+
+    def _get_hook(self) -> SparkSubmitHook:
+        """With the environment of its child: as `env_vars` the hook would write it into the command line too, where it
+        is for YARN or Kubernetes, and everybody of the machine reads that."""
+        hook = super()._get_hook()
+        hook._env = self._environment
+        return hook
 
     def on_kill(self) -> None:
         """spark-submit, the driver's JVM and its Python; on a cluster the driver there, by the hook."""

@@ -1,8 +1,12 @@
 """A merge plan -> what spark-submit needs to run it: application, Python, the library, Delta's jars.
 
-On a local master the application runs in this machine's Python, with `include/` on its path. On a cluster the library
-travels as a zip file (`--py-files`), and Python and jars are the cluster's business: `spark.pyspark.python`,
-`spark.jars.packages` or a Spark that has Delta, set in the pipeline file's `spark.conf`.
+    deploy mode   the driver is            its Python, library, log, secrets
+    client        a child of the task      this process's own, by the child's environment, whatever the master is
+    cluster       somewhere in the cluster the cluster's Python (an image, an archive); the library as a zip file
+
+Executors need neither Python nor the library: nothing that a merge does is a Python function. They need the jars, which
+spark-submit brings to them in every run, unless TIDEMARK_SPARK_JARS says that they are there already (`local:`).
+Spark: "Submitting Applications".
 """
 
 from __future__ import annotations
@@ -18,8 +22,12 @@ import tidemark
 from tidemark.formats.plan import MergePlan
 from tidemark.lake_access import LakeAccess
 
-JARS_VARIABLE = "TIDEMARK_SPARK_JARS"  # a folder of jars, or a comma-separated list of them
-APPLICATIONS_VARIABLE = "TIDEMARK_SPARK_APPS"  # the folder spark_apps, where it is neither of the two places below
+# A folder of jars, or a comma-separated list of them; `local:/folder` is one that every machine of the cluster has.
+JARS_VARIABLE = "TIDEMARK_SPARK_JARS"
+# The folder spark_apps, if it is neither of the two places below; `local:/folder` is one that the driver's image has,
+# with the library beside it.
+APPLICATIONS_VARIABLE = "TIDEMARK_SPARK_APPS"
+EVERYWHERE = "local:"  # Spark's own scheme for it
 
 SESSION_TOKEN = "AWS_SESSION_TOKEN"
 
@@ -37,18 +45,12 @@ _LIBRARY = Path(tidemark.__file__).resolve().parent
 def application(name: str) -> str:
     """The file of a Spark application: where the variable says, in the installed library, or in this checkout."""
     set_path = os.environ.get(APPLICATIONS_VARIABLE)
+    return f"{set_path.rstrip('/')}/{name}.py" if set_path else str(_own_applications() / f"{name}.py")
+
+
+def _own_applications() -> Path:
     installed = _LIBRARY / "spark_apps"
-    folder = Path(set_path) if set_path else installed if installed.is_dir() else _LIBRARY.parents[1] / "spark_apps"
-    return str(folder / f"{name}.py")
-
-
-def is_local(master: str) -> bool:
-    return master.partition("[")[0] == "local"
-
-
-def drives_here(master: str, deploy_mode: str | None) -> bool:
-    """Whether the driver is a child of the task, and the hook hands variables to it rather than to the cluster."""
-    return is_local(master) or (master.startswith("spark://") and deploy_mode != "cluster")
+    return installed if installed.is_dir() else _LIBRARY.parents[1] / "spark_apps"
 
 
 def jars(lake: str) -> str | None:
@@ -56,12 +58,14 @@ def jars(lake: str) -> str | None:
     and always our log store, which nothing else brings."""
     set_path = os.environ.get(JARS_VARIABLE, "")
     on_s3 = urlsplit(lake).scheme == "s3a"
-    folder = Path(set_path)
+    scheme = EVERYWHERE if set_path.startswith(EVERYWHERE) else ""
+    folder = Path("/" + set_path.removeprefix(EVERYWHERE).lstrip("/") if scheme else set_path)
     listed = [set_path] if set_path else []
     if set_path and folder.is_dir():
-        listed = [str(jar) for jar in sorted([*folder.glob("*.jar"), *(folder.glob("s3a/*.jar") if on_s3 else ())])]
+        found = sorted([*folder.glob("*.jar"), *(folder.glob("s3a/*.jar") if on_s3 else ())])
+        listed = [f"{scheme}{jar}" for jar in found]
     if on_s3:
-        listed.append(str(Path(application("merge_batch")).parent / "log_store" / "tidemark-log-store.jar"))
+        listed.append(f"{Path(application('merge_batch')).parent}/log_store/tidemark-log-store.jar")
     return ",".join(listed) or None
 
 
@@ -83,7 +87,7 @@ def quiet_log(spark_conf: Mapping[str, str]) -> dict[str, str]:
     options = spark_conf.get("spark.driver.extraJavaOptions", "")
     if LOG_VARIABLE in os.environ or "log4j2.configurationFile" in options or "log4j.configurationFile" in options:
         return {}
-    return {LOG_VARIABLE: str(Path(application("merge_batch")).with_name("log4j2.properties"))}
+    return {LOG_VARIABLE: str(_own_applications() / "log4j2.properties")}
 
 
 def short_lived(plan: MergePlan) -> dict[str, str]:
@@ -94,8 +98,8 @@ def short_lived(plan: MergePlan) -> dict[str, str]:
     return {JVM_VARIABLE: " ".join(filter(None, [SHORT_LIVED, os.environ.get(JVM_VARIABLE)]))}
 
 
-def local_environment() -> dict[str, str]:
-    """Variables for spark-submit on a local master: the driver runs in this process's Python, with its Spark."""
+def driver_environment() -> dict[str, str]:
+    """Variables for spark-submit where the driver is its child: it runs in this process's Python, with its Spark."""
     return {
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
         "PYTHONPATH": os.pathsep.join(filter(None, [str(_LIBRARY.parent), os.environ.get("PYTHONPATH")])),
@@ -104,8 +108,11 @@ def local_environment() -> dict[str, str]:
     }
 
 
-def library_zip(folder: str) -> str:
-    """Pack the library's Python files into `folder` and return the path of the zip file."""
+def library_zip(folder: str) -> str | None:
+    """Pack the library's Python files into `folder` and return the path of the zip file; None where the driver's image
+    has it. It is 0.3 MB, and packed for each run, so that task and driver never are of two versions."""
+    if os.environ.get(APPLICATIONS_VARIABLE, "").startswith(EVERYWHERE):
+        return None
     packed = Path(folder) / "tidemark.zip"
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for module in sorted(_LIBRARY.rglob("*.py")):

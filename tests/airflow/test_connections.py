@@ -7,6 +7,7 @@ import json
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
+from tidemark.connections import parse
 from tidemark.errors import ConnectionInvalid, ConnectionMissing
 from tidemark_airflow import connections
 
@@ -69,7 +70,26 @@ def test_preflight_is_told_the_master_that_the_hook_resolves(
 ) -> None:
     if value is not None:
         monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", value)
-    assert connections.spark_master("spark_default")[0] == master
+    assert connections.spark_connection("spark_default").master == master
+
+
+@pytest.mark.parametrize(
+    ("extra", "refused"),
+    [
+        ({"deploy-mode": "cluster", "spark-binary": "spark3-submit"}, ""),
+        ({"spark-binary": "my-submit"}, "my-submit"),
+        ({"spark-home": "/opt/spark"}, "spark-home"),
+    ],
+)
+def test_tasks_and_command_line_understand_one_spark_connection(
+    monkeypatch: pytest.MonkeyPatch, extra: dict[str, str], refused: str
+) -> None:
+    value = json.dumps({"conn_type": "spark", "host": "yarn", "extra": extra})
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", value)
+    by_hook, by_command_line = connections.spark_connection("spark_default"), parse("c", value).spark_connection()
+    assert refused in by_hook.refused
+    assert refused in by_command_line.refused
+    assert refused or by_hook == by_command_line
 
 
 def test_a_salt_is_the_password_of_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,13 +79,13 @@ class Merge:
         script = self.folder / "spark-submit"
         script.write_text((SUBMIT + ENDS[end]).replace("{folder}", str(self.folder)))
         script.chmod(0o755)
-        real = submission.local_environment
+        real = submission.driver_environment
 
         def environment() -> dict[str, str]:
             inherited = real()
             return {**inherited, "PATH": f"{self.folder}:{inherited['PATH']}"}
 
-        monkeypatch.setattr(submission, "local_environment", environment)
+        monkeypatch.setattr(submission, "driver_environment", environment)
         monkeypatch.setenv("PATH", f"{self.folder}:{os.environ['PATH']}")
 
     def execute(self, run_type: str = "scheduled") -> dict[str, Any]:
@@ -146,8 +146,8 @@ def merge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Merge:
     return Merge(tmp_path, monkeypatch)
 
 
-def use_spark(monkeypatch: pytest.MonkeyPatch, master: str) -> None:
-    value = {"conn_type": "spark", "host": master, "extra": {"deploy-mode": "client"}}
+def use_spark(monkeypatch: pytest.MonkeyPatch, master: str, deploy_mode: str = "client") -> None:
+    value = {"conn_type": "spark", "host": master, "extra": {"deploy-mode": deploy_mode}}
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(value))
 
 
@@ -168,30 +168,50 @@ def test_the_application_gets_one_argument_and_no_secret(merge: Merge, monkeypat
     assert "hidden-secret" not in everything
 
 
-def test_on_a_local_master_the_driver_is_this_python_with_the_library_on_its_path(
-    merge: Merge, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("master", ["local[2]", "spark://spark.example:7077", "yarn"])
+def test_a_driver_that_is_a_child_has_this_python_and_its_library(
+    merge: Merge, monkeypatch: pytest.MonkeyPatch, master: str
 ) -> None:
+    """And none of it stands in the command line, where the hook writes variables for YARN and Kubernetes."""
+    use_spark(monkeypatch, master)
     merge.ends_with("result", monkeypatch)
     merge.execute()
     environment = merge.environment()
     assert environment["PYTHONPATH"].split(":")[0] == str(REPOSITORY / "include")
     assert Path(environment["PYSPARK_PYTHON"]).samefile(sys.executable)
+    assert following(merge.arguments(), "--master") == master
     assert "--py-files" not in merge.arguments()
+    assert not [argument for argument in merge.arguments() if "PYSPARK" in argument]
+    assert "hidden-secret" not in "\n".join([*merge.arguments(), *environment.values()])
 
 
-def test_on_a_cluster_the_library_travels_as_a_zip_file(merge: Merge, monkeypatch: pytest.MonkeyPatch) -> None:
-    use_spark(monkeypatch, "spark://spark.example:7077")
+def test_to_a_driver_in_the_cluster_the_library_travels_as_a_zip_file(
+    merge: Merge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_spark(monkeypatch, "yarn", "cluster")
     merge.ends_with("result", monkeypatch)
     copy = merge.folder / "kept.zip"
     script = merge.folder / "spark-submit"
     keep = f'cp "$(echo "$*" | grep -o "/[^ ]*[.]zip")" {copy}\n'
     script.write_text(script.read_text().replace("for last", f"{keep}for last"))
     merge.execute()
-    assert following(merge.arguments(), "--master") == "spark://spark.example:7077"
+    assert following(merge.arguments(), "--deploy-mode") == "cluster"
     names = zipfile.ZipFile(copy).namelist()
     assert "tidemark/target/merge.py" in names
     assert not [name for name in names if not name.startswith("tidemark/") or not name.endswith(".py")]
-    assert "hidden-secret" not in "\n".join([*merge.arguments(), *merge.environment().values()])
+    assert "hidden-secret" not in "\n".join(merge.arguments())
+
+
+def test_what_an_image_has_does_not_travel(merge: Merge, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_spark(monkeypatch, "yarn", "cluster")
+    monkeypatch.setenv("TIDEMARK_SPARK_APPS", "local:///opt/tidemark/spark_apps")
+    monkeypatch.setenv("TIDEMARK_SPARK_JARS", f"local://{merge.folder}/jars")
+    merge.ends_with("result", monkeypatch)
+    merge.execute()
+    arguments = merge.arguments()
+    assert "local:///opt/tidemark/spark_apps/merge_batch.py" in arguments
+    assert following(arguments, "--jars") == ",".join(f"local:{merge.folder}/jars/{name}.jar" for name in "ab")
+    assert "--py-files" not in arguments
 
 
 def test_the_secret_of_a_lake_on_s3_is_in_the_drivers_environment_and_nowhere_else(

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tests.support.pipeline import pipeline_config
 from tests.support.s3_proxy import Proxy
-from tests.support.s3_server import S3Server, access
-from tidemark.capture.lake_and_spark import look_at_bucket, spark_findings
+from tests.support.s3_server import S3Server
+from tidemark.capture.lake_findings import look_at_bucket
 from tidemark.config import PipelineConfig
 from tidemark.errors import LakeRefused, LakeUnfit
 from tidemark.staging.store import Store
@@ -73,10 +71,3 @@ def test_versions_that_the_bucket_keeps_are_noted(
 ) -> None:
     s3_server.client().put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
     assert severities(store, config) == ["note"]
-
-
-def test_a_key_is_not_handed_to_a_driver_by_a_command_line(config: PipelineConfig, s3_server: S3Server) -> None:
-    with_key = replace(config, lake_connection="lake_s3", lake_access=access(s3_server.url))
-    for master in ("yarn", "k8s://https://host:443"):
-        assert [f.severity for f in spark_findings(with_key, master, {"HADOOP_CONF_DIR": "/h"})] == ["error"]
-    assert list(spark_findings(with_key, "local[2]", {})) == []

@@ -19,6 +19,7 @@ from tidemark.backfill.verifying import VerifyRequest
 from tidemark.config import PipelineConfig
 from tidemark.ledger.backfills import Backfill
 from tidemark.run import Run
+from tidemark.spark_connection import SparkConnection
 from tidemark.startup import spare_pandas
 
 FOLD_VARIABLE = "TIDEMARK_TEST_FOLD"  # "spark": few changes too go through Spark
@@ -49,7 +50,7 @@ class StageInput:
 def preflight(stage_input: StageInput) -> Any:
     from tidemark.capture.preflight import preflight
 
-    report = preflight(stage_input.run("preflight"), spark_master="local[2]")
+    report = preflight(stage_input.run("preflight"), spark=SparkConnection("local[2]"))
     report.raise_for_errors()
     return report
 

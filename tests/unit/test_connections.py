@@ -9,6 +9,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from tidemark.connections import look_up, parse
 from tidemark.errors import ConnectionInvalid, ConnectionMissing
+from tidemark.spark_connection import SparkConnection
 
 JSON = (
     '{"conn_type": "postgres", "host": "db", "login": "u", "password": "p@ :/", "port": 5433, "schema": "shop", '
@@ -43,7 +44,13 @@ def test_a_socket_folder_is_a_host() -> None:
     ],
 )
 def test_the_master_is_the_one_of_the_spark_hook(value: str, master: str) -> None:
-    assert parse("c", value).spark_master() == master
+    assert parse("c", value).spark_connection().master == master
+
+
+def test_deploy_mode_and_program_are_those_of_the_spark_hook() -> None:
+    extra = '{"conn_type": "spark", "host": "yarn", "extra": {"deploy-mode": "cluster", "spark-binary": "%s"}}'
+    assert parse("c", extra % "spark3-submit").spark_connection() == SparkConnection("yarn", "cluster", "spark3-submit")
+    assert "may be spark-submit or" in parse("c", extra % "my-submit").spark_connection().refused
 
 
 def test_the_environment_comes_before_airflow() -> None:

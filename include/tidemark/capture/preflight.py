@@ -4,9 +4,9 @@
     act     only where no error is found, and in this order, each step found done by the next preflight:
             publication ──► slot ──► generation ──► tables joined
 
-Each step lies in a room of its own: `lake_and_spark`, `table_findings` (what is an error of one table alone),
-`ownership` (whose slot and publication are), `making`, `generation`, `joining`. Here stand the order of the steps, what
-stops everything, and the report.
+Each step lies in a room of its own: `lake_findings`, `spark_findings`, `table_findings` (what is an error of one table
+alone), `ownership` (whose slot and publication are), `making`, `generation`, `joining`. Here stand the order of the
+steps, what stops everything, and the report.
 
 A slot older than its publication cannot be decoded, hence the order of acting. Preflight runs every few minutes:
 once all is in place it reads a few catalogue tables, writes one small file, and changes nothing. R9: it takes no lock
@@ -28,8 +28,9 @@ from tidemark.capture import ownership, table_findings
 from tidemark.capture.generation import settle
 from tidemark.capture.guarding import GuardBook, guard_findings, look_first
 from tidemark.capture.joining import join, joining, leaving, look_again_at_marked
-from tidemark.capture.lake_and_spark import log_store_findings, look_at_bucket, probe, spark_findings
+from tidemark.capture.lake_findings import log_store_findings, look_at_bucket, probe
 from tidemark.capture.making import bring_about_publication, make_slot
+from tidemark.capture.spark_findings import spark_findings
 from tidemark.capture.survey import STATEMENT_TIMEOUT_S, Survey
 from tidemark.capture.table_findings import InLedger
 from tidemark.config import PipelineConfig
@@ -46,6 +47,7 @@ from tidemark.source import column_look, inspection, publication
 from tidemark.source.publication import Matching, Publication
 from tidemark.source.publication_findings import PublicationWork, publication_work
 from tidemark.source.slot import SlotState, read_server, read_slot, usable
+from tidemark.spark_connection import SparkConnection
 from tidemark.staging.store import Store
 
 LEASE_WAIT_S: Final = 10
@@ -54,7 +56,8 @@ LEASE_WAIT_S: Final = 10
 def preflight(
     run: Run,
     *,
-    spark_master: str | None = None,
+    spark: SparkConnection | None = None,
+    jars: str | None = None,
     act: bool = True,
     adopt_slot: bool = False,
     only_new_notes: bool = False,
@@ -63,13 +66,14 @@ def preflight(
 
     `adopt_slot`: a person says that slot and publication of the file are this pipeline's, whoever made them.
 
-    `spark_master` is what the Spark hook resolved, None if nobody looked. With `act` false nothing is created,
-    changed or recorded, but the ledger's schema is brought up to date all the same. With `only_new_notes` a note
-    that the preflight before this one had too is left out: a schedule's runs are not told the same every five minutes.
+    `spark` is what the Spark hook resolved, `jars` what spark-submit would get of them, None if nobody looked. With
+    `act` false nothing is created, changed or recorded, but the ledger's schema is brought up to date all the same.
+    With `only_new_notes` a note that the preflight before this one had too is left out: a schedule's runs are not told
+    the same every five minutes.
     """
     started = time.monotonic()
     look = _Look(run, act, adopt_slot)
-    look.findings += spark_findings(run.config, spark_master, os.environ)
+    look.findings += spark_findings(run.config, spark, os.environ, jars)
     look.run("lake", look.lake)
     look.run("ledger", look.ledger_schema)
     look.run("source", look.source)

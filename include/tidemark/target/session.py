@@ -85,8 +85,10 @@ def start(name: str, settings: Mapping[str, str] | None = None) -> SparkSession:
     """
     # Executors and driver run the same interpreter; without this Spark takes whatever `python3` is on the path.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName(name)
     submitted = _submitted()
+    builder = SparkSession.builder
+    if "spark.app.name" not in submitted:  # a cluster's page says which pipeline's it is
+        builder = builder.appName(name)
     for key, value in {**APPLICATION_SETTINGS, **(settings or {})}.items():
         if key not in submitted or key in (settings or {}):
             builder = builder.config(key, value)

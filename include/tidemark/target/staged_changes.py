@@ -67,7 +67,7 @@ def read_changes(
             frame = session.read.schema(staged_type(schema)).parquet(*paths)
             frames.append(_aligned(frame, schema, newest))
     if not frames:
-        return _aligned(session.createDataFrame([], staged_type(newest)), newest, newest)
+        return _aligned(_no_rows(session, staged_type(newest)), newest, newest)
     return reduce(DataFrame.unionByName, frames)
 
 
@@ -86,9 +86,15 @@ def read_chunk_rows(
             folder = F.element_at(F.split(path, "/"), -2).alias(FOLDER)
             frames.append(frame.select(folder, *_values(schema, newest, F.lit(True)), "_text"))
     if not frames:
-        empty = session.createDataFrame([], chunk_type(newest))
+        empty = _no_rows(session, chunk_type(newest))
         return empty.select(F.lit("").alias(FOLDER), *_values(newest, newest, F.lit(True)), "_text")
     return reduce(DataFrame.unionByName, frames)
+
+
+def _no_rows(session: SparkSession, of: StructType) -> DataFrame:
+    """A frame of that type. `createDataFrame` would have executors start Python to make it, and they may have none."""
+    columns = [F.lit(None).cast(field.dataType).alias(field.name) for field in of.fields]
+    return session.range(0).where(F.lit(False)).select(*columns)
 
 
 def folder_of(claim: Claim) -> str:

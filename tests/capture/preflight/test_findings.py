@@ -20,6 +20,7 @@ from tidemark.errors import (
     PreflightFailed,
     PreflightWaits,
 )
+from tidemark.spark_connection import SparkConnection
 
 
 class TestFindings:
@@ -33,7 +34,7 @@ class TestFindings:
             TableRule("shop.orders", mask={"id": "null"}, leave_out=("nte",), line=4),
             TableRule("shop.ordes", line=5),
         )
-        report = shop.preflight(spark_master="spark://local[*]")
+        report = shop.preflight(spark=SparkConnection("spark://local[*]"))
         text = str(report)
         for fragment in (
             "Colour, colour",

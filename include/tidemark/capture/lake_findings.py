@@ -1,9 +1,9 @@
-"""Lake root and Spark master -> what would keep a merge from running, or two drivers from being fenced (R5)."""
+"""Lake root and its log store -> what would keep a merge from running, or two drivers from being fenced (R5)."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Final
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -15,7 +15,6 @@ from tidemark.staging.store import Store
 
 LOG_STORE: Final = "tidemark.delta.ConditionalLogStore"
 _DYNAMODB_LOG_STORE: Final = "io.delta.storage.S3DynamoDBLogStore"
-_MASTER: Final = re.compile(r"local(\[[^\]]+\])?|yarn|k8s://.+|spark://[^\[\]/]+:\d+(,[^\[\]/]+:\d+)*")
 
 
 def probe(store: Store, config: PipelineConfig) -> None:
@@ -94,51 +93,5 @@ def log_store_findings(config: PipelineConfig) -> Iterator[Finding]:
             "log_store",
             f"Nobody tried a lake on {scheme}://; Delta needs a log store that puts a file only if it is absent",
             "Use a local path, hdfs://, gs://, abfss:// or s3://",
-            Move.FIX_CONFIG,
-        )
-
-
-def spark_findings(config: PipelineConfig, master: str | None, environment: Mapping[str, str]) -> Iterator[Finding]:
-    """The master as the Spark hook resolved it. A missing or badly written connection silently resolves to "yarn"."""
-    connection = config.spark_connection
-    remedy = (
-        f'Write connection {connection} as JSON, for example {{"conn_type": "spark", "host": "local[*]", '
-        '"extra": {"deploy-mode": "client"}}'
-    )
-    if master is None:
-        return
-    if master == "yarn" and not (environment.get("HADOOP_CONF_DIR") or environment.get("YARN_CONF_DIR")):
-        yield Finding(
-            "error",
-            "spark",
-            f"Connection {connection} resolves to --master yarn, as a missing or unreadable connection does, and "
-            "neither HADOOP_CONF_DIR nor YARN_CONF_DIR is set",
-            remedy,
-            Move.FIX_CONFIG,
-        )
-    elif _MASTER.fullmatch(master) is None:
-        yield Finding(
-            "error",
-            "spark",
-            f"Connection {connection} resolves to --master {master}, which Spark does not know",
-            remedy,
-            Move.FIX_CONFIG,
-        )
-    elif config.lake_access.has_secrets and not master.startswith(("local", "spark://")):
-        yield Finding(
-            "error",
-            "spark",
-            f"Connection {config.lake_connection} of the lake has a key, and Spark runs on {master}: there it could be "
-            "handed to a driver by a command line alone, where everybody reads it",
-            "Give Spark's service account the rights on the bucket, and name a connection without login and password",
-            Move.FIX_CONFIG,
-        )
-    elif not master.startswith("local") and urlsplit(config.lake).scheme in ("", "file"):
-        yield Finding(
-            "warning",
-            "spark",
-            f"The lake {config.lake} is a local path, and Spark runs on {master}: every executor must see the same "
-            "folder",
-            "Use an object store, or a file system that all of them mount",
             Move.FIX_CONFIG,
         )

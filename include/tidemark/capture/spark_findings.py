@@ -1,0 +1,239 @@
+"""How spark-submit would be called -> what would keep a merge from running, said before one is tried.
+
+    master       deploy mode   the driver is
+    local[…]     client        a child of the task, and does all the work
+    spark://…    client        a child of the task; Python applications have no other mode there
+    yarn, k8s    client        a child of the task
+    yarn, k8s    cluster       in the cluster, in a Python of its own
+
+Nothing of it asks Spark to do anything: a Master that is down must not keep the source from being drained (R3), so that
+is a warning. What only Spark's machines know, whether all of them see the lake, `cluster_look` finds out.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import socket
+import sys
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from tidemark.config import PipelineConfig
+from tidemark.errors import Move
+from tidemark.findings import Finding
+from tidemark.spark_connection import SparkConnection
+
+_MASTER: Final = re.compile(r"local(\[[^\]]+\])?|yarn|k8s://.+|spark://[^\[\]/]+:\d+(,[^\[\]/]+:\d+)*")
+_MODES: Final = (None, "client", "cluster")
+ANSWERS_WITHIN_S: Final = 5.0
+
+
+def spark_findings(
+    config: PipelineConfig, spark: SparkConnection | None, environment: Mapping[str, str], jars: str | None = None
+) -> Iterator[Finding]:
+    """What is wrong with the connection, then with what lies on this machine, then with the way to the cluster.
+
+    `jars` is what `--jars` would get, None if nobody looked.
+    """
+    if spark is None:
+        return
+    wrong = next(_wrong_connections(config, spark, environment), None)
+    if wrong is not None:
+        yield wrong  # what else there is to say would be of another connection
+        return
+    yield from _wrong_programs(spark, environment)
+    if jars is not None:
+        yield from _missing_jars(config, jars, environment)
+    if not spark.is_local:
+        yield from _ways_to_the_cluster(config, spark, environment)
+
+
+# --- the connection ---------------------------------------------------------------------------------------------------
+
+
+def _wrong_connections(
+    config: PipelineConfig, spark: SparkConnection, environment: Mapping[str, str]
+) -> Iterator[Finding]:
+    """A missing or badly written connection silently resolves to "yarn"."""
+    connection, master = config.spark_connection, spark.master
+    json = (
+        f'Write connection {connection} as JSON, for example {{"conn_type": "spark", "host": "local[*]", '
+        '"extra": {"deploy-mode": "client"}}'
+    )
+    client = f'Set "deploy-mode" in the extra of connection {connection} to "client"'
+    if spark.refused:
+        remedy = f"Put connection {connection} right, or install what it names: docs/clusters.md"
+        yield _error(f"Airflow's Spark hook refuses connection {connection}: {spark.refused}", remedy)
+    elif master == "yarn" and not (environment.get("HADOOP_CONF_DIR") or environment.get("YARN_CONF_DIR")):
+        yield _error(
+            f"Connection {connection} resolves to --master yarn, as a missing or unreadable connection does, and "
+            "neither HADOOP_CONF_DIR nor YARN_CONF_DIR is set",
+            json,
+        )
+    elif _MASTER.fullmatch(master) is None:
+        yield _error(f"Connection {connection} resolves to --master {master}, which Spark does not know", json)
+    elif spark.deploy_mode not in _MODES:
+        yield _error(
+            f"Connection {connection} has deploy mode {spark.deploy_mode!r}, which Spark does not know", client
+        )
+    elif spark.is_local and not spark.drives_here:
+        yield _error(f"Connection {connection} has deploy mode cluster, and --master {master} has no cluster", client)
+    elif master.startswith("spark://") and not spark.drives_here:
+        yield _error(
+            f"Connection {connection} has deploy mode cluster, and a standalone cluster ({master}) runs the drivers of "
+            "Python applications in client mode alone",
+            client,
+        )
+    elif config.lake_access.has_secrets and not spark.drives_here:
+        yield _error(
+            f"Connection {config.lake_connection} of the lake has a key, and the driver runs in the cluster of "
+            f"{master}: there it could be handed to it by a command line alone, where everybody reads it",
+            "Give Spark's service account the rights on the bucket, and name a connection without login and password; "
+            f"or use the deploy mode client in connection {connection}",
+        )
+
+
+# --- what lies on this machine ----------------------------------------------------------------------------------------
+
+
+def _wrong_programs(spark: SparkConnection, environment: Mapping[str, str]) -> Iterator[Finding]:
+    """spark-submit is a script that starts Java, on this machine in every mode."""
+    path = environment.get("PATH", "")
+    if spark.drives_here:  # then pyspark's own is found too
+        path = f"{Path(sys.executable).parent}:{path}"
+    if shutil.which(spark.program, path=path) is None:
+        yield _error(
+            f"{spark.program} is not on the PATH of this task", "Install Spark where Airflow's tasks run, or pyspark"
+        )
+    home = environment.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else "java"
+    if shutil.which(java, path=path) is None:
+        missing = f"JAVA_HOME says {home}, and there is no bin/java in it" if home else "There is no java on the PATH"
+        yield _error(missing, "Install Java 17 where Airflow's tasks run, and set JAVA_HOME to its folder")
+
+
+# Ways besides `--jars` by which Spark may have more classes than its own.
+_OTHER_WAYS: Final = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
+
+
+def _missing_jars(config: PipelineConfig, jars: str, environment: Mapping[str, str]) -> Iterator[Finding]:
+    """`jars` is comma-separated; what lies elsewhere than on this machine cannot be looked at here."""
+    listed = [Path(jar.removeprefix("local:")) for jar in jars.split(",") if jar and "://" not in jar]
+    gone = [str(jar) for jar in listed if not jar.is_file()]
+    remedy = "Name their folder in TIDEMARK_SPARK_JARS of Airflow's tasks: docs/clusters.md, Jars"
+    if gone:
+        yield _error(f"Spark would be given jars that are not there: {', '.join(gone)}", remedy)
+        return
+    if "://" in jars or any(way in config.spark_conf for way in _OTHER_WAYS) or _has_settings_of_its_own(environment):
+        return
+    needed = {"delta-spark": "Delta Lake"}
+    if urlsplit(config.lake).scheme == "s3a":
+        needed["hadoop-aws"] = "S3"
+    there = {jar.name for jar in [*listed, *(_spark_home(environment) / "jars").glob("*.jar")]}
+    for prefix, what in needed.items():
+        if not any(name.startswith(prefix) for name in there):
+            yield Finding(
+                "warning",
+                "spark",
+                f"Nothing says where Spark has its jars for {what} from: no {prefix} is among those that it is given "
+                "or has by itself, and neither spark.conf nor spark-defaults.conf names others",
+                remedy,
+                Move.FIX_CONFIG,
+            )
+
+
+def _spark_home(environment: Mapping[str, str]) -> Path:
+    """Spark's folder as spark-submit finds it: the variable, else pyspark's."""
+    if given := environment.get("SPARK_HOME"):
+        return Path(given)
+    pyspark = find_spec("pyspark")
+    return Path(pyspark.origin).parent if pyspark is not None and pyspark.origin else Path("/nonexistent")
+
+
+def _has_settings_of_its_own(environment: Mapping[str, str]) -> bool:
+    """Whether spark-defaults.conf names jars, whichever."""
+    folder = environment.get("SPARK_CONF_DIR")
+    file = (Path(folder) if folder else _spark_home(environment) / "conf") / "spark-defaults.conf"
+    try:
+        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return False
+    return any(line.split("=")[0].split()[:1] == [way] for line in lines if line.strip() for way in _OTHER_WAYS)
+
+
+# --- the way to the cluster -------------------------------------------------------------------------------------------
+
+
+def _ways_to_the_cluster(
+    config: PipelineConfig, spark: SparkConnection, environment: Mapping[str, str]
+) -> Iterator[Finding]:
+    masters = _standalone_masters(spark.master)
+    if masters and not any(_answers(*master) for master in masters):
+        yield Finding(
+            "warning",
+            "spark",
+            f"Nobody answers at {spark.master}: merges end with an error, while changes are staged",
+            f"Start Spark's Master, or put connection {config.spark_connection} right",
+            Move.RETRY,
+        )
+    elsewhere = not masters or not any(_is_here(host) for host, _ in masters)
+    if elsewhere and spark.drives_here and (said := _loopback(config, environment)):
+        yield _error(
+            f"{said} is an address that only this machine reaches, and Spark runs on {spark.master}: executors could "
+            "not reach the driver, and the merge would wait for them in vain",
+            "Leave it out, or name an address of this machine that the cluster's machines reach",
+        )
+    if elsewhere and urlsplit(config.lake).scheme in ("", "file"):
+        yield Finding(
+            "warning",
+            "spark",
+            f"The lake {config.lake} is a local path, and Spark runs on {spark.master}: every machine of the cluster "
+            "must see the same folder",
+            "Use an object store, or a file system that all of them mount",
+            Move.FIX_CONFIG,
+        )
+
+
+def _standalone_masters(master: str) -> list[tuple[str, int]]:
+    """Host and port of each; none for other kinds of cluster."""
+    if not master.startswith("spark://"):
+        return []
+    addresses = (address.rpartition(":") for address in master.removeprefix("spark://").split(","))
+    return [(host, int(port)) for host, _, port in addresses]
+
+
+def _answers(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), timeout=ANSWERS_WITHIN_S).close()
+    except OSError:
+        return False
+    return True
+
+
+def _is_here(host: str) -> bool:
+    """Whether it is this machine: an address of another one can be bound to by nobody here."""
+    try:
+        ((family, kind, protocol, _, address), *_) = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+        with socket.socket(family, kind, protocol) as probe:
+            probe.bind(address)
+    except OSError:
+        return False
+    return True
+
+
+def _loopback(config: PipelineConfig, environment: Mapping[str, str]) -> str | None:
+    """The setting by which a driver would be reached on this machine alone. Of two, Spark takes the first."""
+    name, address = "spark.driver.host", config.spark_conf.get("spark.driver.host")
+    if address is None:
+        name, address = "SPARK_LOCAL_IP", environment.get("SPARK_LOCAL_IP")
+    if address and (address == "localhost" or address.startswith("127.")):
+        return f"{name}={address}"
+    return None
+
+
+def _error(message: str, remedy: str) -> Finding:
+    return Finding("error", "spark", message, remedy, Move.FIX_CONFIG)

@@ -1,0 +1,29 @@
+"""What the Spark connection of a pipeline comes to: master, deploy mode and program, as spark-submit is called by them.
+
+Airflow's SparkSubmitHook resolves it (plugins), the command line does as that does, and preflight looks at it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PROGRAMS = ("spark-submit", "spark2-submit", "spark3-submit")  # what the hook allows
+
+
+@dataclass(frozen=True, slots=True)
+class SparkConnection:
+    """`refused` is what the hook has against the connection: then nothing else of it counts."""
+
+    master: str
+    deploy_mode: str | None = None
+    program: str = PROGRAMS[0]
+    refused: str = ""
+
+    @property
+    def is_local(self) -> bool:
+        return self.master.partition("[")[0] == "local"
+
+    @property
+    def drives_here(self) -> bool:
+        """Whether the driver is a child of the task, with its Python and its environment."""
+        return self.deploy_mode != "cluster"

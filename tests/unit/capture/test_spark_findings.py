@@ -1,0 +1,188 @@
+"""How spark-submit would be called, judged from the connection, what lies on this machine, and who answers."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tidemark.capture import spark_findings as of_spark
+from tidemark.capture.spark_findings import spark_findings
+from tidemark.config import PipelineConfig, TableRule
+from tidemark.findings import Finding
+from tidemark.lake_access import LakeAccess
+from tidemark.spark_connection import SparkConnection
+
+CONFIG = PipelineConfig("shop", "s", "slot", "pub", True, (TableRule("shop.*"),), "gs://bucket/lake", "l")
+ELSEWHERE = "192.0.2.1"  # an address of documentation: nobody has it
+HADOOP = {"HADOOP_CONF_DIR": "/etc/hadoop"}
+
+
+@pytest.fixture(autouse=True)
+def answers_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(of_spark, "ANSWERS_WITHIN_S", 0.1)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> dict[str, str]:
+    """The variables of a task on a machine with Java and spark-submit."""
+    for program in ("java", "spark-submit"):
+        (tmp_path / program).write_text("#!/bin/sh\n")
+        (tmp_path / program).chmod(0o755)
+    return {"PATH": str(tmp_path), "SPARK_HOME": str(tmp_path / "spark")}
+
+
+@pytest.fixture
+def master() -> Iterator[str]:
+    """One that answers, on this machine."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield f"spark://127.0.0.1:{listening.getsockname()[1]}"
+
+
+def found(
+    master: str,
+    mode: str | None,
+    environment: Mapping[str, str],
+    config: PipelineConfig = CONFIG,
+    jars: str | None = None,
+) -> list[Finding]:
+    return list(spark_findings(config, SparkConnection(master, mode), environment, jars))
+
+
+def severities(findings: list[Finding]) -> list[str]:
+    return [finding.severity for finding in findings]
+
+
+@pytest.mark.parametrize(
+    ("master", "mode", "hadoop", "said"),
+    [
+        ("local", None, {}, ""),
+        ("local[*]", "client", {}, ""),
+        ("local[2]", "cluster", {}, "has no cluster"),
+        ("yarn", "client", {}, "as a missing or unreadable connection does"),
+        ("yarn", "client", HADOOP, ""),
+        ("yarn", "cluster", HADOOP, ""),
+        ("yarn", "remote", HADOOP, "deploy mode 'remote', which Spark does not know"),
+        ("spark://local[*]", None, {}, "which Spark does not know"),
+        ("spark://", None, {}, "which Spark does not know"),
+        ("spark://master", None, {}, "which Spark does not know"),
+        ("spark://master:7077", "cluster", {}, "drivers of Python applications in client mode alone"),
+        ("k8s://https://host:443", "client", {}, ""),
+        ("k8s://https://host:443", "cluster", {}, ""),
+    ],
+)
+def test_a_connection_by_which_no_merge_could_run_is_refused(
+    machine: dict[str, str], master: str, mode: str | None, hadoop: dict[str, str], said: str
+) -> None:
+    findings = found(master, mode, {**machine, **hadoop})
+    assert severities(findings) == (["error"] if said else [])
+    assert said in "".join(map(str, findings))
+
+
+def test_nobody_looked_and_nothing_is_said() -> None:
+    assert list(spark_findings(CONFIG, None, {})) == []
+
+
+def test_what_the_hook_refuses_is_said_in_its_words(machine: dict[str, str]) -> None:
+    (finding,) = spark_findings(CONFIG, SparkConnection("", refused="kubernetes is not installed"), machine)
+    assert finding.severity == "error"
+    assert "kubernetes is not installed" in finding.message
+
+
+@pytest.mark.parametrize(("mode", "refused"), [("client", False), ("cluster", True)])
+def test_a_lakes_key_goes_to_a_driver_that_is_a_child_and_to_no_other(
+    machine: dict[str, str], mode: str, refused: bool
+) -> None:
+    with_key = replace(CONFIG, lake_access=LakeAccess(secrets={"secret_access_key": "s"}))
+    assert severities(found("yarn", mode, {**machine, **HADOOP}, with_key)) == (["error"] if refused else [])
+
+
+@pytest.mark.parametrize("program", ["spark-submit", "java"])
+def test_a_program_that_is_not_there_is_named(
+    machine: dict[str, str], monkeypatch: pytest.MonkeyPatch, program: str
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/bin/python")
+    (Path(machine["PATH"]) / program).unlink()
+    (finding,) = found("local[2]", None, machine)
+    assert finding.severity == "error"
+    assert program in finding.message
+
+
+def test_a_java_home_without_java_is_named(machine: dict[str, str]) -> None:
+    (finding,) = found("local[2]", None, {**machine, "JAVA_HOME": "/nowhere"})
+    assert finding.message == "JAVA_HOME says /nowhere, and there is no bin/java in it"
+
+
+class TestJars:
+    @pytest.mark.parametrize("prefix", ["", "local:"])
+    def test_those_that_are_not_there_are_named(self, machine: dict[str, str], tmp_path: Path, prefix: str) -> None:
+        there = tmp_path / "delta-spark_1.jar"
+        there.touch()
+        (finding,) = found("local[2]", None, machine, jars=f"{prefix}{there},{prefix}{tmp_path}/gone.jar")
+        assert finding.severity == "error"
+        assert finding.message == f"Spark would be given jars that are not there: {tmp_path}/gone.jar"
+
+    @pytest.mark.parametrize(("lake", "lacking"), [("gs://b/l", ["Delta Lake"]), ("s3a://b/l", ["Delta Lake", "S3"])])
+    def test_what_nothing_brings_is_warned_of(self, machine: dict[str, str], lake: str, lacking: list[str]) -> None:
+        findings = found("local[2]", None, machine, replace(CONFIG, lake=lake), "")
+        assert severities(findings) == ["warning"] * len(lacking)
+        assert [what for what, finding in zip(lacking, findings, strict=True) if what in finding.message] == lacking
+
+    @pytest.mark.parametrize("way", ["spark.conf", "spark-defaults.conf", "Spark's own", "--jars", "a server"])
+    def test_spark_may_have_them_in_many_ways(self, machine: dict[str, str], tmp_path: Path, way: str) -> None:
+        config, jars = CONFIG, ""
+        if way == "spark.conf":
+            config = replace(CONFIG, spark_conf={"spark.jars.packages": "io.delta:delta-spark_4.2_2.13:4.4.0"})
+        elif way == "spark-defaults.conf":
+            (tmp_path / "spark-defaults.conf").write_text("# ours\nspark.jars  /opt/delta.jar\n")
+            machine["SPARK_CONF_DIR"] = str(tmp_path)
+        elif way == "a server":
+            jars = "https://jars.example/delta-spark_1.jar"
+        else:
+            folder = tmp_path / ("spark/jars" if way == "Spark's own" else "jars")
+            folder.mkdir(parents=True)
+            (folder / "delta-spark_1.jar").touch()
+            jars = str(folder / "delta-spark_1.jar") if way == "--jars" else ""
+        assert found("local[2]", None, machine, config, jars) == []
+
+
+class TestTheWayToTheCluster:
+    def test_a_master_that_answers_on_this_machine_is_sound(self, machine: dict[str, str], master: str) -> None:
+        local = {**machine, "SPARK_LOCAL_IP": "127.0.0.1"}
+        assert found(master, "client", local, replace(CONFIG, lake="/lake")) == []
+
+    def test_one_of_two_masters_has_to_answer(self, machine: dict[str, str], master: str) -> None:
+        assert found(f"{master},{ELSEWHERE}:7077", "client", machine) == []
+
+    def test_a_master_that_is_down_keeps_no_source_from_being_drained(self, machine: dict[str, str]) -> None:
+        (finding,) = found(f"spark://{ELSEWHERE}:7077", "client", machine)
+        assert finding.severity == "warning"
+        assert f"Nobody answers at spark://{ELSEWHERE}:7077" in finding.message
+
+    @pytest.mark.parametrize(
+        ("conf", "variable", "said"),
+        [
+            ({}, "127.0.0.1", "SPARK_LOCAL_IP=127.0.0.1"),
+            ({"spark.driver.host": "localhost"}, "10.1.2.3", "spark.driver.host=localhost"),
+            ({"spark.driver.host": "10.1.2.3"}, "127.0.0.1", ""),
+            ({}, "10.1.2.3", ""),
+        ],
+    )
+    def test_a_driver_that_no_executor_reaches_is_refused(
+        self, machine: dict[str, str], conf: dict[str, str], variable: str, said: str
+    ) -> None:
+        environment = {**machine, **HADOOP, "SPARK_LOCAL_IP": variable}
+        findings = found("yarn", "client", environment, replace(CONFIG, spark_conf=conf))
+        assert severities(findings) == (["error"] if said else [])
+        assert said in "".join(map(str, findings))
+        assert found("yarn", "cluster", environment, replace(CONFIG, spark_conf=conf)) == []
+
+    @pytest.mark.parametrize("lake", ["/lake", "file:///lake"])
+    def test_a_lake_on_a_disk_and_machines_elsewhere_are_warned_of(self, machine: dict[str, str], lake: str) -> None:
+        (finding,) = found("k8s://https://host:443", "client", machine, replace(CONFIG, lake=lake))
+        assert finding.severity == "warning"
+        assert "every machine of the cluster must see the same folder" in finding.message
