@@ -44,7 +44,8 @@ class UpkeepPlan:
 @dataclass(frozen=True, slots=True)
 class Upkept:
     """One Delta table: its files before and after, and whether it was compacted. `due`: it should be, under the table's
-    lease. `left` is why something was not done, "" where all was."""
+    lease. `left` is why something was not done, "" where all was. `bytes` and `rows` are of the table as it was left,
+    None where that could not be seen."""
 
     table: str
     kind: Kind
@@ -53,6 +54,8 @@ class Upkept:
     compacted: bool = False
     due: bool = False
     left: str = ""
+    bytes: int | None = None
+    rows: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from tidemark.ledger import (
     backlogs,
     batches,
     chunks,
+    delta_tables,
     generations,
     positions,
     proofs,
@@ -30,6 +31,7 @@ from tidemark.ledger import (
 from tidemark.ledger.backlogs import Backlog
 from tidemark.ledger.chunks import Filled, Progress
 from tidemark.ledger.connection import Ledger
+from tidemark.ledger.delta_tables import DeltaTable
 from tidemark.ledger.generations import Generation
 from tidemark.ledger.proofs import Verified
 from tidemark.ledger.retirement import LastMaintenance
@@ -43,7 +45,8 @@ class TableStatus:
     """One table. `applied_lsn` is how far it counts as applied; `backlog` is what is staged and not applied, None where
     that is nothing; `lag_bytes` is WAL between applied and staged, 0 for a table that is level. `verified` is how far
     it is proven, None if it never was; `unfit` counts by column the values that did not fit, in what is kept of
-    staging."""
+    staging. `applied_at` is when a merge last brought anything, `delta` are its Delta tables as the last maintenance
+    saw them."""
 
     row: TableRow
     history_lsn: Lsn | None
@@ -53,6 +56,8 @@ class TableStatus:
     backlog: Backlog | None
     verified: Verified | None = None
     unfit: dict[str, int] = field(default_factory=dict)
+    applied_at: datetime | None = None
+    delta: tuple[DeltaTable, ...] = ()
 
     @property
     def differences(self) -> str:
@@ -176,6 +181,7 @@ def _tables(ledger: Ledger, generation: Generation) -> tuple[TableStatus, ...]:
     waiting = backlogs.all_of(ledger)
     proven = proofs.verified(ledger)
     unfit = batches.unfit(ledger)
+    delta = delta_tables.all_of(ledger)
     statuses = []
     for row in tables.all_of(ledger):
         if not row.life.is_listed:
@@ -191,6 +197,8 @@ def _tables(ledger: Ledger, generation: Generation) -> tuple[TableStatus, ...]:
                 backlog=waiting.get(row.table),
                 verified=proven.get(row.table),
                 unfit=unfit.get(row.table, {}),
+                applied_at=None if position is None else position.risen_at,
+                delta=delta.get(row.table, ()),
             )
         )
     return tuple(statuses)

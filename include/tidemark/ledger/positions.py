@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
 from tidemark.ledger import generations
 from tidemark.ledger.connection import Ledger
@@ -20,12 +21,13 @@ from tidemark.schema.table_life import MERGING
 @dataclass(frozen=True, slots=True)
 class Position:
     """`applied_lsn` is the lower of the two, None until both tables exist. A table without identity has no `current`:
-    its history's position stands for both."""
+    its history's position stands for both. `risen_at` is when either last rose."""
 
     table: str
     history_lsn: Lsn | None
     current_lsn: Lsn | None
     applied_lsn: Lsn | None
+    risen_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,7 @@ def begin_anew(ledger: Ledger, table: str) -> None:
 def all_of(ledger: Ledger, generation: int) -> dict[str, Position]:
     """The positions of the tables that have one in this generation."""
     rows = ledger.execute(
-        'SELECT "table", history_lsn, current_lsn, applied_lsn FROM tidemark.positions '
+        'SELECT "table", history_lsn, current_lsn, applied_lsn, risen_at FROM tidemark.positions '
         "WHERE pipeline = %s AND generation = %s",
         (ledger.pipeline, generation),
     ).fetchall()

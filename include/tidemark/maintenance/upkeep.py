@@ -20,7 +20,7 @@ from tidemark.config import PipelineConfig
 from tidemark.errors import LeaseTaken
 from tidemark.formats import layout
 from tidemark.formats.upkeep import Step, UpkeepPlan, UpkeepResult
-from tidemark.ledger import leases, migrations, retirement, tables
+from tidemark.ledger import delta_tables, leases, migrations, retirement, tables
 from tidemark.ledger.connection import open_ledger
 from tidemark.run import Run
 from tidemark.staging.store import Store
@@ -110,4 +110,6 @@ def note(run: Run, results: Sequence[UpkeepResult]) -> dict[str, Any]:
     }
     with open_ledger(run.ledger, run.pipeline, run.config.application_name) as book:
         retirement.note(book, tables=figures)
+        # Of a table that was looked at and then compacted, the second is what is left.
+        delta_tables.keep(book, {(t.table, t.kind): t for t in upkept if t.bytes is not None}.values())
     return figures

@@ -57,11 +57,13 @@ NOT_LITE: Final = "DELTA_CANNOT_VACUUM_LITE"
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A table's files, those of them that are small, and the share of its rows that are marked as deleted."""
+    """A table's files, those of them that are small, the share of its rows that are marked as deleted, and the others,
+    None where its log does not say how many rows a file has."""
 
     files: int
     small: int
     deleted_share: float
+    rows: int | None
 
 
 def keep_up(spark: SparkSession, plan: UpkeepPlan) -> UpkeepResult:
@@ -108,17 +110,16 @@ def _keep_up(session: SparkSession, plan: UpkeepPlan, table: str, kind: Kind, pi
         failpoints.reach("maintain.after_optimize")
     if plan.step == "look":
         vacuum(session, pinned, thorough=plan.thorough)
-    after = delta_tables.pin(session, pinned.path).files
+    after = delta_tables.pin(session, pinned.path)
     if compacted:
-        log.info("%s of %s: %d files became %d", kind, table, shape.files, after)
-    return Upkept(table, kind, shape.files, after, compacted, due and not compacted)
+        log.info("%s of %s: %d files became %d", kind, table, shape.files, after.files)
+    return Upkept(
+        table, kind, shape.files, after.files, compacted, due and not compacted, bytes=after.bytes, rows=shape.rows
+    )
 
 
 def look(spark: SparkSession, table: PinnedTable, kind: Kind) -> Shape:
-    """Read from the table's log; a job only where its number of files or bytes says that there is something to see."""
-    files, size = table.files, table.bytes
-    if files < MANY_SMALL[kind] and size is not None and size <= LITTLE_BYTES:
-        return Shape(files, 0, 0.0)
+    """Read from the table's log."""
     added = DataFrame(table.snapshot.allFiles().toDF(), spark)
     deleted = F.coalesce(F.col("deletionVector.cardinality"), F.lit(0))
     row = added.agg(
@@ -126,10 +127,12 @@ def look(spark: SparkSession, table: PinnedTable, kind: Kind) -> Shape:
         F.count(F.when(F.col("size") < SMALL_BYTES, 1)).alias("small"),
         F.sum(deleted).alias("deleted"),
         F.sum(F.get_json_object("stats", "$.numRecords").cast("long")).alias("rows"),
+        F.count(F.get_json_object("stats", "$.numRecords")).alias("told"),
         F.sum("size").alias("bytes"),
     ).collect()[0]
     share = (row["deleted"] or 0) / row["rows"] if row["rows"] and row["bytes"] > LITTLE_BYTES else 0.0
-    return Shape(row["files"], row["small"], share)
+    rows = (row["rows"] or 0) - (row["deleted"] or 0) if row["told"] == row["files"] else None
+    return Shape(row["files"], row["small"], share, rows)
 
 
 def optimize(spark: SparkSession, table: PinnedTable) -> None:
