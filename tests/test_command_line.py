@@ -73,7 +73,7 @@ def test_preflight_status_and_unpark_of_a_pipeline(
     assert f"tidemark unpark {file} shop.orders" in shown
 
     assert main(["unpark", str(file), "shop.ordes"], look_up=connections) == 1
-    assert "it has shop.orders" in capsys.readouterr().out
+    assert "did you mean shop.orders?" in capsys.readouterr().err
     left = file.parent / "lake" / "line" / "history" / "shop" / "orders" / "_delta_log"
     left.mkdir(parents=True)
     (left / "00000000000000000000.json").touch()
@@ -233,7 +233,7 @@ def test_a_table_that_is_captured_no_more_can_be_forgotten_and_come_back(
         with open_ledger(empty_ledger_database, "line") as ledger:
             assert "shop.lines" not in tables.due(ledger, -1)
         assert main(["forget", str(file), "shop.lines"], look_up=connections) == 1
-        assert "has no table shop.lines" in capsys.readouterr().out
+        assert "has no table shop.lines" in capsys.readouterr().err
         connection.execute("CREATE TABLE shop.lines (id int PRIMARY KEY)")
         assert main(["preflight", str(file)], look_up=connections) == 0
         shown = status()

@@ -1,36 +1,37 @@
-"""`tidemark preflight|status|unpark|forget FILE …`: what the DAGs do and know, on a terminal.
+"""`tidemark COMMAND PIPELINE …`: what the DAGs do and what the page in Airflow shows, on a terminal.
 
-    preflight FILE [--look]   look at everything and bring about what the first run needs; --look changes nothing,
-                              --adopt-slot takes an existing slot and publication for this pipeline's own, once
-    status FILE               where the pipeline stands, and what needs somebody; --all: each table; --json
-    unpark FILE TABLE         let the next run apply all staged batches of a parked table
-    forget FILE TABLE         show a table no more that is captured no more; its Delta tables stay
+    status     where the pipeline stands, and what needs somebody; --all: each table
+    tables     every table, or those of a pattern, or all that is known of one
+    positions  confirmed, applied, staged and the source, and how far they are apart
+    plan       what the next merge would do
+    preflight  look at everything and bring about what the first run needs; --look changes nothing, --adopt-slot takes
+               an existing slot and publication for this pipeline's own, once
+    verify     start the DAG that proves that tables equal their source
+    pause      merge nothing of a table until it is resumed; its changes are staged, the others go on
+    resume     let the next run apply what was staged of a paused table
+    unpark     let the next run apply all staged batches of a parked table
+    forget     show a table no more that is captured no more; its Delta tables stay
+    doctor     everything that a bug report needs, and no secret
 
-Exit status 0: as it should be; 1: something needs somebody, and it was said what; 2: the
-command line was not understood.
+PIPELINE is the path of its file, or its name. Exit status 0: as it should be; 3: something may become wrong, or ends by
+itself; 1: something needs somebody, and it was said what; 2: the command line was not understood.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import json
-import os
-import socket
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
 from tidemark import config_file
-from tidemark.config import PipelineConfig
-from tidemark.connections import Connection, look_up
-from tidemark.errors import ConnectionInvalid, ConnectionMissing, TidemarkError, UnexpectedError
-from tidemark.run import Run
-from tidemark.spark_connection import SparkConnection
+from tidemark.command_line import acting, doctor, showing
+from tidemark.command_line.invocation import Invocation, LookUp, find_file
+from tidemark.connections import look_up
+from tidemark.errors import TidemarkError, UnexpectedError
 from tidemark.unexpected import quotes_nothing
 
-LookUp = Callable[[str], Connection]
+Command = Callable[[Invocation], int]
 
 
 def main(arguments: Sequence[str] | None = None, *, look_up: LookUp = look_up) -> int:
@@ -46,86 +47,33 @@ def main(arguments: Sequence[str] | None = None, *, look_up: LookUp = look_up) -
 
 
 def _run(options: argparse.Namespace, look_up: LookUp) -> int:
-    return int(options.command(config_file.load(options.file), options, look_up))
-
-
-def _with_lake(config: PipelineConfig, look_up: LookUp) -> PipelineConfig:
-    """The pipeline with what the connection of its lake holds."""
-    if config.lake_connection is None:
-        return config
-    return dataclasses.replace(config, lake_access=look_up(config.lake_connection).lake_access(config.lake))
-
-
-def _preflight(config: PipelineConfig, options: argparse.Namespace, look_up: LookUp) -> int:
-    from tidemark.capture.preflight import preflight
-
-    try:
-        spark = look_up(config.spark_connection).spark_connection()
-    except (ConnectionMissing, ConnectionInvalid):
-        spark = SparkConnection("yarn")  # as the Spark hook resolves it
-    if config.mask_salt_connection is not None:
-        look_up(config.mask_salt_connection).salt()
-    somebody = f"preflight/{socket.gethostname()}/{os.getpid()}"
-    run = Run(
-        _with_lake(config, look_up),
-        source=look_up(config.source_connection).conninfo(),
-        ledger=look_up(config.ledger_connection).conninfo(),
-        run_id=somebody,
-        holder=somebody,
-    )
-    report = preflight(
-        run,
-        spark=spark,
-        act=not options.look,
-        adopt_slot=options.adopt_slot,
-    )
-    print(report)
-    return 1 if report.errors or report.table_errors else 0
-
-
-def _status(config: PipelineConfig, options: argparse.Namespace, look_up: LookUp) -> int:
-    from tidemark.capture import status_text
-    from tidemark.capture.status import read_status
-
-    def conninfo(connection: str) -> str | TidemarkError:
-        try:
-            return look_up(connection).conninfo()
-        except TidemarkError as wrong:
-            return wrong
-
-    with suppress(TidemarkError):  # then the lake is what cannot be seen
-        config = _with_lake(config, look_up)
-    status = read_status(config, source=conninfo(config.source_connection), ledger=conninfo(config.ledger_connection))
-    if options.json:
-        print(json.dumps(status_text.to_json(status), indent=2))
-    else:
-        print(status_text.text(status, everything=options.all))
-    return 1 if status.health.worst == "red" else 0
-
-
-def _unpark(config: PipelineConfig, options: argparse.Namespace, look_up: LookUp) -> int:
-    from tidemark.capture.by_hand import unpark
-
-    config = _with_lake(config, look_up)
-    sentence, is_done = unpark(
-        config, options.table, ledger=look_up(config.ledger_connection).conninfo(), anew=options.anew
-    )
-    print(sentence)
-    return 0 if is_done else 1
-
-
-def _forget(config: PipelineConfig, options: argparse.Namespace, look_up: LookUp) -> int:
-    from tidemark.capture.by_hand import forget
-
-    sentence, is_done = forget(config, options.table, ledger=look_up(config.ledger_connection).conninfo())
-    print(sentence)
-    return 0 if is_done else 1
+    config = config_file.load(find_file(options.pipeline))
+    return int(options.command(Invocation(config, options, look_up)))
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="tidemark", description=(__doc__ or "").partition("\n")[0])
-    commands = parser.add_subparsers(required=True, metavar="preflight|status|unpark|forget")
-    preflight = commands.add_parser("preflight", help="look at everything and bring about what the first run needs")
+    document = __doc__ or ""
+    parser = argparse.ArgumentParser(
+        prog="tidemark",
+        description=document.partition("\n\n")[2],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def add(name: str, command: Command, summary: str) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
+        added.add_argument("pipeline", help="the pipeline's file, for example include/pipelines/shop.yaml, or its name")
+        added.set_defaults(command=command)
+        return added
+
+    status = add("status", showing.status, "where the pipeline stands, and what needs somebody")
+    status.add_argument("--all", action="store_true", help="every table, and everything in full")
+    tables = add("tables", showing.tables, "every table, or those of a pattern, or all that is known of one")
+    tables.add_argument("pattern", nargs="?", help="schema.table, or a pattern of it: 'shop.*'")
+    tables.add_argument("--state", help="those of this state alone, for example parked")
+    positions = add("positions", showing.positions, "how far everything is, from the slot to the source")
+    plan = add("plan", showing.plan, "what the next merge would do")
+    preflight = add("preflight", acting.preflight, "look at everything and bring about what the first run needs")
     how = preflight.add_mutually_exclusive_group()
     how.add_argument("--look", action="store_true", help="create and change nothing")
     how.add_argument(
@@ -133,18 +81,20 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="slot and publication exist, and are this pipeline's from now on: nothing else reads the slot",
     )
-    status = commands.add_parser("status", help="where the pipeline stands")
-    unpark = commands.add_parser("unpark", help="let the next run apply a parked table's batches")
-    status.add_argument("--all", action="store_true", help="every table, and everything in full")
-    status.add_argument("--json", action="store_true", help="all of it for programs")
-    forget = commands.add_parser("forget", help="show a table no more that is captured no more")
-    functions = ((preflight, _preflight), (status, _status), (unpark, _unpark), (forget, _forget))
-    for command, function in functions:
-        command.add_argument("file", help="pipeline file, for example include/pipelines/shop.yaml")
-        command.set_defaults(command=function)
-    for command in (unpark, forget):
-        command.add_argument("table", help="schema.table")
+    verify = add("verify", acting.verify, "start the DAG that proves that tables equal their source")
+    verify.add_argument("tables", nargs="*", metavar="table", help="schema.table; without one, every table")
+    verify.add_argument("--share", default="1", help="how much of each: 1 for all, or for example 1/30")
+    verify.add_argument("--repair", action="store_true", help="write what the source has over what differs")
+    unpark = add("unpark", acting.unpark, "let the next run apply a parked table's batches")
+    pause = add("pause", acting.pause, "merge nothing of a table until it is resumed")
+    resume = add("resume", acting.resume, "let the next run apply what was staged of a paused table")
+    forget = add("forget", acting.forget, "show a table no more that is captured no more")
+    for of_table in (unpark, pause, resume, forget):
+        of_table.add_argument("table", help="schema.table")
     unpark.add_argument("--anew", action="store_true", help="both Delta tables were removed: begin with empty ones")
+    report = add("doctor", doctor.doctor, "everything that a bug report needs, and no secret")
+    for shows in (status, tables, positions, plan, report):
+        shows.add_argument("--json", action="store_true", help="for programs")
     return parser
 
 

@@ -146,6 +146,16 @@ class PipelinesNotFound(ConfigError):
     remedy = "Set TIDEMARK_PIPELINES to the folder in which they lie, for every process of Airflow."
 
 
+class PipelineUnknown(ConfigError):
+    happened = "There is no pipeline {pipeline}: {known}"
+    remedy = "Give the name of one of them, or the path of its file."
+
+
+class TableUnknown(ConfigError):
+    happened = "Pipeline {pipeline} has no table {table}; it has {known}"
+    remedy = "Give one of these names, as schema.table."
+
+
 class BackfillFormInvalid(ConfigError):
     happened = "The form of the backfill of pipeline {pipeline} cannot be used: {problems}"
     remedy = "Trigger the DAG again with the fields {fields}; nothing was started."

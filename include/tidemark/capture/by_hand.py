@@ -1,19 +1,28 @@
 """What a person does to one table of a pipeline, at the command line or on the page: un-park it, pause and resume it,
 forget it.
 
-A table is given as its id or as `schema.table`. Each function returns what to say, and whether something was done.
+A table is given as its id or as `schema.table`. Each function returns what to say, and whether something was done; it
+raises TableUnknown for a name that the pipeline does not have.
 """
 
 from __future__ import annotations
 
+from typing import Final
+
 from tidemark.capture.health import readable
 from tidemark.config import PipelineConfig
+from tidemark.errors import TableUnknown
+from tidemark.findings import listed
 from tidemark.formats import layout
 from tidemark.ledger import joins, migrations, overview, tables
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.tables import TableRow
 from tidemark.names import TableName
 from tidemark.staging.store import Store
+from tidemark.wording import TABLE_CUTOFF, closest
+
+# A message that names five hundred tables is not read.
+NAMES: Final = 20
 
 
 def unpark(config: PipelineConfig, table: str, *, ledger: str, anew: bool = False) -> tuple[str, bool]:
@@ -21,9 +30,7 @@ def unpark(config: PipelineConfig, table: str, *, ledger: str, anew: bool = Fals
     it begins with empty Delta tables, which must be gone, and passes over what is staged of it."""
     with open_ledger(ledger, config.pipeline) as book:
         migrations.require(book.connection)
-        row = _named(book, config, table)
-        if isinstance(row, str):
-            return row, False
+        row = named(book, config, table)
         if not row.life.is_parked:
             return f"{table} is not parked (it is {row.life.merge}).", False
         if anew:
@@ -54,9 +61,7 @@ def pause(config: PipelineConfig, table: str, *, ledger: str, who: str) -> tuple
     the other tables go on."""
     with open_ledger(ledger, config.pipeline) as book:
         migrations.require(book.connection)
-        row = _named(book, config, table)
-        if isinstance(row, str):
-            return row, False
+        row = named(book, config, table)
         name = readable(row.table)
         with book.transaction():
             tables.lock(book, [row.table])  # or a merge could park it between the question and the pause
@@ -77,9 +82,7 @@ def resume(config: PipelineConfig, table: str, *, ledger: str) -> tuple[str, boo
     """Let the next run apply everything that was staged of a paused table."""
     with open_ledger(ledger, config.pipeline) as book:
         migrations.require(book.connection)
-        row = _named(book, config, table)
-        if isinstance(row, str):
-            return row, False
+        row = named(book, config, table)
         if not tables.resume(book, row.table):
             state = "parked; to go on with it: unpark" if row.life.is_parked else row.life.merge
             return f"{readable(row.table)} is not paused (it is {state}).", False
@@ -91,9 +94,7 @@ def forget(config: PipelineConfig, table: str, *, ledger: str) -> tuple[str, boo
     that it can come back: it then joins as a table that was away, and needs a backfill."""
     with open_ledger(ledger, config.pipeline) as book:
         migrations.require(book.connection)
-        row = _named(book, config, table)
-        if isinstance(row, str):
-            return row, False
+        row = named(book, config, table)
         name = TableName.parse(row.table)
         entry = next((rule for rule in config.tables if rule.exact and rule.matches(name)), None)
         if entry is not None:
@@ -117,11 +118,12 @@ def forget(config: PipelineConfig, table: str, *, ledger: str) -> tuple[str, boo
         return f"{readable(row.table)} is forgotten. Its Delta tables {folders} stay in {config.lake}.{left}", True
 
 
-def _named(ledger: Ledger, config: PipelineConfig, table: str) -> TableRow | str:
-    """The table's row, or what to say where there is none."""
-    rows = [row for row in tables.all_of(ledger) if row.life.is_listed]
-    for row in rows:
-        if table in (row.table, readable(row.table)):
+def named(ledger: Ledger, config: PipelineConfig, table: str) -> TableRow:
+    """The table's row. Raises TableUnknown, which names those that there are."""
+    rows = {readable(row.table): row for row in tables.all_of(ledger) if row.life.is_listed}
+    for name, row in rows.items():
+        if table in (row.table, name):
             return row
-    names = ", ".join(readable(row.table) for row in rows) or "none yet"
-    return f"Pipeline {config.pipeline} has no table {table}; it has {names}."
+    meant = closest(table, rows, cutoff=TABLE_CUTOFF)
+    hint = f" (did you mean {meant}?)" if meant else ""
+    raise TableUnknown(pipeline=config.pipeline, table=table + hint, known=listed(rows, limit=NAMES) or "none yet")

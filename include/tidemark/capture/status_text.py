@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import Any, Final
+from typing import Final
 
 from tidemark.capture.health import KINDS, SEVERITIES, Concern, Health, readable
 from tidemark.capture.status import Status
@@ -48,72 +48,6 @@ def text(status: Status, *, everything: bool = False) -> str:
     elif status.tables:
         lines += ["", f"Every table: tidemark status --all {status.config.path}"]
     return "\n".join(lines)
-
-
-def to_json(status: Status) -> dict[str, Any]:
-    """The same for programs, every table included."""
-    ledger, health = status.ledger, status.health
-    return {
-        "pipeline": status.config.pipeline,
-        "health": health.worst or "ok",
-        "line": health.line,
-        "unseen": status.unseen,
-        "slot": None
-        if status.slot is None
-        else {
-            "name": status.slot.name,
-            "confirmed_lsn": str(status.slot.confirmed_lsn),
-            "retained_bytes": status.slot.retained_bytes,
-            "wal_status": status.slot.wal_status,
-        },
-        "generation": None
-        if ledger is None
-        else {
-            "number": ledger.generation.number,
-            "staged_lsn": str(ledger.generation.staged_lsn),
-            "confirmable_lsn": str(ledger.confirmable_lsn),
-            "heartbeat_at": ledger.generation.heartbeat_at and ledger.generation.heartbeat_at.isoformat(),
-        },
-        "maintenance": None
-        if ledger is None or ledger.maintenance is None
-        else {
-            "ended_at": ledger.maintenance.ended_at.isoformat(),
-            "retired": ledger.maintenance.retired,
-            "tables": ledger.maintenance.tables,
-        },
-        "concerns": [
-            {
-                "kind": concern.kind,
-                "severity": concern.severity,
-                "table": concern.table or None,
-                "line": concern.line,
-                "message": concern.message,
-                "since": concern.since and concern.since.isoformat(),
-                "ways": list(concern.ways),
-            }
-            for concern in health.concerns
-        ],
-        "tables": [
-            {
-                "table": table.table,
-                "state": health.states[table.table],
-                "applied_lsn": str(table.applied_lsn),
-                "lag_bytes": table.lag_bytes,
-                "waiting_batches": table.waiting_batches,
-                "waiting_changes": table.waiting_changes,
-                "due_at": None if (due_at := status.due_at(table)) is None else due_at.isoformat(),
-                "held_by": status.held_by(table),
-                "needs_backfill": table.row.backfill_reason,
-                "verified_through": None
-                if table.verified is None or table.verified.through_lsn is None
-                else str(table.verified.through_lsn),
-                "verified_at": None
-                if table.verified is None or table.verified.through_at is None
-                else table.verified.through_at.isoformat(),
-            }
-            for table in status.tables
-        ],
-    }
 
 
 # --- the summary ------------------------------------------------------------------------------------------------------

@@ -156,6 +156,15 @@ def give_back_of_dead_processes(ledger: Ledger, holder: str) -> None:
     )
 
 
+def held(ledger: Ledger) -> dict[str, str]:
+    """Who holds each lease of the pipeline that has not ended, by its name."""
+    rows = ledger.execute(
+        "SELECT name, holder FROM tidemark.leases WHERE pipeline = %s AND expires_at >= clock_timestamp()",
+        (ledger.pipeline,),
+    )
+    return dict(rows.fetchall())
+
+
 def ended(ledger: Ledger, attempt: str) -> bool:
     """Whether no unexpired lease belongs to this attempt: a condition for what it left
     unregistered to be garbage (R4)."""

@@ -75,6 +75,30 @@ def _insert(ledger: Ledger, plan: MergePlan, *, run_id: str, holder: str, path: 
     )
 
 
+@dataclass(frozen=True, slots=True)
+class PlanSummary:
+    """`ended` says how it ended: `ingested`, `abandoned`, or `open`."""
+
+    plan: str
+    created_at: datetime
+    tables: int
+    ended: str
+
+
+def last(ledger: Ledger, number: int) -> list[PlanSummary]:
+    """The last plans, newest first."""
+    rows = ledger.execute(
+        """
+        SELECT plan, created_at, (SELECT count(*) FROM jsonb_object_keys(tables)),
+               CASE WHEN ingested_at IS NOT NULL THEN 'ingested' WHEN abandoned_at IS NOT NULL THEN 'abandoned'
+                    ELSE 'open' END
+          FROM tidemark.plans WHERE pipeline = %s ORDER BY created_at DESC LIMIT %s
+        """,
+        (ledger.pipeline, number),
+    )
+    return [PlanSummary(*row) for row in rows]
+
+
 def recorded(ledger: Ledger) -> set[str]:
     """The names of all plans, ingested and abandoned ones among them."""
     rows = ledger.execute("SELECT plan FROM tidemark.plans WHERE pipeline = %s", (ledger.pipeline,))

@@ -27,13 +27,13 @@ def migrate(conninfo: str) -> int:
     """Bring the ledger's schema up to date and return its version. Safe to call at any time, by two at once."""
     with connect(conninfo) as connection, connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
-        if _version(connection) is None:
+        if version(connection) is None:
             connection.execute("CREATE SCHEMA IF NOT EXISTS tidemark")
             connection.execute(
                 "CREATE TABLE tidemark.schema_migrations (number integer PRIMARY KEY, applied_at timestamptz NOT NULL "
                 "DEFAULT clock_timestamp())"
             )
-        applied = _version(connection) or 0
+        applied = version(connection) or 0
         for number, script in _scripts():
             if number > applied:
                 connection.execute(script.encode())
@@ -45,12 +45,13 @@ def migrate(conninfo: str) -> int:
 def require(connection: psycopg.Connection[Any]) -> None:
     """Raise `LedgerNotReady` unless the schema is at the version of this code."""
     expected = _scripts()[-1][0]
-    version = _version(connection)
-    if version != expected:
-        raise LedgerNotReady(state="missing" if version is None else f"at version {version}", expected=expected)
+    applied = version(connection)
+    if applied != expected:
+        raise LedgerNotReady(state="missing" if applied is None else f"at version {applied}", expected=expected)
 
 
-def _version(connection: psycopg.Connection[Any]) -> int | None:
+def version(connection: psycopg.Connection[Any]) -> int | None:
+    """The number of the last migration that was applied; None where there is no schema."""
     row = connection.execute("SELECT to_regclass('tidemark.schema_migrations') IS NOT NULL").fetchone()
     if row is None or not row[0]:
         return None

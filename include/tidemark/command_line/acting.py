@@ -1,0 +1,94 @@
+"""The commands that change something: what each says, and 0 if it was done."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import socket
+import subprocess
+from typing import Final
+
+from tidemark.command_line import screen
+from tidemark.command_line.invocation import Invocation, somebody
+from tidemark.errors import ConnectionInvalid, ConnectionMissing
+from tidemark.run import Run
+from tidemark.spark_connection import SparkConnection
+
+_AIRFLOW_TIMEOUT_S: Final = 120
+
+
+def preflight(called: Invocation) -> int:
+    from tidemark.capture.preflight import preflight
+
+    config, look_up = called.config, called.look_up
+    try:
+        spark = look_up(config.spark_connection).spark_connection()
+    except (ConnectionMissing, ConnectionInvalid):
+        spark = SparkConnection("yarn")  # as the Spark hook resolves it
+    if config.mask_salt_connection is not None:
+        look_up(config.mask_salt_connection).salt()
+    holder = f"preflight/{socket.gethostname()}/{os.getpid()}"
+    run = Run(called.with_lake(), source=called.source, ledger=called.ledger, run_id=holder, holder=holder)
+    report = preflight(run, spark=spark, act=not called.options.look, adopt_slot=called.options.adopt_slot)
+    print(report)
+    return 1 if report.errors or report.table_errors else 0
+
+
+def unpark(called: Invocation) -> int:
+    from tidemark.capture import by_hand
+
+    config = called.with_lake()
+    return _said(*by_hand.unpark(config, called.options.table, ledger=called.ledger, anew=called.options.anew))
+
+
+def pause(called: Invocation) -> int:
+    from tidemark.capture import by_hand
+
+    return _said(*by_hand.pause(called.config, called.options.table, ledger=called.ledger, who=somebody()))
+
+
+def resume(called: Invocation) -> int:
+    from tidemark.capture import by_hand
+
+    return _said(*by_hand.resume(called.config, called.options.table, ledger=called.ledger))
+
+
+def forget(called: Invocation) -> int:
+    from tidemark.capture import by_hand
+
+    return _said(*by_hand.forget(called.config, called.options.table, ledger=called.ledger))
+
+
+def verify(called: Invocation) -> int:
+    """Trigger the verify DAG: it needs Spark, and its run is to be seen where all runs are. Without an Airflow here,
+    the command to type where there is one."""
+    from tidemark.capture import by_hand
+    from tidemark.capture.health import readable
+
+    config, options = called.config, called.options
+    with called.open_ledger() as book:
+        names = [readable(by_hand.named(book, config, table).table) for table in options.tables]
+    conf = {"tables": names, "share": options.share, "repair": options.repair}
+    command = ["airflow", "dags", "trigger", f"{config.pipeline}_verify", "--conf", json.dumps(conf)]
+    if shutil.which(command[0]) is None:
+        screen.say("There is no airflow on the path. Where there is one, type:", f"  {shlex.join(command)}")
+        return 1
+    triggered = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_AIRFLOW_TIMEOUT_S
+    )
+    if triggered.returncode != 0:
+        last = next((line for line in reversed(triggered.stderr.splitlines()) if line.strip()), "it said nothing")
+        screen.say(f"Airflow did not start it: {last}", f"  {shlex.join(command)}")
+        return 1
+    screen.say(
+        f"{config.pipeline}_verify is triggered. Its task `report` says what differs; when it is through, "
+        f"`tidemark tables {config.pipeline}` shows what is proven."
+    )
+    return 0
+
+
+def _said(text: str, done: bool) -> int:
+    screen.say(text)
+    return 0 if done else 1

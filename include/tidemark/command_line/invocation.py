@@ -1,0 +1,100 @@
+"""One call of the command line: which pipeline, what was typed, and where its connections come from.
+
+A pipeline is given as the path of its file, or by its name: then its file is looked for where the DAGs find it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import getpass
+import os
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemark import config_file
+from tidemark.config import PipelineConfig
+from tidemark.connections import Connection
+from tidemark.errors import PipelineUnknown, TidemarkError
+from tidemark.ledger import migrations
+from tidemark.ledger.connection import Ledger, open_ledger
+from tidemark.wording import closest
+
+LookUp = Callable[[str], Connection]
+
+# Where the pipeline files are, unless the variable says otherwise: in a checkout, seen from its root.
+PIPELINES_VARIABLE = "TIDEMARK_PIPELINES"
+CHECKOUT = Path("include") / "pipelines"
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """`config` has no secret of the lake before `with_lake`."""
+
+    config: PipelineConfig
+    options: argparse.Namespace
+    look_up: LookUp
+
+    def with_lake(self) -> PipelineConfig:
+        """The pipeline with what the connection of its lake holds."""
+        config = self.config
+        if config.lake_connection is None:
+            return config
+        access = self.look_up(config.lake_connection).lake_access(config.lake)
+        return dataclasses.replace(config, lake_access=access)
+
+    def with_lake_if_found(self) -> PipelineConfig:
+        """The same, or without it: then the lake is what cannot be seen."""
+        with suppress(TidemarkError):
+            return self.with_lake()
+        return self.config
+
+    @property
+    def source(self) -> str:
+        return self.look_up(self.config.source_connection).conninfo()
+
+    @property
+    def ledger(self) -> str:
+        return self.look_up(self.config.ledger_connection).conninfo()
+
+    def conninfo_or_error(self, connection: str) -> str | TidemarkError:
+        """Why it cannot be found is something to show, as that a database does not answer is."""
+        try:
+            return self.look_up(connection).conninfo()
+        except TidemarkError as wrong:
+            return wrong
+
+    @contextmanager
+    def open_ledger(self) -> Iterator[Ledger]:
+        with open_ledger(self.ledger, self.config.pipeline) as book:
+            migrations.require(book.connection)
+            yield book
+
+
+def find_file(given: str, environment: Mapping[str, str] = os.environ) -> Path:
+    """The file of a pipeline that is given as a path or by its name. Raises PipelineUnknown, which names all."""
+    path = Path(given)
+    if path.exists() or os.sep in given or path.suffix in (".yaml", ".yml"):
+        return path
+    folder = Path(environment.get(PIPELINES_VARIABLE) or CHECKOUT)
+    if not folder.is_dir():
+        raise PipelineUnknown(pipeline=given, known=f"there is no folder {folder}; give the path of its file")
+    files = {config.pipeline: Path(config.path) for config in config_file.read_all(folder)[0]}
+    files = {**{file.stem: file for file in config_file.files(folder)}, **files}
+    if given in files:
+        return files[given]
+    meant = closest(given, files)
+    hint = f"; did you mean {meant}?" if meant else ""
+    raise PipelineUnknown(pipeline=given, known=f"{folder} has {', '.join(sorted(files)) or 'no pipeline file'}{hint}")
+
+
+def somebody() -> str:
+    """Who types, for others who see what they did."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        user = str(os.geteuid())
+    return f"{user}@{socket.gethostname()}"
