@@ -5,7 +5,7 @@
 SHELL := /bin/sh
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down test lint simulation faults scheduler bench site lock clean
+.PHONY: help setup demo up down test lint simulation faults scheduler page bench site lock clean
 
 # The first Python 3.11 of these; name another with `make PYTHON=/path/to/python3.11 …`.
 PYTHON := $(shell for p in python3.11 python3 python; do \
@@ -22,6 +22,7 @@ help:
 	@echo 'make up      start PostgreSQL, Airflow and its UI, and say where they are; make down stops them'
 	@echo 'make lint    format, lint and types alone; make bench: what README quotes; make site: docs/ as pages; make lock: requirements.txt anew'
 	@echo 'make simulation, faults, scheduler: many seeds (TIDEMARK_SIMULATION_SEEDS), a SIGKILL at every step, all that Airflow runs; each takes long'
+	@echo 'make page    the page in Airflow, in a real Chromium; pictures of it come to .tidemark/pictures'
 	@echo 'make clean   remove everything that the above made'
 
 setup:
@@ -29,7 +30,7 @@ setup:
 		'or name it: make PYTHON=/path/to/python3.11' >&2; exit 1; }
 	@"$(PYTHON)" -m sandbox.setup
 
-demo up test lint simulation faults scheduler bench site lock: setup
+demo up test lint simulation faults scheduler page bench site lock: setup
 	@$(SANDBOX) $@
 
 down:

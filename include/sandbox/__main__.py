@@ -1,4 +1,4 @@
-"""`python -m sandbox demo|up|down|test|lint|simulation|faults|scheduler|bench|site|lock`: what make calls; and
+"""`python -m sandbox demo|up|down|test|lint|simulation|faults|scheduler|page|bench|site|lock`: what make calls; and
 `python -m sandbox tidemark …`: what `.venv/bin/tidemark` calls."""
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ COMMANDS = {
     "simulation": suites.simulation,
     "faults": suites.faults,
     "scheduler": suites.scheduler,
+    "page": suites.page,
     "bench": suites.bench,
     "site": _site,
     "lock": _lock,

@@ -68,6 +68,7 @@ class AirflowHome:
     connections: Mapping[str, str]
     settings: Mapping[str, str] = field(default_factory=dict)
     program: tuple[str, ...] = (str(AIRFLOW),)  # how this Airflow is called
+    users: Mapping[str, str] = field(default_factory=lambda: {_USER: "admin"})  # name -> role; one password for all
     port: int = field(default_factory=free_port)
     # Every user of the machine reaches the port, and may start whatever a DAG starts once logged in.
     password: str = field(default_factory=lambda: secrets.token_urlsafe(16), repr=False)
@@ -85,7 +86,7 @@ class AirflowHome:
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
             "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
             "AIRFLOW__CORE__PARALLELISM": "4",
-            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{_USER}:admin",
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{user}:{role}" for user, role in self.users.items()),
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(self.folder / "passwords.json"),
             "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{self.port}/execution/",
             "AIRFLOW__API__HOST": "127.0.0.1",
@@ -142,7 +143,7 @@ class AirflowHome:
         started: list[subprocess.Popen[str]] = []
         passwords = self.folder / "passwords.json"
         passwords.touch(mode=0o600)
-        passwords.write_text(json.dumps({_USER: self.password}))
+        passwords.write_text(json.dumps(dict.fromkeys(self.users, self.password)))
         try:
             for name in names:
                 with (self.folder / f"{name}.log").open("w") as output:
@@ -213,17 +214,18 @@ class AirflowHome:
         wait_for(f"Airflow's {', '.join(components)} are healthy", healthy, seconds)
 
     def _call(self, request: urllib.request.Request) -> Any:
-        token = self._token()
+        token = self.token()
         if token:
             request.add_header("Authorization", f"Bearer {token}")
         with _DIRECT.open(request, timeout=30) as answer:
             return json.load(answer)
 
-    def _token(self) -> str:
+    def token(self, user: str = _USER) -> str:
+        """What the user's requests carry."""
         login = urllib.request.Request(
             f"http://127.0.0.1:{self.port}/auth/token",
             method="POST",
-            data=json.dumps({"username": _USER, "password": self.password}).encode(),
+            data=json.dumps({"username": user, "password": self.password}).encode(),
             headers={"Content-Type": "application/json"},
         )
         with _DIRECT.open(login, timeout=30) as answer:

@@ -1,4 +1,4 @@
-"""`make test`, `lint`, `simulation`, `faults`, `scheduler`, `bench`: the tools, what each says and how long it took."""
+"""`make test`, `lint`, `simulation`, `faults`, `scheduler`, `page`, `bench`: the tools, and how long each took."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from typing import Final
 
 from sandbox.checkout import Checkout
 from sandbox.services.postgres import MEMORY, make_outside
+from sandbox.setup import system_packages
+from sandbox.steps import StepFailed
 
 
 def lint(checkout: Checkout) -> int:
@@ -113,6 +115,29 @@ def scheduler(checkout: Checkout) -> int:
     names = ("test_dags_import", "test_end_to_end", "test_backfill_end_to_end", "test_backfill_killed")
     chosen = [f"tests/airflow/{name}.py" for name in names]
     return _all(checkout, {"tests under a scheduler": _pytest(checkout, "tests under a scheduler", chosen)})
+
+
+# Programs that the page is tried with -> the packages that bring them, by the names they have somewhere.
+BROWSER: Final = {
+    "chromium": ("chromium",),
+    "chromedriver": ("chromium-driver", "chromedriver", "chromium-chromedriver"),
+}
+
+
+def page(checkout: Checkout) -> int:
+    """The page in Airflow, in a real Chromium; pictures of it come to .tidemark/pictures."""
+    for program, packages in BROWSER.items():
+        if shutil.which(program) is None:
+            manager = system_packages.manager()
+            if manager is None or not manager.may_install:
+                advice = "" if manager is None else f": {manager.command(packages[0])}"
+                raise StepFailed(f"make page needs {program}{advice}")
+            system_packages.install(manager, packages, checkout.logs / f"{program}.log", os.environ)
+    pictures = checkout.made / "pictures"
+    pictures.mkdir(exist_ok=True)
+    os.environ["TIDEMARK_SCREENSHOTS"] = str(pictures)
+    chosen = ["tests/airflow/test_page_in_a_browser.py"]
+    return _all(checkout, {"the page in a browser": _pytest(checkout, "the page in a browser", chosen)})
 
 
 def bench(checkout: Checkout) -> int:

@@ -1,0 +1,7 @@
+"""The page in Airflow's navigation and on every DAG of a pipeline: what stands, what needs somebody, and buttons.
+
+views     what the plugin announces: cheap, since every Airflow process loads plugins
+app       routes, and who may call them
+reading   the library's answers for them
+static/   the page itself: one script, one style sheet, and uPlot for the plots; nothing from elsewhere
+"""
