@@ -156,7 +156,7 @@ def plain_script(spark: SparkSession, lake: Path, tables: Sequence[PlannedTable]
     """Append the staged rows to a history, MERGE the newest per key, a session and a thread per table."""
 
     def one(table: PlannedTable) -> None:
-        session = table_session(spark, pool=table.table)
+        session = table_session(spark, pool=table.table, lake=str(lake))
         session.conf.set("spark.sql.shuffle.partitions", "1")
         rows = session.read.parquet(*[str(lake / f.path) for b in table.batches for f in b.files])
         history = rows.drop("_old_key")

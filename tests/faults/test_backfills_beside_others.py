@@ -10,9 +10,8 @@ import pytest
 
 from tests.faults.rows_from_before import ROWS, Old, old_tables
 from tests.faults.test_source_and_ledger_move import copied_ledger
-from tests.faults.test_two_at_once import _goes_on, _stopped
 from tests.support import judge
-from tests.support.capture import Environment
+from tests.support.capture import Environment, go_on
 from tests.support.thorough import thorough
 from tidemark.capture.drain import drain
 from tidemark.errors import BackfillClosed, BackfillIsOpen, BackfillNotApplied, ChangesGone, RetryError
@@ -149,13 +148,13 @@ def test_a_backfill_that_replaces_another_takes_nothing_of_it(shop: Environment)
     shop.run()
     shop.begin_run(replaced)
     shop.crash("read.after_chunk")
-    zombie = _stopped(shop, "read", "read.before_chunk")
+    zombie = shop.halt("read", "read.before_chunk")
     old.change()
     shop.let_leases_end()
     shop.begin_backfill(*old.tables, chunk_rows=5, replace=True)
     run_id = shop.report.run_id
     shop.plan()
-    _goes_on(zombie)
+    go_on(zombie)
     shop.read()
     shop.end_backfill()
     old.are_in_sync()
@@ -170,7 +169,7 @@ def test_a_reader_that_outlives_its_lease_changes_nothing(at: str, shop: Environ
     old = old_tables(shop)
     shop.begin_backfill(*old.tables, chunk_rows=4)
     shop.plan()
-    zombie = _stopped(shop, "read", at)
+    zombie = shop.halt("read", at)
     old.change()
     shop.let_leases_end()
     shop.begin_backfill(*old.tables, chunk_rows=4)  # another run: another holder
@@ -178,7 +177,7 @@ def test_a_reader_that_outlives_its_lease_changes_nothing(at: str, shop: Environ
     shop.read()
     old.change()
     read = {(c.chunk, c.attempt) for c in old.chunks()}
-    _goes_on(zombie)
+    go_on(zombie)
     assert {(c.chunk, c.attempt) for c in old.chunks()} == read, "the reader that was believed dead recorded a chunk"
     old.change()
     shop.end_backfill()
@@ -233,14 +232,14 @@ def test_a_new_generation_in_the_middle_closes_the_backfill(new_shop: Callable[[
     shop.plan()
     shop.crash("read.after_chunk")
     shop.let_leases_end()
-    zombie = _stopped(shop, "read", "read.before_chunk")
+    zombie = shop.halt("read", "read.before_chunk")
     shop.execute(f"SELECT pg_drop_replication_slot('{shop.config.slot}')")
     shop.execute(f"SELECT pg_create_logical_replication_slot('{shop.config.slot}', 'pgoutput')")
     old.change()
     shop.begin_run()
     with pytest.raises(ChangesGone):
         shop.run()
-    _goes_on(zombie)
+    go_on(zombie)
     shop.let_leases_end()
     shop.run()
     shop.begin_run(run_id)

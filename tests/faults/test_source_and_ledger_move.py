@@ -11,13 +11,11 @@ import pytest
 from sandbox.services.postgres import PostgresServer
 from tests.conftest import create_database
 from tests.faults import workload
-from tests.faults.test_two_at_once import _goes_on, _stopped
 from tests.support import judge
-from tests.support.capture import Environment
+from tests.support.capture import Environment, go_on
 from tests.support.thorough import thorough
 from tidemark.errors import ChangesGone
 from tidemark.formats import layout
-from tidemark.staging.store import Store
 
 
 @pytest.mark.parametrize("at", [*thorough("drain.before_files"), "drain.after_files"])
@@ -27,10 +25,10 @@ def test_a_database_restarted_in_mid_stream_costs_one_retry(
     shop, server = shop_on_its_own_server
     workload.change(shop)
     shop.begin_run()
-    draining = _stopped(shop, "drain", at)
+    draining = shop.halt("drain", at)
     server.restart("immediate")
     shop.close()
-    _goes_on(draining)
+    go_on(draining)
     shop.drain()  # the retry: the same run, the same holder
     shop.merge()
     shop.confirm()
@@ -75,7 +73,7 @@ def _create_again(shop: Environment) -> None:
 
 
 @pytest.mark.parametrize("move", [_advance, *thorough(_create_again)])
-def test_a_slot_that_left_changes_behind_says_so_and_the_pipeline_goes_on(
+def test_a_slot_that_left_changes_behind_says_so_and_the_pipelinego_on(
     move: Callable[[Environment], None], new_shop: Callable[[str], Environment]
 ) -> None:
     shop = new_shop("moved")
@@ -159,7 +157,7 @@ def test_a_ledger_restored_without_the_staging_in_between_says_that_changes_are_
     staged = shop.staged_lsn()
     workload.change(shop)
     shop.run()
-    store = Store(shop.config.lake)
+    store = shop.store
     folder = layout.generation_folder(shop.config.pipeline, 1)
     for batch in store.list(folder):
         if batch >= staged.hex16:

@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import signal
-import subprocess
-from pathlib import Path
 
 import pytest
 
-from sandbox.services.postgres import wait_for
 from tests.faults import workload
 from tests.support import judge, stages
-from tests.support.capture import Environment
+from tests.support.capture import Environment, go_on
 from tests.support.thorough import thorough
 from tidemark.capture.merging import ingest, make_plan
 from tidemark.errors import LeaseTaken
 from tidemark.formats import layout
 from tidemark.formats.plan import MergePlan
 from tidemark.formats.result import PlanResult
-from tidemark.staging.store import Store
 
 
 def test_a_second_drain_waits_for_the_first_one_to_end(shop: Environment) -> None:
     workload.change(shop)
     shop.begin_run()
-    first = _stopped(shop, "drain", "drain.before_register")
+    first = shop.halt("drain", "drain.before_register")
     shop.begin_run()
     with pytest.raises(LeaseTaken):
         shop.drain()
-    assert _goes_on(first) == 0
+    assert go_on(first) == 0
     _converged(shop)
 
 
@@ -38,12 +32,12 @@ def test_a_second_drain_waits_for_the_first_one_to_end(shop: Environment) -> Non
 def test_of_two_drains_that_both_got_through_one_registers(at: str, shop: Environment) -> None:
     workload.change(shop)
     shop.begin_run()
-    zombie = _stopped(shop, "drain", at)
+    zombie = shop.halt("drain", at)
     shop.let_leases_end()
     workload.change(shop)
     shop.begin_run()
     shop.drain()
-    ended_well = _goes_on(zombie) == 0
+    ended_well = go_on(zombie) == 0
     assert ended_well == (at == "drain.after_register"), "only a batch that was registered before counts"
     shop.merge()
     shop.confirm()
@@ -55,13 +49,13 @@ def test_a_driver_that_outlives_its_task_changes_nothing(at: str, shop: Environm
     workload.change(shop)
     shop.begin_run()
     shop.drain()
-    zombie = _stopped(shop, "merge", at)
+    zombie = shop.halt("merge", at)
     shop.let_leases_end()
     workload.change(shop)
     shop.run()
     assert judge.wrongs(shop) == []
     before = judge.delta_versions(shop)
-    _goes_on(zombie)
+    go_on(zombie)
     assert judge.delta_versions(shop) == before
     _converged(shop)
 
@@ -71,11 +65,11 @@ def test_two_drivers_at_once_apply_every_change_once(shop: Environment) -> None:
     workload.change(shop)
     shop.begin_run()
     shop.drain()
-    first = _stopped(shop, "merge", "merge.before_history")
+    first = shop.halt("merge", "merge.before_history")
     shop.let_leases_end()
     shop.begin_run()
     second = shop.start("merge")
-    _goes_on(first)
+    go_on(first)
     second.communicate(timeout=120)
     _converged(shop)
 
@@ -111,11 +105,11 @@ def _without_its_first_batches(plan: MergePlan) -> MergePlan:
 
 
 def _rewrite(environment: Environment, plan: MergePlan) -> None:
-    Store(environment.config.lake).write_atomic(layout.plan_file(plan.pipeline, plan.plan), plan.to_json().encode())
+    environment.store.write_atomic(layout.plan_file(plan.pipeline, plan.plan), plan.to_json().encode())
 
 
 def _result(environment: Environment, plan: MergePlan) -> PlanResult:
-    stored = Store(environment.config.lake).read(layout.result_file(plan.pipeline, plan.plan))
+    stored = environment.store.read(layout.result_file(plan.pipeline, plan.plan))
     return PlanResult.from_json(stored.decode())
 
 
@@ -123,27 +117,6 @@ def _unpark(environment: Environment) -> None:
     with environment.ledger_connection() as connection:
         for table in judge.captured(environment):
             judge.ledger_tables.unpark(connection, table)
-
-
-def _stopped(environment: Environment, stage: str, failpoint: str) -> subprocess.Popen[str]:
-    """The stage in a process of its own, halted at the failpoint."""
-    process = environment.start(stage, f"{failpoint}:stop")
-
-    def halted() -> bool:
-        if process.poll() is not None:
-            output, _ = process.communicate()
-            raise AssertionError(f"{stage} ended with {process.returncode} before {failpoint}:\n{output[-3000:]}")
-        return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-
-    wait_for(f"{stage} halted at {failpoint}", halted, 90)
-    return process
-
-
-def _goes_on(process: subprocess.Popen[str]) -> int:
-    """Let a halted process go on to its end; its exit code."""
-    os.kill(process.pid, signal.SIGCONT)
-    process.communicate(timeout=120)
-    return process.returncode
 
 
 def _converged(environment: Environment) -> None:

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from tests.support.s3_proxy import Proxy
-from tests.support.s3_server import S3Server, access
+from tests.support.s3_server import S3Server, access, running
 from tidemark.staging.store import Store
+
+
+@pytest.fixture(scope="session")
+def guarded_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A server that knows users, their secrets and their rights."""
+    with running(tmp_path_factory.mktemp("guarded"), guarded=True) as server:
+        yield server
 
 
 @pytest.fixture

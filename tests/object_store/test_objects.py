@@ -9,9 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.support.s3_proxy import Fault, Proxy, Request, one_in
+from tests.support.s3_proxy import PASSING, Fault, Proxy, Request, one_in
 from tests.support.s3_server import S3Server, access
 from tidemark.errors import LakeRefused
+from tidemark.staging import objects
 from tidemark.staging.store import Store
 
 
@@ -84,7 +85,7 @@ def test_of_two_that_write_a_file_at_once_one_wins(s3_proxy: Proxy, bucket: str)
     assert Store(f"s3a://{bucket}/lake", access(s3_proxy.url)).read("p/manifest.json") == winner
 
 
-@pytest.mark.parametrize("fault", ["before", "after", "slow down"])
+@pytest.mark.parametrize("fault", PASSING)
 def test_a_put_whose_request_fails_is_made_once_and_is_known_for_ones_own(
     fault: Fault, store: Store, s3_proxy: Proxy
 ) -> None:
@@ -155,3 +156,34 @@ def test_a_folder_is_deleted_by_its_manifest_first(store: Store, s3_proxy: Proxy
         s3_proxy.fault = lambda _: None
         deleted.result(30)
     assert store.list("p/batch") == []
+
+
+def test_an_answer_that_does_not_come_is_waited_for_so_long_and_no_longer(
+    s3_proxy: Proxy, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(objects, "REQUEST_S", 1)
+    store = Store(f"s3a://{bucket}/lake", access(s3_proxy.url))
+    s3_proxy.fault = lambda request: "silent" if request.method == "PUT" and not s3_proxy.broken else None
+    store.write_new("p/manifest.json", b"{}")
+    assert [way for way, _ in s3_proxy.broken] == ["silent"]
+    assert store.read("p/manifest.json") == b"{}"
+
+
+@pytest.mark.parametrize("fault", PASSING)
+def test_what_is_read_is_whole_though_its_answer_breaks(fault: Fault, store: Store, s3_proxy: Proxy) -> None:
+    content = bytes(range(256)) * 4096
+    store.write_new("p/file", content)
+    s3_proxy.fault = lambda request: fault if request.method == "GET" and not s3_proxy.broken else None
+    assert store.read("p/file") == content
+    assert [way for way, _ in s3_proxy.broken] == [fault]
+
+
+def test_a_list_of_many_pages_is_whole_and_all_of_it_is_deleted(store: Store, s3_proxy: Proxy) -> None:
+    s3_proxy.page = 2
+    names = [f"{number:02}" for number in range(7)]
+    for name in names:
+        store.write_new(f"p/{name}/file", b"")
+    assert store.list("p") == names
+    assert store.list("p", "03") == names[3:]
+    store.delete("p")
+    assert store.list("p") == []

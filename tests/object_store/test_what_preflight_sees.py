@@ -12,6 +12,8 @@ from tidemark.config import PipelineConfig
 from tidemark.errors import LakeRefused, LakeUnfit
 from tidemark.staging.store import Store
 
+RULE = (("x-amz-expiration", 'expiry-date="Fri, 23 Dec 2026 00:00:00 GMT", rule-id="tidy%20up"'),)
+
 
 @pytest.fixture
 def config(bucket: str) -> PipelineConfig:
@@ -27,7 +29,7 @@ def test_a_bucket_that_does_all_that_a_lake_needs_is_left_as_it_was(
 ) -> None:
     assert severities(store, config) == []
     assert s3_server.keys(bucket) == []
-    assert sum(s3_proxy.counted().values()) == 8
+    assert s3_proxy.counted() == {"PUT": 4, "GET": 2, "LIST": 1, "HEAD": 4, "DELETE": 1}
 
 
 def test_a_store_that_does_not_hear_of_a_condition_is_unfit(
@@ -56,9 +58,19 @@ def test_a_right_that_is_missing_is_said(kind: str, store: Store, config: Pipeli
 def test_a_lifecycle_rule_that_would_remove_live_files_is_an_error(
     store: Store, config: PipelineConfig, s3_proxy: Proxy
 ) -> None:
-    s3_proxy.adds = (("x-amz-expiration", 'expiry-date="Fri, 23 Dec 2026 00:00:00 GMT", rule-id="tidy%20up"'),)
+    s3_proxy.adds = RULE
     (finding,) = look_at_bucket(store, config)
     assert (finding.severity, "tidy up" in finding.message) == ("error", True)
+
+
+@pytest.mark.parametrize("folder", ["current", "history", "staging"])
+def test_a_rule_for_one_folder_alone_is_found(
+    folder: str, store: Store, config: PipelineConfig, s3_proxy: Proxy, bucket: str
+) -> None:
+    s3_proxy.adds, s3_proxy.adds_below = RULE, f"/shop/{folder}/"
+    (found,) = look_at_bucket(store, config)
+    assert found.severity == "error"
+    assert f"tidy up, removes objects below s3a://{bucket}/lake/shop/{folder} " in found.message
 
 
 def test_what_cannot_be_seen_of_lifecycle_rules_is_said(store: Store, config: PipelineConfig, s3_proxy: Proxy) -> None:

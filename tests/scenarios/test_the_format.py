@@ -99,7 +99,7 @@ def captured(new_environment: Callable[..., Environment]) -> Environment:
 def test_the_judge_finds_what_somebody_changed(table: str, statement: str, captured: Environment) -> None:
     name = f"judged.{table}"
     changed = "history" if "{history}" in statement else "current"
-    path = judge.table_path(captured, changed, name)
+    path = judge.table_uri(captured, changed, name)
     before = judge.read(captured, changed, name)
     assert before is not None
     spark = captured.spark()

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.spark.lake import Lake
+from tests.spark.lake import Lake, LakeInABucket
 from tidemark.target import few_changes
 
 
 @pytest.fixture
-def lake(spark: SparkSession, tmp_path: Path) -> Lake:
+def lake(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> Lake:
+    """In a folder, or where TIDEMARK_TEST_LAKE says "s3" in a bucket."""
+    if os.environ.get("TIDEMARK_TEST_LAKE") == "s3":
+        return LakeInABucket(spark, tmp_path / "lake", request.getfixturevalue("s3_server"))
     return Lake(spark, tmp_path / "lake")
 
 

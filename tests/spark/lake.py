@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark.model import Change, Row
 from tests.support import delta_files
+from tests.support.s3_server import S3Server, access, let_in
 from tidemark.formats import layout
 from tidemark.formats.columns import chunk_schema, staged_schema
 from tidemark.formats.manifest import Claim, StagedFile, Sweep
@@ -173,13 +174,14 @@ class Lake:
     def __init__(self, spark: SparkSession, root: Path) -> None:
         self.spark = spark
         self.root = root
+        self.uri = str(root)
         self._plans = itertools.count(1)
 
     def table(self, schema: TableSchema) -> StagedTable:
         return StagedTable(self.root, schema, itertools.count(0x16B374000, 0x10))
 
     def plan(self, *tables: PlannedTable, threads: int = 2, generation: int = 1) -> MergePlan:
-        return MergePlan(f"p{next(self._plans)}", PIPELINE, generation, str(self.root), threads, tables)
+        return MergePlan(f"p{next(self._plans)}", PIPELINE, generation, self.uri, threads, tables)
 
     def apply(self, *tables: PlannedTable, threads: int = 2, generation: int = 1) -> PlanResult:
         return apply_plan(self.spark, self.plan(*tables, threads=threads, generation=generation))
@@ -193,7 +195,11 @@ class Lake:
 
     def path(self, step: str, table: StagedTable) -> str:
         place = layout.history_table if step == "history" else layout.current_table
-        return str(self.root / place(PIPELINE, table.schema.table))
+        return f"{self.uri}/{place(PIPELINE, table.schema.table)}"
+
+    def folder(self, step: str, table: StagedTable) -> Path:
+        """The files of a Delta table as they are now."""
+        return Path(self.path(step, table))
 
     def read(self, step: str, table: StagedTable) -> DataFrame:
         return self.spark.read.format("delta").load(self.path(step, table))
@@ -219,7 +225,7 @@ class Lake:
     def stored(self, step: str, table: StagedTable) -> list[Row]:
         """The rows with metadata; those of history in R1 order. Without Spark, whose queries would be most of a test's
         time."""
-        delta = delta_files.read(Path(self.path(step, table)))
+        delta = delta_files.read(self.folder(step, table))
         assert delta is not None, f"there is no {step}"
         rows = delta.rows_as_stored()
         if step == "history":
@@ -227,8 +233,32 @@ class Lake:
         return rows
 
     def version(self, step: str, table: StagedTable) -> int:
-        logs = sorted((Path(self.path(step, table)) / "_delta_log").glob("*.json"))
+        logs = sorted((self.folder(step, table) / "_delta_log").glob("*.json"))
         return int(logs[-1].stem) if logs else -1
+
+
+class LakeInABucket(Lake):
+    """Staging is written in a folder here, and put into the bucket before a plan is applied."""
+
+    def __init__(self, spark: SparkSession, root: Path, server: S3Server) -> None:
+        super().__init__(spark, root)
+        self.bucket = server.new_bucket("lake")
+        self.uri = f"s3a://{self.bucket}/lake"
+        self._server = server
+        self._put: set[Path] = set()
+        let_in(spark, self.uri, access(server.url))
+
+    def apply(self, *tables: PlannedTable, threads: int = 2, generation: int = 1) -> PlanResult:
+        client = self._server.client()
+        for file in {path for path in self.root.rglob("*") if path.is_file()} - self._put:
+            client.put_object(Bucket=self.bucket, Key=f"lake/{file.relative_to(self.root)}", Body=file.read_bytes())
+            self._put.add(file)
+        return super().apply(*tables, threads=threads, generation=generation)
+
+    def folder(self, step: str, table: StagedTable) -> Path:
+        copied = self.root.with_name("copied")
+        self._server.copy(self.bucket, copied)
+        return copied / "lake" / self.path(step, table).removeprefix(f"{self.uri}/")
 
 
 def with_columns(schema: TableSchema, added: dict[str, str]) -> TableSchema:

@@ -93,6 +93,35 @@ def test_what_may_be_overwritten_is(driver: Driver, s3_server: S3Server, bucket:
     assert "this one" in s3_server.read(bucket, key).decode()
 
 
+def test_a_log_is_listed_from_a_version_on_and_not_from_its_beginning(
+    driver: Driver, s3_proxy: Proxy, s3_server: S3Server, bucket: str
+) -> None:
+    names = [f"{version:020}.{kind}" for version in range(7) for kind in ("crc", "json")] + ["_last_checkpoint"]
+    for name in (*names, "_staged_commits/00000000000000000009.json"):
+        s3_server.client().put_object(Bucket=bucket, Key=f"t/_delta_log/{name}", Body=b"{}")
+    s3_proxy.page = 4
+    assert driver.listed(3) == names[6:]
+    assert s3_proxy.counted() == {"LIST": 3}
+    assert driver.listed(0) == names
+    assert driver.listed(9) == ["_last_checkpoint"]
+
+
+def test_a_log_that_is_not_there_is_none_and_one_that_holds_nothing_is_empty(
+    driver: Driver, s3_server: S3Server, bucket: str
+) -> None:
+    assert driver.listed(0) == "java.io.FileNotFoundException"
+    s3_server.client().put_object(Bucket=bucket, Key="t/_delta_log/00000000000000000000.json", Body=b"{}")
+    assert driver.listed(1) == []
+
+
+@pytest.mark.parametrize("fault", ["before", "half", "slow down", "no right"])
+def test_a_listing_that_fails_is_made_again(fault: Fault, driver: Driver, s3_proxy: Proxy) -> None:
+    assert driver.commit(0) == "won"
+    s3_proxy.fault = lambda request: fault if request.kind == "LIST" and not s3_proxy.broken else None
+    assert driver.listed(0) == ["00000000000000000000.json"]
+    assert [way for way, _ in s3_proxy.broken] == [fault]
+
+
 def test_the_jar_is_what_its_source_says(spark: SparkSession, tmp_path: Path) -> None:
     built = tmp_path / "built.jar"
     log_store.build(spark.sparkContext._gateway, Path(local_spark.jars().partition(",")[0]).parent, built)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +18,7 @@ from tests.spark.model import Change, Row, apply
 from tests.spark.test_values import BAG, ONE, delete, insert, move, row, update
 from tidemark.target import changes as target_changes
 from tidemark.target import delta_tables, merge
+from tidemark.target.session import java_class
 
 pytestmark = both_ways
 
@@ -141,7 +141,10 @@ def test_two_first_merges_at_once_create_the_tables_once(lake: Lake, monkeypatch
 def test_a_driver_killed_while_it_creates_a_table_leaves_a_log_that_the_next_one_takes(lake: Lake) -> None:
     table = _keyed(lake)
     for step in ("history", "current"):
-        (Path(lake.path(step, table)) / "_delta_log" / "_staged_commits").mkdir(parents=True)
+        folder = java_class(lake.spark, "org.apache.hadoop.fs.Path")(
+            lake.path(step, table), "_delta_log/_staged_commits"
+        )
+        folder.getFileSystem(lake.spark._jsc.hadoopConfiguration()).mkdirs(folder)
     lake.applied(table.planned())
     assert _found(lake, table) == _expected(table, KEYED, 4)
 

@@ -22,6 +22,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from sandbox.services.postgres import wait_for
 from tests.support import local_spark, stages
 from tests.support.pipeline import SALT, Place
 from tidemark import failpoints
@@ -32,6 +33,13 @@ from tidemark.capture.merging import Wanted
 from tidemark.ledger import leases
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def go_on(process: subprocess.Popen[str]) -> int:
+    """Let a halted process go on to its end; its exit code."""
+    os.kill(process.pid, signal.SIGCONT)
+    process.communicate(timeout=120)
+    return process.returncode
 
 
 @dataclass(slots=True)
@@ -198,6 +206,19 @@ class Environment(Place):
             text=True,
             start_new_session=True,
         )
+
+    def halt(self, stage: str, failpoint: str, own_jvm: bool = False) -> subprocess.Popen[str]:
+        """The stage in a process of its own, halted at the failpoint."""
+        process = self.start(stage, f"{failpoint}:stop", own_jvm)
+
+        def halted() -> bool:
+            if process.poll() is not None:
+                output, _ = process.communicate()
+                raise AssertionError(f"{stage} ended with {process.returncode} before {failpoint}:\n{output[-3000:]}")
+            return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+        wait_for(f"{stage} halted at {failpoint}", halted, 120)
+        return process
 
     def let_leases_end(self) -> None:
         """As if more time had passed than any lease lasts."""

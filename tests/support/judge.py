@@ -215,6 +215,12 @@ def lake_folder(environment: Environment) -> Path:
     return copied / lake.path.strip("/")
 
 
+def table_uri(environment: Environment, kind: str, table: str) -> str:
+    """The Delta table as Spark finds it."""
+    locate = {"current": layout.current_table, "history": layout.history_table}[kind]
+    return f"{environment.config.lake}/{locate(environment.config.pipeline, TableName.parse(table))}"
+
+
 def table_path(environment: Environment, kind: str, table: str) -> Path:
     locate = {"current": layout.current_table, "history": layout.history_table}[kind]
     return lake_folder(environment) / locate(environment.config.pipeline, TableName.parse(table))

@@ -187,7 +187,7 @@ class Place:
 
     @property
     def store(self) -> Store:
-        return Store(self.config.lake)
+        return Store(self.config.lake, self.config.lake_access)
 
     def generation(self) -> Generation | None:
         with self.ledger_connection() as ledger:

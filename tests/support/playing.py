@@ -232,8 +232,8 @@ class Play:
 
     def _by_hand(self, act: ByHand) -> None:
         def path(named: re.Match[str]) -> str:
-            table_path = judge.table_path(self.environment, named[1], str(TableName(self.scenario.name, named[2])))
-            return f"delta.`{table_path}`"
+            uri = judge.table_uri(self.environment, named[1], str(TableName(self.scenario.name, named[2])))
+            return f"delta.`{uri}`"
 
         self.environment.spark().sql(re.sub(r"\{(current|history) (\w+)\}", path, act.sql)).collect()
 

@@ -55,6 +55,18 @@ class Driver:
             return str(thrown.java_exception.getClass().getName())
         return "won"
 
+    def listed(self, version: int) -> list[str] | str:
+        """The names in the log from a version on, or the class of the exception."""
+        path = self._jvm.org.apache.hadoop.fs.Path(f"{self._table}/_delta_log/{version:020}.")
+        try:
+            listed = self._store.listFrom(path, self._configuration)
+        except Py4JJavaError as thrown:
+            return str(thrown.java_exception.getClass().getName())
+        names = []
+        while listed.hasNext():
+            names.append(str(listed.next().getPath().getName()))
+        return names
+
 
 def main(endpoint: str, table: str) -> None:
     conf = SparkConf(loadDefaults=False)

@@ -1,22 +1,40 @@
 """A proxy in front of an S3 server: counts the requests, and breaks those that a test names.
 
-A request is broken before the server sees it, or after it was carried out, when its answer is kept back and the
-connection closed; or it is answered with 503 SlowDown without being carried out.
+before        the server never sees it, and the connection is closed
+after         it is carried out, its answer is kept back, and the connection is closed
+half          it is carried out, and the connection is closed in the middle of its answer
+silent        it is carried out, and nobody answers until the client has gone
+the others    it is not carried out, and answered with an error of S3's own
 """
 
 from __future__ import annotations
 
 import http.client
+import itertools
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Literal
+from random import Random
+from typing import Any, Final, Literal, get_args
 from urllib.parse import parse_qs, urlsplit
 
-Fault = Literal["before", "after", "slow down"]
+Broken = Literal["before", "after", "half", "silent"]
+Refusal = Literal["slow down", "internal error", "expired", "wrong secret", "no right"]
+Fault = Broken | Refusal
+
+ANSWERS: Final[dict[str, tuple[int, str]]] = {
+    "slow down": (503, "SlowDown"),
+    "internal error": (500, "InternalError"),
+    "expired": (400, "ExpiredToken"),
+    "wrong secret": (403, "SignatureDoesNotMatch"),
+    "no right": (403, "AccessDenied"),
+}
+# What a client gets over by asking again, and soon: it would wait for the one that is silent.
+PASSING: Final[tuple[Fault, ...]] = ("after", "before", "slow down", "half", "internal error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +65,10 @@ class Proxy:
     deaf_to: frozenset[str] = frozenset()
     refuses: frozenset[str] = frozenset()
     adds: tuple[tuple[str, str], ...] = ()
+    adds_below: str = ""  # of a name that holds this
     lists_nothing: bool = False
+    # So many objects are in one answer to a listing, where S3 has a thousand.
+    page: int | None = None
     requests: list[Request] = field(default_factory=list)
     broken: list[tuple[Fault, Request]] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -71,16 +92,30 @@ class Proxy:
 
 
 def one_in(n: int) -> Callable[[Request], Fault | None]:
-    """Breaks every nth request, in each of the three ways in turn."""
-    seen = 0
-    ways: tuple[Fault, ...] = ("after", "before", "slow down")
+    """Breaks every nth request, in each passing way in turn."""
+    numbers = itertools.count(1)
 
     def fault(_: Request) -> Fault | None:
-        nonlocal seen
-        seen += 1
-        return None if seen % n else ways[seen // n % len(ways)]
+        number = next(numbers)
+        return None if number % n else PASSING[number // n % len(PASSING)]
 
     return fault
+
+
+def by_lot(seed: int, one_in: int) -> Callable[[Request], Fault | None]:
+    """Breaks one request in so many, on average, in a passing way; both drawn by lot."""
+    lots = Random(seed)
+
+    def fault(_: Request) -> Fault | None:
+        return lots.choice(PASSING) if lots.randrange(one_in) == 0 else None
+
+    return fault
+
+
+def from_the(nth: int, how: Fault) -> Callable[[Request], Fault | None]:
+    """Breaks the nth request and every one behind it, in one way."""
+    numbers = itertools.count(1)
+    return lambda _: how if next(numbers) >= nth else None
 
 
 @contextmanager
@@ -108,26 +143,37 @@ def in_front_of(url: str) -> Iterator[Proxy]:
             request = Request(self.command, self.path)
             proxy.gate(request)
             fault = proxy.judge(request)
-            if fault == "slow down":
-                self._answer(503, [("Content-Type", "application/xml")], SLOW_DOWN)
+            if fault is None and request.kind in proxy.refuses:
+                fault = "no right"
+            if fault in ANSWERS:
+                self._refuse(*ANSWERS[fault])
                 return
             if fault == "before":
                 self.close_connection = True
                 return
-            if request.kind in proxy.refuses:
-                self._answer(403, [("Content-Type", "application/xml")], ACCESS_DENIED)
-                return
             status, headers, content = self._ask(body)
-            headers += proxy.adds
+            if proxy.adds_below in self.path:
+                headers += proxy.adds
             if proxy.lists_nothing and request.kind == "LIST":
                 content = NOTHING
-            if fault == "after":
+            if fault in get_args(Broken):
                 self.close_connection = True
+            if fault == "silent":
+                self.connection.recv(1)  # nothing comes: it ends when the client closes the connection
+            if fault in ("after", "silent") or (fault == "half" and not content):
                 return
-            self._answer(status, headers, content)
+            self._answer(status, headers, content, half=fault == "half")
+
+        def _refuse(self, status: int, code: str) -> None:
+            said = f"<Error><Code>{code}</Code><Message>{code}, says the proxy.</Message></Error>"
+            content = b'<?xml version="1.0" encoding="UTF-8"?>' + said.encode()
+            self._answer(status, [("Content-Type", "application/xml")], content)
 
         def _ask(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
-            self.upstream.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+            target = self.path
+            if proxy.page is not None and Request(self.command, target).kind == "LIST":
+                target = f"{re.sub('&max-keys=[0-9]+', '', target)}&max-keys={proxy.page}"
+            self.upstream.putrequest(self.command, target, skip_host=True, skip_accept_encoding=True)
             for name, value in self.headers.items():
                 if name.lower() not in ("connection", "expect") and name.lower() not in proxy.deaf_to:
                     self.upstream.putheader(name, value)
@@ -135,7 +181,7 @@ def in_front_of(url: str) -> Iterator[Proxy]:
             answer = self.upstream.getresponse()
             return answer.status, answer.getheaders(), answer.read()
 
-        def _answer(self, status: int, headers: list[tuple[str, str]], content: bytes) -> None:
+        def _answer(self, status: int, headers: list[tuple[str, str]], content: bytes, *, half: bool = False) -> None:
             self.send_response_only(status)
             length = str(len(content))
             for name, value in headers:
@@ -146,7 +192,7 @@ def in_front_of(url: str) -> Iterator[Proxy]:
             self.send_header("Content-Length", length)
             self.end_headers()
             if self.command != "HEAD":
-                self.wfile.write(content)
+                self.wfile.write(content[: len(content) // 2] if half else content)
 
         do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = forward
 
@@ -176,9 +222,4 @@ NOTHING = (
     b'<?xml version="1.0" encoding="UTF-8"?><ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
     b"<Name>b</Name><Prefix></Prefix><KeyCount>0</KeyCount><MaxKeys>1000</MaxKeys><IsTruncated>false</IsTruncated>"
     b"</ListBucketResult>"
-)
-ACCESS_DENIED = b'<?xml version="1.0" encoding="UTF-8"?><Error><Code>AccessDenied</Code><Message>No.</Message></Error>'
-SLOW_DOWN = (
-    b'<?xml version="1.0" encoding="UTF-8"?>'
-    b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
 )

@@ -8,14 +8,16 @@ other; both are asked here, as a witness, through botocore, which nothing that i
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import botocore.session
 from botocore.config import Config
@@ -25,6 +27,8 @@ from sandbox.services.postgres import free_port, wait_for
 from tidemark.lake_access import LakeAccess
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from tests.support.capture import Environment
 
 KEY, SECRET, REGION = "tidemark-tests", "not-a-secret-of-anybody", "us-east-1"
@@ -36,10 +40,10 @@ class S3Server:
     url: str
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
-    def client(self) -> Any:
+    def client(self, service: str = "s3") -> Any:
         session = botocore.session.Session()
         return session.create_client(
-            "s3",
+            service,
             endpoint_url=self.url,
             region_name=REGION,
             aws_access_key_id=KEY,
@@ -86,13 +90,28 @@ class S3Server:
             file.write_bytes(client.get_object(Bucket=bucket, Key=key)["Body"].read())
             os.utime(file, (entry["LastModified"].timestamp(),) * 2)
 
+    def new_user(self, name: str, bucket: str, objects: Sequence[str], of_bucket: Sequence[str]) -> LakeAccess:
+        """What a connection would hold: a new user of a guarded server, with rights below `lake/` and on the bucket."""
+        client = self.client("iam")
+        client.create_user(UserName=name)
+        statements = [
+            {"Effect": "Allow", "Action": list(rights), "Resource": f"arn:aws:s3:::{bucket}{below}"}
+            for rights, below in ((objects, "/lake/*"), (of_bucket, ""))
+            if rights
+        ]
+        policy = json.dumps({"Version": "2012-10-17", "Statement": statements})
+        client.put_user_policy(UserName=name, PolicyName="lake", PolicyDocument=policy)
+        key = client.create_access_key(UserName=name)["AccessKey"]
+        secrets = {"access_key_id": key["AccessKeyId"], "secret_access_key": key["SecretAccessKey"]}
+        return LakeAccess({"endpoint": self.url, "region": REGION}, secrets)
+
 
 @contextmanager
-def running(folder: Path) -> Iterator[S3Server]:
-    """Start it, and end it with the block."""
+def running(folder: Path, guarded: bool = False) -> Iterator[S3Server]:
+    """Start it, and end it with the block. A guarded one knows users, their secrets and their rights."""
     folder.mkdir(parents=True, exist_ok=True)
     port = free_port()
-    command, variables = _command(folder, port)
+    command, variables = _command(folder, port, guarded)
     with (folder / "server.log").open("wb") as log:
         process = subprocess.Popen(
             command, env={**os.environ, **variables}, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
@@ -106,9 +125,9 @@ def running(folder: Path) -> Iterator[S3Server]:
         process.wait()
 
 
-def _command(folder: Path, port: int) -> tuple[list[str], dict[str, str]]:
+def _command(folder: Path, port: int, guarded: bool) -> tuple[list[str], dict[str, str]]:
     program = os.environ.get(PROGRAM)
-    if program:
+    if program and not guarded:
         lake = folder / "buckets"
         lake.mkdir()
         command = [program, "--quiet", "--port", f"127.0.0.1:{port}", "posix", str(lake)]
@@ -116,6 +135,8 @@ def _command(folder: Path, port: int) -> tuple[list[str], dict[str, str]]:
     variables = {"GATEWAY_PORT": str(port), "BIND_HOST": "127.0.0.1", "SERVICES": "s3", "LOG_LEVEL": "WARNING"}
     # Whose signed addresses it takes.
     variables |= {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
+    if guarded:
+        variables |= {"AUTH": "true", "SERVICES": "s3,iam,sts"}
     return [str(Path(sys.executable).with_name("ministack"))], variables
 
 
@@ -131,16 +152,21 @@ def put_lake(environment: Environment, server: S3Server, url: str | None = None)
     """Give a pipeline a lake in a bucket of its own, asked for at `url`; the bucket."""
     bucket, endpoint = server.new_bucket(), url or server.url
     environment.config = replace(environment.config, lake=f"s3a://{bucket}/lake", lake_access=access(endpoint))
-    hadoop = environment.spark().sparkContext._jsc.hadoopConfiguration()
+    let_in(environment.spark(), environment.config.lake, environment.config.lake_access)
+    return bucket
+
+
+def let_in(spark: SparkSession, lake: str, lake_access: LakeAccess) -> None:
+    """Tell a driver how the lake is got at, as spark-submit and the driver's environment would."""
+    bucket = f"fs.s3a.bucket.{urlsplit(lake).netloc}"
     settings = {
-        **{k.removeprefix("spark.hadoop."): v for k, v in access(endpoint).spark_settings(f"s3a://{bucket}").items()},
-        f"fs.s3a.bucket.{bucket}.access.key": KEY,
-        f"fs.s3a.bucket.{bucket}.secret.key": SECRET,
-        f"fs.s3a.bucket.{bucket}.fast.upload.buffer": "bytebuffer",  # of a local file system that is not the session's
+        **{k.removeprefix("spark.hadoop."): v for k, v in lake_access.spark_settings(lake).items()},
+        f"{bucket}.access.key": lake_access.secrets["access_key_id"],
+        f"{bucket}.secret.key": lake_access.secrets["secret_access_key"],
+        f"{bucket}.fast.upload.buffer": "bytebuffer",  # of a local file system that is not the session's
     }
     for key, value in settings.items():
-        hadoop.set(key, value)
-    return bucket
+        spark.sparkContext._jsc.hadoopConfiguration().set(key, value)
 
 
 def access(url: str) -> LakeAccess:

@@ -147,20 +147,25 @@ def main(stage: str, path: str) -> None:
         case "drain":
             drain(stage_input)
         case "merge":
-            merge(stage_input, lambda uri: apply(_driver(path), uri))
+            merge(stage_input, lambda uri: apply(_driver(path, stage_input), uri))
         case "confirm":
             confirm(stage_input)
         case _:
             raise SystemExit(f"no stage {stage!r}")
 
 
-def _driver(path: str) -> SparkSession:
+def _driver(path: str, stage_input: StageInput) -> SparkSession:
     """On the JVM of the tests where the environment names it, else with one of its own."""
     from tests.support import local_spark
 
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         return local_spark.attach()
-    return local_spark.start(Path(path).parent)
+    spark = local_spark.start(Path(path).parent)
+    if stage_input.config.lake.startswith("s3a://"):
+        from tests.support.s3_server import let_in
+
+        let_in(spark, stage_input.config.lake, stage_input.config.lake_access)
+    return spark
 
 
 if __name__ == "__main__":

@@ -31,6 +31,8 @@ MAY_SEE = {
     "type",
     "isinstance",
     "as_error",
+    "as_refusal",
+    "may_pass",
     "told",
     "condition_of",
     "without_values",

@@ -100,12 +100,14 @@ def simulation(checkout: Checkout) -> int:
 
 
 def faults(checkout: Checkout) -> int:
-    """SIGKILL, rivals, slots and ledgers that move, at every failpoint and from every side; then all scenarios with
-    their lakes in buckets."""
+    """SIGKILL, rivals, slots and ledgers that move, at every failpoint and from every side; then the same, and all
+    scenarios, with their lakes in buckets."""
     chosen = ["tests/faults", "tests/scenarios/backfill", "tests/spark", "tests/capture/test_killed_drain.py"]
     here = _all(checkout, {"tests of faults": _pytest(checkout, "tests of faults", chosen)})
     os.environ["TIDEMARK_TEST_LAKE"] = "s3"
-    on_s3 = _all(checkout, {"scenarios on S3": _pytest(checkout, "scenarios on S3", ["tests/scenarios"])})
+    merges = [f"tests/spark/test_{name}.py" for name in ("rivals", "merge_equals_the_model", "both_ways_in_turns")]
+    chosen = ["tests/scenarios", "tests/faults", "--ignore=tests/faults/test_lake_on_s3.py", *merges]
+    on_s3 = _all(checkout, {"faults on S3": _pytest(checkout, "faults on S3", chosen)})
     return max(here, on_s3)
 
 

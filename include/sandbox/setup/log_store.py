@@ -22,7 +22,7 @@ JAR: Final = FOLDER / "tidemark-log-store.jar"
 
 
 def build(gateway: Any, jars: Path, into: Path) -> None:
-    """Compile the sources in the JVM behind a py4j gateway, against Spark's jars and Delta's in `jars`."""
+    """Compile the sources in the JVM behind a py4j gateway, against Spark's jars and Delta's and S3A's in `jars`."""
     with tempfile.TemporaryDirectory() as folder:
         _compile(gateway, sorted(FOLDER.glob("*.java")), jars, Path(folder))
         classes = sorted(Path(folder).rglob("*.class"))
@@ -43,7 +43,7 @@ def _compile(gateway: Any, sources: list[Path], jars: Path, into: Path) -> None:
 
     compiler = gateway.jvm.org.codehaus.janino.CompilerFactory().newCompiler()
     spark = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent) / "jars"
-    compiler.setClassPath(listed([*sorted(spark.glob("*.jar")), *sorted(jars.glob("*.jar"))]))
+    compiler.setClassPath(listed([*sorted(spark.glob("*.jar")), *sorted(jars.rglob("*.jar"))]))
     compiler.setDestinationDirectory(files(str(into)), False)
     for debug in (compiler.setDebugLines, compiler.setDebugSource, compiler.setDebugVars):
         debug(False)

@@ -34,13 +34,14 @@ def probe(store: Store, config: PipelineConfig) -> None:
 
 def look_at_bucket(store: Store, config: PipelineConfig) -> Iterator[Finding]:
     """What an object store does with objects where the tables lie. Raises LakeUnfit, LakeRefused or LakeUnreachable."""
-    seen = store.look(f"{config.pipeline}/current/_preflight-{uuid4().hex}")
-    if seen.expires:
+    name = f"_preflight-{uuid4().hex}"  # a rule may be of one folder alone
+    seen = store.look([f"{config.pipeline}/{folder}/{name}" for folder in ("current", "history", "staging")])
+    for rule, target in (seen.expires or {}).items():
         yield Finding(
             "error",
             "lake",
-            f"A lifecycle rule of the bucket, {seen.expires}, removes objects below {config.lake} by their age: a "
-            "table would lose files that are part of it",
+            f"A lifecycle rule of the bucket, {rule}, removes objects below {target.rpartition('/')[0]} by their age: "
+            "tables would lose files that are part of them, and merges what is staged",
             "Take the lake's folder out of the rule; what no table needs is removed by the maintenance DAG",
             Move.FIX_TARGET,
         )
@@ -49,7 +50,8 @@ def look_at_bucket(store: Store, config: PipelineConfig) -> Iterator[Finding]:
             "warning",
             "lake",
             f"It could not be seen whether a lifecycle rule removes objects below {config.lake} by their age",
-            "See to it that none does; rules that end incomplete uploads and old versions are welcome",
+            "See to it that none does, and that none moves them to an archive; rules that end incomplete uploads and "
+            "old versions are welcome",
             Move.FIX_TARGET,
         )
     if seen.versioned:
@@ -70,6 +72,16 @@ def _words(failed: Exception) -> str:
     return f"{type(failed).__name__}: {_SECRET_OF_A_URI.sub('', str(failed))}"
 
 
+# What Delta's own log stores for them rest on.
+_OF_ANOTHER_CLOUD: Final = {
+    "gs": "Give Spark Google's connector for Hadoop by spark.jars.packages; a commit is an object that is put only if "
+    "there is none. Run it beside what you have, with verify, before you rely on it",
+    "abfss": "Give Spark hadoop-azure by spark.jars.packages, and let the storage account have a hierarchical "
+    "namespace: a commit is a rename, and without one a rename is a copy, so that of two drivers both may win. Run it "
+    "beside what you have, with verify, before you rely on it",
+}
+
+
 def log_store_findings(config: PipelineConfig) -> Iterator[Finding]:
     """Whether Delta's log store for this scheme can put if absent; without it two drivers
     would overwrite each other (R5)."""
@@ -87,7 +99,16 @@ def log_store_findings(config: PipelineConfig) -> Iterator[Finding]:
                 f"a log store of its own; {_DYNAMODB_LOG_STORE} is possible too, with its jar and a DynamoDB table",
                 Move.FIX_CONFIG,
             )
-    elif scheme not in ("", "file", "gs", "abfs", "abfss", "hdfs", "oss"):
+    elif scheme in ("gs", "abfss"):
+        yield Finding(
+            "warning",
+            "log_store",
+            f"Nobody tried a lake on {scheme}://: staging and Delta's log store for it are written for that store, and "
+            "were tested on S3 and on disks alone",
+            _OF_ANOTHER_CLOUD[scheme],
+            Move.FIX_CONFIG,
+        )
+    elif scheme not in ("", "file", "abfs", "hdfs", "oss"):
         yield Finding(
             "warning",
             "log_store",

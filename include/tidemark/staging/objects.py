@@ -18,7 +18,7 @@ import re
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ from tidemark.lake_access import LakeAccess
 FILE_BYTES: Final = 64 * 2**20
 UPLOADS: Final = 4
 IN_MEMORY_BYTES: Final = 2**20
-WRITER: Final = "tidemark-writer"
+WRITER: Final = "tidemarkwriter"  # letters alone: Azure takes no other name
 # One request, and all tries of one operation together. obstore tries again by itself what failed or was told to slow
 # down; what is left to us is a put whose connection broke, which it does not dare to repeat.
 REQUEST_S: Final = 60
@@ -50,11 +50,11 @@ PAUSE_S: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a bucket does besides: whether it keeps versions, and by which lifecycle rule it will remove what is
-    written ("" by none, None if it could not be asked)."""
+    """What a bucket does besides: whether it keeps versions, and by which lifecycle rules it will remove what is
+    written, each with a file that it removes; None if it could not be asked."""
 
     versioned: bool
-    expires: str | None
+    expires: Mapping[str, str] | None
 
 
 class Objects:
@@ -140,9 +140,11 @@ class Objects:
                 except FileNotFoundError:  # of another's delete at the same time
                     continue
 
-    def look(self, target: str) -> Seen:
-        """Write an object at `target`, ask for it in every way that a lake needs, remove it. Raises LakeUnfit."""
-        path, content = self._path(target), uuid4().hex.encode()
+    def look(self, targets: Sequence[str]) -> Seen:
+        """Write an object at each of the targets, ask for the first one in every way that a lake needs, remove them.
+        Raises LakeUnfit."""
+        target, *others = targets
+        content = uuid4().hex.encode()
         folder, _, name = target.rpartition("/")
         self._put_new(target, content)
         with suppress(FileExistsError):
@@ -152,16 +154,19 @@ class Objects:
             raise _unfit(target, "an object read back differs from what was written")
         if name not in self.list(folder, ""):
             raise _unfit(target, "an object that was written is not in the list of its folder")
-        headers = self._headers(path)
+        for other in others:
+            self._put_new(other, b"")
+        headers = {one: self._headers(self._path(one)) for one in targets}
         with _refusals(target):
-            obstore.delete(self._store, path)
+            obstore.delete(self._store, [self._path(one) for one in targets])
         if self.exists(target):
             raise _unfit(target, "an object that was deleted is still there")
-        if headers is None:
-            return Seen(False, None)
-        expiration = headers.get("x-amz-expiration", "")
-        rule = _RULE.search(expiration)
-        return Seen("x-amz-version-id" in headers, unquote(rule[1]) if rule else expiration and "one without a name")
+        answers = {one: listed for one, listed in headers.items() if listed is not None}
+        rules = {_rule(listed): one for one, listed in answers.items() if _rule(listed)}
+        # Only S3 says of an object that a rule will remove it.
+        is_told = len(answers) == len(targets) and self._root.startswith("s3a://")
+        versioned = any("x-amz-version-id" in listed for listed in answers.values())
+        return Seen(versioned, rules if rules or is_told else None)
 
     def _headers(self, path: str) -> dict[str, str] | None:
         """What the store says of an object, None if it could not be asked. obstore does not hand on all of it, so it
@@ -276,7 +281,7 @@ def _refusals(target: str) -> Iterator[None]:
     except (PermissionDeniedError, UnauthenticatedError) as refused:
         raise LakeRefused(lake=_bucket(target), path=target, detail=_answer(refused)) from None
     except (BaseError, OSError) as failed:
-        if _answer(failed).endswith(_OF_CREDENTIALS):
+        if _answer(failed).endswith((*_OF_CREDENTIALS, _WITHOUT_A_WORD)):
             raise LakeRefused(lake=_bucket(target), path=target, detail=_answer(failed)) from None
         raise LakeUnreachable(lake=_bucket(target), path=target, detail=_answer(failed)) from None
 
@@ -287,11 +292,19 @@ _CAUSE: Final = re.compile(r"(error sending request|connection [\w ]+|operation 
 _RULE: Final = re.compile(r'rule-id="([^"]*)"')
 
 
+def _rule(headers: Mapping[str, str]) -> str:
+    """The lifecycle rule that will remove an object, "" if none will."""
+    expiration = headers.get("x-amz-expiration", "")
+    rule = _RULE.search(expiration)
+    return unquote(rule[1]) if rule else expiration and "one without a name"
+
+
 def _unfit(target: str, detail: str) -> LakeUnfit:
     return LakeUnfit(lake=_bucket(target), detail=detail)
 
 
 # S3 answers some of these with 400, as if the request were wrong.
+_WITHOUT_A_WORD: Final = "400 Bad Request"  # to a HEAD; every other request has a word
 _OF_CREDENTIALS: Final = ("ExpiredToken", "InvalidToken", "InvalidAccessKeyId", "SignatureDoesNotMatch", "AccessDenied")
 
 

@@ -7,7 +7,7 @@ to the root, with "/" as separator, as they stand in ledger, manifest and plan.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Final, Protocol
@@ -144,12 +144,12 @@ class Store:
     def is_bucket(self) -> bool:
         return urlsplit(self.root).scheme in OBJECT_STORES
 
-    def look(self, path: str) -> Seen:
-        """What the lake's bucket really does, by an object at `path`. Raises LakeUnfit."""
+    def look(self, paths: Sequence[str]) -> Seen:
+        """What the lake's bucket really does, by objects at these paths. Raises LakeUnfit."""
         from tidemark.staging.objects import Objects
 
         assert isinstance(self._files, Objects)
-        return self._files.look(self.uri(path))
+        return self._files.look([self.uri(path) for path in paths])
 
     def size(self, path: str) -> int:
         return self._files.size(self.uri(path))

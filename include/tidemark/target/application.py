@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pyspark.sql import SparkSession
 
 from tidemark.errors import TidemarkError
-from tidemark.target.failures import condition_of, told
+from tidemark.target.failures import as_refusal, condition_of, told
 from tidemark.target.session import start
 
 log = logging.getLogger(__name__)
@@ -38,6 +38,9 @@ def run_application(
         log.error("%s", failed)
         return 1
     except Exception as failed:  # what it says may quote a value
+        refused = as_refusal(failed, uri, uri)
+        if refused is not None:
+            log.error("%s", refused)
         log.error("The driver failed with %s, raised at:\n%s", condition_of(failed), told(failed))
         return 1
     return 0

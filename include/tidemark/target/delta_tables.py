@@ -164,6 +164,13 @@ def pin(spark: SparkSession, path: str) -> PinnedTable:
     return PinnedTable(path, int(snapshot.version()), log, snapshot)
 
 
+def as_committed(spark: SparkSession, path: str) -> PinnedTable:
+    """The newest version that this driver knows: what it committed itself, or a later one. The log is not read."""
+    log = java_class(spark, "org.apache.spark.sql.delta.DeltaLog").forTable(spark._jsparkSession, path)
+    snapshot = log.unsafeVolatileSnapshot()
+    return PinnedTable(path, int(snapshot.version()), log, snapshot)
+
+
 def rows(spark: SparkSession, table: PinnedTable) -> DataFrame:
     """The rows of the pinned version, whatever is committed meanwhile."""
     relation = table.log.createRelation(

@@ -10,11 +10,12 @@ import traceback
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
 
-from tidemark.errors import LakeFailed, MergeBroken, MergeFailed, StagedFileGone, TidemarkError
+from tidemark.errors import LakeFailed, LakeRefused, MergeBroken, MergeFailed, StagedFileGone, TidemarkError
 from tidemark.target.driver_log import places
 
 MAX_CAUSES: Final = 20
@@ -40,11 +41,36 @@ _OF_THE_LAKE: Final = (
     "org.apache.hadoop.security.",
     "com.amazonaws.",
     "software.amazon.",
+    "org.apache.http.",
 )
 
+# Those of them that are of one connection or answer.
+_OF_A_CONNECTION: Final = (
+    "java.net.",
+    "java.io.EOFException",
+    "java.io.InterruptedIOException",
+    "java.util.concurrent.TimeoutException",
+    "org.apache.hadoop.net.",
+    "org.apache.hadoop.fs.s3a.",
+    "org.apache.http.",
+    "software.amazon.",
+)
 
-def as_error(failed: BaseException, table: str) -> TidemarkError:
+_SDK: Final = "software.amazon.awssdk."
+# With these S3 says that it does not know who asks, or that they may not: of the requests that are sound by
+# construction, any 400 is of that kind, and the answer to a HEAD has no other word for it.
+_REFUSALS: Final = (400, 401, 403)
+_WITHOUT_ANSWER: Final = {
+    "java.nio.file.AccessDeniedException": "access denied",
+    "org.apache.hadoop.fs.s3a.auth.NoAuthWithAWSException": "no credentials were found",
+}
+
+
+def as_error(failed: BaseException, table: str, lake: str) -> TidemarkError:
     """The leaf for what was raised; the table is named, its rows are not."""
+    refused = as_refusal(failed, table, lake)
+    if refused is not None:
+        return refused
     condition = condition_of(failed)
     if condition in _FILE_GONE:
         return StagedFileGone(table=table)
@@ -58,6 +84,39 @@ def as_error(failed: BaseException, table: str) -> TidemarkError:
     if any(cause.startswith(_OF_THE_LAKE) for cause in causes):
         return LakeFailed(table=table, condition=causes[-1])
     return MergeFailed(table=table, condition=condition)
+
+
+def may_pass(failed: BaseException) -> bool:
+    """Whether it may go well at once: a connection or an answer that broke off, and no refusal."""
+    if isinstance(failed, Py4JNetworkError) or as_refusal(failed, "", "") is not None:
+        return False
+    return any(str(cause.getClass().getName()).startswith(_OF_A_CONNECTION) for cause in _causes(failed))
+
+
+def as_refusal(failed: BaseException, what: str, lake: str) -> LakeRefused | None:
+    """What the lake's object store refused, if it did."""
+    for cause in _causes(failed):
+        name = str(cause.getClass().getName())
+        answer = _WITHOUT_ANSWER.get(name)
+        if name.startswith(_SDK):
+            answer = _answer(cause) or answer
+        elif answer is not None and cause.getCause() is not None:
+            continue  # which says more
+        if answer is not None:
+            parts = urlsplit(lake)
+            return LakeRefused(lake=f"{parts.scheme}://{parts.netloc}", path=what, detail=answer)
+    return None
+
+
+def _answer(refused: Any) -> str | None:
+    """The status and S3's own word for it, where they are a refusal."""
+    with suppress(Py4JError):  # not every exception of the client's is an answer
+        status = int(refused.statusCode())
+        details = refused.awsErrorDetails()
+        word = details.errorCode() if details is not None else None
+        if status in _REFUSALS:
+            return f"{status}, {word}" if word else str(status)
+    return None
 
 
 def told(failed: BaseException) -> str:

@@ -136,7 +136,7 @@ def _staged(
 
 
 def _one(session: SparkSession, lake: str, file: PlannedFile, schema: TableSchema) -> pa.Table:
-    content = lake_files.read_whole(session, f"{lake}/{file.path}")
+    content = lake_files.read_whole(session, f"{lake}/{file.path}", file.bytes)
     if (len(content), hashlib.sha256(content).hexdigest()) != (file.bytes, file.sha256):
         raise StagedFileDiffers(path=file.path, table=str(schema.table))
     parquet = pq.ParquetFile(pa.BufferReader(content))
@@ -216,7 +216,7 @@ class _Target:
         return True
 
     def _open(self, file: DataFile) -> Any:
-        return lake_files.open_to_read(self.session, f"{self.current.path}/{file.path}")
+        return lake_files.open_to_read(self.session, f"{self.current.path}/{file.path}", int(file.added.size()))
 
     def _column(self, file_rows: pa.Table, name: str) -> pa.ChunkedArray:
         """As the source's type is now; a file from before the column was added has nothing in it."""

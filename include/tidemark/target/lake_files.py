@@ -15,19 +15,28 @@ from pyspark.sql import SparkSession
 from tidemark.target.jvm import java_class
 
 
-def open_to_read(spark: SparkSession, uri: str) -> BinaryIO:
-    """A file of the lake, to be read at any position. Raises FileNotFoundError, or what the file system has to say."""
+def open_to_read(spark: SparkSession, uri: str, size: int | None = None) -> BinaryIO:
+    """A file of the lake, to be read at any position. Raises FileNotFoundError, or what the file system has to say.
+
+    An object store is asked how large the file is, unless that is said, and once: opening asks by itself.
+    """
     path = java_class(spark, "org.apache.hadoop.fs.Path")(uri)
     scheme = path.toUri().getScheme()
     if scheme == "file" or (scheme is None and uri.startswith("/") and _is_local_by_default(spark)):
         return open(path.toUri().getPath(), "rb")
     files = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
-    size = int(files.getFileStatus(path).getLen())
-    return cast(BinaryIO, io.BufferedReader(_Stream(files.open(path), size), buffer_size=2**16))
+    builder = files.openFile(path)
+    if size is None:
+        status = files.getFileStatus(path)
+        size = int(status.getLen())
+        builder = builder.withFileStatus(status)
+    else:
+        builder = builder.opt("fs.option.openfile.length", str(size))
+    return cast(BinaryIO, io.BufferedReader(_Stream(builder.build().get(), size), buffer_size=2**16))
 
 
-def read_whole(spark: SparkSession, uri: str) -> bytes:
-    with open_to_read(spark, uri) as file:
+def read_whole(spark: SparkSession, uri: str, size: int | None = None) -> bytes:
+    with open_to_read(spark, uri, size) as file:
         return file.read()
 
 

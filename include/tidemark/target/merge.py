@@ -23,7 +23,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
@@ -53,7 +53,7 @@ from tidemark.target.changes import Changes
 from tidemark.target.chunk_changes import ChunkChanges
 from tidemark.target.comparison import Comparison
 from tidemark.target.delta_tables import PinnedTable
-from tidemark.target.failures import as_error, told
+from tidemark.target.failures import as_error, condition_of, may_pass, told
 from tidemark.target.few_changes import FewChanges, few_changes
 from tidemark.target.session import expect_few_rows, expect_many_rows, table_session
 from tidemark.target.staged_changes import check_versions, metadata_ddl, missing_value, struct_of
@@ -67,6 +67,10 @@ AnyChunkChanges = TypeVar("AnyChunkChanges", bound=ChunkChanges)
 # How often a table's positions are read. Two readings see a plan through, three where current had to be brought
 # level; each of the others means that a rival committed, and so made progress itself.
 MAX_ROUNDS: Final = 8
+
+# How often a table begins again where a connection to the lake, or its answer, broke off. Clients ask again by
+# themselves, but not in the middle of an answer; and on a local master Spark does no task twice.
+MAX_BROKEN: Final = 3
 
 # Up to both of these a table is merged without compiling its plans: staged rows, and bytes of current.
 FEW_ROWS: Final = 20_000
@@ -85,11 +89,11 @@ def apply_plan(spark: SparkSession, plan: MergePlan) -> PlanResult:
     """Apply the plan to all its tables, `plan.threads` at a time. Raises only what concerns no single table."""
 
     def one(table: PlannedTable) -> TableResult:
-        session = table_session(spark, pool=table.table)
+        session = table_session(spark, pool=table.table, lake=plan.lake)
         try:
             merge = TableMerge(session, plan, table)
         except Exception as failed:  # a plan that is odd for one table is that table's error (R6)
-            return TableResult(table.table, None, None, error=as_error(failed, table.table).record())
+            return TableResult(table.table, None, None, error=as_error(failed, table.table, plan.lake).record())
         return merge.run()
 
     largest_first = sorted(plan.tables, key=lambda t: -t.rows)
@@ -105,11 +109,12 @@ def application_id(plan: MergePlan, table: str, step: str) -> str:
 
 
 def _lake_or_table(results: Sequence[TableResult]) -> list[TableResult]:
-    """A lake that failed one table while it served another: that table's own error, counted towards parking it (R6)."""
+    """A lake that failed or refused one table while it served another: that table's own error, counted towards parking
+    it (R6); not at once, since credentials may have ended in between."""
     if all(r.error is not None for r in results):
         return list(results)
     return [
-        replace(r, error=replace(r.error, kind=MergeFailed.__name__))
+        replace(r, error=replace(r.error, kind=MergeFailed.__name__, move=MergeFailed.move.value))
         if r.error is not None and is_of_no_table(r.error)
         else r
         for r in results
@@ -170,7 +175,9 @@ class TableMerge:
             reached = self._until_at_end()
             holes = self._holes()
         except Exception as failed:
-            error = failed if isinstance(failed, TidemarkError) else as_error(failed, self.planned.table)
+            error = (
+                failed if isinstance(failed, TidemarkError) else as_error(failed, self.planned.table, self.plan.lake)
+            )
             if not isinstance(failed, TidemarkError):
                 log.error("%s failed, from the outermost place to the innermost:\n%s", self.planned.table, told(failed))
             log.error("%s: %s", self.planned.table, error)
@@ -188,43 +195,65 @@ class TableMerge:
         )
 
     def _until_at_end(self) -> State:
+        broken = 0
         for _ in range(MAX_ROUNDS):
-            state = self._read()
-            missing = self._behind("history", state.history_lsn)
-            lagging = self._behind("current", state.current_lsn)
-            if not missing and not lagging:
-                log.info("%s: at %s%s", self.planned.table, state.history_lsn, "" if self.rows else " already")
-                return state
-            if _is_below(state.history_lsn, state.current_lsn):
-                raise HistoryBehindCurrent(
-                    table=self.planned.table,
-                    history_lsn=state.history_lsn or "no position",
-                    current_lsn=state.current_lsn,
-                )
             try:
-                self._move(state, missing, lagging)
+                reached = self._round()
             except Exception as failed:
-                if not delta_tables.is_contested(failed):
+                if delta_tables.is_contested(failed):
+                    log.warning("%s: another writer's commit came in between; reading again", self.planned.table)
+                elif broken < MAX_BROKEN and may_pass(failed):
+                    broken += 1
+                    condition = condition_of(failed)
+                    log.warning("%s: a request to the lake broke (%s); reading again", self.planned.table, condition)
+                else:
                     raise
-                log.warning("%s: another writer's commit came in between; reading again", self.planned.table)
+                continue
+            if reached is not None:
+                return reached
         raise MergeContested(table=self.planned.table, rounds=MAX_ROUNDS)
+
+    def _round(self) -> State | None:
+        """From the positions as they are now towards the end of the plan; None if that is not reached yet."""
+        state = self._read(delta_tables.pin)
+        missing, lagging = self._left(state)
+        if not missing and not lagging:
+            log.info("%s: at %s already", self.planned.table, state.history_lsn)
+            return state
+        if _is_below(state.history_lsn, state.current_lsn):
+            raise HistoryBehindCurrent(
+                table=self.planned.table,
+                history_lsn=state.history_lsn or "no position",
+                current_lsn=state.current_lsn,
+            )
+        self._move(state, missing, lagging)
+        # What this driver committed it knows, without a look at the log; if that is not all, it looks again.
+        state = self._read(delta_tables.as_committed)
+        if self._left(state) != ([], []):
+            return None
+        log.info("%s: at %s", self.planned.table, state.history_lsn)
+        return state
 
     def _if_readable(self) -> State | None:
         try:
-            return self._read()
+            return self._read(delta_tables.pin)
         except Exception:  # the error that led here is the one to report
             return None
 
     # --- positions ------------------------------------------------------------------------------------------------
 
-    def _read(self) -> State:
+    def _read(self, pin: Callable[[SparkSession, str], PinnedTable]) -> State:
         """A table without `current` counts as applied where its history is."""
-        history = delta_tables.pin(self.session, self.history_path)
+        history = pin(self.session, self.history_path)
         at = history.position(self.history_id)
         if not self.schema.has_current:
             return State(history, None, at, at)
-        current = delta_tables.pin(self.session, self.current_path)
+        current = pin(self.session, self.current_path)
         return State(history, current, at, current.position(self.current_id))
+
+    def _left(self, state: State) -> tuple[list[PlannedBatch], list[PlannedBatch]]:
+        """What history lacks, and what current lacks."""
+        return self._behind("history", state.history_lsn), self._behind("current", state.current_lsn)
 
     def _behind(self, step: str, at: Lsn | None) -> list[PlannedBatch]:
         """The plan's batches that lie above the position. Raises if this plan cannot start from there."""
@@ -304,7 +333,9 @@ class TableMerge:
             if any(swept.values()) or any(r.inserted or r.repaired for r in results):
                 self._keep_differences(changes)
         except Exception as failed:
-            log.error("%s was not compared: %s", self.planned.table, as_error(failed, self.planned.table))
+            log.error(
+                "%s was not compared: %s", self.planned.table, as_error(failed, self.planned.table, self.plan.lake)
+            )
             log.error("From the outermost place to the innermost:\n%s", told(failed))
             return (), {}
         else:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from typing import Final
+from contextlib import suppress
+from typing import Any, Final
 
 from py4j.java_gateway import JavaPackage
 from py4j.protocol import Py4JJavaError
@@ -22,6 +23,7 @@ from tidemark.target.driver_log import let_speak
 from tidemark.target.jvm import java_class
 
 LOG_STORE_OF_S3: Final = "spark.delta.logStore.s3a.impl"
+OWN_LOG_STORE: Final = "tidemark.delta.ConditionalLogStore"
 
 # Taken when the application starts; whatever spark-submit or the pipeline file sets explicitly wins.
 APPLICATION_SETTINGS: Final[Mapping[str, str]] = {
@@ -31,7 +33,7 @@ APPLICATION_SETTINGS: Final[Mapping[str, str]] = {
     "spark.scheduler.mode": "FAIR",
     # Of two drivers that commit one version on S3 exactly one wins (spark_apps/log_store); Delta's own log store there
     # knows of one driver only.
-    LOG_STORE_OF_S3: "tidemark.delta.ConditionalLogStore",
+    LOG_STORE_OF_S3: OWN_LOG_STORE,
     # A staged file is read from its beginning to its end, and nobody looks for folders before a file is written.
     "spark.hadoop.fs.s3a.create.performance": "true",
     "spark.ui.enabled": "false",
@@ -59,6 +61,12 @@ TABLE_SETTINGS: Final[Mapping[str, str]] = {
     "spark.databricks.delta.schema.autoMerge.enabled": "false",
     # The version is used up by the commit it was set for; a later one without its own must not inherit it.
     "spark.databricks.delta.write.txnVersion.autoReset.enabled": "true",
+}
+
+# Set besides where the lake is on S3: a version's checksum file is put under its own name, where Spark's manager would
+# write it aside and rename it, and so copy it; it comes with the log store.
+S3_SETTINGS: Final[Mapping[str, str]] = {
+    "spark.sql.streaming.checkpointFileManagerClass": "tidemark.delta.WholeFileManager",
 }
 
 # Set besides where a table and its changes are small: compiling and re-planning would be most of the work
@@ -104,15 +112,17 @@ def _require_delta(session: SparkSession) -> None:
         raise DeltaMissing(version=session.version)
 
 
-def table_session(spark: SparkSession, pool: str) -> SparkSession:
-    """A session for one table, to be called on the thread that works on it: it becomes that thread's active session.
+def table_session(spark: SparkSession, pool: str, lake: str) -> SparkSession:
+    """A session for one table of the lake, to be called on the thread that works on it: it becomes that thread's active
+    session.
 
     `pool` names the FAIR pool of the thread's jobs.
     """
     session = spark.newSession()
     # 200 partitions are Spark's guess for a cluster; adaptive execution joins them, but planning them costs.
     partitions = {DEFAULT_SHUFFLE_PARTITIONS: str(max(2, 2 * spark.sparkContext.defaultParallelism))}
-    _set_unless_given(session, {**TABLE_SETTINGS, **partitions})
+    of_s3 = S3_SETTINGS if lake.startswith("s3a://") and spark.conf.get(LOG_STORE_OF_S3) == OWN_LOG_STORE else {}
+    _set_unless_given(session, {**TABLE_SETTINGS, **partitions, **of_s3})
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", pool)
     activate(session)
     return session
@@ -194,5 +204,12 @@ def _put(spark: SparkSession, uri: str, text: str) -> None:
     try:
         store.write(path, lines.iterator(), False, configuration)
     except Py4JJavaError:
-        if not path.getFileSystem(configuration).exists(path):
+        if not _is_there(path, configuration):
             raise
+
+
+def _is_there(path: Any, configuration: Any) -> bool:
+    """False also where it cannot be asked: what a write said before says more."""
+    with suppress(Py4JJavaError):
+        return bool(path.getFileSystem(configuration).exists(path))
+    return False

@@ -70,7 +70,7 @@ def keep_up(spark: SparkSession, plan: UpkeepPlan) -> UpkeepResult:
     """Do the plan's step for each table, `plan.threads` at a time; an error of one table is said of that table."""
 
     def one(table: str) -> list[Upkept]:
-        session = table_session(spark, pool=table)
+        session = table_session(spark, pool=table, lake=plan.lake)
         activate(session)
         for key, value in {**OPTIMIZE, **LISTING}.items():
             session.conf.set(key, value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 
 import pytest
@@ -25,7 +24,8 @@ def row(environment: Environment, table: str) -> TableRow:
 
 def remove(environment: Environment, table: str, *steps: str) -> None:
     for step in steps:
-        shutil.rmtree(judge.table_path(environment, step, table))
+        uri = judge.table_uri(environment, step, table)
+        environment.store.delete(uri.removeprefix(f"{environment.config.lake}/"))
 
 
 def let_go_on(environment: Environment, table: str, *, anew: bool) -> tuple[str, bool]:

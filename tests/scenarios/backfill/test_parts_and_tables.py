@@ -26,7 +26,7 @@ def filled(new_environment: Callable[..., Environment]) -> Environment:
     environment.run()
     environment.backfill(ITEM)
     assert judge.wrongs(environment) == []
-    item = judge.table_path(environment, "current", ITEM)
+    item = judge.table_uri(environment, "current", ITEM)
     for statement in (
         f"UPDATE delta.`{item}` SET what = 'altered' WHERE id IN (2, 6)",
         f"DELETE FROM delta.`{item}` WHERE id = 5",

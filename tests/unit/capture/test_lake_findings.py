@@ -17,8 +17,8 @@ DYNAMODB = "io.delta.storage.S3DynamoDBLogStore"
     ("lake", "conf", "severities"),
     [
         ("/lake", {}, []),
-        ("gs://bucket/lake", {}, []),
-        ("abfss://c@a.dfs.core.windows.net/lake", {}, []),
+        ("gs://bucket/lake", {}, ["warning"]),
+        ("abfss://c@a.dfs.core.windows.net/lake", {}, ["warning"]),
         ("s3a://bucket/lake", {}, []),
         ("s3a://bucket/lake", {"spark.delta.logStore.s3a.impl": DYNAMODB}, []),
         ("s3a://bucket/lake", {"spark.delta.logStore.class": DYNAMODB}, ["error"]),
