@@ -38,6 +38,7 @@ from tidemark.config import PipelineConfig
 from tidemark.config_file import Problem, read_all
 from tidemark.errors import PipelinesNotFound
 from tidemark_airflow import verify_form
+from tidemark_airflow.assets import pipeline_alias
 from tidemark_airflow.auto_backfill import backfill_dag_id
 from tidemark_airflow.backfill_operators import PlanBackfillOperator, ReadChunksOperator, ReportBackfillOperator
 from tidemark_airflow.failures import MovePolicy
@@ -272,7 +273,9 @@ def _shared(
         merges = [
             spread,
             MergeOperator.partial(
-                map_index_template="{{ task.tables | length }} tables, {{ task.tables[0] }} first", **merge
+                map_index_template="{{ task.tables | length }} of the tables, {{ task.tables[0] }} first",
+                outlets=[pipeline_alias(config.pipeline)],
+                **merge,
             ).expand(tables=spread.output),
         ]
     return [

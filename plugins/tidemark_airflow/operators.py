@@ -237,7 +237,8 @@ class MergeOperator(ApplicationOperator):
         tables: Sequence[str] | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(config=config, outlets=[pipeline_alias(config.pipeline)], **kwargs)
+        kwargs.setdefault("outlets", [pipeline_alias(config.pipeline)])  # a mapped task is made with those of its DAG
+        super().__init__(config=config, **kwargs)
         self.lineage: Lineage | None = None
         self.wait_s = wait_s
         self.all_by_hand = all_by_hand

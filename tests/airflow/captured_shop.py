@@ -72,7 +72,12 @@ class Shop:
         self.airflow.folder.mkdir()
 
     def configure(
-        self, schedule: str = "null", wait_s: int = 0, auto_backfill: bool = False, health: str = "red"
+        self,
+        schedule: str = "null",
+        wait_s: int = 0,
+        auto_backfill: bool = False,
+        health: str = "red",
+        merge: str = "{}",
     ) -> PipelineConfig:
         self.file.write_text(
             "source: {connection: shop_source}\n"
@@ -89,6 +94,7 @@ class Shop:
             f"auto_backfill: {str(auto_backfill).lower()}\n"
             f"alerts: {{health: {health}}}\n"
             f"bounds: {{wait_s: {wait_s}}}\n"
+            f"merge: {merge}\n"
         )
         return load(self.file)
 

@@ -35,6 +35,7 @@ from tidemark.names import TableName
 from tidemark.run import Run
 from tidemark_airflow import submission
 from tidemark_airflow.assets import pipeline_alias
+from tidemark_airflow.dag_factory import capture_dag
 from tidemark_airflow.operators import MergeOperator
 
 PLAN = "20250101T000000-attempt"
@@ -324,6 +325,15 @@ def test_an_application_of_several_merges_its_share(merge: Merge, monkeypatch: p
     merge.operator.tables, merge.operator.wait_s = ["shop.orders"], 7
     merge.execute()
     assert merge.asked == (Wanted(tables=frozenset({"shop.orders"})), 7)
+
+
+def test_airflow_makes_an_operator_of_a_mapped_merge(merge: Merge) -> None:
+    several = dataclasses.replace(merge.config, merge=dataclasses.replace(merge.config.merge, applications=2))
+    mapped = capture_dag(several).get_task("merge")
+    task = mapped.unmap({"tables": ["shop.orders"]})
+    assert isinstance(task, MergeOperator)
+    assert (task.tables, task.config, task.all_by_hand) == (["shop.orders"], several, True)
+    assert task.outlets == mapped.outlets == [pipeline_alias("shop")]
 
 
 def test_what_another_task_ingested_first_is_judged_all_the_same(merge: Merge, monkeypatch: pytest.MonkeyPatch) -> None:

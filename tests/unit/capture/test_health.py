@@ -168,7 +168,7 @@ def test_what_is_not_exact_is_a_concern_of_its_kind(
     [
         ({"since": ago(minutes=5)}, "deferred", "note"),
         ({"since": ago(minutes=5), "changes": 20}, "behind", "note"),
-        ({"since": ago(hours=4, minutes=5)}, "behind", "note"),
+        ({"since": ago(hours=11, minutes=55)}, "behind", "note"),
         ({"since": ago(hours=12, minutes=5)}, "behind", "red"),
         ({"since": ago(minutes=5), "has_chunks": True}, "behind", "note"),
     ],
