@@ -75,6 +75,7 @@ class Checkout:
             "SPARK_LOCAL_DIRS": str(self.made / "tmp" / "spark"),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "TIDEMARK_SPARK_JARS": str(self.jars),
+            "TIDEMARK_JVM_ARCHIVES": str(self.made / "cache" / "java"),
         }
 
 

@@ -30,6 +30,7 @@ from tidemark.wording import counted, duration
 from tidemark_airflow import submission
 from tidemark_airflow.assets import event_extra, pipeline_alias, table_asset
 from tidemark_airflow.auto_backfill import start_wanted
+from tidemark_airflow.class_archive import class_archive
 from tidemark_airflow.connections import conninfo, salt, spark_connection, with_lake
 from tidemark_airflow.failures import guarded
 from tidemark_airflow.figures import run_id, timed
@@ -162,16 +163,20 @@ class ApplicationOperator(SparkSubmitOperator):
             self.conf = {**access.spark_settings(self.config.lake), **self.config.spark_conf}
             self.jars = submission.jars(self.config.lake)
             self._environment, self.py_files = {}, None
+            chosen_flags = None
             if spark_connection(self.config.spark_connection).drives_here:
+                chosen_flags = submission.chosen_jvm_flags(self.config.spark_conf)
                 self._environment |= submission.without_airflow() | submission.quiet_log(self.config.spark_conf)
                 self._environment |= submission.lake_secrets(access)
                 self._environment |= submission.driver_environment()
                 self._environment |= self.driver_flags
             else:
                 self.py_files = submission.library_zip(scratch)
-            with time_limit(limit_s, self.on_kill) as limit:
+            with class_archive(chosen_flags) as archive, time_limit(limit_s, self.on_kill) as limit:
+                self._environment |= submission.with_jvm_flags(archive.flags, self._environment)
                 try:
                     super().execute(context)
+                    archive.ended_well = True
                 except AirflowException as failed:
                     failure = failed
             if limit.passed:

@@ -90,6 +90,20 @@ def quiet_log(spark_conf: Mapping[str, str]) -> dict[str, str]:
     return {LOG_VARIABLE: str(_own_applications() / "log4j2.properties")}
 
 
+def chosen_jvm_flags(spark_conf: Mapping[str, str]) -> str:
+    """What file and environment say to the JVM of a driver on this machine."""
+    options = ("spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions")
+    return " ".join([os.environ.get(JVM_VARIABLE, ""), *(spark_conf.get(option, "") for option in options)])
+
+
+def with_jvm_flags(flags: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """The variable that hands the driver's JVM these flags before those that it gets already, nothing for none."""
+    if not flags:
+        return {}
+    others = environment.get(JVM_VARIABLE, os.environ.get(JVM_VARIABLE))
+    return {JVM_VARIABLE: " ".join(filter(None, [flags, others]))}
+
+
 def short_lived(plan: MergePlan) -> dict[str, str]:
     """The flags of a driver that has little to do. What spark-defaults.conf or the pipeline file says comes behind
     them, and of two flags the JVM takes the last."""

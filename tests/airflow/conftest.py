@@ -20,6 +20,7 @@ from tests.support.airflow_home import REPOSITORY, AirflowHome
 # Airflow reads its home when it is first imported, and some tests here import it into their own process.
 os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="tidemark-airflow-")
 os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
+os.environ["TIDEMARK_JVM_ARCHIVES"] = ""
 os.environ["AIRFLOW__CORE__PLUGINS_FOLDER"] = str(REPOSITORY / "plugins")
 
 SHOP = """\

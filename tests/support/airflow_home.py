@@ -100,6 +100,7 @@ class AirflowHome:
             "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "5",
             "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(self.folder / "logs"),
             "NO_PROXY": "127.0.0.1,localhost",
+            "TIDEMARK_JVM_ARCHIVES": str(REPOSITORY / ".tidemark" / "cache" / "java"),
             "PYTHONPATH": str(REPOSITORY / "include"),
             "TIDEMARK_PIPELINES": str(self.pipelines),
             "TIDEMARK_SPARK_JARS": delta_jars(),

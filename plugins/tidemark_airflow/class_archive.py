@@ -1,0 +1,127 @@
+"""A driver on this machine -> flags with which its JVM maps the classes it needs, instead of reading them from jars.
+
+Loading Spark's classes is about two fifths of the CPU that an application takes to start. The JVM can leave them,
+parsed and verified, in an archive when it ends, and map that file the next time (JDK 17 Guide, "Class Data Sharing"):
+
+    no archive ──the first driver, with ArchiveClassesAtExit──► made ──it ended well──► archive of all that follow
+
+One archive per Java and Spark, by what both consist of; after an upgrade the next driver makes another. The JVM itself
+checks an archive against its class path and goes on without one that does not fit. So nothing here is needed for a
+driver to start: whatever is unusual (no folder of our own, another JVM, flags that somebody chose) means no archive.
+An archive is code, so its folder must be ours alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+FOLDER_VARIABLE = "TIDEMARK_JVM_ARCHIVES"  # where archives lie; set and empty: none is made or used
+
+_OLDEST_JAVA = 17
+# What is said of an archive that does not fit is of no use to anybody.
+_QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
+_CHOSEN = re.compile(r"-Xshare|SharedArchiveFile|ArchiveClassesAtExit|AutoCreateSharedArchive")
+# A driver that makes an archive and left nothing for so long was killed.
+_MAKING_S = 86_400
+
+
+@dataclass(slots=True)
+class ClassArchive:
+    """`flags` for the driver's JVM; the block sets `ended_well` where the driver did."""
+
+    flags: str = ""
+    ended_well: bool = False
+
+
+@contextmanager
+def class_archive(options: str | None) -> Iterator[ClassArchive]:
+    """`options` are the JVM flags that somebody chose for the driver, None if it does not run here. Never raises by
+    itself."""
+    archive = ClassArchive()
+    path = None if options is None or _CHOSEN.search(options) else _path()
+    if path is None:
+        yield archive
+        return
+    if path.is_file():
+        archive.flags = f"-XX:SharedArchiveFile={path} {_QUIET}"
+        yield archive
+        return
+    mark, made = path.with_suffix(".making"), path.with_suffix(".made")
+    if not _is_first(mark):
+        yield archive
+        return
+    archive.flags = f"-XX:ArchiveClassesAtExit={made} {_QUIET}"
+    try:
+        yield archive
+    finally:
+        with suppress(OSError):
+            if archive.ended_well and made.is_file():
+                for older in path.parent.glob("classes-*.jsa"):
+                    older.unlink(missing_ok=True)
+                made.rename(path)
+            made.unlink(missing_ok=True)
+        with suppress(OSError):
+            mark.unlink(missing_ok=True)
+
+
+def _path() -> Path | None:
+    try:
+        folder, runtime = _folder(), _runtime()
+    except (OSError, RuntimeError):  # a file that cannot be read, a user without a home
+        return None
+    if folder is None or runtime is None or re.search(r"\s", str(folder)):
+        return None
+    return folder / f"classes-{runtime}.jsa"
+
+
+def _folder() -> Path | None:
+    """Ours, and written by nobody else."""
+    chosen = os.environ.get(FOLDER_VARIABLE)
+    if chosen == "":
+        return None
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = Path(chosen) if chosen else cache / "tidemark"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = folder.stat()
+    return folder if status.st_uid == os.geteuid() and not status.st_mode & 0o022 else None
+
+
+def _runtime() -> str | None:
+    """A digest of Java and Spark as they are here; None if that Java makes no archive on top of its own."""
+    home = os.environ.get("JAVA_HOME")
+    java = Path(home) / "bin" / "java" if home else shutil.which("java")
+    spark_home = os.environ.get("SPARK_HOME")
+    spark = importlib.util.find_spec("pyspark")
+    places = [spark_home] if spark_home else [] if spark is None else list(spark.submodule_search_locations or ())
+    if java is None or not places:
+        return None
+    java_home = Path(java).resolve().parents[1]
+    release = (java_home / "release").read_text()
+    version = re.search(r'^JAVA_VERSION="(\d+)', release, re.MULTILINE)
+    own = java_home / "lib" / "server" / "classes.jsa"
+    if version is None or int(version[1]) < _OLDEST_JAVA or not own.is_file():
+        return None
+    jars = sorted(Path(places[0], "jars").iterdir())
+    parts = [release, *(f"{jar} {jar.stat().st_size} {jar.stat().st_mtime_ns}" for jar in jars)]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def _is_first(mark: Path) -> bool:
+    """Whether no other driver makes this archive now."""
+    with suppress(OSError):
+        if time.time() - mark.stat().st_mtime > _MAKING_S:
+            mark.unlink()
+    try:
+        os.close(os.open(mark, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    except OSError:
+        return False
+    return True
