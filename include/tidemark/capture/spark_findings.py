@@ -48,6 +48,8 @@ def spark_findings(
     yield from _wrong_programs(spark, environment)
     if jars is not None:
         yield from _missing_jars(config, jars, environment)
+    if not spark.drives_here:
+        yield from _pythons(config, spark)
     if not spark.is_local:
         yield from _ways_to_the_cluster(config, spark, environment)
 
@@ -128,6 +130,14 @@ def _missing_jars(config: PipelineConfig, jars: str, environment: Mapping[str, s
     if gone:
         yield _error(f"Spark would be given jars that are not there: {', '.join(gone)}", remedy)
         return
+    if listed and "spark.jars" in config.spark_conf:
+        yield Finding(
+            "warning",
+            "spark",
+            "spark.jars of spark.conf has no effect: TIDEMARK_SPARK_JARS, or a lake on S3, gives spark-submit a --jars",
+            "Name all jars in TIDEMARK_SPARK_JARS, and leave spark.jars out",
+            Move.FIX_CONFIG,
+        )
     if "://" in jars or any(way in config.spark_conf for way in _OTHER_WAYS) or _has_settings_of_its_own(environment):
         return
     needed = {"delta-spark": "Delta Lake"}
@@ -165,6 +175,16 @@ def _has_settings_of_its_own(environment: Mapping[str, str]) -> bool:
     return any(line.split("=")[0].split()[:1] == [way] for line in lines if line.strip() for way in _OTHER_WAYS)
 
 
+# Settings by which a driver in a cluster gets a Python of somebody's choice.
+_PYTHONS: Final = (
+    "spark.pyspark.python",
+    "spark.pyspark.driver.python",
+    "spark.yarn.appMasterEnv.PYSPARK_PYTHON",
+    "spark.kubernetes.container.image",
+    "spark.kubernetes.driver.container.image",
+)
+
+
 # --- the way to the cluster -------------------------------------------------------------------------------------------
 
 
@@ -194,6 +214,19 @@ def _ways_to_the_cluster(
             f"The lake {config.lake} is a local path, and Spark runs on {spark.master}: every machine of the cluster "
             "must see the same folder",
             "Use an object store, or a file system that all of them mount",
+            Move.FIX_CONFIG,
+        )
+
+
+def _pythons(config: PipelineConfig, spark: SparkConnection) -> Iterator[Finding]:
+    """Of a driver in the cluster, which has none of this task's."""
+    if not any(setting in config.spark_conf for setting in _PYTHONS):
+        yield Finding(
+            "warning",
+            "spark",
+            f"The driver runs in the cluster of {spark.master}, and nothing in spark.conf says with which Python: the "
+            "machine's own may be older than 3.11, or lack pyarrow",
+            "Name an image, or an archive and its Python: docs/clusters.md",
             Move.FIX_CONFIG,
         )
 

@@ -19,6 +19,7 @@ from tidemark.spark_connection import SparkConnection
 
 CONFIG = PipelineConfig("shop", "s", "slot", "pub", True, (TableRule("shop.*"),), "gs://bucket/lake", "l")
 ELSEWHERE = "192.0.2.1"  # an address of documentation: nobody has it
+PYTHON = {"spark.pyspark.python": "./python/bin/python"}
 HADOOP = {"HADOOP_CONF_DIR": "/etc/hadoop"}
 
 
@@ -78,7 +79,7 @@ def severities(findings: list[Finding]) -> list[str]:
 def test_a_connection_by_which_no_merge_could_run_is_refused(
     machine: dict[str, str], master: str, mode: str | None, hadoop: dict[str, str], said: str
 ) -> None:
-    findings = found(master, mode, {**machine, **hadoop})
+    findings = found(master, mode, {**machine, **hadoop}, replace(CONFIG, spark_conf=PYTHON))
     assert severities(findings) == (["error"] if said else [])
     assert said in "".join(map(str, findings))
 
@@ -97,7 +98,7 @@ def test_what_the_hook_refuses_is_said_in_its_words(machine: dict[str, str]) -> 
 def test_a_lakes_key_goes_to_a_driver_that_is_a_child_and_to_no_other(
     machine: dict[str, str], mode: str, refused: bool
 ) -> None:
-    with_key = replace(CONFIG, lake_access=LakeAccess(secrets={"secret_access_key": "s"}))
+    with_key = replace(CONFIG, lake_access=LakeAccess(secrets={"secret_access_key": "s"}), spark_conf=PYTHON)
     assert severities(found("yarn", mode, {**machine, **HADOOP}, with_key)) == (["error"] if refused else [])
 
 
@@ -131,6 +132,13 @@ class TestJars:
         findings = found("local[2]", None, machine, replace(CONFIG, lake=lake), "")
         assert severities(findings) == ["warning"] * len(lacking)
         assert [what for what, finding in zip(lacking, findings, strict=True) if what in finding.message] == lacking
+
+    def test_a_setting_that_another_one_hides_is_warned_of(self, machine: dict[str, str], tmp_path: Path) -> None:
+        jar = tmp_path / "delta-spark_1.jar"
+        jar.touch()
+        (finding,) = found("local[2]", None, machine, replace(CONFIG, spark_conf={"spark.jars": "/a.jar"}), str(jar))
+        assert finding.severity == "warning"
+        assert "spark.jars of spark.conf has no effect" in finding.message
 
     @pytest.mark.parametrize("way", ["spark.conf", "spark-defaults.conf", "Spark's own", "--jars", "a server"])
     def test_spark_may_have_them_in_many_ways(self, machine: dict[str, str], tmp_path: Path, way: str) -> None:
@@ -179,7 +187,12 @@ class TestTheWayToTheCluster:
         findings = found("yarn", "client", environment, replace(CONFIG, spark_conf=conf))
         assert severities(findings) == (["error"] if said else [])
         assert said in "".join(map(str, findings))
-        assert found("yarn", "cluster", environment, replace(CONFIG, spark_conf=conf)) == []
+        assert found("yarn", "cluster", environment, replace(CONFIG, spark_conf={**conf, **PYTHON})) == []
+
+    def test_a_driver_elsewhere_whose_python_nobody_chose_is_warned_of(self, machine: dict[str, str]) -> None:
+        (finding,) = found("yarn", "cluster", {**machine, **HADOOP})
+        assert finding.severity == "warning"
+        assert "with which Python" in finding.message
 
     @pytest.mark.parametrize("lake", ["/lake", "file:///lake"])
     def test_a_lake_on_a_disk_and_machines_elsewhere_are_warned_of(self, machine: dict[str, str], lake: str) -> None:
