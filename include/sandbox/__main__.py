@@ -10,7 +10,10 @@ import sys
 from sandbox.checkout import Checkout, this_checkout
 from sandbox.checks import suites
 from sandbox.services import processes
+from sandbox.setup.lock import beyond
 from sandbox.steps import StepFailed, fail, run
+
+CELERY = "include/sandbox/setup/celery.txt"
 
 
 def _demo(checkout: Checkout) -> int:
@@ -20,17 +23,19 @@ def _demo(checkout: Checkout) -> int:
 
 
 def _lock(checkout: Checkout) -> int:
-    """requirements.in -> requirements.txt: every platform's hashes, no host name of any registry."""
-    run(
-        [
-            *(checkout.venv / "bin" / "uv", "pip", "compile", "--quiet", "--universal", "--python-version", "3.11"),
-            *("--generate-hashes", "--no-emit-index-url", "--custom-compile-command", "make lock", "--upgrade"),
-            *("requirements.in", "--output-file", "requirements.txt"),
-        ],
-        checkout.logs / "lock.log",
-        env={**os.environ, "UV_CACHE_DIR": str(checkout.made / "cache" / "uv")},
-        cwd=checkout.root,
-    )
+    """requirements.in -> requirements.txt, and what only the containers need -> include/sandbox/setup/celery.txt: every
+    platform's hashes, no host name of any registry."""
+    options = ("--quiet", "--universal", "--python-version", "3.11", "--generate-hashes", "--no-emit-index-url")
+    compile_lock = [checkout.venv / "bin" / "uv", "pip", "compile", *options, "--custom-compile-command", "make lock"]
+    env = {**os.environ, "UV_CACHE_DIR": str(checkout.made / "cache" / "uv")}
+    lock = checkout.root / "requirements.txt"
+    command = [*compile_lock, "--upgrade", "requirements.in", "--output-file", lock.name]
+    run(command, checkout.logs / "lock.log", env=env, cwd=checkout.root)
+    wanted, compiled = checkout.made / "celery.in", checkout.made / "celery.txt"
+    wanted.write_text("apache-airflow-providers-celery\n")
+    command = [*compile_lock, "--constraints", lock, wanted, "--output-file", compiled]
+    run(command, checkout.logs / "lock-celery.log", env=env, cwd=checkout.root)
+    (checkout.root / CELERY).write_text(beyond(compiled.read_text(), lock.read_text()))
     return 0
 
 
@@ -65,6 +70,7 @@ COMMANDS = {
     "lint": suites.lint,
     "simulation": suites.simulation,
     "faults": suites.faults,
+    "clusters": suites.clusters,
     "scheduler": suites.scheduler,
     "page": suites.page,
     "bench": suites.bench,

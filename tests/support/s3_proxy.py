@@ -119,8 +119,8 @@ def from_the(nth: int, how: Fault) -> Callable[[Request], Fault | None]:
 
 
 @contextmanager
-def in_front_of(url: str) -> Iterator[Proxy]:
-    """A proxy at a port of its own, until the block ends."""
+def in_front_of(url: str, host: str = "127.0.0.1") -> Iterator[Proxy]:
+    """A proxy at a port of its own, until the block ends; `host` is the address where it is reached."""
     upstream = urlsplit(url)
     proxy = Proxy("")
 
@@ -206,8 +206,8 @@ def in_front_of(url: str) -> Iterator[Proxy]:
         def handle_error(self, request: Any, client_address: Any) -> None:
             """A client that went away is what the tests do."""
 
-    server = Server(("127.0.0.1", 0), Handler)
-    proxy.url = f"http://127.0.0.1:{server.server_port}"
+    server = Server((host, 0), Handler)
+    proxy.url = f"http://{host}:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:

@@ -14,7 +14,8 @@ from typing import Final
 from sandbox.checkout import Checkout
 from sandbox.services.postgres import MEMORY, make_outside
 from sandbox.setup import system_packages
-from sandbox.steps import StepFailed
+from sandbox.setup.jars import yarn_jars
+from sandbox.steps import StepFailed, Steps, run
 
 
 def lint(checkout: Checkout) -> int:
@@ -109,6 +110,16 @@ def faults(checkout: Checkout) -> int:
     chosen = ["tests/scenarios", "tests/faults", "--ignore=tests/faults/test_lake_on_s3.py", *merges]
     on_s3 = _all(checkout, {"faults on S3": _pytest(checkout, "faults on S3", chosen)})
     return max(here, on_s3)
+
+
+def clusters(checkout: Checkout) -> int:
+    """Merges on a standalone cluster and on YARN, whose jars are fetched the first time."""
+    if any(not (checkout.jars / jar.file).exists() for jar in yarn_jars()):
+        steps = Steps()
+        with steps.step("jars of Hadoop's MiniYARNCluster"):
+            command = [checkout.python, "-m", "sandbox.setup.jars", "yarn"]
+            run(command, checkout.logs / "yarn-jars.log", env=checkout.environment(os.environ))
+    return _all(checkout, {"tests of clusters": _pytest(checkout, "tests of clusters", ["tests/clusters"])})
 
 
 def scheduler(checkout: Checkout) -> int:

@@ -1,13 +1,15 @@
 """The demo's source: a small shop, and somebody who keeps buying, changing and cancelling while it is captured.
 
-`create_tables` makes the tables, still empty (`python -m sandbox.demo.shop <conninfo>` does just that). `Shop.open`
-writes the 61,000 rows that are there before anybody captures them, `Shop.trade` some 40,000 more in rounds; on the way
-both do what change data capture goes wrong on: updates that leave a large text untouched, a key change of such a row,
-deletes that cascade, a rolled-back transaction, a truncate.
+`create_tables` makes the tables, still empty; `python -m sandbox.demo.shop <conninfo>` does that, and then writes a
+round every twenty seconds, for as long as it runs. In the demo `Shop.open` writes the 61,000 rows that are there before
+anybody captures them, `Shop.trade` some 40,000 more in rounds. All of them do what change data capture goes wrong on:
+updates that leave a large text untouched, a key change of such a row, deletes that cascade, a rolled-back transaction,
+a truncate.
 """
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
 import time
@@ -23,6 +25,7 @@ TABLES = (
 SHOWN_ORDER = 1  # its history is printed at the end
 ROUNDS = 20
 OPENING_ROUNDS = 11  # done before the shop is captured
+EVERY_S = 20.0  # a round of a shop that stays open
 
 _TABLES_SQL = """
 CREATE SCHEMA shop;
@@ -140,11 +143,27 @@ _ROUND = {
 }
 
 
+# What the owner of the tables says once where the role of the capture owns nothing (`manage_publication: false`).
+_PUBLICATION_SQL = """
+CREATE PUBLICATION tidemark_shop FOR TABLE ONLY {}
+WITH (
+    publish = 'insert, update, delete, truncate', publish_via_partition_root = true, publish_generated_columns = stored
+)
+"""
+
+
 def create_tables(source: str) -> None:
     """Create the shop's tables unless they are there."""
     with psycopg.connect(source) as connection:
         if connection.execute("SELECT to_regnamespace('shop')").fetchone() == (None,):
             connection.execute(_TABLES_SQL)
+
+
+def create_publication(source: str) -> None:
+    """Publish all of them unless that was done."""
+    with psycopg.connect(source) as connection:
+        if connection.execute("SELECT FROM pg_publication WHERE pubname = 'tidemark_shop'").fetchone() is None:
+            connection.execute(_PUBLICATION_SQL.format(", ONLY ".join(TABLES)).encode())
 
 
 @dataclass
@@ -170,6 +189,18 @@ class Shop:
             for round_number in range(1, rounds + 1):
                 self._round(connection, OPENING_ROUNDS + round_number)
                 self._hurry.wait(max(0.0, started + seconds * round_number / rounds - time.monotonic()))
+
+    def stay_open(self, every_s: float) -> None:
+        """Do round after round, for ever; somebody who was stopped goes on where the orders end."""
+        with psycopg.connect(self.source, autocommit=True) as connection:
+            with connection.transaction():
+                if connection.execute("SELECT FROM shop.customers LIMIT 1").fetchone() is None:
+                    for kind, statement in _OPENING.items():
+                        self._do(connection, kind, statement)
+            ((last,),) = connection.execute("SELECT coalesce(max(id), 0) FROM shop.orders").fetchall()
+            for number in itertools.count(int(str(last)) // 1000 + 1):
+                self._round(connection, number)
+                self._hurry.wait(every_s)
 
     def hurry(self) -> None:
         """Do the remaining rounds without waiting between them."""
@@ -232,3 +263,6 @@ class Shop:
 
 if __name__ == "__main__":
     create_tables(sys.argv[1])
+    if "--publication" in sys.argv:
+        create_publication(sys.argv[1])
+    Shop(sys.argv[1]).stay_open(EVERY_S)

@@ -3,6 +3,8 @@
 The shop has most of its rows before anything looks at it. A run of the capture creates slot and publication, a backfill
 reads what was there while orders keep coming in, further runs of the capture bring what came.
 
+With CLUSTER=1 merges run on a standalone Spark, and the lake is a bucket.
+
 The runs are real: scheduler, DAG processor and API server as `make up` starts them, each run triggered as a person
 would. The demo starts afresh every time: source, ledger and lake of an earlier one are removed, Airflow's own record of
 runs is kept.
@@ -51,7 +53,10 @@ def run_demo(checkout: Checkout) -> int:
     started = time.monotonic()
     print("Tidemark's demo: a PostgreSQL shop, captured into Delta tables by Airflow runs\n")
     steps = Steps()
-    was_running = processes.Services.read(checkout).airflow_runs
+    before = processes.Services.read(checkout)
+    was_running = before.airflow_runs
+    if was_running:
+        processes.refuse_another_kind(before)
     try:
         running = _start_afresh(checkout, steps)
         api = AirflowApi(running.ui, processes.UI_USER, running.ui_password)
@@ -66,7 +71,8 @@ def run_demo(checkout: Checkout) -> int:
         if not was_running:
             processes.down(checkout)
     _show(reports, history, report, steps)
-    print(f"\n  All of it took {time.monotonic() - started:.0f} s. Delta tables: .tidemark/lake/{PIPELINE}.")
+    where = f"{_lake(running).root}/{PIPELINE}".removeprefix(f"{checkout.root}/")
+    print(f"\n  All of it took {time.monotonic() - started:.0f} s. Delta tables: {where}.")
     print(
         f"  The runs in Airflow: {'' if was_running else 'type `make up`, then '}{running.ui}/dags/{BACKFILL}", end=""
     )
@@ -82,6 +88,7 @@ def run_demo(checkout: Checkout) -> int:
 
 def _start_afresh(checkout: Checkout, steps: Steps) -> processes.Services:
     running = processes.Services.read(checkout)
+    processes.stop_shop(running)  # whose rows would come in behind the last run
     if running.airflow_runs:
         with steps.step("Airflow runs already; wait until the pipeline does not"):
             api = AirflowApi(running.ui, processes.UI_USER, running.ui_password)
@@ -102,7 +109,32 @@ def _start_afresh(checkout: Checkout, steps: Steps) -> processes.Services:
         shutil.rmtree(checkout.made / "lake", ignore_errors=True)
     if not running.airflow_runs:
         processes.start_airflow(running, steps, scheduled=False)  # a scheduled run would take another's work
+    if running.on_cluster:
+        running.object_store.empty()
     return running
+
+
+@dataclass(frozen=True, slots=True)
+class _Lake:
+    """Where the tables are, and what Spark is told to get there."""
+
+    root: str
+    settings: dict[str, str]
+    secrets: dict[str, str]
+    jars: list[Path]
+
+
+def _lake(running: processes.Services) -> _Lake:
+    from tidemark.config_file import load
+    from tidemark.connections import look_up
+
+    config = load(running.pipelines / f"{PIPELINE}.yaml")
+    jars = sorted(running.checkout.jars.glob("*.jar"))
+    if config.lake_connection is None:
+        return _Lake(config.lake, {}, {}, jars)
+    access = look_up(config.lake_connection, environment=running.environment()).lake_access(config.lake)
+    jars += sorted(running.checkout.jars.glob("s3a/*.jar"))
+    return _Lake(config.lake, access.spark_settings(config.lake), access.driver_environment(), jars)
 
 
 def drop_database(server: str, name: str) -> None:
@@ -195,18 +227,19 @@ def _said(task: TaskRun) -> str:
 
 def _judge(checkout: Checkout, running: processes.Services) -> tuple[list[TableReport], list[str], list[Any]]:
     """All tables compared, with the first rows that differ; and the lines of one order's history."""
-    os.environ.update(checkout.environment(os.environ))
+    lake = _lake(running)
+    os.environ.update(checkout.environment(os.environ) | lake.secrets)
     from pyspark.sql import SparkSession
 
     from sandbox.checks.comparison import compare
     from tidemark.formats.layout import history_table
     from tidemark.names import TableName
 
-    jars = ",".join(str(jar) for jar in sorted(checkout.jars.glob("*.jar")))
     spark = (
         SparkSession.builder.appName("tidemark demo")
         .master("local[2]")
-        .config("spark.jars", jars)
+        .config(map={**lake.settings})
+        .config("spark.jars", ",".join(str(jar) for jar in lake.jars))
         .config(
             "spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=256m"
         )  # half the time of a short run
@@ -218,15 +251,14 @@ def _judge(checkout: Checkout, running: processes.Services) -> tuple[list[TableR
         .config("spark.databricks.delta.snapshotPartitions", "1")
         .getOrCreate()
     )
-    lake = str(checkout.made / "lake")
 
     def history(table: str) -> Any:
-        return spark.read.format("delta").load(str(Path(lake) / history_table(PIPELINE, TableName.parse(table))))
+        return spark.read.format("delta").load(f"{lake.root}/{history_table(PIPELINE, TableName.parse(table))}")
 
     try:
         reports, differences = [], []
         for table in shop.TABLES:
-            comparison = compare(spark, source=running.source, lake=lake, pipeline=PIPELINE, table=table)
+            comparison = compare(spark, source=running.source, lake=lake.root, pipeline=PIPELINE, table=table)
             changes = history(table).count()
             reports.append(
                 TableReport(table, comparison.source_rows, comparison.current_rows, comparison.differences, changes)

@@ -1,4 +1,5 @@
-"""`make up` and `make down`: embedded PostgreSQL and Airflow's four processes, started, watched, and stopped exactly.
+"""`make up` and `make down`: embedded PostgreSQL and Airflow's four processes, started, watched, and stopped exactly;
+with CLUSTER=1 a Spark Master, two Workers and an S3 server besides, which the same pipeline then merges on and into.
 
 What runs is written down in .tidemark/services.json: each process with its pid and its start time, so that `down` never
 stops a process that merely got the same pid. PostgreSQL holds three databases: `shop` (the source), `tidemark` (the
@@ -21,7 +22,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -34,12 +35,21 @@ from psycopg import sql
 
 from sandbox.checkout import Checkout
 from sandbox.demo import shop
+from sandbox.services.daemon import Daemon
+from sandbox.services.object_store import REGION, ObjectStore
 from sandbox.services.postgres import PostgresServer
+from sandbox.services.spark_cluster import SparkCluster
 from sandbox.steps import StepFailed, Steps, run
 
 DATABASES = ("shop", "tidemark", "airflow")
 UI_USER = "admin"
+CLUSTER_VARIABLE = "CLUSTER"
+WORKERS = 2
+SHOP = "shop"
 _UI_PORT = 8080
+_SPARK_UI_PORT = 8180
+_SPARK_PORT = 7077
+_S3_PORT = 9000
 _HEALTHY_S = 180
 _STOP_S = 30
 
@@ -81,6 +91,13 @@ class Services:
     postgres_password: str = field(default_factory=lambda: secrets.token_urlsafe(16), repr=False)
     ui_password: str = field(default_factory=lambda: secrets.token_urlsafe(9), repr=False)
     signing_key: str = field(default_factory=lambda: secrets.token_urlsafe(48), repr=False)
+    on_cluster: bool = False
+    spark_port: int = 0
+    spark_ui_port: int = 0
+    spark_secret: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
+    s3_port: int = 0
+    s3_key: str = field(default_factory=lambda: secrets.token_hex(16), repr=False)
+    s3_secret: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
     processes: list[Process] = field(default_factory=list)
 
     @classmethod
@@ -113,6 +130,22 @@ class Services:
     @property
     def ui(self) -> str:
         return f"http://127.0.0.1:{self.ui_port}"
+
+    @property
+    def spark(self) -> SparkCluster:
+        home = Path(self.checkout.environment({})["SPARK_HOME"])
+        folder = self.checkout.made / "cluster"
+        return SparkCluster(home, folder, self.spark_port, self.spark_ui_port, self.spark_secret)
+
+    @property
+    def object_store(self) -> ObjectStore:
+        return ObjectStore(self.checkout.made / "cluster" / "s3", self.s3_port, self.s3_key, self.s3_secret)
+
+    @property
+    def pipelines(self) -> Path:
+        """The folder of the pipeline's file: the shop's with its lake in a folder here, or in a bucket."""
+        include = self.checkout.root / "include"
+        return include / "sandbox" / "demo" / "on_cluster" if self.on_cluster else include / "pipelines"
 
     @property
     def airflow_runs(self) -> bool:
@@ -149,6 +182,20 @@ class Services:
             "AIRFLOW_CONN_SHOP_SOURCE": json.dumps({**connection, "schema": "shop"}),
             "AIRFLOW_CONN_TIDEMARK_LEDGER": json.dumps({**connection, "schema": "tidemark"}),
             "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(spark),
+            **(self._of_the_cluster() if self.on_cluster else {}),
+        }
+
+    def _of_the_cluster(self) -> dict[str, str]:
+        """All machines of it are this one, so they all have the jars at one place (`local:`)."""
+        lake = {"conn_type": "aws", "login": self.s3_key, "password": self.s3_secret}
+        lake_extra = {"endpoint_url": self.object_store.url, "region_name": REGION}
+        spark = {"conn_type": "spark", "host": self.spark.master, "extra": {"deploy-mode": "client"}}
+        return {
+            "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(spark),
+            "AIRFLOW_CONN_SHOP_LAKE": json.dumps({**lake, "extra": lake_extra}),
+            "SPARK_CONF_DIR": str(self.spark.configuration),
+            "TIDEMARK_PIPELINES": str(self.pipelines),
+            "TIDEMARK_SPARK_JARS": f"local:{self.checkout.jars}",
         }
 
 
@@ -158,42 +205,129 @@ class Services:
 def up(checkout: Checkout) -> int:
     services = Services.read(checkout)
     if services.airflow_runs and services.server.is_running():
+        refuse_another_kind(services)
         print("already running")
     else:
         steps = Steps()
         services = start_postgres(checkout, steps)
         start_airflow(services, steps)
+        if services.on_cluster:
+            start_shop(services)
     print(f"\n  Airflow     {services.ui}   user {UI_USER}, password {services.ui_password}")
     print(f"  PostgreSQL  127.0.0.1:{services.postgres_port}, user postgres, password {services.postgres_password}")
     print("              databases: shop (the source), tidemark (the ledger), airflow (Airflow's own)")
+    if services.on_cluster:
+        print(f"  Spark       {services.spark.master}, its page {services.spark.ui}")
+        print(
+            "  Shop        at work, with new orders every 20 s; trigger shop_backfill for those from before the capture"
+        )
+        print(f"  S3          {services.object_store.url}, key {services.s3_key}, secret {services.s3_secret}")
     print("  Logs        .tidemark/logs and .tidemark/airflow/logs;  stop all of it with `make down`")
     return 0
 
 
+def wants_cluster() -> bool:
+    """Whether `make … CLUSTER=1` was said."""
+    return os.environ.get(CLUSTER_VARIABLE, "") not in ("", "0")
+
+
+def refuse_another_kind(services: Services) -> None:
+    """What runs without a cluster cannot become one that has it, and the other way round nobody needs to ask."""
+    if wants_cluster() and not services.on_cluster:
+        raise StepFailed("All of it runs without a cluster; `make down` first.")
+
+
+def start_cluster(services: Services, steps: Steps) -> None:
+    """Spark's Master, its Workers and the S3 server, and wait until the Workers are known and the bucket is there."""
+    services.spark_port = _free_port(services.spark_port or _SPARK_PORT)
+    services.spark_ui_port = _free_port(services.spark_ui_port or _SPARK_UI_PORT)
+    services.s3_port = _free_port(services.s3_port or _S3_PORT)
+    services.write()
+    spark, store = services.spark, services.object_store
+    env = services.checkout.environment(os.environ)
+    defaults = services.checkout.made / "tmp" / "spark-warehouse"
+    spark.configure({"spark.sql.warehouse.dir": str(defaults)})
+    with steps.step(f"an S3 server, a Spark Master and {WORKERS} Workers"):
+        _launch(services, store.daemon(), env)
+        _launch(services, spark.master_daemon(), env)
+        _wait_for_all(
+            services, "Spark's Master and the S3 server answer", lambda: _workers(spark) >= 0 and store.answers()
+        )
+        for number in range(1, WORKERS + 1):
+            _launch(services, spark.worker_daemon(number, cores=2, memory="2g"), env)
+        _wait_for_all(services, "the Workers have joined", lambda: _workers(spark) == WORKERS)
+
+
+def start_shop(services: Services) -> None:
+    """Somebody who buys and cancels, every some seconds."""
+    source = services.server.conninfo_for_programs("shop")
+    command = (str(services.checkout.python), "-m", "sandbox.demo.shop", source)
+    _spawn(services, SHOP, command, services.checkout.environment(os.environ), services.checkout.made)
+
+
+def stop_shop(services: Services) -> None:
+    """Where it is at work."""
+    for process in [process for process in services.processes if process.name == SHOP]:
+        for pid in process.session():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        services.processes.remove(process)
+    services.write()
+
+
+def _launch(services: Services, daemon: Daemon, env: dict[str, str]) -> None:
+    _spawn(services, daemon.name, daemon.command, {**env, **daemon.environment}, services.checkout.made)
+
+
+def _workers(spark: SparkCluster) -> int:
+    """How many its Master knows; -1 while it does not answer."""
+    try:
+        return int(json.loads(_get(f"{spark.ui}/json/"))["aliveworkers"])
+    except (OSError, ValueError):
+        return -1
+
+
+def _wait_for_all(services: Services, fact: str, holds: Callable[[], bool]) -> None:
+    def still() -> bool:
+        _refuse_the_dead(services)
+        return holds()
+
+    if not _within(_HEALTHY_S, still):
+        raise StepFailed(f"Not within {_HEALTHY_S} s: {fact}. See .tidemark/logs")
+
+
 def start_airflow(services: Services, steps: Steps, *, scheduled: bool = True) -> None:
-    """Start Airflow's processes and wait until Airflow says that it is healthy; PostgreSQL has to run.
+    """Start Airflow's processes, those of the cluster before them if one is wanted, and wait until Airflow says that it
+    is healthy; PostgreSQL has to run.
 
     Unless `scheduled`, runs happen only when they are triggered.
     """
     stop_airflow(services)  # what is left where one process has ended
+    services.on_cluster = wants_cluster()
     services.ui_port = _free_port(services.ui_port or _UI_PORT)
     services.write()
+    try:
+        if services.on_cluster:
+            start_cluster(services, steps)
+        _start_airflow(services, steps, scheduled)
+    except BaseException:
+        stop_airflow(services)
+        raise
+
+
+def _start_airflow(services: Services, steps: Steps, scheduled: bool) -> None:
     env = services.environment() | {"AIRFLOW__SCHEDULER__USE_JOB_SCHEDULE": str(scheduled)}
     home = Path(env["AIRFLOW_HOME"])
     home.mkdir(parents=True, exist_ok=True)
     _private(home / "passwords.json", json.dumps({UI_USER: services.ui_password}))
     _migrate(services, steps, env, home)
     with steps.step("Airflow: scheduler, DAG processor, triggerer, API server"):
-        try:
-            for arguments in (["api-server"], ["dag-processor"], ["triggerer", "--skip-serve-logs"]):
-                _spawn(services, arguments, env, home)
-            _wait_until_healthy(services, "metadatabase")
-            # Last: a task that starts before the API server answers fails, and a waiting run would be the first.
-            _spawn(services, ["scheduler", "--skip-serve-logs"], env, home)
-            _wait_until_healthy(services, "scheduler", "dag_processor", "triggerer")
-        except BaseException:
-            stop_airflow(services)
-            raise
+        for arguments in (["api-server"], ["dag-processor"], ["triggerer", "--skip-serve-logs"]):
+            _spawn_airflow(services, arguments, env, home)
+        _wait_until_healthy(services, "metadatabase")
+        # Last: a task that starts before the API server answers fails, and a waiting run would be the first.
+        _spawn_airflow(services, ["scheduler", "--skip-serve-logs"], env, home)
+        _wait_until_healthy(services, "scheduler", "dag_processor", "triggerer")
 
 
 def _migrate(services: Services, steps: Steps, env: dict[str, str], home: Path) -> None:
@@ -235,38 +369,44 @@ def create_database(services: Services, name: str) -> None:
             connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
 
 
-def _spawn(services: Services, arguments: list[str], env: dict[str, str], home: Path) -> None:
+def _spawn_airflow(services: Services, arguments: list[str], env: dict[str, str], home: Path) -> None:
+    command = (str(services.checkout.python), "-m", "airflow", *arguments)
+    _spawn(services, f"airflow-{arguments[0]}", command, env, home)
+
+
+def _spawn(services: Services, name: str, command: Sequence[str], env: dict[str, str], folder: Path) -> None:
     """A process of its own session: Ctrl-C in this terminal does not reach it, and `down` can end all of it."""
-    checkout, name = services.checkout, arguments[0]
-    with (checkout.logs / f"airflow-{name}.log").open("a") as log:
+    with (services.checkout.logs / f"{name}.log").open("a") as log:
         child = subprocess.Popen(
-            [str(checkout.python), "-m", "airflow", *arguments],
+            command,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             env=env,
-            cwd=home,
+            cwd=folder,
             start_new_session=True,
         )
     services.processes.append(Process(name, child.pid, _started(child.pid) or 0.0))
     services.write()
 
 
+def _refuse_the_dead(services: Services) -> None:
+    for process in services.processes:
+        if not process.alive:
+            raise StepFailed(f"{process.name} ended; see .tidemark/logs/{process.name}.log")
+
+
 def _wait_until_healthy(services: Services, *names: str) -> None:
     """Airflow says "ready" early; its monitor counts only parts whose heartbeat is recent."""
 
     def healthy() -> bool:
-        dead = [p.name for p in services.processes if not p.alive]
-        if dead:
-            raise StepFailed(f"Airflow's {dead[0]} ended; see .tidemark/logs/airflow-{dead[0]}.log")
         try:
             state = json.loads(_get(f"{services.ui}/api/v2/monitor/health"))
         except (OSError, ValueError):
             return False
         return all((state.get(name) or {}).get("status") == "healthy" for name in names)
 
-    if not _within(_HEALTHY_S, healthy):
-        raise StepFailed(f"Airflow was not healthy within {_HEALTHY_S} s; see .tidemark/logs")
+    _wait_for_all(services, "Airflow is healthy", healthy)
 
 
 def _get(url: str) -> str:
@@ -286,7 +426,7 @@ def down(checkout: Checkout) -> int:
         return 0
     steps = Steps()
     if services.processes:
-        with steps.step("stop Airflow"):
+        with steps.step("stop Airflow and Spark's cluster" if services.on_cluster else "stop Airflow"):
             stop_airflow(services)
     if running:
         with steps.step("stop PostgreSQL"):

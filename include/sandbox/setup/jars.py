@@ -64,15 +64,26 @@ _S3A_EXCLUDES: Final = (
     "org.apache.httpcomponents:*",
 )
 
+_YARN_EXCLUDES: Final = ("org.slf4j:*", *(f"org.apache.hadoop:hadoop-client-{part}" for part in ("api", "runtime")))
+
 
 def s3a_jars() -> tuple[Jar, ...]:
     """hadoop-aws and the modules of the AWS SDK, as s3a_jars.txt lists them: coordinates and SHA-256."""
-    listed = Path(__file__).with_name("s3a_jars.txt").read_text(encoding="utf-8").splitlines()
+    return _listed("s3a_jars.txt", "s3a/")
+
+
+def yarn_jars() -> tuple[Jar, ...]:
+    """Hadoop's MiniYARNCluster, and what of other projects it wants: for the tests of clusters alone."""
+    return _listed("yarn_jars.txt", "yarn/")
+
+
+def _listed(name: str, folder: str) -> tuple[Jar, ...]:
+    lines = Path(__file__).with_name(name).read_text(encoding="utf-8").splitlines()
     jars = []
-    for line in listed:
+    for line in lines:
         coordinates, digest = line.split()
         group, artifact, version = coordinates.split(":")
-        jars.append(Jar(artifact, digest, group, version, "s3a/"))
+        jars.append(Jar(artifact, digest, group, version, folder))
     return tuple(jars)
 
 
@@ -95,6 +106,12 @@ def fetch(into: Path, ivy: Path, home: Path) -> None:
     hadoop = [jar.coordinates for jar in s3a if jar.artifact == "hadoop-aws"]
     sdk = [jar.coordinates for jar in s3a if f"{jar.group}:{jar.artifact}" in _S3A_ROOTS]
     _fetch(s3a, into, ivy, home, hadoop + sdk, _S3A_EXCLUDES)
+
+
+def fetch_yarn(into: Path, ivy: Path, home: Path) -> None:
+    """The same for the tests of YARN: 60 MB, of which nothing else has any use."""
+    jars = yarn_jars()
+    _fetch(jars, into, ivy, home, [jar.coordinates for jar in jars], _YARN_EXCLUDES)
 
 
 def _fetch(
@@ -128,6 +145,7 @@ def _resolve(packages: Sequence[str], excludes: Sequence[str], ivy: Path) -> Non
 
 if __name__ == "__main__":
     made = Path(__file__).resolve().parents[3] / ".tidemark"
-    fetch(made / "jars", made / "ivy", Path(os.environ.get("HOME", "/nonexistent")))
+    fetch_these = fetch_yarn if sys.argv[1:] == ["yarn"] else fetch
+    fetch_these(made / "jars", made / "ivy", Path(os.environ.get("HOME", "/nonexistent")))
     shutil.rmtree(made / "ivy", ignore_errors=True)
     sys.exit(0)

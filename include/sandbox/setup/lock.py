@@ -24,5 +24,12 @@ def entries_of(lock: str, packages: Sequence[str]) -> str:
     return "\n".join(entries) + "\n"
 
 
+def beyond(entries: str, lock: str) -> str:
+    """The entries of another lock, made under this one's constraints, for what this one does not have."""
+    names = [line.partition("==")[0] for line in entries.splitlines() if line[:1].isalnum() and "==" in line]
+    has = {line.partition("==")[0] for line in lock.splitlines()}
+    return entries_of(entries, [name for name in names if name not in has])
+
+
 if __name__ == "__main__":
     print(entries_of(Path(sys.argv[1]).read_text(), sys.argv[2:]), end="")
