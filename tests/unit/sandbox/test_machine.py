@@ -121,7 +121,7 @@ def test_nothing_is_installed_or_built_but_what_the_lock_has_a_hash_of(
 def test_the_image_installs_by_the_same_rule() -> None:
     lines = (this_checkout().root / "Dockerfile").read_text().replace("\\\n", " ").splitlines()
     installing = [command for line in lines for command in line.split("&&") if "pip install" in command]
-    assert len(installing) == 2
+    assert len(installing) == 3
     for command in installing:
         assert "--require-hashes" in command
         assert "--only-binary :all:" in command or "--no-build-isolation" in command
