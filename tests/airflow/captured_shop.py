@@ -6,19 +6,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from sandbox.services.postgres import PostgresServer, running
 from tests.conftest import QUIET, create_database, drop_database
 from tests.support import delta_files, judge
 from tests.support.airflow_home import AirflowHome, postgres_connection, spark_connection
-from tests.support.runs import a_run
-from tidemark.capture.preflight import preflight
+from tests.support.pipeline import Pipeline
 from tidemark.config import PipelineConfig
 from tidemark.config_file import load
 from tidemark.formats import layout
-from tidemark.lsn import Lsn
 from tidemark.names import TableName
 
 TABLES = ("shop.customers", "shop.orders", "shop.audit")
@@ -49,16 +46,15 @@ INSERT INTO shop.audit (what) VALUES ('priced'), ('priced');
 SLOW_S = 300
 
 
-class Shop:
+class Shop(Pipeline):
     """A source database with its pipeline, its slot, and an Airflow of its own."""
 
     def __init__(self, folder: Path, source: str, ledger: str, metadata: str) -> None:
         """`metadata` is a migrated database of Airflow's."""
-        self.source, self.ledger = source, ledger
         self.file = folder / "pipelines" / "shop.yaml"
         self.file.parent.mkdir()
-        self.config: PipelineConfig = self.configure()
-        self.execute(SCHEMA)
+        super().__init__(self.configure(), source, ledger)
+        self.sql(SCHEMA)
         self.airflow = AirflowHome(
             folder / "airflow",
             metadata,
@@ -98,14 +94,6 @@ class Shop:
         )
         return load(self.file)
 
-    def begin(self) -> None:
-        """Create the slot before the first row, so that nothing needs a backfill."""
-        preflight(a_run(self.config, source=self.source, ledger=self.ledger)).raise_for_errors()
-
-    def execute(self, statements: str) -> None:
-        with psycopg.connect(self.source, autocommit=True) as connection:
-            connection.execute(statements.encode())
-
     def differences(self, *more: str) -> dict[str, tuple[int, str]]:
         """Per table that is not as its source, how many rows differ, and some of them; `more` are tables of a test."""
         current = {
@@ -115,14 +103,6 @@ class Shop:
         comparisons = [judge.compare(self.source, delta_files.read(path), table) for table, path in current.items()]
         assert all(c.source_rows for c in comparisons), "nothing to compare"
         return {c.table: (c.differences, "\n".join(map(str, c.examples))) for c in comparisons if not c.equal}
-
-    def confirmed_lsn(self) -> Lsn:
-        with psycopg.connect(self.source) as connection:
-            row = connection.execute(
-                "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s", (self.config.slot,)
-            ).fetchone()
-        assert row is not None
-        return Lsn.parse(row[0])
 
 
 @contextmanager

@@ -28,7 +28,7 @@ def shop(
     postgres: PostgresServer, new_metadata: Callable[[], str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Shop]:
     with open_shop(postgres, new_metadata, tmp_path_factory) as opened:
-        opened.execute(FIRST_ORDERS)
+        opened.sql(FIRST_ORDERS)
         yield opened
 
 
@@ -49,7 +49,7 @@ def filled(shop: Shop) -> Filled:
     captured = shop.airflow.run("dags", "test", "shop_capture")
     assert captured.returncode == 0, captured.stdout[-6000:]
     started = shop.airflow.task_states("shop_backfill")
-    shop.execute(MORE_ORDERS)
+    shop.sql(MORE_ORDERS)
     process = shop.airflow.run("dags", "test", "shop_backfill", "--conf", '{"readers": 3, "chunk_rows": 100}')
     assert process.returncode == 0, process.stdout[-6000:]
     return Filled(captured.stdout, started, process.stdout, readers(shop))
@@ -140,7 +140,7 @@ def test_capture_starts_the_backfill_of_a_table_that_joins_beside_its_own_runs(s
     airflow = shop.airflow
     captures, backfills = len(airflow.task_states("shop_capture")), len(airflow.task_states("shop_backfill"))
     shop.configure(schedule='"* * * * *"', auto_backfill=True)
-    shop.execute(STOCK)
+    shop.sql(STOCK)
 
     def runs(dag_id: str, earlier: int) -> list[dict[str, str]]:
         states = airflow.task_states(dag_id)[earlier:]
@@ -156,7 +156,7 @@ def test_capture_starts_the_backfill_of_a_table_that_joins_beside_its_own_runs(s
             SLOW_S,
         )
         assert shop.differences("shop.stock") == {}
-        shop.execute("UPDATE shop.stock SET pieces = pieces + 1 WHERE place = 3")
+        shop.sql("UPDATE shop.stock SET pieces = pieces + 1 WHERE place = 3")
         seen = len(runs("shop_capture", captures))
         wait_for(
             "a capture run that began later is over",

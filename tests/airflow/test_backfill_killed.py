@@ -25,7 +25,7 @@ def shop(
 ) -> Iterator[Shop]:
     """Its rows are older than its slot, which a first run of the capture has made."""
     with open_shop(postgres, new_metadata, tmp_path_factory) as opened:
-        opened.execute(FIRST_ORDERS)
+        opened.sql(FIRST_ORDERS)
         opened.configure(health="warn")  # its rows need a backfill
         _capture(opened)
         yield opened
@@ -50,7 +50,7 @@ class Killing:
         """Changes of every kind; an order's note lies out of line, so that its update does not carry it."""
         self.changes += 1
         n = self.changes
-        self.shop.execute(
+        self.shop.sql(
             f"UPDATE shop.orders SET total = total + 1 WHERE customer % 7 = {n % 7};"
             f"DELETE FROM shop.orders WHERE customer = {n};"
             f"INSERT INTO shop.orders (customer, total, note) VALUES ({1000 + n}, {n}, 'later');"

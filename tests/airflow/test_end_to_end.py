@@ -26,14 +26,14 @@ def shop(
     postgres: PostgresServer, new_metadata: Callable[[], str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Shop]:
     with open_shop(postgres, new_metadata, tmp_path_factory) as opened:
-        opened.begin()
+        opened.sound()
         yield opened
 
 
 def test_dags_test_brings_the_tables_to_the_source_and_an_idle_run_starts_no_spark(shop: Shop) -> None:
     before = shop.confirmed_lsn()
-    shop.execute(FIRST_ORDERS)
-    shop.execute(MORE_ORDERS)
+    shop.sql(FIRST_ORDERS)
+    shop.sql(MORE_ORDERS)
     process = shop.airflow.run("dags", "test", "shop_capture")
     assert process.returncode == 0, process.stdout[-6000:]
     assert shop.differences() == {}
@@ -57,8 +57,8 @@ def test_dags_test_brings_the_tables_to_the_source_and_an_idle_run_starts_no_spa
 @pytest.mark.thorough
 def test_a_table_that_nobody_can_capture_keeps_health_red_and_holds_no_other_table_back(shop: Shop) -> None:
     before = shop.confirmed_lsn()
-    shop.execute("CREATE TABLE shop.odd (id int PRIMARY KEY, _op text)")  # a name of Tidemark's own
-    shop.execute(FIRST_ORDERS.replace("generate_series(1,", "generate_series(30001, 30000 +"))
+    shop.sql("CREATE TABLE shop.odd (id int PRIMARY KEY, _op text)")  # a name of Tidemark's own
+    shop.sql(FIRST_ORDERS.replace("generate_series(1,", "generate_series(30001, 30000 +"))
     for _ in range(2):
         process = shop.airflow.run("dags", "test", "shop_capture")
         assert process.returncode != 0
@@ -68,7 +68,7 @@ def test_a_table_that_nobody_can_capture_keeps_health_red_and_holds_no_other_tab
         assert (states["confirm"], states["health"]) == ("success", "failed")
         assert shop.differences() == {}
         assert shop.confirmed_lsn() > before
-    shop.execute("DROP TABLE shop.odd")
+    shop.sql("DROP TABLE shop.odd")
     again = shop.airflow.run("dags", "test", "shop_capture")
     assert again.returncode == 0, again.stdout[-6000:]
 
@@ -76,7 +76,7 @@ def test_a_table_that_nobody_can_capture_keeps_health_red_and_holds_no_other_tab
 @pytest.mark.thorough
 def test_an_error_that_no_retry_mends_fails_the_run_at_once_and_confirms_nothing(shop: Shop) -> None:
     before = shop.confirmed_lsn()
-    shop.execute("INSERT INTO shop.audit (what) VALUES ('waits')")
+    shop.sql("INSERT INTO shop.audit (what) VALUES ('waits')")
     process = shop.airflow.run("dags", "test", "shop_capture", AIRFLOW_CONN_SPARK_DEFAULT="spark://local[2]")
     assert process.returncode != 0
     assert "resolves to --master yarn" in process.stdout
@@ -107,7 +107,7 @@ def test_a_scheduler_runs_the_dag_twice_on_its_schedule_and_the_triggerer_wakes_
         tables.park(book, "shop.audit", error)
     earlier = len(airflow.task_states("shop_capture"))
     shop.configure(schedule='"* * * * *"', wait_s=55)
-    shop.execute(FIRST_ORDERS.replace("generate_series(1,", "generate_series(20001, 20000 +"))
+    shop.sql(FIRST_ORDERS.replace("generate_series(1,", "generate_series(20001, 20000 +"))
 
     def runs() -> list[dict[str, str]]:
         states = airflow.task_states("shop_capture")[earlier:]
@@ -133,7 +133,7 @@ def test_a_scheduler_runs_the_dag_twice_on_its_schedule_and_the_triggerer_wakes_
         )
         with open_ledger(shop.ledger, "shop") as book:
             assert tables.unpark(book, "shop.audit")
-        shop.execute("UPDATE shop.orders SET total = total + 1 WHERE customer <= 20100")
+        shop.sql("UPDATE shop.orders SET total = total + 1 WHERE customer <= 20100")
         wait_for("the second scheduled run is over", lambda: finished(2), SLOW_S)
         assert shop.differences() == {}
         wait_for(

@@ -29,8 +29,8 @@ def shop(
     postgres: PostgresServer, new_metadata: Callable[[], str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Shop]:
     with open_shop(postgres, new_metadata, tmp_path_factory) as opened:
-        opened.begin()
-        opened.execute(FIRST_ORDERS)
+        opened.sound()
+        opened.sql(FIRST_ORDERS)
         yield opened
 
 
@@ -73,8 +73,8 @@ def test_no_trace_of_a_failed_run_holds_a_value(shop: Shop) -> None:
     assert first.returncode == 0, first.stdout[-6000:]
     lake = Path(shop.config.lake)
     add_constraint(lake / layout.current_table("shop", TableName.parse("shop.customers")), "length(email) < 30")
-    shop.execute(f"INSERT INTO shop.customers VALUES (9000, '{MARKER}')")
-    shop.execute(f"UPDATE shop.orders SET note = '{MARKER}' WHERE customer = 7")
+    shop.sql(f"INSERT INTO shop.customers VALUES (9000, '{MARKER}')")
+    shop.sql(f"UPDATE shop.orders SET note = '{MARKER}' WHERE customer = 7")
 
     merged = shop.airflow.run("dags", "test", "shop_capture")
     assert "shop.customers: Spark could not merge shop.customers: DELTA_VIOLATE_CONSTRAINT_WITH_VALUES" in merged.stdout

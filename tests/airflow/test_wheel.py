@@ -167,8 +167,8 @@ def test_a_capture_by_the_wheel_alone_ends_equal(
     with open_shop(postgres, new_metadata, tmp_path_factory) as shop:
         shop.airflow.program = (str(installed.python), "-m", "airflow")
         shop.airflow.settings = installed.settings()
-        shop.begin()
-        shop.execute(FIRST_ORDERS)
+        shop.sound()
+        shop.sql(FIRST_ORDERS)
         process = shop.airflow.run("dags", "test", "shop_capture")
         assert process.returncode == 0, process.stdout[-6000:]
         assert str(REPOSITORY / "include") not in process.stdout

@@ -132,7 +132,7 @@ def test_a_ledger_from_between_two_clean_ups_learns_what_a_table_let_go_of(shop:
 def test_nothing_is_removed_before_what_a_dead_drain_left_is_registered(ledger_database: str, tmp_path: Path) -> None:
     world = world_of(ledger_database, str(tmp_path / "lake"), 1)
     world.open, world.next_xid = {1000}, 1001
-    with world.book() as book:
+    with world.ledger_connection() as book:
         backfill = open_backfill(book, A, snapshot=str(world.snapshot()))
         assert record(world.ledger, chunk_of(backfill, snapshot=backfill.snapshot), done=True)
         free = chunks.unclaimed(book)
@@ -142,14 +142,14 @@ def test_nothing_is_removed_before_what_a_dead_drain_left_is_registered(ledger_d
     world.open = set()
     world.committed = [Change(1000, world.wal + 4, A)]  # which the chunk did not see
     world.stage()
-    with world.book() as book:
+    with world.ledger_connection() as book:
         positions.rise(book, 1, {A: (Lsn(world.wal), Lsn(world.wal))})
     world.delta[A] = world.wal
     world.confirm()
     world.watermarks = [(chunk, world.wal + 4) for chunk in free]
     world.stage(dies=True)
     world.close_backfill()
-    with world.book() as book:  # younger than the cutoff, as what it read is
+    with world.ledger_connection() as book:  # younger than the cutoff, as what it read is
         book.execute("UPDATE tidemark.backfills SET ended_at = ended_at + interval '1 day'")
     with pytest.raises(LedgerBehindStaging, match="not registered"):
         world.clean()

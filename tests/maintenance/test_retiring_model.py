@@ -56,7 +56,7 @@ def step(world: World, deaths: Deaths) -> bool:
     random = world.random
     passing = (world.show, world.stage, world.merge, world.confirm)
     weights = {
-        "begin": 3,
+        "begin_transaction": 3,
         "commit": 12,
         "show": 3,
         "stage": 10,
@@ -90,7 +90,7 @@ def step(world: World, deaths: Deaths) -> bool:
         world.plan_backfill(between=lambda: [turn() for turn in (world.commit, *passing, world.clean_if_level)])
     elif name == "restore":
         return world.restore()
-    elif name == "lose" and world.staged:
+    elif name == "lose" and world.batches:
         world.lose()
     elif name != "lose":
         getattr(world, name)()
@@ -108,7 +108,7 @@ def finish(world: World) -> None:
             break
     else:
         raise AssertionError("it does not come to rest")
-    merging.ingest(world.run("merge"))  # gives up the plans of those who died
+    merging.ingest(world.task("merge"))  # gives up the plans of those who died
     world.open.clear()
     world.show()
     world.clean()

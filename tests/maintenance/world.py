@@ -15,10 +15,9 @@ from psycopg import sql
 
 from tests.support.backfills import backfill_of, chunk_of
 from tests.support.manifests import manifest_of, path_of
-from tests.support.runs import a_run
+from tests.support.pipeline import Place, pipeline_config
 from tidemark.capture import merging
 from tidemark.capture.recovery import register_again
-from tidemark.config import PipelineConfig, TableRule
 from tidemark.errors import ClaimRefused, LedgerBehindStaging, Move, SnapshotBeforeCleanUp
 from tidemark.formats import layout
 from tidemark.formats.error_record import ErrorRecord
@@ -30,13 +29,11 @@ from tidemark.formats.snapshot import Snapshot
 from tidemark.ledger import backfills, batches, chunks, generations, leases, positions, retirement, tables
 from tidemark.ledger.backfills import Backfill, Range
 from tidemark.ledger.chunks import ReadChunk
-from tidemark.ledger.connection import Ledger, open_ledger
+from tidemark.ledger.connection import Ledger
 from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import SLOT
 from tidemark.lsn import Lsn
 from tidemark.maintenance import retiring
-from tidemark.run import Run
-from tidemark.staging.store import Store
 
 TABLES = ("public.a", "public.b", "public.c")
 START = 100
@@ -59,16 +56,16 @@ class Staged:
 
 
 @dataclass
-class World:
-    ledger: str
-    config: PipelineConfig
+class World(Place):
+    """The source is this record alone: nothing connects to one."""
+
     random: Random
     wal: int = START
     next_xid: int = 1000
     open: set[int] = field(default_factory=set)
     invisible: set[int] = field(default_factory=set)  # in the WAL, but nobody's snapshot sees them yet
     committed: list[Change] = field(default_factory=list)
-    staged: list[Staged] = field(default_factory=list)
+    batches: list[Staged] = field(default_factory=list)
     delta: dict[str, int] = field(default_factory=dict)
     confirmed: int = START
     watermarks: list[tuple[ReadChunk, int]] = field(default_factory=list)
@@ -78,13 +75,13 @@ class World:
 
     # --- the source ----------------------------------------------------------------------------------------------
 
-    def begin(self) -> None:
+    def begin_transaction(self) -> None:
         self.open.add(self.next_xid)
         self.next_xid += 1
 
     def commit(self) -> None:
         if not self.open:
-            self.begin()
+            self.begin_transaction()
         xid = self.random.choice(sorted(self.open))
         self.open.discard(xid)
         self.wal += 8
@@ -101,17 +98,7 @@ class World:
         running = sorted(self.open | self.invisible)
         return Snapshot(min(running, default=self.next_xid), self.next_xid, tuple(running))
 
-    def run(self, holder: str) -> Run:
-        return a_run(self.config, ledger=self.ledger, holder=holder)
-
     # --- capture --------------------------------------------------------------------------------------------------
-
-    @property
-    def store(self) -> Store:
-        return Store(self.config.lake)
-
-    def book(self) -> Any:
-        return open_ledger(self.ledger, self.config.pipeline)
 
     def slot(self) -> Any:
         return leases.hold(self.ledger, self.config.pipeline, SLOT, "drain/1")
@@ -119,14 +106,14 @@ class World:
     def begin_pipeline(self) -> None:
         opening = GenerationFile("shop", 1, "7000000000000000001", 1, "shop", Lsn(START), "now", "a test opened it")
         self.store.write_atomic(layout.generation_file("shop", 1), opening.to_json().encode())
-        with self.book() as book, self.slot() as lease:
+        with self.ledger_connection() as book, self.slot() as lease:
             generations.open_generation(book, lease, opening)
 
     def stage(self, *, dies: bool = False) -> None:
         """One batch of everything that is in the WAL; now and then another attempt left one like it. A drain that dies
         between manifest and registration leaves both to the next one."""
         self.register_again()
-        with self.book() as book, self.slot() as lease:
+        with self.ledger_connection() as book, self.slot() as lease:
             start = int(generations.required(book).staged_lsn)
             self.wal += 8
             changes = [change for change in self.committed if start <= change.lsn < self.wal]
@@ -144,7 +131,7 @@ class World:
                 self.store.delete(path_of(manifest))
                 return
         self.watermarks = []
-        self.staged.append(Staged(manifest, changes))
+        self.batches.append(Staged(manifest, changes))
 
     def _manifest(
         self,
@@ -196,13 +183,13 @@ class World:
         return claims, sweeps
 
     def confirm(self) -> None:
-        with self.book() as book:
+        with self.ledger_connection() as book:
             self.confirmed = max(self.confirmed, int(positions.confirmable(book)))
 
     # --- backfills ------------------------------------------------------------------------------------------------
 
     def close_backfill(self) -> None:
-        with self.book() as book:
+        with self.ledger_connection() as book:
             for backfill in backfills.all_open(book)[:1]:
                 backfills.close(book, backfill.backfill, "a test closed it")
 
@@ -220,7 +207,7 @@ class World:
             mode=mode,
             sweeps=self.random.random() < 0.7,
         )
-        with self.book() as book:
+        with self.ledger_connection() as book:
             try:
                 backfills.create(book, backfill, [Range(None, ("10",)), Range(("10",), None)])
             except SnapshotBeforeCleanUp:
@@ -228,14 +215,14 @@ class World:
 
     def read(self) -> None:
         """One chunk of any open backfill; its high watermark may come, or only later ones."""
-        with self.book() as book:
+        with self.ledger_connection() as book:
             ranges = [
                 (b, r) for b in backfills.all_open(book) for r in chunks.ranges_of(book, b.backfill) if not r.done
             ]
             if ranges:
                 backfill, key_range = self.random.choice(ranges)
                 self._record(book, backfill, key_range.range, key_range.lower, key_range.upper, key_range.lease)
-        with self.book() as book:
+        with self.ledger_connection() as book:
             self.wal += 8
             self.watermarks = [(chunk, self.wal) for chunk in chunks.unclaimed(book) if self.random.random() < 0.7]
         self.wal += 8
@@ -262,11 +249,11 @@ class World:
     def merge(self) -> None:
         """Plan, compare with memory, move Delta; the worker may die before anything is ingested."""
         self.runs += 1
-        with self.book() as book:
+        with self.ledger_connection() as book:
             marked = {
                 row.table for row in tables.all_of(book) if row.life.needs_backfill and row.backfill_kind == tables.GAP
             }
-        plan = merging.make_plan(self.run(f"merge/{self.runs}"))
+        plan = merging.make_plan(self.task(f"merge/{self.runs}"))
         if plan is None:
             return
         results = []
@@ -279,7 +266,7 @@ class World:
             results.append(TableResult(table.table, lsn, lsn))
         if self.random.random() < 0.8:
             self._result(plan, results)
-            merging.ingest(self.run("merge"))
+            merging.ingest(self.task("merge"))
 
     def _result(self, plan: MergePlan, results: list[TableResult]) -> None:
         result = PlanResult(plan.plan, plan.pipeline, plan.generation, tuple(results))
@@ -289,7 +276,7 @@ class World:
         """What the driver would meet: a position to start from, every batch above it, and all evidence of those."""
         at = self.delta.get(planned.table, 0)
         assert planned.after is None or at >= planned.after, "the position is below the plan"
-        mine = [s for s in self.staged if any(t.table == planned.table for t in s.manifest.tables)]
+        mine = [s for s in self.batches if any(t.table == planned.table for t in s.manifest.tables)]
         expected = {int(s.manifest.end_lsn) for s in mine if at < s.manifest.end_lsn <= planned.end_lsn}
         behind = [b for b in planned.batches if b.end_lsn > at]
         assert all(b.start_lsn >= at for b in behind), "the position is inside a batch"
@@ -328,13 +315,13 @@ class World:
         return any(not Snapshot.parse(sweep.snapshot).sees(change.xid) for sweep in sweeps)
 
     def park(self) -> None:
-        with self.book() as book:
+        with self.ledger_connection() as book:
             table = self.random.choice(TABLES)
             if tables.one(book, table) is not None:
                 tables.park(book, table, BROKEN)
 
     def unpark(self) -> None:
-        with self.book() as book:
+        with self.ledger_connection() as book:
             for row in tables.all_of(book):
                 tables.unpark(book, row.table)
 
@@ -345,18 +332,18 @@ class World:
             return retiring.Seen(Lsn(self.confirmed), self.snapshot().xmin)
 
         in_future = datetime.now(UTC) + timedelta(hours=1)  # everything is old enough
-        retiring.clean(self.run("clean/1"), cutoff=cutoff or in_future, look=look)
+        retiring.clean(self.task("clean/1"), cutoff=cutoff or in_future, look=look)
 
     def a_day_passes(self) -> None:
         """What is there becomes a day older."""
-        with self.book() as book:
+        with self.ledger_connection() as book:
             for table, column in (("batches", "registered_at"), ("plans", "created_at"), ("backfills", "ended_at")):
                 query = f"UPDATE tidemark.{table} SET {column} = {column} - interval '1 day'"
                 book.execute(query.encode())
 
     def size(self) -> dict[str, int]:
         """The rows of each of the ledger's tables, and how many files and folders the lake has."""
-        with self.book() as book:
+        with self.ledger_connection() as book:
             counts = {}
             for name in _tables(book):
                 row = book.execute(sql.SQL("SELECT count(*) FROM tidemark.{}").format(sql.Identifier(name))).fetchone()
@@ -375,7 +362,7 @@ class World:
 
     def keep_copy(self) -> None:
         """A backup of the ledger."""
-        with self.book() as book:
+        with self.ledger_connection() as book:
             self.copies = [*self.copies[-3:], (dump(book), int(generations.required(book).staged_lsn))]
 
     def restore(self) -> bool:
@@ -383,58 +370,48 @@ class World:
         if not self.copies:
             return True
         copy, staged = self.random.choice(self.copies)
-        with self.book() as book:
+        with self.ledger_connection() as book:
             floor = retirement.retired_lsn(book, 1)
             load(book, copy)
         self.watermarks = []
         self.register_again()
-        with self.book() as book:
+        with self.ledger_connection() as book:
             reached = int(generations.required(book).staged_lsn)
-        newest = max((int(s.manifest.end_lsn) for s in self.staged), default=START)
+        newest = max((int(s.manifest.end_lsn) for s in self.batches), default=START)
         assert reached == newest or (floor is not None and staged < floor and reached < self.confirmed + 1)
         return reached == newest
 
     def lose(self) -> None:
         """The ledger is gone altogether."""
-        with self.book() as book:
+        with self.ledger_connection() as book:
             load(book, {})
         self.watermarks, self.copies = [], []
         self.register_again()
-        with self.book() as book:
-            assert int(generations.required(book).staged_lsn) == max(int(s.manifest.end_lsn) for s in self.staged)
+        with self.ledger_connection() as book:
+            assert int(generations.required(book).staged_lsn) == max(int(s.manifest.end_lsn) for s in self.batches)
 
     def is_at_rest(self) -> bool:
-        with self.book() as book:
+        with self.ledger_connection() as book:
             return not backfills.all_open(book) and not batches.unapplied(book)
 
     def left(self) -> tuple[list[str], int, list[str], list[str]]:
         """Folders of batches, rows of `batch_tables`, folders of backfills, folders of plans."""
-        with self.book() as book:
+        with self.ledger_connection() as book:
             row = book.execute("SELECT count(*) FROM tidemark.batch_tables").fetchone()
         assert row is not None
         folders = [n for n in self.store.list(layout.generation_folder("shop", 1)) if not n.endswith(".json")]
         return folders, row[0], self.store.list("shop/chunks"), self.store.list(layout.plans_root("shop"))
 
     def register_again(self) -> None:
-        with self.book() as book, self.slot() as lease:
+        with self.ledger_connection() as book, self.slot() as lease:
             for manifest in register_again(book, self.store, lease, lambda *_: False):
                 if self.left_behind is not None and manifest.attempt == self.left_behind.manifest.attempt:
-                    self.staged.append(self.left_behind)
+                    self.batches.append(self.left_behind)
                     self.left_behind, self.watermarks = None, []
 
 
 def world_of(ledger: str, lake: str, seed: int) -> World:
-    config = PipelineConfig(
-        pipeline="shop",
-        source_connection="source",
-        slot="shop",
-        publication="shop",
-        manage_publication=False,
-        tables=(TableRule("public.*"),),
-        lake=lake,
-        ledger_connection="ledger",
-    )
-    world = World(ledger, config, Random(seed))
+    world = World(pipeline_config("shop", lake), "", ledger, Random(seed))
     world.begin_pipeline()
     return world
 
