@@ -17,18 +17,15 @@ import logging
 import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
 import psycopg
-from psycopg import sql
 
 from tidemark import postgres_session
-from tidemark.backfill import sessions
+from tidemark.backfill import looking, sessions
 from tidemark.backfill.chunk_reading import KEY_REORDERED
 from tidemark.backfill.wanted import wanted
-from tidemark.capture import generation
 from tidemark.config import TableRule
 from tidemark.errors import (
     BackfillIsOpen,
@@ -36,24 +33,22 @@ from tidemark.errors import (
     BackfillRefused,
     BackfillTablesUnknown,
     CaptureNotBegun,
-    GenerationStale,
     JoinHorizonBlocked,
-    ReadRefused,
     TidemarkError,
 )
 from tidemark.failpoints import reach
 from tidemark.findings import listed
-from tidemark.ledger import backfills, chunks, generations, joins, migrations, pipeline_files, tables
+from tidemark.ledger import backfills, chunks, joins, migrations, pipeline_files, tables
 from tidemark.ledger.backfills import Backfill, Key, KeyOrder, Mode, Range
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.tables import TableRow
 from tidemark.lsn import WalPoint
 from tidemark.names import TableName
 from tidemark.run import Run
-from tidemark.source import catalog, keyset
+from tidemark.source import keyset
 from tidemark.source.catalog import CapturedTable
 from tidemark.source.keyset import TableToRead
-from tidemark.source.publication import lock_bounded, snapshot_xmin, transactions_in_flight
+from tidemark.source.publication import snapshot_xmin, transactions_in_flight
 from tidemark.source.wal_messages import make_durable
 from tidemark.waits import Wait
 from tidemark.wording import TABLE_CUTOFF, closest, counted, duration, moment
@@ -66,7 +61,6 @@ KEYS_PER_RANGE: Final = 1000
 # Longer than a lease lives, so that a reader that was killed is not in the way of the run that goes on.
 READER_WAIT_S: Final = 75.0
 
-CHANGED_MEANWHILE: Final = "it changed at the source while it was looked at"
 _PARAMETER_TEXT = str | int | float
 
 
@@ -158,7 +152,7 @@ class _Planner:
 
     def plan(self, token: Callable[[], str]) -> list[Backfill]:
         config, request = self._config, self._request
-        opened = self._settled()
+        opened = looking.settled(config, self._source, self._ledger, request.tables).number
         for closed in backfills.close_idle(self._ledger, config.bounds.backfill_idle_s):
             log.warning("Closed the backfill %s of %s: %s", closed.backfill, closed.table, closed.state_reason)
         wishes = self._wishes()
@@ -209,26 +203,9 @@ class _Planner:
 
     # --- settle -------------------------------------------------------------------------------------------------------
 
-    def _settled(self) -> int:
-        """The open generation's number, where the slot continues it."""
-        named = listed(self._request.tables) if self._request.tables else "its tables"
-        opened = generations.current(self._ledger)
-        if opened is None:
-            raise CaptureNotBegun(
-                tables=named, pipeline=self._config.pipeline, reason="its slot was never read, no generation is open"
-            )
-        try:
-            generation.still_continues(self._source, opened)
-        except GenerationStale as stale:
-            raise CaptureNotBegun(
-                tables=named, pipeline=self._config.pipeline, reason=str(stale.facts["difference"])
-            ) from stale
-        return opened.number
-
     def _wishes(self) -> list[_Wish]:
         request = self._request
-        with lock_bounded(self._source, self._config.bounds.lock_timeout_s, "the published tables"):
-            at_source = {str(t.table): t for t in catalog.captured_tables(self._source, self._config)}
+        at_source = looking.published(self._config, self._source)
         rows = {row.table: row for row in tables.all_of(self._ledger)}
         if not request.tables:
             return self._wanted(at_source, rows)
@@ -379,7 +356,7 @@ class _Planner:
             with self._source.transaction():
                 now = keyset.table_to_read(self._source, wish.captured, None).key_order
         except LookupError:
-            raise BackfillRefused(table=wish.table, reason=CHANGED_MEANWHILE) from None
+            raise BackfillRefused(table=wish.table, reason=looking.CHANGED_MEANWHILE) from None
         return now != backfill.key_order
 
     def _await_readers(self, backfill: Backfill) -> None:
@@ -440,34 +417,14 @@ class _Planner:
         self._refuse_unfit(wish)
         by_keys = wish.mode == "keys"
         keys = self._keys(wish) if by_keys else []
-        conn, table = self._source, wish.captured.table
-        try:
-            with lock_bounded(conn, self._config.bounds.lock_timeout_s, wish.table), conn.transaction():
-                for setting in sessions.CHUNK_SETTINGS:
-                    conn.execute(setting)
-                name = sql.Identifier(table.schema, table.name)
-                conn.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(name))
-                row = conn.execute("SELECT pg_current_snapshot()::text").fetchone()
-                assert row is not None
-                to_read = keyset.table_to_read(conn, wish.captured, wish.row_filter)
-                with self._filtered(wish):
-                    if wish.row_filter is not None:
-                        keyset.try_conditions(conn, to_read)
-                    estimated = len(keys) if by_keys else keyset.estimated_rows(conn, to_read)
-                    ranges = _ranges_of_keys(keys) if by_keys else self._ranges(to_read, estimated)
-        except psycopg.errors.InsufficientPrivilege as denied:
-            detail = denied.diag.message_primary or "a right is missing"
-            raise ReadRefused(table=wish.table, detail=detail) from denied
-        except (psycopg.errors.UndefinedTable, LookupError):
-            raise BackfillRefused(table=wish.table, reason=CHANGED_MEANWHILE) from None
+        with looking.locked(self._config, self._source, wish.captured, wish.row_filter, BackfillRefused) as locked:
+            to_read = locked.to_read
+            estimated = len(keys) if by_keys else keyset.estimated_rows(self._source, to_read)
+            ranges = _ranges_of_keys(keys) if by_keys else self._ranges(to_read, estimated)
         whole = wish.row_filter is None and not by_keys
-        seen = make_durable(conn)
-        return _Prepared(wish, row[0], seen, estimated, whole and bool(wish.captured.key), to_read.key_order, ranges)
-
-    def _filtered(self, wish: _Wish) -> AbstractContextManager[None]:
-        if wish.row_filter is None:
-            return nullcontext()
-        return sessions.filtered(self._source, self._config, wish.captured.table, sessions.TRY_FILTER_S)
+        seen = make_durable(self._source)
+        sweeps = whole and bool(wish.captured.key)
+        return _Prepared(wish, locked.snapshot, seen, estimated, sweeps, to_read.key_order, ranges)
 
     def _refuse_unfit(self, wish: _Wish) -> None:
         captured = wish.captured

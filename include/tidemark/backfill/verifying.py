@@ -16,7 +16,6 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
@@ -24,35 +23,29 @@ from math import ceil
 from typing import Any, Final
 
 import psycopg
-from psycopg import sql
 
 from tidemark import postgres_session
-from tidemark.backfill import sessions
+from tidemark.backfill import looking, sessions
 from tidemark.backfill.chunk_reading import shape
-from tidemark.backfill.planning import CHANGED_MEANWHILE, RANGES_PER_READER, matching, readable
-from tidemark.capture import generation
+from tidemark.backfill.planning import RANGES_PER_READER, matching, readable
 from tidemark.errors import (
     BackfillTablesUnknown,
     CaptureNotBegun,
-    GenerationStale,
-    ReadRefused,
     TidemarkError,
     VerifyRefused,
 )
 from tidemark.failpoints import reach
-from tidemark.findings import listed
 from tidemark.formats.manifest import KeyPart, Purpose
-from tidemark.ledger import backfills, generations, migrations, pipeline_files, proofs, tables
+from tidemark.ledger import backfills, migrations, pipeline_files, proofs, tables
 from tidemark.ledger.backfills import Backfill, Range
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.generations import Generation
 from tidemark.ledger.proofs import Cut, Part
 from tidemark.ledger.tables import TableRow
 from tidemark.run import Run
-from tidemark.source import catalog, keyset
+from tidemark.source import keyset
 from tidemark.source.catalog import CapturedTable
 from tidemark.source.keyset import TableToRead
-from tidemark.source.publication import lock_bounded
 from tidemark.source.wal_messages import make_durable
 from tidemark.wording import TABLE_CUTOFF, closest, counted
 
@@ -133,7 +126,7 @@ class _Planner:
         self._token = token
 
     def plan(self) -> list[Backfill]:
-        opened = self._settled()
+        opened = looking.settled(self._config, self._source, self._ledger, self._request.tables)
         mine = {b.table for b in backfills.of_run(self._ledger, self._run_id) if b.state != "closed"}
         fit = self._fit_tables()
         if not mine:  # else an earlier try chose
@@ -142,27 +135,11 @@ class _Planner:
                 self._open(opened, look, parts)
         return [b for b in backfills.of_run(self._ledger, self._run_id) if b.state == "open"]
 
-    def _settled(self) -> Generation:
-        named = listed(self._request.tables) if self._request.tables else "its tables"
-        opened = generations.current(self._ledger)
-        if opened is None:
-            raise CaptureNotBegun(
-                tables=named, pipeline=self._config.pipeline, reason="its slot was never read, no generation is open"
-            )
-        try:
-            generation.still_continues(self._source, opened)
-        except GenerationStale as stale:
-            raise CaptureNotBegun(
-                tables=named, pipeline=self._config.pipeline, reason=str(stale.facts["difference"])
-            ) from stale
-        return opened
-
     # --- fit ----------------------------------------------------------------------------------------------------------
 
     def _fit_tables(self) -> dict[str, CapturedTable]:
         """The tables to look at, by id. Raises VerifyRefused if one that the form names cannot be proven."""
-        with lock_bounded(self._source, self._config.bounds.lock_timeout_s, "the published tables"):
-            at_source = {str(t.table): t for t in catalog.captured_tables(self._source, self._config)}
+        at_source = looking.published(self._config, self._source)
         rows = {row.table: row for row in tables.all_of(self._ledger)}
         named = self._named(at_source)
         chosen = {table: at_source[table] for table in (at_source if named is None else named)}
@@ -229,30 +206,13 @@ class _Planner:
             return None
 
     def _locked(self, captured: CapturedTable) -> _Look:
-        conn, table, row_filter = self._source, captured.table, self._request.row_filter
-        filtered: AbstractContextManager[None] = nullcontext()
-        try:
-            with lock_bounded(conn, self._config.bounds.lock_timeout_s, str(table)), conn.transaction():
-                for setting in sessions.CHUNK_SETTINGS:
-                    conn.execute(setting)
-                name = sql.Identifier(table.schema, table.name)
-                conn.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(name))
-                row = conn.execute("SELECT pg_current_snapshot()::text").fetchone()
-                assert row is not None
-                to_read = keyset.table_to_read(conn, captured, row_filter)
-                if row_filter is not None:
-                    filtered = sessions.filtered(conn, self._config, table, sessions.TRY_FILTER_S)
-                with filtered:
-                    if row_filter is not None:
-                        keyset.try_conditions(conn, to_read)
-                    rows = keyset.estimated_rows(conn, to_read)
-                    cut = None if row_filter is not None else self._cut(captured, to_read, rows)
-                    ranges = self._ranges(to_read, rows) if cut is None or len(cut.parts) == 1 else ()
-        except psycopg.errors.InsufficientPrivilege as denied:
-            raise ReadRefused(table=table, detail=denied.diag.message_primary or "a right is missing") from denied
-        except (psycopg.errors.UndefinedTable, LookupError):
-            raise VerifyRefused(table=table, reason=CHANGED_MEANWHILE) from None
-        return _Look(captured, row[0], to_read, rows, cut, ranges)
+        row_filter = self._request.row_filter
+        with looking.locked(self._config, self._source, captured, row_filter, VerifyRefused) as locked:
+            to_read = locked.to_read
+            rows = keyset.estimated_rows(self._source, to_read)
+            cut = None if row_filter is not None else self._cut(captured, to_read, rows)
+            ranges = self._ranges(to_read, rows) if cut is None or len(cut.parts) == 1 else ()
+        return _Look(captured, locked.snapshot, to_read, rows, cut, ranges)
 
     def _cut(self, captured: CapturedTable, to_read: TableToRead, rows: int) -> Cut:
         last_cut = proofs.cut_of(self._ledger, str(to_read.table))

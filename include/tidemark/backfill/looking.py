@@ -1,0 +1,99 @@
+"""What is looked at before a backfill or a verify is opened: the generation, and each table under its lock.
+
+settled    the open generation, which the slot continues
+published  what is captured at the source now, by id
+locked     one table under the lock and the settings of a chunk: its snapshot, how it would be read; a row filter
+           is tried
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Final
+
+import psycopg
+from psycopg import sql
+
+from tidemark.backfill import sessions
+from tidemark.capture import generation
+from tidemark.config import PipelineConfig
+from tidemark.errors import BackfillRefused, CaptureNotBegun, GenerationStale, ReadRefused, VerifyRefused
+from tidemark.findings import listed
+from tidemark.ledger import generations
+from tidemark.ledger.connection import Ledger
+from tidemark.ledger.generations import Generation
+from tidemark.source import catalog, keyset
+from tidemark.source.catalog import CapturedTable
+from tidemark.source.keyset import TableToRead
+from tidemark.source.publication import lock_bounded
+
+CHANGED_MEANWHILE: Final = "it changed at the source while it was looked at"
+
+
+@dataclass(frozen=True, slots=True)
+class LockedTable:
+    """`snapshot` is PostgreSQL's `pg_current_snapshot()` under the lock."""
+
+    snapshot: str
+    to_read: TableToRead
+
+
+def settled(
+    config: PipelineConfig, source: psycopg.Connection[Any], ledger: Ledger, named: Sequence[str]
+) -> Generation:
+    """The open generation, if the slot continues it. `named` are the form's tables. Raises CaptureNotBegun."""
+    subject = listed(named) if named else "its tables"
+    opened = generations.current(ledger)
+    if opened is None:
+        raise CaptureNotBegun(
+            tables=subject, pipeline=config.pipeline, reason="its slot was never read, no generation is open"
+        )
+    try:
+        generation.still_continues(source, opened)
+    except GenerationStale as stale:
+        raise CaptureNotBegun(
+            tables=subject, pipeline=config.pipeline, reason=str(stale.facts["difference"])
+        ) from stale
+    return opened
+
+
+def published(config: PipelineConfig, source: psycopg.Connection[Any]) -> dict[str, CapturedTable]:
+    """What file and publication capture now, by id."""
+    with lock_bounded(source, config.bounds.lock_timeout_s, "the published tables"):
+        return {str(table.table): table for table in catalog.captured_tables(source, config)}
+
+
+@contextmanager
+def locked(
+    config: PipelineConfig,
+    source: psycopg.Connection[Any],
+    captured: CapturedTable,
+    row_filter: str | None,
+    refused: type[BackfillRefused | VerifyRefused],
+) -> Iterator[LockedTable]:
+    """The table while nobody can alter it, in one transaction with the settings of a chunk; with a row filter the block
+    runs under the bounds, and as the role, of row filters. Raises ReadRefused, RowFilterInvalid, and `refused` if the
+    table is not what the catalogue said just before."""
+    table = captured.table
+    filtered: AbstractContextManager[None] = nullcontext()
+    try:
+        with lock_bounded(source, config.bounds.lock_timeout_s, str(table)), source.transaction():
+            for setting in sessions.CHUNK_SETTINGS:
+                source.execute(setting)
+            name = sql.Identifier(table.schema, table.name)
+            source.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(name))
+            row = source.execute("SELECT pg_current_snapshot()::text").fetchone()
+            assert row is not None
+            to_read = keyset.table_to_read(source, captured, row_filter)
+            if row_filter is not None:
+                filtered = sessions.filtered(source, config, table, sessions.TRY_FILTER_S)
+            with filtered:
+                if row_filter is not None:
+                    keyset.try_conditions(source, to_read)
+                yield LockedTable(row[0], to_read)
+    except psycopg.errors.InsufficientPrivilege as denied:
+        raise ReadRefused(table=table, detail=denied.diag.message_primary or "a right is missing") from denied
+    except (psycopg.errors.UndefinedTable, LookupError):
+        raise refused(table=table, reason=CHANGED_MEANWHILE) from None
