@@ -116,8 +116,11 @@ class ReportBackfillOperator(BaseOperator):
     @guarded
     @timed
     def execute(self, context: Context) -> str:
+        summary = str(self.report(run_of(self.config, context)))
+        self.log.info("%s", summary)
+        return summary
+
+    def report(self, run: Run) -> object:
         from tidemark.backfill.reporting import report
 
-        summary = report(run_of(self.config, context))
-        self.log.info("%s", summary)
-        return str(summary)
+        return report(run)

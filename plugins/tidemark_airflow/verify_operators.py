@@ -10,7 +10,9 @@ from typing import Any
 from airflow.sdk import BaseOperator, Context
 
 from tidemark.config import PipelineConfig
+from tidemark.run import Run
 from tidemark_airflow import verify_form
+from tidemark_airflow.backfill_operators import ReportBackfillOperator
 from tidemark_airflow.failures import guarded
 from tidemark_airflow.figures import timed
 from tidemark_airflow.operators import run_of
@@ -37,18 +39,10 @@ class PlanVerifyOperator(BaseOperator):
         return verify_form.readers(answers) if planned else []
 
 
-class ReportVerifyOperator(BaseOperator):
+class ReportVerifyOperator(ReportBackfillOperator):
     """Says what was proven, once all of it is applied, and is red, once, where anything differs."""
 
-    def __init__(self, *, config: PipelineConfig, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.config = config
-
-    @guarded
-    @timed
-    def execute(self, context: Context) -> str:
+    def report(self, run: Run) -> object:
         from tidemark.backfill.proving import report
 
-        summary = report(run_of(self.config, context))
-        self.log.info("%s", summary)
-        return str(summary)
+        return report(run)

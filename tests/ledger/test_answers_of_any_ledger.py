@@ -13,6 +13,7 @@ from psycopg.types.json import Jsonb
 from tests.support.manifests import schema_of
 from tidemark.ledger import batches, overview, positions, schema_versions
 from tidemark.ledger.connection import Ledger
+from tidemark.ledger.unseen import Unseen
 from tidemark.lsn import Lsn
 
 TABLES = ("s.a", "s.b", "s.c", "s.d")
@@ -194,7 +195,7 @@ def test_what_a_plan_and_its_evidence_stand_on_is_that_of_the_whole_ledger(
                 assert ends[table] == max(below, default=None), (number, table)
                 xmin, point = chosen.choice([None, 5, 30]), chosen.choice([None, Lsn(130)])
                 swept = chosen.sample(("one", "two"), chosen.randint(0, 2))
-                evidence = batches.evidence(book, generation, table, Lsn(start), xmin=xmin, point=point, swept=swept)
+                evidence = batches.evidence(book, generation, table, Lsn(start), Unseen(xmin, point, set(swept)))
                 assert keys(evidence) == keys(
                     [
                         row

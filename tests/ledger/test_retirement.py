@@ -19,6 +19,7 @@ from tidemark.ledger.connection import Ledger
 from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import Lease
 from tidemark.ledger.retirement import Marked
+from tidemark.ledger.unseen import Unseen
 from tidemark.lsn import Lsn
 
 BROKEN = ErrorRecord("TargetDiffers", Move.FIX_TARGET, "somebody changed it")
@@ -223,7 +224,7 @@ def test_what_is_retired_is_no_evidence_any_more(staging: Staging) -> None:
     staging.stage(A, max_xid=700)
     staging.retire()
     # As a standby's snapshot may say that lacks the end of an old prepared transaction: it has seen 700 all the same.
-    assert batches.evidence(staging.book, 1, A, Lsn(1000), xmin=600, point=None, swept=()) == []
+    assert batches.evidence(staging.book, 1, A, Lsn(1000), Unseen(600)) == []
 
 
 def test_an_ended_backfill_leaves_what_says_that_rows_were_read(staging: Staging, ledger: str) -> None:

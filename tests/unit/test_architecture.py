@@ -147,12 +147,22 @@ def functions_below(place: str) -> Iterator[tuple[str, dict[str, str]]]:
                 )
 
 
-@pytest.mark.parametrize("place", ["include/tidemark/capture", "include/tidemark/backfill", "plugins"])
+# Function -> why it may take more than six parameters.
+MANY_PARAMETERS = {
+    "include/tidemark/source/replication.py:__init__": "what START_REPLICATION takes, and its reader's bounds",
+    "include/tidemark/target/delta_tables.py:merge": "the clauses of MERGE, each by its name",
+    "include/tidemark/target/chunk_changes.py:__init__": "`Changes` and what chunks need besides; made in one place",
+}
+
+
+@pytest.mark.parametrize("place", ["capture", "backfill", "ledger", "maintenance", "source", "target", "plugins"])
 def test_no_function_takes_more_than_six_parameters(place: str) -> None:
     """What a task works with is one record (`tidemark.run`); what belongs together besides is one too."""
-    functions = list(functions_below(place))
-    assert len(functions) > 50, "the rule finds no functions"
-    assert {name: len(parameters) for name, parameters in functions if len(parameters) > 6} == {}
+    functions = list(functions_below(place if place == "plugins" else f"include/tidemark/{place}"))
+    assert len(functions) > 15, "the rule finds no functions"
+    many = {name: len(parameters) for name, parameters in functions if len(parameters) > 6}
+    assert {name: count for name, count in many.items() if name not in MANY_PARAMETERS} == {}
+    assert {name for name in MANY_PARAMETERS if name.startswith(f"include/tidemark/{place}/")} <= many.keys()
 
 
 def test_a_pipeline_and_its_ledger_travel_as_one() -> None:

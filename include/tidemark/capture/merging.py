@@ -28,12 +28,12 @@ from tidemark.formats import layout
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.formats.plan import MergePlan, PlannedBatch, PlannedFile, PlannedTable
 from tidemark.formats.result import PlanResult, TableResult
-from tidemark.formats.snapshot import Snapshot
 from tidemark.ledger import backfills, batches, chunks, plans, positions, proofs, tables
 from tidemark.ledger.batches import TouchedTable
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.leases import Lease, hold_free, of_table
 from tidemark.ledger.plans import RecordedPlan
+from tidemark.ledger.unseen import Unseen
 from tidemark.lsn import Lsn
 from tidemark.run import Run
 from tidemark.schema.evolution import Verdict, compare_schemas, dropped_before, filled_after
@@ -241,35 +241,24 @@ def _evidence(ledger: Ledger, touches: Sequence[TouchedTable]) -> list[TouchedTa
     sweeps = [sweep for touched in touches for sweep in touched.sweeps]
     if not claims and not sweeps:
         return []
-    xmins = [Snapshot.parse(claim.snapshot).xmin for claim in claims if claim.consistent_point is None]
-    xmins += [Snapshot.parse(sweep.snapshot).xmin for sweep in sweeps]
-    xmin = min(xmins, default=None)
-    point = min((claim.consistent_point for claim in claims if claim.consistent_point is not None), default=None)
-    swept = {sweep.backfill for sweep in sweeps}
-    below = batches.evidence(
-        ledger,
-        touches[0].generation,
-        touches[0].table,
-        touches[0].start_lsn,
-        xmin=xmin,
-        point=point,
-        swept=sorted(swept),
-    )
+    unseen = Unseen(swept={sweep.backfill for sweep in sweeps})
+    for claim in claims:
+        if claim.consistent_point is None:
+            unseen.by_snapshot(claim.snapshot)
+        else:
+            unseen.by_point(claim.consistent_point)
+    for sweep in sweeps:
+        unseen.by_snapshot(sweep.snapshot)
+    first = touches[0]
     return [
         replace(
             touched,
-            files=touched.files if _may_be_unseen(touched, xmin, point) else (),
-            claims=tuple(claim for claim in touched.claims if claim.backfill in swept),
+            files=touched.files if unseen.may_have(touched.max_xid, touched.end_lsn) else (),
+            claims=tuple(claim for claim in touched.claims if claim.backfill in unseen.swept),
             sweeps=(),
         )
-        for touched in below
+        for touched in batches.evidence(ledger, first.generation, first.table, first.start_lsn, unseen)
     ]
-
-
-def _may_be_unseen(touched: TouchedTable, xmin: int | None, point: Lsn | None) -> bool:
-    if touched.max_xid is None:
-        return False
-    return (xmin is not None and touched.max_xid >= xmin) or (point is not None and touched.end_lsn > point)
 
 
 def _followed(shapes: _Shapes, touches: Iterable[TouchedTable]) -> tuple[TableSchema, ...]:

@@ -27,6 +27,7 @@ from tidemark.ledger import chunks, generations, tables
 from tidemark.ledger.chunks import ChunkId
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.leases import SLOT, Lease
+from tidemark.ledger.unseen import Unseen
 from tidemark.lsn import Lsn
 from tidemark.schema.table import TableSchema
 
@@ -343,19 +344,8 @@ def last_committed_at(ledger: Ledger, generation: int, end_lsn: Lsn) -> datetime
     return None if row is None else row[0]
 
 
-def evidence(
-    ledger: Ledger,
-    generation: int,
-    table: str,
-    before: Lsn,
-    *,
-    xmin: int | None,
-    point: Lsn | None,
-    swept: Sequence[str],
-) -> list[TouchedTable]:
-    """The table's batches that end at or below `before` and matter to chunks above it (R7): those with a transaction at
-    or above `xmin`, those that end above `point` (both None: none), and those that claimed chunks of the backfills
-    `swept`. In order."""
+def evidence(ledger: Ledger, generation: int, table: str, before: Lsn, unseen: Unseen) -> list[TouchedTable]:
+    """The table's batches that end at or below `before` and matter to chunks above it (R7), in order."""
     # Each question has an index of its own; OR between them would read every batch of the table.
     return _touched(
         ledger,
@@ -382,9 +372,9 @@ def evidence(
             "generation": generation,
             "table": table,
             "before": before,
-            "xmin": xmin,
-            "point": point,
-            "swept": list(swept),
+            "xmin": unseen.xmin,
+            "point": unseen.point,
+            "swept": sorted(unseen.swept),
         },
     )
 

@@ -25,16 +25,16 @@ The newest retired row of each table and generation stays, and the newest with f
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from psycopg.types.json import Jsonb
 
 from tidemark.formats.retired_file import RetiredFile
-from tidemark.formats.snapshot import Snapshot
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.leases import SLOT, Lease
+from tidemark.ledger.unseen import Unseen
 from tidemark.lsn import Lsn
 
 
@@ -58,23 +58,6 @@ class Marked:
     bytes: int
     kept: dict[str, Kept]
     held_by: str
-
-
-@dataclass(slots=True)
-class _Pin:
-    """What a table keeps though it is applied: batches with a transaction at or above `xmin`, with a change above
-    `point`, or with chunks of `swept`."""
-
-    xmin: int | None = None
-    point: Lsn | None = None
-    swept: set[str] = field(default_factory=set)
-
-    def sees(self, snapshot: str) -> None:
-        xmin = Snapshot.parse(snapshot).xmin
-        self.xmin = xmin if self.xmin is None else min(self.xmin, xmin)
-
-    def is_as_of(self, point: Lsn) -> None:
-        self.point = point if self.point is None else min(self.point, point)
 
 
 def numbers(ledger: Ledger) -> list[int]:
@@ -122,7 +105,7 @@ def mark(
         ledger.execute("SELECT 1 FROM tidemark.pipelines WHERE pipeline = %s FOR UPDATE", (ledger.pipeline,))
         up_to, held_by = _prefix(ledger, generation, cutoff, confirmed, xmin)
         pins = _pins(ledger, generation)
-        retired = [_retire(ledger, generation, up_to, None, sorted(pins), _Pin())]
+        retired = [_retire(ledger, generation, up_to, None, sorted(pins), Unseen())]
         retired += [_retire(ledger, generation, up_to, table, [], pin) for table, pin in sorted(pins.items())]
         ledger.execute(
             """
@@ -199,8 +182,9 @@ def _prefix(
     return max(before, end), cause
 
 
-def _pins(ledger: Ledger, generation: int) -> dict[str, _Pin]:
-    pins: dict[str, _Pin] = {}
+def _pins(ledger: Ledger, generation: int) -> dict[str, Unseen]:
+    """What a table keeps though it is applied."""
+    pins: dict[str, Unseen] = {}
     opened = ledger.execute(
         """
         SELECT "table", backfill, mode, snapshot, snapshot_lsn FROM tidemark.backfills
@@ -209,12 +193,12 @@ def _pins(ledger: Ledger, generation: int) -> dict[str, _Pin]:
         (ledger.pipeline, generation),
     )
     for table, backfill, mode, snapshot, snapshot_lsn in opened:
-        pin = pins.setdefault(table, _Pin())
-        pin.sees(snapshot)
+        pin = pins.setdefault(table, Unseen())
+        pin.by_snapshot(snapshot)
         pin.swept.add(backfill)
         if mode == "exported_snapshot":
             # The slot whose snapshot is exported is made later, so its consistent point lies above.
-            pin.is_as_of(Lsn(0) if snapshot_lsn is None else snapshot_lsn)
+            pin.by_point(Lsn(0) if snapshot_lsn is None else snapshot_lsn)
     unapplied = ledger.execute(
         """
         SELECT "table", claims, sweeps FROM tidemark.unapplied
@@ -223,20 +207,20 @@ def _pins(ledger: Ledger, generation: int) -> dict[str, _Pin]:
         (ledger.pipeline, generation),
     )
     for table, claims, sweeps in unapplied:
-        pin = pins.setdefault(table, _Pin())
+        pin = pins.setdefault(table, Unseen())
         for claim in claims:
             if claim["consistent_point"] is None:
-                pin.sees(claim["snapshot"])
+                pin.by_snapshot(claim["snapshot"])
             else:
-                pin.is_as_of(Lsn.parse(claim["consistent_point"]))
+                pin.by_point(Lsn.parse(claim["consistent_point"]))
         for sweep in sweeps:
-            pin.sees(sweep["snapshot"])
+            pin.by_snapshot(sweep["snapshot"])
             pin.swept.add(sweep["backfill"])
     return pins
 
 
 def _retire(
-    ledger: Ledger, generation: int, up_to: Lsn, table: str | None, other_tables: Sequence[str], pin: _Pin
+    ledger: Ledger, generation: int, up_to: Lsn, table: str | None, other_tables: Sequence[str], pin: Unseen
 ) -> tuple[int, int, int | None]:
     """Rows, bytes and the highest transaction id of what is retired of `table`, or of all but `other_tables`."""
     row = ledger.execute(
