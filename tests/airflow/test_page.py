@@ -89,7 +89,7 @@ def site(
             "tidemark_ledger": postgres_connection(ledger),
             "spark_default": spark_connection(),
         },
-        users={"admin": "admin", "vera": "viewer", "uma": "user"},
+        users={"admin": "admin", "vera": "viewer", "uma": "user", "nora": ""},
     )
     airflow.folder.mkdir()
     with airflow.services("api-server"):
@@ -113,6 +113,14 @@ def test_whoever_is_not_logged_in_sees_nothing(site: Site) -> None:
     assert {site.ask(path, None)[0] for path in READ} == {401}
     assert site.ask("/tidemark/api/dags/shop_capture/unpark", None, {"table": "shop.orders"})[0] == 401
     assert {site.ask(path, cookie=True)[0] for path in READ} == {200}
+
+
+def test_whoever_may_not_read_a_dag_sees_nothing_of_its_pipeline(site: Site) -> None:
+    assert site.ask("/tidemark/api/pipelines", "nora") == (200, {"pipelines": [], "problems": []})
+    hidden = [site.ask(path, "nora") for path in READ[2:]]
+    assert {status for status, _ in hidden} == {404}
+    assert hidden[0] == site.ask("/tidemark/api/pipelines/nowhere", "nora"), "as one that does not exist"
+    assert site.act("pause", "stock.visits", "nora")[0] == 403
 
 
 def test_a_viewer_reads_everything_and_is_told_that_nothing_may_be_done(site: Site) -> None:
@@ -198,7 +206,7 @@ def test_status_details_and_figures_are_those_of_the_ledger(site: Site) -> None:
         figures = site.ask(f"/tidemark/api/pipelines/shop/figures?hours={hours}")[1]
         assert 70 <= len(figures["at"]) <= 401
         assert figures["at"] == sorted(figures["at"])
-        assert max(figures["lag_s"][-60:]) > 0
+        assert max(figures["lag_s"]) > 7000 or hours == 6, "the outage of yesterday is seen in every plot"
     assert site.ask("/tidemark/api/pipelines/shop/figures?hours=100000")[0] == 422
 
 

@@ -55,7 +55,11 @@ def test_upkeep_changes_neither_rows_nor_order_nor_positions(lake: Lake) -> None
         file.write_bytes(b"a driver died behind its copy")
     os.utime(dead, (file.stat().st_mtime - 30 * DAY_S,) * 2)
 
-    history, current = said(keep_up(lake, "look", table))
+    looked = keep_up(lake, "look", table)
+    rows = [lake.read(kind, table).count() for kind in ("history", "current")]
+    assert [one.rows for one in looked] == rows
+    assert all(one.bytes is not None and one.bytes > 0 for one in looked)
+    history, current = said(looked)
     assert history == ("history", 1, True, False, "")
     assert current[2:] == (False, True, "")
     assert dead.exists(), "only a thorough look finds what no version names"

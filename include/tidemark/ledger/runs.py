@@ -69,7 +69,8 @@ class RunRow:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """The runs that ended within `every_s` of `at`: sums of changes and failed runs, and the worst of the rest."""
+    """The runs that ended within `every_s` of `at`: sums of changes and failed runs, and the worst of the rest. The
+    stages and the whole run are how long the longest took."""
 
     at: datetime
     runs: int
@@ -80,6 +81,9 @@ class Stretch:
     retained_bytes: int | None
     limit_bytes: int | None
     unapplied_batches: int | None
+    drain_s: float | None
+    merge_s: float | None
+    run_s: float
 
 
 def note_stage(ledger: Ledger, run_id: str, stage: str, seconds: float, *, failed: bool) -> None:
@@ -183,7 +187,10 @@ def stretches(ledger: Ledger, since: datetime, every_s: int) -> list[Stretch]:
             SELECT date_bin(make_interval(secs => %s), ended_at, %s) AS at, count(*)::integer AS runs,
                    count(*) FILTER (WHERE verdict = 'red')::integer AS red, sum(changes)::bigint AS changes,
                    max(lag_s) AS lag_s, max(lag_bytes) AS lag_bytes, max(retained_bytes) AS retained_bytes,
-                   min(limit_bytes) AS limit_bytes, max(unapplied_batches) AS unapplied_batches
+                   min(limit_bytes) AS limit_bytes, max(unapplied_batches) AS unapplied_batches,
+                   max((stages -> 'drain' ->> 's')::float8) AS drain_s,
+                   max((stages -> 'merge' ->> 's')::float8) AS merge_s,
+                   max(extract(epoch FROM ended_at - began_at))::float8 AS run_s
               FROM tidemark.runs WHERE pipeline = %s AND began_at >= %s AND ended_at >= %s AND verdict IS NOT NULL
              GROUP BY 1 ORDER BY 1
             """,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final
@@ -106,7 +107,7 @@ class Reading:
     def figures(self, config: PipelineConfig, hours: int) -> dict[str, list[Any]]:
         with open_ledger(self._connection(config.ledger_connection), config.pipeline) as book:
             migrations.require(book.connection)
-            return plots.over_time(book, hours)
+            return plots.over_time(book, hours, datetime.now(UTC))
 
     def act(self, config: PipelineConfig, action: str, table: str, who: str) -> tuple[str, bool]:
         """Do what a button says; what to say of it, and whether anything was done."""
