@@ -12,7 +12,7 @@ const RANGES = { "6 h": 6, "24 h": 24, "7 d": 168, "30 d": 720, "90 d": 2160 };
 
 const view = {
   pipelines: [], chosen: "", status: null, figures: null, runs: null, hours: 24,
-  search: "", state: "", sort: "attention", descending: false, page: 0, open: new Set(), details: new Map(), failed: "",
+  search: "", state: "", sort: "attention", descending: false, page: 0, open: new Set(), details: new Map(), failed: "", allConcerns: false,
 };
 
 // --- elements ---------------------------------------------------------------------------------------------------------
@@ -256,7 +256,7 @@ function concerns() {
   const groups = [...Map.groupBy(wanted, (one) => `${one.severity}/${one.kind}/${one.group}`).values()];
   const rest = groups.slice(SHOWN_CONCERNS);
   return h("section", { id: "concerns" }, groups.slice(0, SHOWN_CONCERNS).map(concern),
-    rest.length > 0 && h("details", {}, h("summary", { class: "quiet" }, `and ${rest.length} more`), rest.map(concern)));
+    rest.length > 0 && h("details", { open: view.allConcerns, ontoggle: (event) => { view.allConcerns = event.target.open; } }, h("summary", { class: "quiet" }, `and ${rest.length} more`), rest.map(concern)));
 }
 
 function concern(group) {
@@ -352,8 +352,13 @@ function backfills() {
   return h("section", { id: "backfills" }, h("div", { class: "head" }, h("h2", {}, "Backfills and verifies under way")), open.map((one) => h("div", { class: "card backfill" },
     h("b", {}, one.name, " ", h("span", { class: "quiet" }, one.purpose === "fill" ? "" : one.purpose)), meter(one.share, one.read_by ? "ok" : "warning"),
     h("span", { class: "number" }, one.left_s === null ? `${Math.round(100 * one.share)} %` : one.left_s === 0 ? "read; waits for its merge" : `${duration(one.left_s)} left`),
-    h("p", {}, `${short(one.rows)} of about ${short(one.estimated_rows)} rows, ${one.rate_rows_s ? `${short(one.rate_rows_s)} rows/s` : "nothing read in the last minutes"}; ${one.ranges_done} of ${counted(one.ranges, "range")}; `,
-      one.read_by ? `read by ${one.read_by}` : h("span", { class: "warning" }, "nobody reads it"), ", open since ", ago(one.opened_at)))));
+    progress(one))));
+}
+
+function progress(one) {
+  const rate = one.rate_rows_s ? `${short(one.rate_rows_s)} rows/s` : "nothing read in the last minutes";
+  return h("p", {}, `${short(one.rows)} of about ${short(one.estimated_rows)} rows, ${rate}; ${one.ranges_done} of ${counted(one.ranges, "range")}; `,
+    one.read_by ? `read by ${one.read_by}` : h("span", { class: "warning" }, "nobody reads it"), one.left_s ? `, about ${duration(one.left_s)} left` : "", ", open since ", ago(one.opened_at));
 }
 
 // --- plots ------------------------------------------------------------------------------------------------------------
@@ -599,6 +604,8 @@ function details(table) {
     one.paused_by && wholeBlock("Paused", h("p", {}, `by ${one.paused_by}, `, ago(one.since)), h("p", { class: "quiet" }, "Its changes are staged; resume lets the next run apply them.")),
     one.needs_backfill && wholeBlock("Needs a backfill", h("p", {}, one.needs_backfill), h("p", { class: "quiet" }, "since ", ago(one.needs_backfill_since))),
     one.differences && wholeBlock("Differs from its source", h("p", { class: "red" }, one.differences)),
+    view.status.backfills.filter((each) => each.table === table).map((each) => wholeBlock(each.purpose === "fill" ? "Backfill under way" : "Verify under way",
+      meter(each.share, each.read_by ? "ok" : "warning"), progress(each))),
     block("Positions", pairs([["applied", h("code", {}, one.applied_lsn)], ["history", more.history_lsn && h("code", {}, more.history_lsn)], ["current", more.current_lsn && h("code", {}, more.current_lsn)],
       ["behind", one.lag_bytes ? `${bytes(one.lag_bytes)} of WAL` : "level with what is staged"], ["waiting", one.waiting_batches ? `${counted(one.waiting_changes, "change")} in ${counted(one.waiting_batches, "batch")}, ${bytes(one.waiting_bytes)}` : ""],
       ["due by choice", one.due_at && stamp(one.due_at)], ["merged now by", one.held_by], ["last change", one.applied_at && ago(one.applied_at)]])),
