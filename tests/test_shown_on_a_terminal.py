@@ -21,6 +21,13 @@ from tidemark.connections import Connection, look_up
 from tidemark.ledger import tables
 from tidemark.ledger.connection import open_ledger
 
+SHOP = """\
+source: {connection: shop_source}
+tables: ['*.*']
+lake: ../lake
+spark: {conf: {spark.hadoop.fs.s3a.secret.key: sesame}}
+"""
+
 Type = Callable[..., tuple[int, str, str]]
 
 
@@ -46,7 +53,7 @@ def tidemark(
     """Type a command: its exit status, what it printed, and its errors."""
     folder = tmp_path / "pipelines"
     folder.mkdir()
-    (folder / "shop.yaml").write_text("source: {connection: shop_source}\ntables: ['*.*']\nlake: ../lake\n")
+    (folder / "shop.yaml").write_text(SHOP)
     monkeypatch.setenv("TIDEMARK_PIPELINES", str(folder))
     environment = {
         "AIRFLOW_CONN_SHOP_SOURCE": postgres_connection(databases[0]),
@@ -185,6 +192,8 @@ def test_doctor_holds_what_a_report_needs_and_no_secret(tidemark: Type, database
     for text in (shown, json.dumps(report)):
         assert str(given["password"]) not in text
         assert str(given["dbname"]) not in text
+        assert "sesame" not in text
+        assert "spark.hadoop.fs.s3a.secret.key" in text
 
 
 def test_status_as_json_is_what_the_page_draws(tidemark: Type) -> None:
@@ -197,3 +206,4 @@ def test_status_as_json_is_what_the_page_draws(tidemark: Type) -> None:
     by_name = {row["name"]: row for row in status["tables"]}
     assert by_name["shop.orders"]["error"]["kind"] == "SchemaNotFollowed"
     assert by_name["people.customers"]["differences"].startswith("verify v7")
+    assert by_name["people.customers"]["state"] == "differs"

@@ -84,11 +84,13 @@ def _java() -> str:
 
 
 def _options(config: PipelineConfig) -> dict[str, Any]:
-    """What the file says, but for where the lake is, which says whose it is."""
+    """What the file says, but for where the lake is, which says whose it is, and for what Spark is set to, which may be
+    a key of an object store: of that the names."""
     shown = {
         field.name: getattr(config, field.name)
         for field in dataclasses.fields(config)
-        if field.name not in ("lake", "lake_access", "tables", "path", "bounds")
+        if field.name not in ("lake", "lake_access", "tables", "path", "bounds", "spark_conf")
+        and not field.name.startswith("_")
     }
     changed = {
         field.name: getattr(config.bounds, field.name)
@@ -108,6 +110,7 @@ def _options(config: PipelineConfig) -> dict[str, Any]:
     return {
         **{name: _plain(value) for name, value in shown.items()},
         "lake": scheme,
+        "spark_conf": sorted(config.spark_conf),
         "bounds": changed,
         "tables": tables,
     }

@@ -115,7 +115,7 @@ def plan(called: Invocation) -> int:
     else:
         screen.say("The next merge has nothing to do:")
     screen.table(
-        ("table", "batches", "changes", "size", "chunks", "from", "to", "left, since"),
+        ("table", "batches", "changes", "size", "chunks", "from", "to", "left, because"),
         [
             (
                 *(readable(part.table), str(part.batches), screen.number(part.changes), screen.size(part.bytes)),
