@@ -1,7 +1,7 @@
 """Keep Delta tables small: `compact_tables.py --manifest URI-of-plan.json` -> fewer files, and result.json beside
 the plan.
 
-Like the application that merges it knows neither Airflow nor ledger nor source (R10), and it ends with 0 also where
+Like the application that merges it knows neither Airflow nor ledger nor source (R10), and it ends with 0 even where
 something was left undone for a table: that is in the result.
 """
 

@@ -2,7 +2,7 @@
 beside the plan.
 
 The application knows neither Airflow nor ledger nor source (R10): the plan says what to apply, the positions in Delta
-say what is applied already, and the result says what was reached. It ends with 0 also where a table failed: that is
+say what is applied already, and the result says what was reached. It ends with 0 even if a table failed: that is
 in the result. Any other end means that the driver itself could not work, and then nothing is said of any table.
 """
 

@@ -10,7 +10,7 @@
     pause      merge nothing of a table until it is resumed; its changes are staged, the others go on
     resume     let the next run apply what was staged of a paused table
     unpark     let the next run apply all staged batches of a parked table
-    forget     show a table no more that is captured no more; its Delta tables stay
+    forget     stop showing a table that is no longer captured; its Delta tables stay
     doctor     everything that a bug report needs, and no secret
 
 PIPELINE is the path of its file, or its name. Exit status 0: as it should be; 3: something may become wrong, or ends by
@@ -88,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     unpark = add("unpark", acting.unpark, "let the next run apply a parked table's batches")
     pause = add("pause", acting.pause, "merge nothing of a table until it is resumed")
     resume = add("resume", acting.resume, "let the next run apply what was staged of a paused table")
-    forget = add("forget", acting.forget, "show a table no more that is captured no more")
+    forget = add("forget", acting.forget, "stop showing a table that is no longer captured")
     for of_table in (unpark, pause, resume, forget):
         of_table.add_argument("table", help="schema.table")
     unpark.add_argument("--anew", action="store_true", help="both Delta tables were removed: begin with empty ones")

@@ -88,7 +88,7 @@ def leaves(of: type[TidemarkError] = TidemarkError) -> Iterator[type[TidemarkErr
 
 
 def leaf_of(kind: str) -> type[TidemarkError] | None:
-    """The leaf of that name; None where this version has no such error."""
+    """The leaf of that name; None if this version has no such error."""
     return next((leaf for leaf in leaves() if leaf.__name__ == kind), None)
 
 

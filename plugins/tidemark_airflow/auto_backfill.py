@@ -1,4 +1,4 @@
-"""Capture's last step: a table needs a backfill -> a run of the pipeline's backfill DAG, where the file says so.
+"""Capture's last step: a table needs a backfill -> a run of the pipeline's backfill DAG, if the file says so.
 
 It is done as TriggerDagRunOperator does it in Airflow 3: the task asks its supervisor by raising
 DagRunTriggerException, and has succeeded when the run exists. One run at a time: while one is queued or running,

@@ -45,7 +45,7 @@ def with_lake(config: PipelineConfig) -> PipelineConfig:
 
 
 def salt(connection_id: str | None) -> bytes | None:
-    """The salt of `sha256` masks, where the pipeline names a connection for it."""
+    """The salt of `sha256` masks, if the pipeline names a connection for it."""
     return None if connection_id is None else _find(connection_id).salt()
 
 

@@ -181,7 +181,7 @@ def backfill_dag(config: PipelineConfig) -> DAG:
 
 
 def verify_dag(config: PipelineConfig) -> DAG:
-    """The DAG `<pipeline>_verify`: every night, where the pipeline has a schedule at all."""
+    """The DAG `<pipeline>_verify`: every night, if the pipeline has a schedule at all."""
     dag = DAG(
         dag_id=f"{config.pipeline}_verify",
         description=f"Proves that the Delta tables equal {config.source_connection}, part by part",

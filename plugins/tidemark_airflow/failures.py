@@ -1,6 +1,6 @@
 """`tidemark.errors` -> what Airflow does with a failed task: the one table from `Move` to Airflow.
 
-A retry is worth its wait only where the same task, run again, is expected to succeed. Every other error of the tree
+A retry is worth its wait only if the same task, run again, is expected to succeed. Every other error of the tree
 fails the task at once, under its own name: a retry policy sees the exception itself, so nothing has to be wrapped in
 AirflowFailException. Errors outside of the tree (spark-submit's exit code) keep Airflow's ordinary retries. Source:
 Airflow 3.3, airflow/sdk/definitions/retry_policy.py.

@@ -25,7 +25,7 @@ FAILED: Final = ("failed", "upstream_failed")
 class HealthOperator(BaseOperator):
     """Says what is not exact, why, since when and what to do; tells the pipeline's notifier what is new, or over.
 
-    With `decides` off it is skipped where it would be red: it tells, of a pipeline whose capture may not run.
+    With `decides` off it is skipped if it would be red: it tells, of a pipeline whose capture may not run.
     """
 
     def __init__(self, *, config: PipelineConfig, decides: bool = True, **kwargs: Any) -> None:

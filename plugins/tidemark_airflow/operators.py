@@ -228,7 +228,7 @@ class MergeOperator(ApplicationOperator):
     Each try writes a plan of its own. `merge.timeout_s` counts from the application's start; a driver that survives it
     loses by the fence (R5).
 
-    Tables that another task holds are left to the next merge. Where that is all of them it waits for `wait_s`, then it
+    Tables that another task holds are left to the next merge. If that is all of them it waits for `wait_s`, then it
     is skipped. What is staged stays unapplied until then, and confirm counts what is applied. `wanted` says what it
     merges of what is staged; `tables` are its share where several applications do it.
     """

@@ -54,7 +54,7 @@ def _own_applications() -> Path:
 
 
 def jars(lake: str) -> str | None:
-    """What `--jars` gets: Delta's jars, where they are known to this machine; for a lake on S3 Hadoop's beside them,
+    """What `--jars` gets: Delta's jars, if they are known to this machine; for a lake on S3 Hadoop's beside them,
     and always our log store, which nothing else brings."""
     set_path = os.environ.get(JARS_VARIABLE, "")
     on_s3 = urlsplit(lake).scheme == "s3a"
@@ -123,7 +123,7 @@ def driver_environment() -> dict[str, str]:
 
 
 def library_zip(folder: str) -> str | None:
-    """Pack the library's Python files into `folder` and return the path of the zip file; None where the driver's image
+    """Pack the library's Python files into `folder` and return the path of the zip file; None if the driver's image
     has it. It is 0.3 MB, and packed for each run, so that task and driver never are of two versions."""
     if os.environ.get(APPLICATIONS_VARIABLE, "").startswith(EVERYWHERE):
         return None

@@ -1,6 +1,6 @@
 """A table without key -> the rows of one chunk, read as a whole under one snapshot.
 
-Without a key no row can be told from its copies, so the chunk is the whole table as of one snapshot. Where that is
+Without a key no row can be told from its copies, so the chunk is the whole table as of one snapshot. If that is
 large it is read by several sessions at once: stretches of pages (ctid ranges) of the table, or of each leaf of a
 partitioned one, under the snapshot that the chunk's own transaction exports. Every session takes the table's lock
 before anything else. One that comes behind an ALTER, which waits for this very chunk, waits for ever but for the lock

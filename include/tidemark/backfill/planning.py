@@ -189,7 +189,7 @@ class _Planner:
                 raise CaptureNotBegun(
                     tables=wish.table,
                     pipeline=config.pipeline,
-                    reason="its generation has ended, or goes on on another timeline",
+                    reason="its generation has ended, or continues on another timeline",
                 )
             reach("plan.after_open")
             log.info(
@@ -248,7 +248,7 @@ class _Planner:
     def _say_what_is_left_out(
         self, at_source: dict[str, CapturedTable], rows: dict[str, TableRow], *, nothing_else: bool
     ) -> None:
-        """Tables that need a backfill and cannot have one now. Where it is for want of a capture run, as after
+        """Tables that need a backfill and cannot have one now. If it is for want of a capture run, as after
         `unpark --anew`, and there is `nothing_else`, a green run that did nothing would hide it: raises
         CaptureNotBegun."""
         waiting = {}

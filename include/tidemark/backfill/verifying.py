@@ -6,7 +6,7 @@
              tables, by rows; nothing that was proven within one round of shares, unless somebody named it
     open     per table one backfill, whose ranges are the parts
 
-A part of a table can be proven only where Spark orders the stored keys as the index does (`source.keyset`): else rows
+A part of a table can be proven only if Spark orders the stored keys as the index does (`source.keyset`): else rows
 that are in no chunk cannot be told from those of other parts. Any other table is one part, and so is a table without
 key. What another run has left open is closed: its parts have the oldest proofs, and are taken again.
 """
@@ -317,7 +317,7 @@ class _Planner:
             raise CaptureNotBegun(
                 tables=look.table,
                 pipeline=self._config.pipeline,
-                reason="its generation has ended, or goes on on another timeline",
+                reason="its generation has ended, or continues on another timeline",
             )
         reach("plan.after_open")
         extent = (

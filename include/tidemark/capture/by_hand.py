@@ -90,7 +90,7 @@ def resume(config: PipelineConfig, table: str, *, ledger: str) -> tuple[str, boo
 
 
 def forget(config: PipelineConfig, table: str, *, ledger: str) -> tuple[str, bool]:
-    """Let a table that is captured no more be shown no more. Its Delta tables and what the ledger knows of it stay, so
+    """Stop showing a table that is no longer captured. Its Delta tables and what the ledger knows of it stay, so
     that it can come back: it then joins as a table that was away, and needs a backfill."""
     with open_ledger(ledger, config.pipeline) as book:
         migrations.require(book.connection)

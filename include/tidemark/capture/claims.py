@@ -171,7 +171,7 @@ def claims_of(
 def _difference(
     chunk: ReadChunk, fingerprints: Mapping[str, Fingerprint], look_again: Callable[[str], Fingerprint | None]
 ) -> str:
-    """Why the chunk's rows are no base for the table as it is now; "" where they are."""
+    """Why the chunk's rows are no base for the table as it is now; "" if they are."""
     read = Fingerprint.from_json(chunk.fingerprint)
     if not _unfollowed(read, fingerprints.get(chunk.table)):
         return ""

@@ -66,7 +66,7 @@ SLOT_WAIT_S: Final = 20.0
 class DrainResult:
     """`batches` are the ranges `[start, end)` that the run registered, in order, those of an earlier try included.
 
-    `reached_target` is False where `run_s` ended the run before its heartbeat was in: the next run goes on.
+    `reached_target` is False if `run_s` ended the run before its heartbeat was in: the next run goes on.
     """
 
     batches: list[tuple[Lsn, Lsn]]
@@ -458,7 +458,7 @@ class _Draining:
         return fingerprints, changed, tuple(marks)
 
     def _look_again(self, table: str) -> Fingerprint | None:
-        """One table's fingerprint now, None if it is captured no more."""
+        """One table's fingerprint now, None if it is no longer captured."""
         here = [t for t in self._look().tables.values() if str(t.table) == table and t.published]
         return catalog.fingerprint(self._source, self._config.publication, here).get(table)
 

@@ -23,7 +23,7 @@ from tidemark.run import Run
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """`changes` are those that the run staged, None where nobody knows."""
+    """`changes` are those that the run staged, None if nobody knows."""
 
     health: Health
     figures: Figures

@@ -66,7 +66,7 @@ LINE_CHARACTERS: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Concern:
-    """`table` is `schema.table`, empty where it is about the pipeline. Those of one `kind` and `group` are said
+    """`table` is `schema.table`, empty if it is about the pipeline. Those of one `kind` and `group` are said
     together. `ways` are what to do next, with the commands to type, `do` the one of them that a line has room for;
     `brief` is why, in a few words."""
 
@@ -150,7 +150,7 @@ def judge(
     unusable: TidemarkError | None = None,
     unseen: Mapping[str, str] | None = None,
 ) -> Health:
-    """`slot` is None where it was not asked for; `unusable` is why no drain may read it; `unseen` maps what could not
+    """`slot` is None if it was not asked for; `unusable` is why no drain may read it; `unseen` maps what could not
     be read, as "source", to why."""
     concerns = [*_unseen(unseen or {}), *_slot(config, slot, unusable)]
     states: dict[str, str] = {}

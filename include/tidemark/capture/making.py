@@ -3,7 +3,7 @@
     noted as our own ──► made          a crash between leaves a note of something that is not there, which is no harm;
                                        the other way round, what we made would be somebody else's
 
-Many tables are added to a publication at once. Where PostgreSQL refuses that because of one of them, they are added one
+Many tables are added to a publication at once. If PostgreSQL refuses that because of one of them, they are added one
 by one: a table that somebody holds, dropped or gave away costs itself alone, and the others a bounded wait (R6).
 """
 
@@ -99,7 +99,7 @@ def bring_about_publication(survey: Survey, lease: Lease, matched: Matching) -> 
         _change(survey, work)
     except (psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation):
         # Somebody created it just now: committed before our look at the name, or while our statement waited for
-        # its transaction's end. Where the note was there, it was another try of this task, which the lease does
+        # its transaction's end. If the note was there, it was another try of this task, which the lease does
         # not keep out.
         published = publication.read(survey.source, survey.config.publication)
         work = publication_work(survey.config, matched, published, survey.facts)

@@ -79,7 +79,7 @@ class Ingested:
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """What a plan may hold. By default every table that is due; with `all_of_them` those too that wait by choice
-    (`capture.deferring`); of both `tables` alone, where somebody has chosen them already: they do not wait any more."""
+    (`capture.deferring`); of both `tables` alone, if somebody has chosen them already: they do not wait any more."""
 
     all_of_them: bool = False
     tables: frozenset[str] | None = None

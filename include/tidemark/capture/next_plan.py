@@ -22,7 +22,7 @@ from tidemark.wording import duration, moment
 
 @dataclass(frozen=True, slots=True)
 class TablePart:
-    """What waits of one table in one generation. `why_not` says why the next merge leaves it, "" where it takes it."""
+    """What waits of one table in one generation. `why_not` says why the next merge leaves it, "" if it takes it."""
 
     table: str
     generation: int

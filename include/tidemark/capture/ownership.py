@@ -121,7 +121,7 @@ def require_own_publication(survey: Survey, work: PublicationWork) -> None:
 
 
 def adopt(survey: Survey, lease: Lease) -> None:
-    """Take slot and publication of the file, where they are there, for this pipeline's own from now on."""
+    """Take slot and publication of the file, if they are there, for this pipeline's own from now on."""
     if slots.read_slot(survey.source, survey.config.slot) is not None:
         named = thing(survey.source, "slot", survey.config.slot)
         if not belongings.is_own(survey.ledger, named):

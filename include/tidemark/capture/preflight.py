@@ -1,7 +1,7 @@
 """Everything that must hold before a run, looked at in one go: config, source, ledger, lake, Spark -> `Report`.
 
     look    ledger schema (migrated) · lake · Spark · server · role · tables · publication · slot
-    act     only where no error is found, and in this order, each step found done by the next preflight:
+    act     only if no error is found, and in this order, each step found done by the next preflight:
             publication ──► slot ──► generation ──► tables joined
 
 Each step lies in a room of its own: `lake_findings`, `spark_findings`, `table_findings` (what is an error of one table

@@ -256,7 +256,7 @@ def _number(shape: TableSchema, latest: TableSchema | None, ahead: list[TableSch
 def _since(
     latest: TableSchema | None, ahead: list[TableSchema], schema: TableSchema, dropped: Collection[str]
 ) -> list[Difference]:
-    """What changed since the stream's last version. Where it brought none, a reader's stands for it, unless the stream
+    """What changed since the stream's last version. If it brought none, a reader's stands for it, unless the stream
     is only behind what that reader saw."""
     if latest is not None:
         return compare_schemas(latest, schema, dropped)

@@ -3,7 +3,7 @@
 The applications share no table and nothing else: each plans its tables by itself, under their leases
 (`capture.merging.leased_plan`), so what is said here may be old when it is acted on. Longest first to the application
 with the least to do: one table that takes longer than all others together has an application to itself, and none ends
-late because its long table came last. An application costs its start, and is worth it only where it has something to
+late because its long table came last. An application costs its start, and is worth it only if it has something to
 do for about as long; a run with little to merge starts one.
 """
 

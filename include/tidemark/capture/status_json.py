@@ -86,7 +86,7 @@ def _concern(concern: Concern, status: Status) -> dict[str, Any]:
 
 
 def _slot(config: PipelineConfig, slot: SlotState) -> dict[str, Any]:
-    """`limit_bytes` is where the server gives the slot up, None where it never does."""
+    """`limit_bytes` is where the server gives the slot up, None if it never does."""
     return {
         "name": slot.name,
         "confirmed_lsn": _lsn(slot.confirmed_lsn),

@@ -4,7 +4,7 @@ The ledger is asked first, it costs nothing. Whether the source has changes is m
 writes checkpoints and snapshots of its own, other pipelines their heartbeats and the ledger, and so would every run
 look busy, and the run that it starts would write what wakes the others. Nothing but the slot's own decoding proves
 that WAL holds nothing of ours, so the slot is asked for the first transaction above `staged` that the publication
-holds; nothing is consumed. Heartbeats and other messages are left out of that. Where it is too much to ask, it is taken
+holds; nothing is consumed. Heartbeats and other messages are left out of that. If it is too much to ask, it is taken
 as work unread. Source: PostgreSQL documentation, 9.28.6, pg_logical_slot_peek_binary_changes.
 """
 

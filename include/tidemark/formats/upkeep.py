@@ -44,8 +44,8 @@ class UpkeepPlan:
 @dataclass(frozen=True, slots=True)
 class Upkept:
     """One Delta table: its files before and after, and whether it was compacted. `due`: it should be, under the table's
-    lease. `left` is why something was not done, "" where all was. `bytes` and `rows` are of the table as it was left,
-    None where that could not be seen."""
+    lease. `left` is why something was not done, "" if all was. `bytes` and `rows` are of the table as it was left,
+    None if that could not be seen."""
 
     table: str
     kind: Kind

@@ -5,7 +5,7 @@
     somebody's    ──adopted by hand──► its own
 
 PostgreSQL does not say who made a slot, and reading one moves it on: what its owner has not read yet is gone for that
-owner. So a slot counts as the pipeline's only where this says so. The intention is written down first: whoever dies
+owner. So a slot counts as the pipeline's only if this says so. The intention is written down first: whoever dies
 between it and the making finds what it made its own. Pipelines older than these notes are known by their generations,
 and so is one whose ledger was brought back from staging.
 """
@@ -33,7 +33,7 @@ class Belonging:
 
 
 def is_own(ledger: Ledger, belonging: Belonging) -> bool:
-    """Whether the pipeline made it or was given it; a slot also where a generation was staged from it."""
+    """Whether the pipeline made it or was given it; a slot also if a generation was staged from it."""
     row = ledger.execute(
         """
         SELECT EXISTS (SELECT 1 FROM tidemark.belongings

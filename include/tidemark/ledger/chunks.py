@@ -519,7 +519,7 @@ class Progress:
 
     @property
     def share(self) -> float:
-        """How much of it is read, by the estimate; 1 only where all is."""
+        """How much of it is read, by the estimate; 1 only if all is."""
         if self.ranges_done == self.ranges:
             return 1.0
         share = self.rows / self.estimated_rows if self.estimated_rows else self.ranges_done / self.ranges

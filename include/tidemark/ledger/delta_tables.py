@@ -15,7 +15,7 @@ from tidemark.ledger.connection import Ledger
 
 @dataclass(frozen=True, slots=True)
 class DeltaTable:
-    """`rows` are None where its log says nothing of them."""
+    """`rows` are None if its log says nothing of them."""
 
     kind: Kind
     files: int

@@ -20,7 +20,7 @@ from tidemark.schema.guards import Guard, Guards, Rows
 
 @dataclass(frozen=True, slots=True)
 class Guarded:
-    """`snapshot` is None where `rows` are no look from before."""
+    """`snapshot` is None if `rows` are no look from before."""
 
     table: str
     timeline: int

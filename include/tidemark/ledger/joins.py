@@ -67,7 +67,7 @@ def leave(ledger: Ledger, table: str) -> None:
 
 
 def forget(ledger: Ledger, table: str) -> None:
-    """Let a table that is captured no more be shown no more, until it joins again. If it is parked it stays so,
+    """Stop showing a table that is no longer captured, until it joins again. If it is parked it stays so,
     untried, and is told anew when it is back."""
     with step(ledger, "capture", "forget", [table]):
         ledger.execute(

@@ -38,7 +38,7 @@ def over_time(ledger: Ledger, hours: int, now: datetime, points: int = POINTS) -
 
 def rates(ledger: Ledger) -> dict[str, Any]:
     """Changes per minute, and bytes of WAL per second that the slot kept in addition, of the last hour's runs; over how
-    long. None where there are not two runs to tell."""
+    long. None if there are not two runs to tell."""
     row = ledger.execute(
         """
         SELECT sum(changes) - (array_agg(changes ORDER BY ended_at))[1], min(ended_at), max(ended_at),

@@ -51,7 +51,7 @@ class Kept:
 @dataclass(frozen=True, slots=True)
 class Marked:
     """`file` says how far the generation is retired by now; `rows` are what this call retired. `held_by` is why the
-    prefix ends before the cutoff, "" where it does not."""
+    prefix ends before the cutoff, "" if it does not."""
 
     file: RetiredFile
     rows: int
@@ -449,7 +449,7 @@ def plans_removed(ledger: Ledger, names: Sequence[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LastMaintenance:
-    """What the last run did to staging and ledger, and to the Delta tables; {} where no run has come so far."""
+    """What the last run did to staging and ledger, and to the Delta tables; {} if no run has come so far."""
 
     ended_at: datetime
     retired: dict[str, Any]

@@ -54,7 +54,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """One run. `figures` is None where its last task did not come to write them; `batches` and `changes` are what it
+    """One run. `figures` is None if its last task did not come to write them; `batches` and `changes` are what it
     registered."""
 
     run_id: str

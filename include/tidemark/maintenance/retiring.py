@@ -49,7 +49,7 @@ NAME_TIME: Final = "%Y%m%dT%H%M%S"
 @dataclass(slots=True)
 class Retired:
     """What one run removed; `kept` are the tables that keep files beyond `staging_days`, `held_by` is what keeps all
-    of staging from there on, "" where nothing does."""
+    of staging from there on, "" if nothing does."""
 
     batches: int = 0
     bytes: int = 0
@@ -95,7 +95,7 @@ def retire(run: Run, *, wait_s: float = 0.0) -> Retired:
     """Remove what is older than `staging_days` and needed by nobody. Takes the lease `slot` while it decides.
 
     Raises `GenerationStale` or `LedgerBehindStaging` if the capture has to run first, LeaseTaken, a slot's error,
-    and at the end `ParkedKeepsStaging` where parked and paused tables keep more than `parked_bytes`.
+    and at the end `ParkedKeepsStaging` if parked and paused tables keep more than `parked_bytes`.
     """
     config = run.config
     cutoff = run.now() - timedelta(days=config.maintenance.staging_days)

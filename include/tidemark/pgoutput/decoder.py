@@ -452,7 +452,7 @@ def _read_tuple(block: _Block, relation: _Relation, at: Positions, ends: Positio
     values: list[Values | None] = [None] * max(len(relation.place), 1)
     at = at + 2
     for place in relation.place:
-        # One read of eight bytes holds the kind and, for text, the length. Where it reads beyond the message's end, the
+        # One read of eight bytes holds the kind and, for text, the length. If it reads beyond the message's end, the
         # next position exceeds that end, and is found out.
         word = eight_bytes[at].byteswap(inplace=True)
         kind = (word >> 56).astype(np.uint8)

@@ -18,7 +18,7 @@ class ColumnPrint:
     """One captured column. `missing` is a hash of its attmissingval ("masked" for a masked column),
     `generated` pg's letter or "". `spelling` is what the text of stored values depends on besides them: the labels of
     an enum and the columns of a composite type, by their OIDs. `default` is PostgreSQL's text of its attmissingval,
-    None where it is masked, too long, or not the same in all partitions."""
+    None if it is masked, too long, or not the same in all partitions."""
 
     attnum: int
     name: str
@@ -52,7 +52,7 @@ class Fingerprint:
     and added again has others. `key` is the key of `TableSchema`; `last_attnum` the highest number of any column,
     dropped ones included. `published_columns` are those of the publication, in order, `publication_xmin` is the
     transaction that last changed its options. `dropped` are the numbers of dropped columns, with the name that each was
-    last seen with, "" where it was never seen (`carried`)."""
+    last seen with, "" if it was never seen (`carried`)."""
 
     relation_oid: int
     relfilenode: int

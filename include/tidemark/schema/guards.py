@@ -5,7 +5,7 @@ of each column of a RELATION message.
     RELATION's names ──resolve──► leave_out and mask by the names of that moment
 
 The stream names columns and nothing else, and the names are those of the change, not of now. So a name is taken for a
-column only where two looks at the catalogue stand around the change, one from before and one from after, and the row of
+column only if two looks at the catalogue stand around the change, one from before and one from after, and the row of
 pg_attribute is the same in both: then nothing renamed that column in between. Of all other names it is only known that
 they are not such a column. While a guarded column is among the others, each of them may be it, and is staged as NULL.
 

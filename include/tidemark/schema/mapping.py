@@ -54,7 +54,7 @@ _INTERVAL_FIELDS: Final = {
 
 
 def target_type(type_oid: int, typmod: int, types: Mapping[int, PgType], override: str | None = None) -> str:
-    """The Delta type as DDL. `override` is "text" or "decimal(p,s)"; ValueError where the
+    """The Delta type as DDL. `override` is "text" or "decimal(p,s)"; ValueError if the
     column's type does not allow it."""
     if override is None:
         return _target(type_oid, typmod, types)

@@ -35,7 +35,7 @@ Modifiers = Literal["none", "number", "number before zone", "length", "precision
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A Delta type as DDL. `unfit` says what a column holds instead of a value that does not fit, "" where all fit. A
+    """A Delta type as DDL. `unfit` says what a column holds instead of a value that does not fit, "" if all fit. A
     column of a type that no key may have is text where it belongs to the key."""
 
     ddl: str

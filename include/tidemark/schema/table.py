@@ -19,9 +19,9 @@ Identity = Literal["default", "full", "index", "nothing"]
 @dataclass(frozen=True, slots=True)
 class Column:
     """`type` is PostgreSQL's own name with modifiers ("numeric(10,2)"), `target` the Delta
-    type as DDL ("decimal(10,2)"). `attnum` is its number at the source, 0 where it is not known for certain. `missing`
+    type as DDL ("decimal(10,2)"). `attnum` is its number at the source, 0 if it is not known for certain. `missing`
     is PostgreSQL's text of what a row has that was written before the column was added: the constant default of its
-    ADD COLUMN. It is None where there is none, or none that is certain and fits the target.
+    ADD COLUMN. It is None if there is none, or none that is certain and fits the target.
     """
 
     name: str
@@ -41,7 +41,7 @@ class TableSchema:
     `key` holds the columns of the replica identity (under FULL: of the primary key), in index order; empty means that
     the table has no key: a multiset under FULL, history only without any identity. `dropped` names the columns that
     only the target has still (`with_dropped`); a version of the source has none. `published` are the numbers of all
-    columns that the stream sends, left-out ones included, in order; empty where they are not known for certain.
+    columns that the stream sends, left-out ones included, in order; empty if they are not known for certain.
     """
 
     table: TableName

@@ -2,7 +2,7 @@
 
 Text is what the types' output functions give in a session with TimeZone=UTC, DateStyle=ISO,
 IntervalStyle=iso_8601, bytea_output=hex, extra_float_digits=1, UTF-8. A column is converted as a whole, by one
-Arrow kernel; only where that kernel refuses are the values looked for that do not fit. Such a value never fails:
+Arrow kernel; only if that kernel refuses are the values looked for that do not fit. Such a value never fails:
 it is NULL (dates and timestamps: the nearest end of 0001-01-01 .. 9999-12-31T23:59:59.999999), `kept` marks it,
 and `kept_text` gives PostgreSQL's text of it.
 """
@@ -37,7 +37,7 @@ _COMMA, _QUOTE, _BACKSLASH = ord(","), ord('"'), ord("\\")
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """`kept` is None where every value fits, else true where `values` holds NULL or the end of the range instead."""
+    """`kept` is None if every value fits, else true where `values` holds NULL or the end of the range instead."""
 
     values: pa.Array
     kept: Mask | None

@@ -48,7 +48,7 @@ class CapturedTable:
 
     @property
     def captured_columns(self) -> tuple[ColumnPrint, ...]:
-        """The columns that reach staging: published, where the table is, and not left out."""
+        """The columns that reach staging: published, if the table is, and not left out."""
         return tuple(
             c
             for c in self.columns
@@ -57,7 +57,7 @@ class CapturedTable:
 
 
 def read_types(conn: psycopg.Connection[Any]) -> dict[int, PgType]:
-    """Every type by OID. An array is one only where its element type says so: int2vector
+    """Every type by OID. An array is one only if its element type says so: int2vector
     has elements, and another text."""
     rows = conn.execute(
         """

@@ -25,7 +25,7 @@ _NAMED: Final = 5
 
 
 def findings(conn: psycopg.Connection[Any], config: PipelineConfig, tables: Sequence[SourceTable]) -> Iterator[Finding]:
-    """Nothing where the file names no such role."""
+    """Nothing if the file names no such role."""
     role = config.filter_role
     if role is None:
         return

@@ -32,7 +32,7 @@ class FilterRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TypeName:
-    """A type as it was written; `schema` is "" where none was."""
+    """A type as it was written; `schema` is "" if none was."""
 
     schema: str
     name: str

@@ -343,7 +343,7 @@ def try_conditions(conn: psycopg.Connection[Any], table: TableToRead) -> None:
 
 def canonical_keys(conn: psycopg.Connection[Any], key: Sequence[KeyColumn], keys: Sequence[Key]) -> list[Key]:
     """Keys as anybody may write them -> as PostgreSQL writes them, each once, in the order given. Raises psycopg's
-    DataError where one is no value of its columns."""
+    DataError if one is no value of its columns."""
     rows = sql.SQL(", ").join(
         sql.SQL("({}, {})").format(
             sql.Literal(number), sql.SQL(", ").join(c.literal(text) for c, text in zip(key, texts, strict=True))

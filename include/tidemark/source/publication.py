@@ -132,7 +132,7 @@ class Matching:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A table as the publication lists it; `columns` and `row_filter` are None where everything is published."""
+    """A table as the publication lists it; `columns` and `row_filter` are None if everything is published."""
 
     table: TableName
     columns: tuple[str, ...] | None

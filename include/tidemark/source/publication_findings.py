@@ -1,8 +1,8 @@
 """The publication as it is, and the tables of the file -> what has to be done to it, and findings. Pure.
 
 What preflight would do is a `PublicationWork`; where it may not, because the file says `manage_publication: false` or
-rights are missing, the same work becomes the SQL of a finding. A table is added only where that does not make
-PostgreSQL refuse the application's own UPDATE and DELETE, or where the file names it without a pattern (R9). Source:
+rights are missing, the same work becomes the SQL of a finding. A table is added only if that does not make
+PostgreSQL refuse the application's own UPDATE and DELETE, or if the file names it without a pattern (R9). Source:
 PostgreSQL documentation, "CREATE PUBLICATION", 29.1.1 "Replica Identity".
 """
 
@@ -269,7 +269,7 @@ def _identity_findings(
             continue
         if "generated column" in reason:
             # Updates fail in the application from the moment of publication: never by us,
-            # and said loudly where it is so.
+            # and said loudly if it is so.
             harm = f"{table.table}: {reason}: PostgreSQL refuses the application's own UPDATE and DELETE " + (
                 "now" if published else "once it is published, so it is not captured"
             )

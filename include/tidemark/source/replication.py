@@ -314,7 +314,7 @@ def _pending_bytes(descriptor: int) -> int:
 
 
 def sent_by(conn: psycopg.Connection[Any], pid: int) -> Lsn | None:
-    """How far the walsender has read the WAL, sent or not; None where its view does not tell."""
+    """How far the walsender has read the WAL, sent or not; None if its view does not tell."""
     row = conn.execute("SELECT sent_lsn::text FROM pg_stat_replication WHERE pid = %s", (pid,)).fetchone()
     return None if row is None or row[0] is None else Lsn.parse(row[0])
 

@@ -67,7 +67,7 @@ class SlotState:
 
     @property
     def limit_bytes(self) -> int | None:
-        """Retained WAL at which the slot is lost (max_slot_wal_keep_size); None where there is no such limit."""
+        """Retained WAL at which the slot is lost (max_slot_wal_keep_size); None if there is no such limit."""
         return None if self.safe_wal_size is None else self.retained_bytes + max(self.safe_wal_size, 0)
 
 

@@ -4,7 +4,7 @@ heartbeat that ends a run. And which messages of the stream can be its own.
 Any login may call `pg_logical_emit_message`, whatever it may do otherwise: what arrives with our prefix is somebody's
 word, no more. So a message of another prefix or form is told by its first bytes, before it is copied (`is_foreign`),
 and what is left is read field by field (`formats.watermark`) and proves nothing by itself: a heartbeat counts only in
-the very transaction that wrote it, a watermark only for a chunk that the ledger has, and only where it was committed
+the very transaction that wrote it, a watermark only for a chunk that the ledger has, and only if it was committed
 after that chunk's snapshot was taken.
 
 All of ours are transactional, each call is a transaction of its own, and it is committed locally: with a synchronous
@@ -114,7 +114,7 @@ def make_durable(conn: psycopg.Connection[Any]) -> WalPoint:
     A snapshot sees a transaction as soon as its commit record is inserted; with `synchronous_commit = off` a crash
     loses it after that, and its id is given out again. Whoever keeps a snapshot, or an id, for longer than its session
     calls this first: from then on no crash of this server takes away what was seen, and in a standby's history it is
-    there exactly where that history has this point. docs/decisions/2026-11-22-a-snapshot-stands-on-its-wal.md has the
+    there exactly if that history has this point. docs/decisions/2026-11-22-a-snapshot-stands-on-its-wal.md has the
     proof. The session must be in autocommit mode and outside of a transaction.
     """
     row = conn.execute(_WRITTEN).fetchone()

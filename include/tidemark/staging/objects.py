@@ -183,7 +183,7 @@ class Objects:
     # --- new objects --------------------------------------------------------------------------------------------------
 
     def upload(self, target: str, content: IO[bytes]) -> None:
-        """Begin to upload a complete file. Where many are under way it waits for one of them."""
+        """Begin to upload a complete file. If many are under way it waits for one of them."""
         with self._lock:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(UPLOADS, thread_name_prefix="tidemark-upload")

@@ -60,7 +60,7 @@ class Files(Protocol):
         below the name given may be left out, if that costs less."""
 
     def delete(self, target: str) -> None:
-        """A file, or a folder with all it holds; nothing happens where there is none."""
+        """A file, or a folder with all it holds; nothing happens if there is none."""
 
 
 class Store:
@@ -116,7 +116,7 @@ class Store:
 
     def sync_folders(self, folder: str) -> None:
         """Make all complete files below `folder` durable, and the entries of all folders up to the root. Raises
-        FileExistsError where one of them would have replaced a file."""
+        FileExistsError if one of them would have replaced a file."""
         self._files.sync_folders(self.uri(folder))
 
     def write_new(self, path: str, content: bytes) -> None:
@@ -160,7 +160,7 @@ class Store:
         return sorted({name for name in names if name >= at_or_above})
 
     def delete(self, path: str) -> None:
-        """Remove a file, or a folder with all it holds; nothing happens where there is none."""
+        """Remove a file, or a folder with all it holds; nothing happens if there is none."""
         if not path:
             raise ValueError("the lake root itself is never deleted")
         self._files.delete(self.uri(path))

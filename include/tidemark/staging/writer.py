@@ -198,7 +198,7 @@ class BatchWriter:
 
 
 def read_table(store: Store, file: StagedFile) -> pa.Table:
-    """A staged file as it was written. Raises FileNotFoundError; ValueError where size or checksum differ."""
+    """A staged file as it was written. Raises FileNotFoundError; ValueError if size or checksum differ."""
     content = store.read(file.path)
     if len(content) != file.bytes or hashlib.sha256(content).hexdigest() != file.sha256:
         raise ValueError(f"{file.path} is not the file that was staged: size or checksum differ")
@@ -211,5 +211,5 @@ def _repeating(schema: pa.Schema) -> list[str]:
 
 
 def _comparable(schema: pa.Schema) -> list[str]:
-    """Statistics only where a reader prunes by them; large texts would otherwise be copied into the footer."""
+    """Statistics only if a reader prunes by them; large texts would otherwise be copied into the footer."""
     return [name for name in (*ORDER_COLUMNS, "commit_lsn") if name in schema.names]

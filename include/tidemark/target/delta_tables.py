@@ -100,7 +100,7 @@ def is_contested(error: BaseException) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class PinnedTable:
-    """One version of one Delta table; `version` is -1 where there is none yet."""
+    """One version of one Delta table; `version` is -1 if there is none yet."""
 
     path: str
     version: int
@@ -121,7 +121,7 @@ class PinnedTable:
 
     @property
     def bytes(self) -> int | None:
-        """The size of this version's data files, None where its checksum file is missing."""
+        """The size of this version's data files, None if its checksum file is missing."""
         if not self.exists:
             return 0
         checksum = self.snapshot.checksumOpt()
@@ -429,7 +429,7 @@ def merge(
 ) -> dict[str, int]:
     """One MERGE of `source` (alias s) into the table (alias t). Returns the rows inserted, updated, deleted.
 
-    Nothing is counted where Delta skipped it since the position is there already. The handle is built anew for each
+    Nothing is counted if Delta skipped it since the position is there already. The handle is built anew for each
     merge: it would otherwise keep the schema of its first use.
     """
     with _transaction(spark, application, end):
@@ -451,7 +451,7 @@ def merge(
 
 @contextmanager
 def _transaction(spark: SparkSession, application: str, end: Lsn) -> Iterator[None]:
-    """The position that the one command within sets; unset afterwards even where it failed."""
+    """The position that the one command within sets; unset afterwards even if it failed."""
     spark.conf.set(TXN_APP_ID, application)
     spark.conf.set(TXN_VERSION, str(int(end)))
     try:

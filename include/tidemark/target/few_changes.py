@@ -66,7 +66,7 @@ def few_changes(
     current: PinnedTable | None,
     history: PinnedTable,
 ) -> FewChanges | None:
-    """The changes, folded; None where Spark shall do it.
+    """The changes, folded; None if it is Spark's to do.
 
     Spark also gets what could not be read here, since it says best, and in its own words, what is wrong with a file.
     """

@@ -392,7 +392,7 @@ def net_copies(
     """Multiset: one row per distinct row value, with NET copies to add or remove and the newest change that touched it.
 
     `weight` is how many copies a row stands for, by default one more or, of a delete, one less. With it, a value whose
-    NET is 0 stays in only where `always` holds for one of its rows. With `texts`, rows that differ in the text of a
+    NET is 0 stays in only if `always` holds for one of its rows. With `texts`, rows that differ in the text of a
     value that does not fit (`_text`) are two, as they are in history and at the source; current has no such text.
 
     A value whose copies come and go within the changes stays in, with NET 0: another driver may have committed a part
@@ -469,7 +469,7 @@ def same_row(columns: Sequence[str], types: dict[str, DataType], left: str, righ
 
 
 def row_form(columns: Sequence[str], types: dict[str, DataType], of: str | None = None) -> Column:
-    """A row as one value, a struct of stored forms: never NULL, and equal exactly where two rows are stored alike.
+    """A row as one value, a struct of stored forms: never NULL, and equal exactly if two rows are stored alike.
 
     One value, since Spark works on a conjunction of comparisons by comparison: what it infers from them grew by powers
     of the columns (17 were never done with), and 300 overran its stack. So does a struct of 1,600 fields as the key of
@@ -483,7 +483,7 @@ def row_form(columns: Sequence[str], types: dict[str, DataType], of: str | None 
 
 
 def stored_form(value: Column, of: DataType) -> Column:
-    """An expression that is equal exactly where two values are stored alike, for types whose own equality is looser
+    """An expression that is equal exactly if two values are stored alike, for types whose own equality is looser
     (floating point: 0.0 = -0.0) or missing (maps)."""
     if isinstance(of, FloatType | DoubleType):
         return value.cast("string")

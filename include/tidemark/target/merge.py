@@ -273,7 +273,7 @@ class TableMerge:
     # --- one round ------------------------------------------------------------------------------------------------
 
     def _move(self, state: State, missing: list[PlannedBatch], lagging: list[PlannedBatch]) -> None:
-        """Towards the end of the plan. Where history is ahead, current alone, up to where history is."""
+        """Towards the end of the plan. If history is ahead, current alone, up to where history is."""
         current_bytes = 0 if state.current is None else state.current.bytes
         few_rows = self.planned.rows_read <= FEW_ROWS and current_bytes is not None and current_bytes <= FEW_BYTES
         if few_rows:

@@ -209,7 +209,7 @@ def _put(spark: SparkSession, uri: str, text: str) -> None:
 
 
 def _is_there(path: Any, configuration: Any) -> bool:
-    """False also where it cannot be asked: what a write said before says more."""
+    """False, too, if it cannot be asked: what a write said before says more."""
     with suppress(Py4JJavaError):
         return bool(path.getFileSystem(configuration).exists(path))
     return False

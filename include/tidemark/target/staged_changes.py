@@ -142,7 +142,7 @@ def _fields(columns: Sequence[Column]) -> str:
 
 
 def _values(schema: TableSchema, newest: TableSchema, is_row: SparkColumn) -> list[SparkColumn]:
-    """The newest version's columns, of a frame that has those of `schema`. Where `is_row`, it gets what older rows have
+    """The newest version's columns, of a frame that has those of `schema`. If `is_row`, it gets what older rows have
     of a column that came later."""
     own = {c.name: c for c in schema.columns}
     return [

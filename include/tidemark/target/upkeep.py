@@ -58,7 +58,7 @@ NOT_LITE: Final = "DELTA_CANNOT_VACUUM_LITE"
 @dataclass(frozen=True, slots=True)
 class Shape:
     """A table's files, those of them that are small, the share of its rows that are marked as deleted, and the others,
-    None where its log does not say how many rows a file has."""
+    None if its log does not say how many rows a file has."""
 
     files: int
     small: int

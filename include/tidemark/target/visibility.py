@@ -162,7 +162,7 @@ def greatest_watermark(key: Sequence[str]) -> Transform:
 
 def place_changes(key: Sequence[str], chunk_keys: DataFrame, claims: DataFrame) -> Transform:
     """Sets SEEN and CLAIM of changes by the chunk of their key; `chunk_keys` has the key's columns and CLAIM. Older
-    changes stay only where a chunk's snapshot did not see them: everything else they say is in the target."""
+    changes stay only if a chunk's snapshot did not see them: everything else they say is in the target."""
     names = [f"__tidemark_key_{n}" for n in range(len(key))]
 
     def transform(changes: DataFrame) -> DataFrame:
@@ -175,7 +175,7 @@ def place_changes(key: Sequence[str], chunk_keys: DataFrame, claims: DataFrame) 
 
 
 def mark_seen(changes: DataFrame) -> DataFrame:
-    """Changes joined with their claims, where they have one -> SEEN, and no older change but those not seen."""
+    """Changes joined with their claims, if they have one -> SEEN, and no older change but those not seen."""
     unseen = F.col(CLAIM).isNotNull() & ~_is_seen()
     placed = changes.withColumn(SEEN, F.when(unseen, 2).otherwise(0))
     marked = placed.where((F.col(ORIGIN) == fold.PLAN) | (F.col(SEEN) == 2))
@@ -264,8 +264,8 @@ def add_verdicts(
     truncated: bool,
     says_where: bool = False,
 ) -> Transform:
-    """Sets VERDICT: whether the stream's row, of the plan or else of the pinned target, is there and the same. Where
-    the plan is `truncated`, nothing of the target is left for the rows above. BY_TARGET and DIFFERING are set where it
+    """Sets VERDICT: whether the stream's row, of the plan or else of the pinned target, is there and the same. If
+    the plan is `truncated`, nothing of the target is left for the rows above. BY_TARGET and DIFFERING are set if it
     `says_where`."""
     names = [f"__tidemark_key_{n}" for n in range(len(key))]
 

@@ -82,7 +82,7 @@ class Reading:
         return status_json.to_json(status) | {"rates": self._rates(config)}
 
     def _rates(self, config: PipelineConfig) -> dict[str, Any] | None:
-        """What the runs of the last while say; None where the ledger cannot be seen, which the status says."""
+        """What the runs of the last while say; None if the ledger cannot be seen, which the status says."""
         import psycopg
 
         try:

@@ -51,7 +51,7 @@ def require(connection: psycopg.Connection[Any]) -> None:
 
 
 def version(connection: psycopg.Connection[Any]) -> int | None:
-    """The number of the last migration that was applied; None where there is no schema."""
+    """The number of the last migration that was applied; None if there is no schema."""
     row = connection.execute("SELECT to_regclass('tidemark.schema_migrations') IS NOT NULL").fetchone()
     if row is None or not row[0]:
         return None
