@@ -188,10 +188,10 @@ def test_doctor_holds_what_a_report_needs_and_no_secret(tidemark: Type, database
     report = json.loads(tidemark("doctor", "shop", "--json")[1])
     assert report["connections"]["shop_source"]["given"] == ["host", "login", "password", "schema"]
     assert sum(report["status"]["tables"].values()) == 500
-    given = conninfo_to_dict(databases[0])
+    parameters = conninfo_to_dict(databases[0])
     for text in (shown, json.dumps(report)):
-        assert str(given["password"]) not in text
-        assert str(given["dbname"]) not in text
+        assert str(parameters["password"]) not in text
+        assert str(parameters["dbname"]) not in text
         assert "sesame" not in text
         assert "spark.hadoop.fs.s3a.secret.key" in text
 

@@ -350,26 +350,26 @@ class _Reader:
         return TableRule(pattern, leave_out, cast(dict[str, Literal["null", "sha256"]], mask), target, line, clear)
 
     def alerts(self, node: Node | None) -> Alerts:
-        nodes, given = self.section(node, "alerts"), dict[str, Any]()
+        nodes, options = self.section(node, "alerts"), dict[str, Any]()
         if "max_lag_s" in nodes and (max_lag_s := self.integer(nodes["max_lag_s"], "alerts.max_lag_s", least=1)):
-            given["max_lag_s"] = max_lag_s
+            options["max_lag_s"] = max_lag_s
         if "wal_share" in nodes and (wal_share := self.share(nodes["wal_share"], "alerts.wal_share")):
-            given["wal_share"] = wal_share
+            options["wal_share"] = wal_share
         if "health" in nodes and (health := self.text(nodes["health"], "alerts.health")):
             if health in (choices := ("red", "warn")):
-                given["health"] = health
+                options["health"] = health
             else:
                 hint = _did_you_mean(health, choices)
                 self.problem(nodes["health"], f"alerts.health is {health!r}; it can be red or warn{hint}")
-        return Alerts(notifier=self.notifier(nodes.get("notifier")), **given)
+        return Alerts(notifier=self.notifier(nodes.get("notifier")), **options)
 
     def merge(self, node: Node | None) -> Merge:
-        nodes, given = self.section(node, "merge"), dict[str, int]()
+        nodes, numbers = self.section(node, "merge"), dict[str, int]()
         for name in ("rows", "applications", "threads", "timeout_s"):
             number = self.integer(nodes[name], f"merge.{name}", least=1) if name in nodes else None
             if number is not None:
-                given[name] = number
-        return Merge(every_s=self.every(nodes.get("every")), **given)
+                numbers[name] = number
+        return Merge(every_s=self.every(nodes.get("every")), **numbers)
 
     def every(self, node: Node | None) -> int | None:
         if node is None or _is_null(node):

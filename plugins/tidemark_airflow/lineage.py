@@ -30,12 +30,12 @@ def lineage_of(config: PipelineConfig, source: str, tables: Iterable[TableName])
     """`source` is the libpq connection string; of it host, port and database are used, and no secret."""
     from psycopg.conninfo import conninfo_to_dict
 
-    given = conninfo_to_dict(source)
-    server = f"postgres://{given.get('host', 'localhost')}:{given.get('port', 5432)}"
+    parameters = conninfo_to_dict(source)
+    server = f"postgres://{parameters.get('host', 'localhost')}:{parameters.get('port', 5432)}"
     tables = tuple(tables)
     kinds = (history_table, current_table)
     return Lineage(
-        inputs=tuple((server, f"{given.get('dbname')}.{table.schema}.{table.name}") for table in tables),
+        inputs=tuple((server, f"{parameters.get('dbname')}.{table.schema}.{table.name}") for table in tables),
         outputs=tuple(_in_lake(f"{config.lake}/{kind(config.pipeline, table)}") for table in tables for kind in kinds),
     )
 

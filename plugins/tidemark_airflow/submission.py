@@ -62,8 +62,8 @@ def jars(lake: str) -> str | None:
     folder = Path("/" + set_path.removeprefix(EVERYWHERE).lstrip("/") if scheme else set_path)
     listed = [set_path] if set_path else []
     if set_path and folder.is_dir():
-        found = sorted([*folder.glob("*.jar"), *(folder.glob("s3a/*.jar") if on_s3 else ())])
-        listed = [f"{scheme}{jar}" for jar in found]
+        files = sorted([*folder.glob("*.jar"), *(folder.glob("s3a/*.jar") if on_s3 else ())])
+        listed = [f"{scheme}{jar}" for jar in files]
     if on_s3:
         listed.append(f"{Path(application('merge_batch')).parent}/log_store/tidemark-log-store.jar")
     return ",".join(listed) or None

@@ -21,10 +21,10 @@ pytestmark = pytest.mark.thorough
 def shop(
     postgres: PostgresServer, new_metadata: Callable[[], str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Shop]:
-    with open_shop(postgres, new_metadata, tmp_path_factory) as found:
-        found.configure(merge=TWO)
-        found.begin()
-        yield found
+    with open_shop(postgres, new_metadata, tmp_path_factory) as opened:
+        opened.configure(merge=TWO)
+        opened.sound()
+        yield opened
 
 
 def plans(shop: Shop) -> list[tuple[list[str], bool]]:
@@ -95,9 +95,9 @@ def test_a_scheduled_run_defers_what_a_later_one_merges_by_the_clock(shop: Shop)
     shop.execute(MORE_ORDERS)
 
     def runs() -> list[dict[str, str]]:
-        found = airflow.task_states("shop_capture")[earlier:]
-        assert not [run for run in found if {"failed", "upstream_failed"} & set(run.values())], found
-        return [run for run in found if run.get("confirm") == "success"]
+        states = airflow.task_states("shop_capture")[earlier:]
+        assert not [run for run in states if {"failed", "upstream_failed"} & set(run.values())], states
+        return [run for run in states if run.get("confirm") == "success"]
 
     with airflow.services("api-server", "scheduler", "dag-processor", "triggerer"):
         airflow.wait_until_healthy("scheduler", "dag_processor", "triggerer", seconds=SLOW_S)

@@ -85,6 +85,11 @@ def test_the_page_leads_to_a_capture(
 
 
 def _as_json(conninfo: str) -> str:
-    given = conninfo_to_dict(conninfo)
-    said = {"login": given["user"], "host": given["host"], "port": int(str(given["port"])), "schema": given["dbname"]}
-    return json.dumps({"conn_type": "postgres", "password": given["password"], **said})
+    parameters = conninfo_to_dict(conninfo)
+    said = {
+        "login": parameters["user"],
+        "host": parameters["host"],
+        "port": int(str(parameters["port"])),
+        "schema": parameters["dbname"],
+    }
+    return json.dumps({"conn_type": "postgres", "password": parameters["password"], **said})

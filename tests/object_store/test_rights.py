@@ -30,7 +30,7 @@ def guarded_bucket(guarded_server: S3Server) -> str:
 
 def look(bucket: str, known_by: LakeAccess) -> list[str]:
     lake = f"s3a://{bucket}/lake"
-    return [found.severity for found in look_at_bucket(Store(lake, known_by), pipeline_config("shop", lake))]
+    return [finding.severity for finding in look_at_bucket(Store(lake, known_by), pipeline_config("shop", lake))]
 
 
 def test_the_rights_that_the_documentation_lists_are_enough(guarded_server: S3Server, guarded_bucket: str) -> None:

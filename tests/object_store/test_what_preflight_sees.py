@@ -68,9 +68,9 @@ def test_a_rule_for_one_folder_alone_is_found(
     folder: str, store: Store, config: PipelineConfig, s3_proxy: Proxy, bucket: str
 ) -> None:
     s3_proxy.adds, s3_proxy.adds_below = RULE, f"/shop/{folder}/"
-    (found,) = look_at_bucket(store, config)
-    assert found.severity == "error"
-    assert f"tidy up, removes objects below s3a://{bucket}/lake/shop/{folder} " in found.message
+    (finding,) = look_at_bucket(store, config)
+    assert finding.severity == "error"
+    assert f"tidy up, removes objects below s3a://{bucket}/lake/shop/{folder} " in finding.message
 
 
 def test_what_cannot_be_seen_of_lifecycle_rules_is_said(store: Store, config: PipelineConfig, s3_proxy: Proxy) -> None:

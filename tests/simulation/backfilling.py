@@ -282,13 +282,13 @@ class Play:
                 stack.enter_context(self._dying_at(deadly, self.random.choice([0, 0, 1, 3]), only_once=True))
             with ThreadPoolExecutor(count if self.at_the_same_time else 1) as pool:
                 ends = list(pool.map(self._application, range(count), groups))
-        told = f"{count} applications, {held} held, {deadly} deadly: {ends}"
+        outcome = f"{count} applications, {held} held, {deadly} deadly: {ends}"
         if "died" not in ends:
             self.environment.confirm()
         elif self.random.random() < 0.5:
             dead = ends.index("died")
-            told += f", cleared: {self._application(dead, groups[dead])}"
-        return told
+            outcome += f", cleared: {self._application(dead, groups[dead])}"
+        return outcome
 
     def _application(self, number: int, tables: list[str]) -> str:
         try:

@@ -133,8 +133,8 @@ def test_a_row_from_before_a_column_was_added_has_its_default_in_every_type(lake
         column.name: convert(pa.array([column.missing]), column.target).values[0].as_py()
         for column in table.schema.columns[len(TEXTS) :]
     }
-    got = {row["id"]: {name: row[name] for name in names} for row in lake.current(table)}
-    assert {id: repr(row) for id, row in got.items()} == {
+    rows_by_id = {row["id"]: {name: row[name] for name in names} for row in lake.current(table)}
+    assert {id: repr(row) for id, row in rows_by_id.items()} == {
         **{id: repr(values) for id in (1, 2, 5)},
         **{id: repr(dict.fromkeys(names)) for id in (3, 6)},
     }

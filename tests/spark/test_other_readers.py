@@ -69,9 +69,9 @@ def readers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return python
 
 
-def said(python: Path, program: str, **given: str) -> Any:
+def said(python: Path, program: str, **constants: str) -> Any:
     """What a program of the readers' environment prints as its last line, in JSON."""
-    settings = "".join(f"{name} = {value!r}\n" for name, value in given.items())
+    settings = "".join(f"{name} = {value!r}\n" for name, value in constants.items())
     # The extension comes as a package: whoever reads the page has a network that it loads itself over.
     extension = "import duckdb_extensions\nduckdb_extensions.import_extension('delta')\n" if "duckdb" in program else ""
     done = subprocess.run(
@@ -114,9 +114,9 @@ def orders(lake: Lake) -> StagedTable:
 
 
 def snippet(label: str) -> str:
-    found = re.search(rf'^=== "{label}"\n\n    ```python\n(.*?)    ```', PAGE, re.DOTALL | re.MULTILINE)
-    assert found is not None, label
-    return textwrap.dedent(found[1])
+    match = re.search(rf'^=== "{label}"\n\n    ```python\n(.*?)    ```', PAGE, re.DOTALL | re.MULTILINE)
+    assert match is not None, label
+    return textwrap.dedent(match[1])
 
 
 @both_ways
@@ -145,9 +145,9 @@ def _timed(row: list[str]) -> list[str]:
 
 
 def test_the_rows_of_a_moment_come_from_history_alone(lake: Lake, orders: StagedTable, readers: Path) -> None:
-    found = re.search(r"```sql\n(WITH upto.*?)```", PAGE, re.DOTALL)
-    assert found is not None
-    query = found[1].replace("TIMESTAMPTZ '2026-11-17 00:00:00+00'", "TIMESTAMPTZ '{moment}+00'")
+    match = re.search(r"```sql\n(WITH upto.*?)```", PAGE, re.DOTALL)
+    assert match is not None
+    query = match[1].replace("TIMESTAMPTZ '2026-11-17 00:00:00+00'", "TIMESTAMPTZ '{moment}+00'")
     assert "{moment}" in query
     program = DUMP + (
         "import duckdb\nduckdb.sql(f\"CREATE VIEW history AS SELECT * FROM delta_scan('{path}')\")\n"

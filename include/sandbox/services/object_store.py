@@ -82,7 +82,7 @@ class ObjectStore:
 
     def _pages(self, client: Any) -> Iterator[list[dict[str, str]]]:
         for page in client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET):
-            if keys := [{"Key": found["Key"]} for found in page.get("Contents", ())]:
+            if keys := [{"Key": entry["Key"]} for entry in page.get("Contents", ())]:
                 yield keys
 
 

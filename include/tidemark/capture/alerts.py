@@ -44,10 +44,10 @@ def announce(ledger: Ledger, health: Health, *, tell: Callable[[str], None]) -> 
     return messages
 
 
-def _over(told: Iterable[Told], health: Health) -> list[Told]:
+def _over(notices: Iterable[Told], health: Health) -> list[Told]:
     """What nothing is left of: while it is only less bad, as a table that is being backfilled, it is not over."""
     still = {one.alert for one in (*health.of("red"), *health.of("warning"))}
-    over = [one for one in told if (one.kind, one.subject) not in still and one.kind not in health.not_judged]
+    over = [one for one in notices if (one.kind, one.subject) not in still and one.kind not in health.not_judged]
     return sorted(over, key=lambda one: (one.kind, one.subject))
 
 
@@ -63,7 +63,7 @@ def _new(pipeline: str, concerns: Sequence[Concern]) -> str:
     return "\n".join([*lines, first.message, *first.ways])
 
 
-def _ended(pipeline: str, told: Sequence[Told]) -> str:
-    first = told[0]
+def _ended(pipeline: str, notices: Sequence[Told]) -> str:
+    first = notices[0]
     line = f"Pipeline {pipeline}: over, told {moment(first.told_at)}: {first.line}"
-    return line if len(told) == 1 else f"{line}\nand {len(told) - 1} more of the same kind"
+    return line if len(notices) == 1 else f"{line}\nand {len(notices) - 1} more of the same kind"

@@ -190,8 +190,8 @@ def _slot(config: PipelineConfig, slot: SlotState | None, unusable: TidemarkErro
     if slot is None:
         return
     lost = [
-        Concern("slot", "red", f"{found.message}. {found.remedy}.", group="wal", brief=found.message)
-        for found in slot_findings(slot)
+        Concern("slot", "red", f"{finding.message}. {finding.remedy}.", group="wal", brief=finding.message)
+        for finding in slot_findings(slot)
     ]
     yield from lost
     if slot.retained_bytes > config.bounds.wal_valve_bytes:

@@ -129,8 +129,8 @@ def leased_plan(run: Run, wanted: Wanted = Wanted(), *, wait_s: float = 0.0) -> 
 
 def may_be_planned(ledger: Ledger, run: Run, wanted: Wanted) -> list[str]:
     """The tables for which something waits and that nothing but a lease may keep from being merged now."""
-    given = wanted.tables is not None
-    due = deferring.look(ledger, run.config, run.now(), all_of_them=wanted.all_of_them or given)
+    are_chosen = wanted.tables is not None
+    due = deferring.look(ledger, run.config, run.now(), all_of_them=wanted.all_of_them or are_chosen)
     names = due.tables if wanted.tables is None else due.tables & wanted.tables
     waiting = batches.unapplied_counts(ledger, names)
     if due.deferred:

@@ -138,8 +138,8 @@ class Schemas:
             return shape
         versions = [v for v in self._older.get(shape.table, ()) if v.relation_oid == relation.relation_oid]
         # A version without numbers says nothing of what was there before it.
-        known = [v.published for v in versions] if versions and versions[-1].published else []
-        numbers = place([c.name for c in relation.columns], _published(captured), known)
+        published = [v.published for v in versions] if versions and versions[-1].published else []
+        numbers = place([c.name for c in relation.columns], _published(captured), published)
         return shape if numbers is None else numbered(shape, relation, numbers, self._prints(captured))
 
     def _prints(self, captured: CapturedTable) -> dict[int, ColumnPrint]:

@@ -158,8 +158,8 @@ def _missing_jars(config: PipelineConfig, jars: str, environment: Mapping[str, s
 
 def _spark_home(environment: Mapping[str, str]) -> Path:
     """Spark's folder as spark-submit finds it: the variable, else pyspark's."""
-    if given := environment.get("SPARK_HOME"):
-        return Path(given)
+    if folder := environment.get("SPARK_HOME"):
+        return Path(folder)
     pyspark = find_spec("pyspark")
     return Path(pyspark.origin).parent if pyspark is not None and pyspark.origin else Path("/nonexistent")
 

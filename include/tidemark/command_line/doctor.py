@@ -61,13 +61,13 @@ def doctor(called: Invocation) -> int:
 
 
 def _versions() -> dict[str, str]:
-    found = {"python": sys.version.split()[0], "platform": platform.platform(), "java": _java()}
+    versions = {"python": sys.version.split()[0], "platform": platform.platform(), "java": _java()}
     for package in PACKAGES:
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+            versions[package] = "not installed"
+    return versions
 
 
 def _java() -> str:

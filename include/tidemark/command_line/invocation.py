@@ -74,21 +74,23 @@ class Invocation:
             yield book
 
 
-def find_file(given: str, environment: Mapping[str, str] = os.environ) -> Path:
+def find_file(pipeline: str, environment: Mapping[str, str] = os.environ) -> Path:
     """The file of a pipeline that is given as a path or by its name. Raises PipelineUnknown, which names all."""
-    path = Path(given)
-    if path.exists() or os.sep in given or path.suffix in (".yaml", ".yml"):
+    path = Path(pipeline)
+    if path.exists() or os.sep in pipeline or path.suffix in (".yaml", ".yml"):
         return path
     folder = Path(environment.get(PIPELINES_VARIABLE) or CHECKOUT)
     if not folder.is_dir():
-        raise PipelineUnknown(pipeline=given, known=f"there is no folder {folder}; give the path of its file")
+        raise PipelineUnknown(pipeline=pipeline, known=f"there is no folder {folder}; give the path of its file")
     files = {config.pipeline: Path(config.path) for config in config_file.read_all(folder)[0]}
     files = {**{file.stem: file for file in config_file.files(folder)}, **files}
-    if given in files:
-        return files[given]
-    meant = closest(given, files)
+    if pipeline in files:
+        return files[pipeline]
+    meant = closest(pipeline, files)
     hint = f"; did you mean {meant}?" if meant else ""
-    raise PipelineUnknown(pipeline=given, known=f"{folder} has {', '.join(sorted(files)) or 'no pipeline file'}{hint}")
+    raise PipelineUnknown(
+        pipeline=pipeline, known=f"{folder} has {', '.join(sorted(files)) or 'no pipeline file'}{hint}"
+    )
 
 
 def somebody() -> str:

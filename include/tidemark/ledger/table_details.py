@@ -56,7 +56,7 @@ def read(ledger: Ledger, table: str) -> TableDetails | None:
 
 
 def _versions(versions: list[TableSchema]) -> tuple[Version, ...]:
-    told = []
+    changes_by_version = []
     for before, schema in zip([None, *versions], versions, strict=False):
         if before is None:
             changed = [f"{len(schema.columns)} columns, {_key(schema)}"]
@@ -64,8 +64,8 @@ def _versions(versions: list[TableSchema]) -> tuple[Version, ...]:
             dropped = dropped_before(versions[: versions.index(schema)], schema)
             differences = compare_schemas(before, schema, [column.name for column in dropped])
             changed = [difference.reason for difference in differences] or ["nothing that is seen in the target"]
-        told.append(Version(schema.version, tuple(changed)))
-    return tuple(reversed(told))
+        changes_by_version.append(Version(schema.version, tuple(changed)))
+    return tuple(reversed(changes_by_version))
 
 
 def _key(schema: TableSchema) -> str:

@@ -37,13 +37,13 @@ def place(names: Sequence[str], now: Published, before: Iterable[Collection[int]
     if len(names) > len(now.columns):
         return None
     placed = now.columns[: len(names)]
-    known = [frozenset(numbers) for numbers in before if numbers]
-    if not known:
+    earlier = [frozenset(numbers) for numbers in before if numbers]
+    if not earlier:
         return _numbers(placed) if [name for _, name in placed] == list(names) else None
-    last = known[-1]
+    last = earlier[-1]
     # What some version had and the last one had not was gone, or not published, before the message already; so was
     # what lies below the last one's highest number and is not in it.
-    settled = frozenset().union(*known) - last
+    settled = frozenset().union(*earlier) - last
     gaps = frozenset(range(1, max(now.live, default=0))) - now.live
     if any(number in last or (number > max(last) and number not in settled) for number in gaps):
         return None

@@ -305,9 +305,9 @@ def test_a_result_that_another_task_ingested_can_still_be_judged(config: Pipelin
     assert plan is not None
     assert ingested_by_another(a_run(config, ledger=ledger), plan.plan) == Ingested()
     applied(config, ledger, plan, {"s.a": BROKEN})
-    told = ingested_by_another(a_run(config, ledger=ledger), plan.plan)
-    assert told.plans == (plan.plan,)
-    assert [(t.table, t.error, t.parked, t.advanced) for t in told.tables] == [
+    ingested = ingested_by_another(a_run(config, ledger=ledger), plan.plan)
+    assert ingested.plans == (plan.plan,)
+    assert [(t.table, t.error, t.parked, t.advanced) for t in ingested.tables] == [
         ("s.a", BROKEN, True, False),
         ("s.b", None, False, False),
     ]

@@ -176,8 +176,8 @@ def test_what_is_not_exact_is_a_concern_of_its_kind(
 )
 def test_what_waits_by_choice_is_late_from_when_it_is_due(waiting: dict[str, Any], state: str, severity: str) -> None:
     config = replace(CONFIG, merge=Merge(every_s=8 * 3600, rows=20), alerts=Alerts(max_lag_s=5 * 3600))
-    told = {f"waiting_{key}": value for key, value in {"batches": 1, **waiting}.items()}
-    health = judged(a_table("s.a", merge="deferred", **told), config=config)
+    waiting_fields = {f"waiting_{key}": value for key, value in {"batches": 1, **waiting}.items()}
+    health = judged(a_table("s.a", merge="deferred", **waiting_fields), config=config)
     assert (kinds(health), health.states["s.a"]) == ([("behind", severity)], state)
     assert ("by choice, until" in health.concerns[0].message) == (state == "deferred")
 
