@@ -268,8 +268,8 @@ class MaskWithoutSalt(ConfigError):
 class SchemaNotFollowed(BackfillError):
     happened = "Table {table} changed at the source in a way that is not followed: {difference}"
     remedy = (
-        "Its changes stay in staging and the other tables go on. Bring the target's two tables to the new shape, "
-        "unpark the table and start a backfill of it; or " + BEGIN_ANEW
+        "Its changes stay in staging and the other tables go on. If columns are gone or were renamed and the table has "
+        "a key, unpark it and start a backfill of it; otherwise " + BEGIN_ANEW
     )
 
 

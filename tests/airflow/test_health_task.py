@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -95,7 +94,7 @@ def test_a_pipeline_that_is_exact_is_green(config: PipelineConfig, empty_ledger_
 
 
 def test_a_parked_table_is_red_for_as_long_as_it_is_parked(
-    config: PipelineConfig, empty_ledger_database: str, caplog: pytest.LogCaptureFixture
+    config: PipelineConfig, empty_ledger_database: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     park(empty_ledger_database, "shop.orders")
     for _ in range(2):
@@ -105,7 +104,7 @@ def test_a_parked_table_is_red_for_as_long_as_it_is_parked(
             execute(config)
         assert f"tidemark unpark {config.path} shop.orders" in str(red.value)
         assert "\n" not in str(red.value)
-    assert "Undo that." in caplog.text, "the details stand in the log"
+    assert "Undo that." in capsys.readouterr().out, "the details stand in the log"
     with open_ledger(empty_ledger_database, "shop") as book:
         assert tables.unpark(book, "shop.orders")
     assert execute(config) == "shop: every table is exact"
@@ -234,9 +233,8 @@ def test_while_the_ledger_is_away_every_run_tells_it(config: PipelineConfig, mon
 
 
 def test_what_is_being_backfilled_is_told_as_over_only_when_it_is_filled(
-    config: PipelineConfig, empty_ledger_database: str, caplog: pytest.LogCaptureFixture
+    config: PipelineConfig, empty_ledger_database: str
 ) -> None:
-    caplog.set_level(logging.INFO)
     config = with_notifier(config)
     with open_ledger(empty_ledger_database, "shop") as book:
         tables.mark_needs_backfill(book, "shop.orders", tables.EXISTING_ROWS, "it had rows before it was captured")
@@ -250,3 +248,16 @@ def test_what_is_being_backfilled_is_told_as_over_only_when_it_is_filled(
         tables.clear_needs_backfill(book, "shop.orders", "see_empty")
     execute(config)
     assert len(told) == 2
+
+
+def test_a_remedy_that_only_begins_anew_offers_no_way_that_would_park_the_table_again(
+    config: PipelineConfig, empty_ledger_database: str
+) -> None:
+    park(empty_ledger_database, "shop.orders", ErrorRecord("KeyValueUnfit", "BACKFILL", "A key does not fit."))
+    with pytest.raises(
+        AirflowFailException, match="Begin it anew: remove its Delta tables, then tidemark unpark"
+    ) as red:
+        execute(with_notifier(config))
+    assert str(red.value).endswith("shop.orders --anew")
+    (message,) = told
+    assert [way.partition(",")[0] for way in message.splitlines()[2:]] == ["To begin anew"]

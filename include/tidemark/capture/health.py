@@ -19,7 +19,7 @@ from shlex import quote
 from typing import Final, Literal
 
 from tidemark.capture import deferring
-from tidemark.capture.parked import unpark_command, ways_on
+from tidemark.capture.parked import way_on, ways_on
 from tidemark.config import PipelineConfig
 from tidemark.errors import TidemarkError
 from tidemark.findings import listed
@@ -243,7 +243,7 @@ def _of_table(
         return
     if row.life.is_parked and row.error is not None:
         ways = tuple(ways_on(config, row.table, row.error))
-        do = f"Mend that, then: {unpark_command(config, row.table)}"
+        do = way_on(config, row.table, row.error)
         yield Concern(
             "parked", "red", row.error.message, name, row.error.kind, row.error.kind, row.state_since, ways, do
         )

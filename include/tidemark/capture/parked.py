@@ -23,13 +23,15 @@ def ways_on(config: PipelineConfig, table: str, error: ErrorRecord) -> list[str]
     if error.move == Move.RETRY:
         again = duration(config.bounds.unpark_retry_s)
         return [f"It is tried again {again} after the last time; to have the next run try it: {unpark}"]
-    leaf = leaf_of(error.kind)
     conf = quote(json.dumps({"tables": [table]}))
     backfill = f"airflow dags trigger {config.pipeline}_backfill --conf {conf}"
-    offers_anew = leaf is not None and BEGIN_ANEW in leaf.remedy
-    then = f"; then: {backfill}" if error.move == Move.BACKFILL else ""
-    ways = [f"{'To go on with its Delta tables, once they fit' if offers_anew else 'After that'}: {unpark}{then}"]
-    if offers_anew:
+    goes_on, begins_anew = _offered(error)
+    ways = []
+    if goes_on:
+        then = f"; then: {backfill}" if error.move == Move.BACKFILL else ""
+        label = "To go on with its Delta tables, once they fit" if begins_anew else "After that"
+        ways.append(f"{label}: {unpark}{then}")
+    if begins_anew:
         name = TableName.parse(table)
         both = f"{layout.history_table(config.pipeline, name)} and {layout.current_table(config.pipeline, name)}"
         ways.append(
@@ -37,3 +39,20 @@ def ways_on(config: PipelineConfig, table: str, error: ErrorRecord) -> list[str]
             f"{config.pipeline}_capture end; then: {backfill}"
         )
     return ways
+
+
+def way_on(config: PipelineConfig, table: str, error: ErrorRecord) -> str:
+    """The same in so few words that they fit a line with the rest."""
+    unpark = unpark_command(config, table)
+    if error.move == Move.RETRY:
+        return f"It is tried again by itself; at once: {unpark}"
+    goes_on, _ = _offered(error)
+    return f"Mend that, then: {unpark}" if goes_on else f"Begin it anew: remove its Delta tables, then {unpark} --anew"
+
+
+def _offered(error: ErrorRecord) -> tuple[bool, bool]:
+    """Whether the error's remedy goes on with the Delta tables, and whether it begins anew. An error that this version
+    does not know goes on."""
+    leaf = leaf_of(error.kind)
+    begins_anew = leaf is not None and BEGIN_ANEW in leaf.remedy
+    return leaf is None or not begins_anew or "unpark" in leaf.remedy.replace(BEGIN_ANEW, ""), begins_anew
