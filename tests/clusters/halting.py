@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -36,10 +37,12 @@ def halted(shop: OnCluster, failpoint: str) -> Iterator[tuple[psutil.Process, Ta
     (driver,) = wait_for(
         f"the driver stands at {failpoint}", lambda: halted_drivers(psutil.Process(), task), seconds=300
     )
+    os.environ.pop(failpoints.VARIABLE)  # the task's variables are this process's, and the next driver shall not halt
     try:
         yield driver, task
     finally:
-        driver.resume()
+        with suppress(psutil.NoSuchProcess):
+            driver.resume()
         task.join(timeout=300)
 
 

@@ -7,6 +7,7 @@ files of its own; elsewhere they are loopback addresses (tests/support/machines.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import psutil
@@ -41,18 +42,17 @@ def test_capture_backfill_and_verify_end_equal_with_the_lake_in_a_shared_folder(
 def test_and_with_the_lake_in_a_bucket_and_the_jars_on_every_machine(
     new_shop: NewShop, cluster: RunningCluster, s3_server: S3Server
 ) -> None:
-    """Then nothing travels to an executor in a run but the log store's jar."""
+    """Then the driver sends nothing to an executor but the log store's jar."""
     shop = new_shop()
     shop.variables["TIDEMARK_SPARK_JARS"] = f"local:{delta_jars()}"
     with in_front_of(s3_server.url, cluster.here) as proxy:
         shop.put_lake_on_s3(proxy.url, s3_server.new_bucket())
         workload.create(shop)
         capture_backfill_and_verify(shop)
-    sent = {
-        jar.name
-        for jar in cluster.spark.folder.glob(f"spark-worker-*/{cluster.applications(shop.config.pipeline)[-1]}/*/*.jar")
-    }
-    assert sent == {"tidemark-log-store.jar"}
+    *_, last = cluster.applications(shop.config.pipeline)
+    logs = [log.read_text() for log in cluster.spark.folder.glob(f"spark-worker-*/{last}/*/stderr")]
+    fetched = {name for log in logs for name in re.findall(r"Fetching spark://\S+/(\S+) with timestamp", log)}
+    assert fetched == {"tidemark-log-store.jar"}
 
 
 def capture_backfill_and_verify(shop: OnCluster) -> None:

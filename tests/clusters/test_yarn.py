@@ -3,6 +3,7 @@ YARN's that has neither this checkout on its path nor anything of Airflow's envi
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -29,6 +30,7 @@ pytestmark = pytest.mark.thorough
 # Four hundred megabytes that would be uploaded for each application, if they were not everywhere.
 CONF = {"spark.yarn.jars": f"local:{Path(pyspark.__file__).parent}/jars/*", "spark.executor.instances": "1"}
 OF_THE_CLUSTER = {"spark.yarn.appMasterEnv.PYSPARK_PYTHON": sys.executable}
+_numbers = itertools.count(1)
 NewShop = Callable[..., OnCluster]
 
 
@@ -71,7 +73,9 @@ def new_shop(new_environment: Callable[..., Environment], yarn: tuple[Path, psut
         }
         variables["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         settings = {**CONF, **(OF_THE_CLUSTER if mode == "cluster" else {}), **conf}
-        shop = OnCluster.of(new_environment(f"on_yarn_{mode}", workload.TABLES), tmp_path, variables, settings)
+        shop = OnCluster.of(
+            new_environment(f"on_yarn_{next(_numbers)}", workload.TABLES), tmp_path, variables, settings
+        )
         workload.create(shop)
         return shop
 

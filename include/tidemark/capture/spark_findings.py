@@ -202,10 +202,14 @@ def _ways_to_the_cluster(
         )
     elsewhere = not masters or not any(_is_here(host) for host, _ in masters)
     if elsewhere and spark.drives_here and (said := _loopback(config, environment)):
-        yield _error(
-            f"{said} is an address that only this machine reaches, and Spark runs on {spark.master}: executors could "
-            "not reach the driver, and the merge would wait for them in vain",
+        # Where YARN's or Kubernetes' machines are, the master does not say: it may be this one.
+        yield Finding(
+            "error" if masters else "warning",
+            "spark",
+            f"{said} is an address that only this machine reaches, and Spark runs on {spark.master}: executors "
+            "elsewhere could not reach the driver, and the merge would wait for them in vain",
             "Leave it out, or name an address of this machine that the cluster's machines reach",
+            Move.FIX_CONFIG,
         )
     if elsewhere and urlsplit(config.lake).scheme in ("", "file"):
         yield Finding(
