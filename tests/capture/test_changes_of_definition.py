@@ -155,9 +155,20 @@ def test_a_column_of_a_dropped_ones_name_needs_a_backfill_and_of_another_type_pa
 
 
 def test_a_type_that_needs_another_target_parks_the_table(orders: Pipeline) -> None:
-    orders.execute("ALTER TABLE orders ALTER amount TYPE numeric(12,4)", "INSERT INTO orders VALUES (2, 2)")
+    orders.execute("ALTER TABLE orders ALTER amount TYPE numeric(10,4)", "INSERT INTO orders VALUES (2, 2)")
     orders.drain()
     assert state(orders)[0] == "parked"
+
+
+@pytest.mark.parametrize(("wider", "reason"), [("numeric(12,2)", None), ("numeric(12,4)", "rewritten")])
+def test_a_wider_type_is_followed_and_needs_a_backfill_if_the_table_was_rewritten(
+    orders: Pipeline, wider: str, reason: str | None
+) -> None:
+    orders.execute(f"ALTER TABLE orders ALTER amount TYPE {wider}", "INSERT INTO orders VALUES (2, 2)")
+    orders.drain()
+    merge, marked = state(orders)
+    assert (merge, marked is None) == ("merging", reason is None)
+    assert (reason or "") in (marked or "")
 
 
 def test_a_wider_varchar_is_followed(orders: Pipeline) -> None:

@@ -91,7 +91,9 @@ class PlannedTable:
     of the plan did not see, and those that claimed the other chunks of a backfill that the plan sweeps. `had_holes`
     says that rows of current were last seen with unchanged values whose base is known nowhere. `dropped` are columns
     that an older version has, of the plan or from before it, and the last one has no more: the target keeps them, those
-    that it has. A plan from before they were followed names none.
+    that it has. `ahead` are columns with a default that only a later version has: if the target has one already, since
+    a chunk brought it, what the plan writes has the default in it. A plan from before one of these was followed names
+    none.
     """
 
     table: str

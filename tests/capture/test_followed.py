@@ -1,0 +1,71 @@
+"""A table that an older version parked for what is followed by now leaves by itself, and no other one does."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.pipeline import Pipeline
+from tidemark.capture.merging import leased_plan
+from tidemark.errors import KeyValueUnfit, SchemaNotFollowed, TidemarkError
+from tidemark.ledger import positions, tables
+
+ORDERS = "public.orders"
+WIDER = 'column "amount" changed from numeric(10,2) (decimal(10,2)) to numeric(12,2) (decimal(12,2))'
+RENAMED = 'column "note" was dropped, renamed or left out'
+
+
+@pytest.fixture
+def orders(pipeline: Pipeline) -> Pipeline:
+    """A table whose first row is in its target."""
+    pipeline.execute("CREATE TABLE orders (id int PRIMARY KEY, amount numeric(10,2), note text)")
+    pipeline.begin()
+    pipeline.execute("INSERT INTO orders VALUES (1, 1.5)")
+    pipeline.drain()
+    with pipeline.ledger_connection() as ledger:
+        end = pipeline.staged_lsn()
+        positions.rise(ledger, 1, {ORDERS: (end, end)})
+    return pipeline
+
+
+def altered_and_parked(orders: Pipeline, statement: str, error: TidemarkError) -> None:
+    """As an older version left it."""
+    orders.execute(statement, "INSERT INTO orders VALUES (2)")
+    orders.drain()
+    with orders.ledger_connection() as ledger:
+        tables.unpark(ledger, ORDERS)
+        tables.park(ledger, ORDERS, error.record())
+
+
+def planned(orders: Pipeline) -> list[str]:
+    with leased_plan(orders.task("merge")) as plan:
+        return [] if plan is None else [table.table for table in plan.tables]
+
+
+def test_a_table_parked_for_a_wider_type_is_merged_by_the_next_run(orders: Pipeline) -> None:
+    wider = SchemaNotFollowed(table=ORDERS, difference=WIDER)
+    altered_and_parked(orders, "ALTER TABLE orders ALTER amount TYPE numeric(12,2)", wider)
+    assert planned(orders) == [ORDERS]
+    assert orders.table_row(ORDERS).life.merge == "merging"
+
+
+@pytest.mark.parametrize(
+    ("statement", "error"),
+    [
+        # Nothing in the shapes says so, but the error does.
+        ("ALTER TABLE orders ALTER amount TYPE numeric(12,2)", f"{WIDER}; {RENAMED}"),
+        ("ALTER TABLE orders ALTER amount TYPE numeric(12,2)", 'column "x" has a name that the target already uses'),
+        # The error was told by what is followed, and the shapes are not.
+        ("ALTER TABLE orders ALTER amount TYPE numeric(10,4)", WIDER),
+        ("ALTER TABLE orders RENAME note TO remark", WIDER),
+    ],
+)
+def test_a_table_that_is_parked_for_anything_else_stays(orders: Pipeline, statement: str, error: str) -> None:
+    altered_and_parked(orders, statement, SchemaNotFollowed(table=ORDERS, difference=error))
+    assert planned(orders) == []
+    assert orders.table_row(ORDERS).life.merge == "parked"
+
+
+def test_an_error_of_another_kind_stays_whatever_became_of_the_shape(orders: Pipeline) -> None:
+    statement = "ALTER TABLE orders ALTER amount TYPE numeric(12,2)"
+    altered_and_parked(orders, statement, KeyValueUnfit(table=ORDERS, columns="id"))
+    assert planned(orders) == []
