@@ -90,13 +90,13 @@ def _site(server: PostgresServer, folder: Path) -> Iterator[Site]:
     pipelines, dags = folder / "pipelines", folder / "dags"
     pipelines.mkdir()
     dags.mkdir()
-    (pipelines / "shop.yaml").write_text("source: {connection: shop_source}\ntables: ['*.*']\nlake: ../lake\n")
+    (pipelines / "shop.yaml").write_text("source: {connection: shop_source}\ntables: ['*.*']\nlake: /lake\n")
     (dags / "foreign.py").write_text(FOREIGN)
     (dags / "tidemark_pipelines.py").write_text((Path(__file__).parents[2] / "dags/tidemark_pipelines.py").read_text())
     airflow = AirflowHome(
         folder / "airflow",
         metadata,
-        pipelines,
+        Path("../pipelines"),  # seen from Airflow's home: no picture shows where a test ran
         {
             "shop_source": postgres_connection(source),
             "tidemark_ledger": postgres_connection(ledger),
