@@ -5,6 +5,9 @@ second all the while, and capture runs (drain, merge, confirm) go on in a loop, 
 by two processes, as by two mapped tasks; every merge is a spark-submit of its own on `local[*]`. Before the pipeline
 exists, in the same run, the table is copied as text and as binary into nothing: what the server alone needs for it.
 Ends by comparing number and sums of the rows of source and current.
+
+With `--rounds N` all of it is done N times, and each time twice: with the chunks' files added as they are, and with all
+of their rows through Spark. Then the medians say how long it took until all rows were in Delta, beside reading them.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import logging
 import multiprocessing
 import os
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -79,6 +83,7 @@ class Pipeline:
     source: str
     ledger: str
     jars: str
+    as_they_are: bool = True
     seconds: dict[str, float] = field(default_factory=dict)
     spark_mb: int = 0
 
@@ -112,6 +117,7 @@ class Pipeline:
     def submit(self, uri: str) -> None:
         bin_folder = Path(sys.executable).parent
         command = [str(bin_folder / "spark-submit"), "--master", "local[*]", "--jars", self.jars]
+        command += ["--conf", f"spark.tidemark.chunksAsTheyAre={str(self.as_they_are).lower()}"]
         environment = {
             **os.environ,
             "PYTHONPATH": str(REPOSITORY / "include"),
@@ -194,8 +200,33 @@ def main() -> None:
     parser.add_argument("--writes", type=int, default=500, help="rows changed per second")
     parser.add_argument("--readers", type=int, default=2)
     parser.add_argument("--folder", type=Path, help="where server and lake lie (default: a temporary folder)")
+    parser.add_argument("--rounds", type=int, default=0, help="how often to measure both ways beside each other")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.WARNING)
+    if not arguments.rounds:
+        measure(arguments, as_they_are=True)
+        return
+    took: dict[bool, list[Took]] = {True: [], False: []}
+    for number in range(arguments.rounds):
+        for as_they_are in (True, False) if number % 2 == 0 else (False, True):
+            took[as_they_are].append(measure(arguments, as_they_are=as_they_are))
+    for as_they_are, rounds in took.items():
+        reading = statistics.median(t.read_s for t in rounds)
+        delta = statistics.median(t.whole_s for t in rounds)
+        ratio = statistics.median(t.whole_s / t.read_s for t in rounds)
+        way = "files as they are" if as_they_are else "through Spark"
+        print(f"{way:<18} read {reading:6.1f} s, in Delta {delta:6.1f} s, {ratio:.2f} times (median of {len(rounds)})")
+
+
+@dataclass(frozen=True, slots=True)
+class Took:
+    """Seconds to read the chunks, and until all of them were in Delta."""
+
+    read_s: float
+    whole_s: float
+
+
+def measure(arguments: argparse.Namespace, *, as_they_are: bool) -> Took:
     folder = Path(os.environ.get("TIDEMARK_SPARK_JARS") or REPOSITORY / ".tidemark" / "jars")
     jars = ",".join(str(jar) for jar in sorted(folder.glob("*.jar")))
     with (
@@ -218,7 +249,7 @@ def main() -> None:
             lake=str(Path(temporary) / "lake"),
             ledger_connection="ledger",
         )
-        pipeline = Pipeline(config, source, ledger, jars)
+        pipeline = Pipeline(config, source, ledger, jars, as_they_are)
         rows = arguments.rows
         print(f"{rows:,} rows on {os.cpu_count()} cores, {arguments.writes} of them changed every second", flush=True)
         for title, options in (("text", ""), ("binary", "(FORMAT binary)")):
@@ -289,6 +320,7 @@ def main() -> None:
             print(f"    {title:<20} {seconds:6.1f} s")
         print(outcome)
         print(f"  equal: {compare(pipeline)} (rows, sum of keys, sum of prices)")
+        return Took(read_s, whole_s)
 
 
 if __name__ == "__main__":

@@ -124,7 +124,7 @@ class StagedTable:
             folder = layout.chunk_folder(PIPELINE, backfill, self.schema.table, chunk, "attempt")
             path = layout.chunk_file(folder, self.schema.version, 1)
             written = self._write(path, pa.Table.from_pylist(list(rows), chunk_schema(self.schema)))
-            files = (StagedFile(path, written.rows, written.bytes, "", self.schema.version),)
+            files = (StagedFile(path, written.rows, written.bytes, written.sha256, self.schema.version),)
         when = NOON.isoformat()
         return Claim(backfill, chunk, "attempt", Lsn(0), when, Lsn(low), snapshot, None, len(rows), files)
 

@@ -45,6 +45,7 @@ class Source:
     wal: list[Transaction | Claim] = field(default_factory=list)  # since the last batch
     chunks: int = 0
     late: list[Claim] = field(default_factory=list)  # read, and without a high watermark yet
+    truncates: bool = True
 
     def fill(self, count: int) -> None:
         """Rows from before the stream began."""
@@ -60,7 +61,7 @@ class Source:
         locked = {key for t in self.running for key in t.keys}
         if any(t.truncates for t in self.running):
             return
-        if not self.running and self.rng.random() < 0.04:
+        if self.truncates and not self.running and self.rng.random() < 0.04:
             transaction = Transaction(next(self.xids), [Change("truncate")], set(), True)
         else:
             changes = list(self._changes(locked))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame
@@ -237,3 +238,38 @@ def test_a_sweep_without_all_of_its_chunks_removes_nothing(lake: Lake) -> None:
     assert result.error is not None
     assert result.error.kind == "ChunksMissing"
     assert lake.current(table.table) == rows
+
+
+def test_a_chunk_of_a_table_that_holds_rows_looks_into_the_files_that_may_have_its_keys(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of three files of current one is read for the chunk's keys, and searched by the MERGE."""
+    monkeypatch.setattr(merge, "FEW_ROWS", -1)
+    monkeypatch.setattr(merge, "whole_chunks", lambda *_: None)
+    table = lake.table(table_schema("t", TEXTS))
+    for number in range(3):
+        table.stage([Change("insert", {"id": 10 * number + n, "n": 0, "body": "b", "note": "c"}) for n in range(4)])
+        lake.applied(table.planned(number))
+    rows = [{"id": key, "n": int(key == 12), "body": "b", "note": "c", "_text": None} for key in (10, 11, 12, 13, 14)]
+    claim = table.stage_chunk("b1", "1-1", rows, snapshot=f"{2**40}:{2**40}:", low=table.next_lsn())
+    table.stage_committed([], (replace(claim, watermark_lsn=Lsn(table.next_lsn())),))
+    looked: list[int] = []
+    with_narrow_target = chunk_changes.ChunkChanges._add_verdicts
+
+    def spied(changes: chunk_changes.ChunkChanges, rows: DataFrame) -> Any:
+        assert changes._there is not None
+        looked.append(len(changes._there.inputFiles()))
+        return with_narrow_target(changes, rows)
+
+    monkeypatch.setattr(chunk_changes.ChunkChanges, "_add_verdicts", spied)
+    (result,) = lake.applied(table.planned(3))
+    assert [(c.inserted, c.repaired, c.unchanged) for c in result.chunks] == [(1, 1, 3)]
+    assert looked == [1]
+    assert {row["id"]: row["n"] for row in lake.current(table) if row["n"]} == {12: 1}
+    assert len(lake.current(table)) == 13
+    merged = lake.spark.sql(f"DESCRIBE HISTORY delta.`{lake.path('current', table)}` LIMIT 1").collect()[0]
+    assert merged["operation"] == "MERGE"
+    assert (
+        "BETWEEN" in merged["operationParameters"]["predicate"].upper()
+        or ">=" in merged["operationParameters"]["predicate"]
+    )

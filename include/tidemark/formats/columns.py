@@ -27,7 +27,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from tidemark.names import CHANGE_COLUMNS, MARK_COLUMNS
+from tidemark.names import CHANGE_COLUMNS, MARK_COLUMNS, ROW_COLUMNS, ROW_HOLES
 from tidemark.schema.mapping import arrow_type
 from tidemark.schema.table import TableSchema
 
@@ -51,6 +51,12 @@ def chunk_schema(schema: TableSchema) -> pa.Schema:
     """The Arrow schema of a chunk's files: the source's columns as the snapshot saw them, and `_text`, as above."""
     source = [pa.field(c.name, arrow_type(c.target)) for c in schema.columns]
     return pa.schema([*source, *_metadata({"_text": MARK_COLUMNS["_text"]})])
+
+
+def row_schema(schema: TableSchema) -> pa.Schema:
+    """The Arrow schema of current's rows, of a table with a key."""
+    source = [pa.field(c.name, arrow_type(c.target)) for c in schema.columns]
+    return pa.schema([*source, *_metadata(ROW_COLUMNS), pa.field(ROW_HOLES, pa.list_(pa.string()))])
 
 
 def _metadata(columns: Mapping[str, str]) -> list[pa.Field]:

@@ -7,6 +7,7 @@
         manifest.json
     <pipeline>/chunks/<backfill>/<schema>.<table>/<chunk>-<attempt>/v<schema version>-<n>.parquet
     <pipeline>/plans/<plan>/plan.json, result.json
+    <pipeline>/plans/<plan>/chunks/<schema>.<table>/<chunk>-<attempt>/part-<uuid>.parquet
     <pipeline>/maintenance/<plan>/plan.json, result.json
     <pipeline>/current/<schema>/<table>    <pipeline>/history/<schema>/<table>
     <pipeline>/differences/<schema>/<table>    keys of the rows that a verify found to differ
@@ -101,6 +102,11 @@ def plan_file(pipeline: str, plan: str) -> str:
 
 def result_file(pipeline: str, plan: str) -> str:
     return f"{plan_folder(pipeline, plan)}/result.json"
+
+
+def rest_folder(pipeline: str, plan: str, table: TableName) -> str:
+    """What the merge of a plan reads of a table's chunks where it adds their other rows as they are."""
+    return f"{plan_folder(pipeline, plan)}/chunks/{_one_name(table)}"
 
 
 def maintenance_root(pipeline: str) -> str:

@@ -54,6 +54,11 @@ class Claim:
     files: tuple[StagedFile, ...]
     purpose: Purpose = "fill"
 
+    @property
+    def key_range(self) -> str:
+        """The range of the backfill that the chunk is of: one walk along it, by one attempt, reads no key twice."""
+        return self.chunk.rpartition("-")[0]
+
     def to_json(self) -> dict[str, Any]:
         return {
             "backfill": self.backfill,

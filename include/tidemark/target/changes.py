@@ -11,19 +11,24 @@ from collections.abc import Sequence
 from functools import cached_property, reduce
 from typing import Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from tidemark import failpoints
 from tidemark.errors import StagedFileDiffers
+from tidemark.formats.columns import row_schema
 from tidemark.formats.plan import PlannedBatch, PlannedFile
 from tidemark.lsn import Lsn
 from tidemark.names import ORDER_COLUMNS, ROW_COLUMNS, ROW_HOLES
 from tidemark.schema.table import TableSchema
-from tidemark.target import delta_tables, fold
+from tidemark.target import data_files, delta_tables, fold
+from tidemark.target.arrow_fold import keys_of
 from tidemark.target.delta_tables import PinnedTable, WrittenFile
 from tidemark.target.staged_changes import read_changes
+from tidemark.target.whole_chunks import WholeChunks
 
 # Staged bytes per appended file; staged and written Parquet are of about one size.
 FILE_BYTES: Final = 64 * 2**20
@@ -44,7 +49,8 @@ FEW_FILES: Final = 16
 
 class Changes:
     """`batches` are the next ones behind `current`, the pinned version (None: the table has no current). `few_rows`
-    says that planning costs more than computing."""
+    says that planning costs more than computing. `whole`, which may be set, are chunks whose files are added
+    besides."""
 
     def __init__(
         self,
@@ -58,6 +64,7 @@ class Changes:
     ) -> None:
         self.session = session
         self.few_rows = few_rows
+        self.whole: WholeChunks | None = None
         self.lake = lake
         self.schemas = schemas
         self.schema = schemas[-1]
@@ -175,6 +182,7 @@ class Changes:
             frame = reduce(DataFrame.unionByName, frames).coalesce(max(1, -(-staged_bytes // FILE_BYTES)))
         failpoints.reach("merge.before_history")
         copied = [self._copied(history, b, f) for b in as_staged for f in b.files]
+        copied += [] if self.whole is None else self.whole.files_of_history(history)
         count = delta_tables.append(self.session, history, frame, application, self.end, copied)
         failpoints.reach("merge.after_history")
         return count
@@ -234,13 +242,17 @@ class Changes:
         newest = self._newest()
         self.new_holes = self.unchanged and not newest.where(F.col(ROW_HOLES).isNotNull()).isEmpty()
         removes = F.col("_op").isin("delete", "sweep")
-        if self.truncated or self.current.files == 0:
+        if self.whole is not None:
+            counted = self._exchange(self.whole, newest, application)
+        elif self.truncated or self.current.files == 0:
             counted = self._load(newest.where(~removes), application)
         else:
             columns = [*self.names, *ROW_COLUMNS, ROW_HOLES]
             values = {name: fold.column(name, "s") for name in columns}
             source = newest.select(*[fold.column(name) for name in columns], "_op")
             same_key = fold.all_of([fold.column(k, "t") == fold.column(k, "s") for k in self.schema.key])
+            if self.narrowed is not None:
+                same_key &= self.narrowed
             if self.doubled is not None:
                 source = source.transform(self._one_for_copies(self.doubled))
                 same_key &= F.col("s._op") != _ANEW
@@ -257,6 +269,29 @@ class Changes:
                 end=self.end,
             )
         return counted
+
+    def _exchange(self, whole: WholeChunks, newest: DataFrame, application: str) -> dict[str, int]:
+        """One commit of few rows, which come to the driver, and of files that are added as they are."""
+        columns = [*self.names, *ROW_COLUMNS, ROW_HOLES]
+        shape = row_schema(self.schema)
+        rows = newest.select(*[fold.column(name) for name in columns], "_op").toArrow()
+        keys = keys_of([rows[k].cast(shape.field(k).type) for k in self.schema.key])
+        stays = pc.invert(pc.is_in(rows["_op"], pa.array(["delete", "sweep"])))
+        staying = rows.select(columns).filter(stays).cast(shape)
+        masked = whole.there.places(keys)
+        written = data_files.write_rows(self.session, whole.there.current, staying, self.schema.key)
+        data_files.exchange(
+            self.session, whole.there.current, masked, [*written, *whole.files_of_current()], application, self.end
+        )
+        updated = sum(key in whole.there.at for key, stay in zip(keys, stays.to_pylist(), strict=True) if stay)
+        gone = sum(key in whole.there.at for key in keys) - updated
+        return {"inserted": len(staying) - updated + whole.rows, "updated": updated, "deleted": gone}
+
+    @property
+    def narrowed(self) -> Column | None:
+        """A condition on the target alone (alias t) that holds for every row whose key the changes have, None if there
+        is no such: by it Delta leaves out files of the target."""
+        return None
 
     @property
     def doubled(self) -> DataFrame | None:

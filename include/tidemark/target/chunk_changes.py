@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from functools import cached_property, reduce
 from typing import Final
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tidemark.errors import ChunksMissing
@@ -25,10 +25,11 @@ from tidemark.formats.plan import PlannedBatch
 from tidemark.formats.result import ChunkResult
 from tidemark.formats.snapshot import Snapshot
 from tidemark.schema.table import TableSchema
-from tidemark.target import delta_tables, fold, visibility
+from tidemark.target import delta_tables, fold, key_ranges, visibility
 from tidemark.target.changes import Changes, with_row_holes
 from tidemark.target.delta_tables import PinnedTable
 from tidemark.target.fold import ABOVE, ORIGIN, SEEN
+from tidemark.target.key_ranges import KeyRange
 from tidemark.target.staged_changes import read_changes, read_chunk_rows
 from tidemark.target.table_columns import with_defaults
 from tidemark.target.visibility import (
@@ -51,7 +52,10 @@ _WEIGHT: Final = "__tidemark_weight"  # how many copies of its value a row stand
 
 class ChunkChanges(Changes):
     """`evidence` are batches that were applied before, and `history` its pinned version, both from just before these
-    changes or, where history is ahead, from just behind them."""
+    changes or, where history is ahead, from just behind them. `narrows`: only that part of current is looked at in
+    which the chunks' keys can lie."""
+
+    narrows = True
 
     def __init__(
         self,
@@ -121,7 +125,7 @@ class ChunkChanges(Changes):
         """Whether two chunks may hold one key: those of two backfills, or of two attempts at one range. A ledger that
         was restored from an older copy has chunks read again whose first attempts are claimed all the same."""
         claims = list(self.alive.values())
-        attempts = {(c.backfill, c.chunk.rpartition("-")[0], c.attempt) for c in claims}
+        attempts = {(c.backfill, c.key_range, c.attempt) for c in claims}
         several = len(attempts) > len({(backfill, number) for backfill, number, _ in attempts})
         return self.keyed and (several or len({c.backfill for c in claims}) > 1)
 
@@ -198,7 +202,27 @@ class ChunkChanges(Changes):
         """What current holds, None if that is nothing."""
         if self.current is None or self.current.files == 0:
             return None
-        return delta_tables.rows(self.session, self.current)
+        if self.whole is not None:
+            return self.whole.target()
+        rows = delta_tables.rows(self.session, self.current)
+        return rows if self._chunk_ranges is None else rows.where(self._in_ranges(self._chunk_ranges))
+
+    def _in_ranges(self, ranges: Sequence[KeyRange], of: str | None = None) -> Column:
+        return key_ranges.within(fold.column(self.schema.key[0], of), key_ranges.joined(ranges))
+
+    @cached_property
+    def _chunk_ranges(self) -> list[KeyRange] | None:
+        """Where the chunks' keys lie, by the first column of the key; None if nobody knows, or nothing is saved."""
+        if not self.narrows or self.few_rows or not self.keyed or not self.alive or self.sweeps:
+            return None
+        uris = [f"{self.lake}/{f.path}" for claim in self.alive.values() for f in claim.files]
+        return key_ranges.ranges_in(self.session, uris, self.schema.key[0])
+
+    @cached_property
+    def narrowed(self) -> Column | None:
+        if self._chunk_ranges is None or self.moved or any(b.changes for b in self.batches):
+            return None
+        return self._in_ranges(self._chunk_ranges, "t")
 
     @cached_property
     def additions(self) -> DataFrame | None:

@@ -55,7 +55,9 @@ def shape() -> StructType:
 
 
 class Comparison(ChunkChanges):
-    """Chunks of the purposes `verify`, or `repair` among others: then it is merged too."""
+    """Chunks of the purposes `verify`, or `repair` among others: then it is merged too. All of current is looked at."""
+
+    narrows = False
 
     # --- tables with a key --------------------------------------------------------------------------------------------
 

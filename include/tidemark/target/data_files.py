@@ -9,6 +9,7 @@ any file is a conflict: whoever wants to try again looks at the newest version a
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import struct
@@ -17,9 +18,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from tidemark.lsn import Lsn
+from tidemark.target import arrow_fold, lake_files
 from tidemark.target.delta_tables import PinnedTable, WrittenFile, write_operation
 from tidemark.target.jvm import array_list, java_class, option, sequence
 
@@ -36,14 +40,17 @@ _RELATIVE_PATH: Final = re.compile(r"[^/:][^:]*")
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A data file of a pinned version: its path in the table's folder, its rows with those that a vector masks, between
-    which values its columns are as far as that is known, and Delta's own action for it."""
+    """A data file of a pinned version: its path in the table's folder, its size, its rows with those that a vector
+    masks, between which values its columns are as far as that is known, what whoever added it wrote beside it, and
+    Delta's own action for it."""
 
     path: str
+    bytes: int
     rows: int
     low: Mapping[str, Any]
     high: Mapping[str, Any]
     masked: int
+    tags: Mapping[str, str]
     added: Any
 
 
@@ -82,10 +89,12 @@ def data_files(spark: SparkSession, table: PinnedTable) -> list[DataFile] | None
         described.append(
             DataFile(
                 unquote(text["path"]),
+                text["size"],
                 statistics["numRecords"],
                 statistics.get("minValues", {}),
                 statistics.get("maxValues", {}),
                 (text.get("deletionVector") or {}).get("cardinality", 0),
+                text.get("tags") or {},
                 added.apply(n),
             )
         )
@@ -115,7 +124,22 @@ def _masking(spark: SparkSession, table: PinnedTable, file: DataFile, rows: Sequ
     """The actions by which these rows of the file, which none masks yet, are gone; None are all of them."""
     if rows is None or file.masked + len(rows) == file.rows:
         return [file.added.removeWithTimestamp(java_class(spark, "java.lang.System").currentTimeMillis(), True)]
-    bitmap = _vector(spark, table, file)
+    both = file.added.removeRows(_stored_vector(spark, table, _vector(spark, table, file), rows), True, True)
+    return [both._1(), both._2()]
+
+
+def vector_of(spark: SparkSession, table: PinnedTable, rows: Sequence[int]) -> dict[str, Any]:
+    """A vector that masks these rows of a file that is still to be added: its descriptor, as JSON has it."""
+    empty = java_class(spark, "org.apache.spark.sql.delta.deletionvectors.RoaringBitmapArray")()
+    stored = _stored_vector(spark, table, empty, rows)
+    mapper = java_class(spark, "org.apache.spark.sql.delta.util.JsonUtils").mapper()
+    described: dict[str, Any] = json.loads(mapper.writeValueAsString(stored))
+    return described
+
+
+def _stored_vector(spark: SparkSession, table: PinnedTable, bitmap: Any, rows: Sequence[int]) -> Any:
+    """The descriptor of the bitmap with these rows besides: in the log where it is small, else in a file of the table's
+    folder (Delta protocol, "Deletion Vectors")."""
     gateway: Any = spark.sparkContext._gateway
     longs = gateway.new_array(java_class(spark, "long"), len(rows))
     packed = bytearray(struct.pack(f">{len(rows)}q", *rows))
@@ -124,13 +148,7 @@ def _masking(spark: SparkSession, table: PinnedTable, file: DataFile, rows: Sequ
     bitmap.runOptimize()
     formats = java_class(spark, "org.apache.spark.sql.delta.deletionvectors.RoaringBitmapArrayFormat")
     content = bytearray(bitmap.serializeAsByteArray(formats.Portable()))
-    both = file.added.removeRows(_stored_vector(spark, table, content, int(bitmap.cardinality())), True, True)
-    return [both._1(), both._2()]
-
-
-def _stored_vector(spark: SparkSession, table: PinnedTable, content: bytearray, masked: int) -> Any:
-    """Its descriptor: in the log where it is small, else in a file of the table's folder (Delta protocol, "Deletion
-    Vectors")."""
+    masked = int(bitmap.cardinality())
     descriptor = java_class(spark, "org.apache.spark.sql.delta.actions.DeletionVectorDescriptor")
     if len(content) <= MAX_INLINE_BYTES:
         return descriptor.inlineInLog(content, masked)
@@ -147,6 +165,17 @@ def _stored_vector(spark: SparkSession, table: PinnedTable, content: bytearray, 
     nothing = option(spark)
     at = option(spark, written.offset())
     return descriptor.onDiskWithRelativePath(number, "", len(content), masked, at, nothing)
+
+
+def write_rows(spark: SparkSession, table: PinnedTable, rows: pa.Table, key: Sequence[str]) -> list[WrittenFile]:
+    """One Parquet file in the table's folder, by the way that the drain writes its own; none of no rows."""
+    if not rows.num_rows:
+        return []
+    sink = io.BytesIO()
+    pq.write_table(rows, sink, compression="zstd", compression_level=1, use_dictionary=False, version="2.6")
+    content = sink.getvalue()
+    name = lake_files.write_new(spark, table.path, content)
+    return [WrittenFile(name, len(content), rows.num_rows, dict(arrow_fold.bounds(rows, ["_commit_lsn", *key])))]
 
 
 def exchange(

@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from delta.exceptions import (
@@ -156,6 +156,14 @@ class PinnedTable:
         return StructType() if not self.exists else StructType.fromJson(json.loads(self.snapshot.schema().json()))
 
 
+@dataclass(frozen=True, slots=True)
+class PinnedPair:
+    """Both Delta tables of a table of the source; one without identity has history only."""
+
+    history: PinnedTable
+    current: PinnedTable | None
+
+
 def pin(spark: SparkSession, path: str) -> PinnedTable:
     """The newest version of the table, read from its log now."""
     log = java_class(spark, "org.apache.spark.sql.delta.DeltaLog").forTable(spark._jsparkSession, path)
@@ -198,9 +206,20 @@ def rows_in_files_of(spark: SparkSession, table: PinnedTable, keys: DataFrame, k
     added = table.snapshot.allFiles()
     functions = java_class(spark, "org.apache.spark.sql.functions")
     of_these = functions.element_at(functions.split(added.col("path"), "/"), -1).isInCollection(names)
-    listed_files = sequence(spark, added.filter(of_these).collectAsList())
-    nothing = option(spark)
-    return DataFrame(table.log.createDataFrame(table.snapshot, listed_files, False, nothing), spark)
+    return _rows_of(spark, table, added.filter(of_these).collectAsList())
+
+
+def rows_of_files(spark: SparkSession, table: PinnedTable, added: Sequence[Any]) -> DataFrame:
+    """The rows of some files of the pinned version, given as Delta's own actions."""
+    listed = array_list(spark)
+    for action in added:
+        listed.add(action)
+    return _rows_of(spark, table, listed)
+
+
+def _rows_of(spark: SparkSession, table: PinnedTable, added: Any) -> DataFrame:
+    frame = table.log.createDataFrame(table.snapshot, sequence(spark, added), False, option(spark))
+    return DataFrame(frame, spark)
 
 
 def count_holes(spark: SparkSession, path: str, key: Sequence[str], most: int) -> Holes:
@@ -323,12 +342,16 @@ def comment(spark: SparkSession, table: PinnedTable, comments: Mapping[str, str]
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
     """A Parquet file that lies in a table's folder and belongs to none of its versions yet: `name` in the folder, size,
-    rows, and between which values (inclusive) the columns of `bounds` are."""
+    rows, and between which values (inclusive) the columns of `bounds` are. `masked` of the rows are gone from the
+    beginning, by the `vector` (its descriptor as JSON has it). `tags` stay with the file as long as it is one."""
 
     name: str
     bytes: int
     rows: int
     bounds: Mapping[str, tuple[int, int]]
+    masked: int = 0
+    vector: Mapping[str, Any] | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self, modified_ms: int) -> str:
         """Its action `add` (Delta protocol, "Add File and Remove File", "Per-file Statistics")."""
@@ -345,6 +368,8 @@ class WrittenFile:
             "modificationTime": modified_ms,
             "dataChange": True,
             "stats": json.dumps(statistics),
+            **({"deletionVector": dict(self.vector)} if self.vector is not None else {}),
+            **({"tags": dict(self.tags)} if self.tags else {}),
         }
         return json.dumps({"add": added})
 
@@ -398,7 +423,9 @@ def append(
         actions.add(from_json(file.to_json(now)))
     transaction.commit(sequence(spark, actions).appendedAll(files), write_operation(spark))
     counted = (files.apply(n).numLogicalRecords() for n in range(files.size()))
-    return sum(f.rows for f in written) + sum(int(records.get()) for records in counted if records.isDefined())
+    return sum(f.rows - f.masked for f in written) + sum(
+        int(records.get()) for records in counted if records.isDefined()
+    )
 
 
 def write_operation(spark: SparkSession) -> Any:

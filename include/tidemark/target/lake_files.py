@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import io
 import uuid
-from typing import Any, BinaryIO, cast
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Final, cast
 
 from pyspark.sql import SparkSession
 
 from tidemark.target.jvm import java_class
+
+PIECE_BYTES: Final = 4 * 2**20
 
 
 def open_to_read(spark: SparkSession, uri: str, size: int | None = None) -> BinaryIO:
@@ -48,10 +52,50 @@ def write_new(spark: SparkSession, folder: str, content: bytes) -> str:
     files = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
     stream = files.create(path, False)
     try:
-        stream.write(bytearray(content))
+        for at in range(0, len(content), PIECE_BYTES):  # each piece is a text on its way to the JVM
+            stream.write(bytearray(content[at : at + PIECE_BYTES]))
     finally:
         stream.close()
     return name
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """The beginning of a file, so many bytes of it, and what is written behind them."""
+
+    uri: str
+    size: int
+    behind: bytes
+
+
+def write_joined(spark: SparkSession, folder: str, bodies: Sequence[Body], end: bytes) -> tuple[str, list[str]]:
+    """A new Parquet file in the folder, as `write_new` makes one, of the bodies in their order and the end. What is
+    copied stays in the JVM. Returns its name, and the SHA-256 of each whole file that was read for it."""
+    name = f"part-{uuid.uuid4()}.parquet"
+    path_class = java_class(spark, "org.apache.hadoop.fs.Path")
+    path = path_class(folder, name)
+    configuration = spark._jsparkSession.sessionState().newHadoopConf()
+    copy = java_class(spark, "org.apache.commons.io.IOUtils").copyLarge
+    nowhere = java_class(spark, "java.io.OutputStream").nullOutputStream()
+    digests = []
+    stream = path.getFileSystem(configuration).create(path, False)
+    try:
+        for body in bodies:
+            digest = java_class(spark, "java.security.MessageDigest").getInstance("SHA-256")
+            source = path_class(body.uri)
+            opened = source.getFileSystem(configuration).open(source)
+            try:
+                read = java_class(spark, "java.security.DigestInputStream")(opened, digest)
+                copy(read, stream, 0, body.size)
+                copy(read, nowhere)
+            finally:
+                opened.close()
+            digests.append(str(java_class(spark, "java.util.HexFormat").of().formatHex(digest.digest())))
+            stream.write(bytearray(body.behind))
+        stream.write(bytearray(end))
+    finally:
+        stream.close()
+    return name, digests
 
 
 def _is_local_by_default(spark: SparkSession) -> bool:

@@ -52,12 +52,14 @@ from tidemark.target import comparison, delta_tables, table_columns
 from tidemark.target.changes import Changes
 from tidemark.target.chunk_changes import ChunkChanges
 from tidemark.target.comparison import Comparison
-from tidemark.target.delta_tables import PinnedTable
+from tidemark.target.delta_tables import PinnedPair, PinnedTable
 from tidemark.target.failures import as_error, condition_of, may_pass, told
 from tidemark.target.few_changes import FewChanges, few_changes
-from tidemark.target.session import expect_few_rows, expect_many_rows, table_session
+from tidemark.target.plain_changes import PlainChanges
+from tidemark.target.session import expect_any_rows, expect_few_rows, expect_many_rows, table_session
 from tidemark.target.staged_changes import check_versions, metadata_ddl, missing_value, struct_of
 from tidemark.target.table_columns import older_rows
+from tidemark.target.whole_chunks import NextBatches, WholeChunks, whole_chunks
 from tidemark.wording import duration, plural
 
 log = logging.getLogger(__name__)
@@ -274,12 +276,6 @@ class TableMerge:
 
     def _move(self, state: State, missing: list[PlannedBatch], lagging: list[PlannedBatch]) -> None:
         """Towards the end of the plan. If history is ahead, current alone, up to where history is."""
-        current_bytes = 0 if state.current is None else state.current.bytes
-        few_rows = self.planned.rows_read <= FEW_ROWS and current_bytes is not None and current_bytes <= FEW_BYTES
-        if few_rows:
-            expect_few_rows(self.session)
-        elif self.planned.rows_read > MANY_ROWS:
-            expect_many_rows(self.session)
         self._settle_shape(state.history)
         history = self._with_columns("history", state.history, self._history_type(), [*ROW_COLUMNS])
         current = state.current
@@ -287,7 +283,9 @@ class TableMerge:
             current = self._with_columns("current", current, self._current_type(), ())
         ahead = [b for b in lagging if b not in missing]
         batches = ahead or missing
-        changes = self._changes(batches, history, current, few_rows=few_rows)
+        whole = self._whole_chunks(batches, history, current)
+        few_rows = self._expect_rows(batches, whole, current)
+        changes = self._changes(batches, history, current, whole, few_rows=few_rows)
         compared, swept = self._compare(batches, history, current, few_rows=few_rows)
         try:
             if isinstance(changes, Comparison) and not ahead:
@@ -303,10 +301,15 @@ class TableMerge:
                 counts = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items() if count)
                 self._tell("current", changes.end, counts or "no row changed")
                 self.new_holes = self.new_holes or changes.new_holes
+            results: tuple[ChunkResult, ...] = ()
             if isinstance(changes, ChunkChanges) and (self.schema.key or not ahead):
                 # Without a key, a history that is ahead has the chunk's rows already: what became of them is not known.
-                self.chunks += changes.chunk_results()
+                results = changes.chunk_results()
                 self.swept |= changes.swept_rows()
+            if whole is not None:
+                results = whole.results(results)
+                self.swept |= {sweep.backfill: 0 for sweep in whole.sweeps}
+            self.chunks += results
             self.chunks += compared
             self.swept |= swept
         finally:
@@ -357,20 +360,65 @@ class TableMerge:
         if _is_below(table.position(application), changes.end):
             delta_tables.append(self.session, table, differing, application, changes.end)
 
+    def _whole_chunks(
+        self, batches: list[PlannedBatch], history: PinnedTable, current: PinnedTable | None
+    ) -> WholeChunks | None:
+        """The chunks that are merged, as far as their files can be added as they are."""
+        coming = NextBatches(
+            [b.of("fill", "repair") for b in batches],
+            self._evidence(batches),
+            self.plan.generation,
+            layout.rest_folder(self.plan.pipeline, self.plan.plan, self.schema.table),
+        )
+        return whole_chunks(self.session, self.plan.lake, self.schemas, coming, PinnedPair(history, current))
+
+    def _expect_rows(self, batches: list[PlannedBatch], whole: WholeChunks | None, current: PinnedTable | None) -> bool:
+        """Set the session up for as many rows as Spark will see; True if they are few."""
+        there = 0 if current is None else current.bytes
+        rows = self.planned.rows_read
+        if whole is not None:
+            of_evidence = sum(b.changes for b in self._evidence(batches))
+            compared = sum(c.rows for b in batches for c in b.of("verify").claims)
+            rows = sum(b.rows for b in whole.batches) + of_evidence + compared
+            there = sum(file.bytes for file in whole.others)
+        few_rows = rows <= FEW_ROWS and there is not None and there <= FEW_BYTES
+        expect_any_rows(self.session)  # another round may have expected others
+        if few_rows:
+            expect_few_rows(self.session)
+        elif rows > MANY_ROWS:
+            expect_many_rows(self.session)
+        return few_rows
+
+    def _evidence(self, batches: list[PlannedBatch]) -> list[PlannedBatch]:
+        """Older batches, those of the plan included that are applied already."""
+        return [*self.planned.evidence, *(b for b in self.planned.batches if b.end_lsn <= batches[0].start_lsn)]
+
     def _changes(
-        self, batches: list[PlannedBatch], history: PinnedTable, current: PinnedTable | None, *, few_rows: bool
-    ) -> Changes | FewChanges:
+        self,
+        batches: list[PlannedBatch],
+        history: PinnedTable,
+        current: PinnedTable | None,
+        whole: WholeChunks | None,
+        *,
+        few_rows: bool,
+    ) -> Changes | FewChanges | PlainChanges:
         """The batches that come next, with what stands behind them in evidence or plan; without the chunks that are
         only compared."""
         batches = [b.of("fill", "repair") for b in batches]
-        few = few_changes(self.session, self.plan.lake, self.schemas, batches, current, history)
+        if whole is not None:
+            batches = [*whole.batches]
+        few = few_changes(self.session, self.plan.lake, self.schemas, batches, PinnedPair(history, current), whole)
         if few is not None:
             return few
         if not any(b.claims or b.sweeps for b in batches):
-            return Changes(self.session, self.plan.lake, self.schemas, batches, current, few_rows=few_rows)
+            changes = Changes(self.session, self.plan.lake, self.schemas, batches, current, few_rows=few_rows)
+            changes.whole = whole
+            return changes
         repairs = any(claim.purpose == "repair" for b in batches for claim in b.claims)
         kind = Comparison if repairs and current is not None else ChunkChanges
-        return self._with_chunks(kind, batches, history, current, few_rows=few_rows)
+        with_chunks = self._with_chunks(kind, batches, history, current, few_rows=few_rows)
+        with_chunks.whole = whole
+        return with_chunks
 
     def _with_chunks(
         self,
@@ -381,7 +429,6 @@ class TableMerge:
         *,
         few_rows: bool,
     ) -> AnyChunkChanges:
-        before = [b for b in self.planned.batches if b.end_lsn <= batches[0].start_lsn]
         return kind(
             self.session,
             self.plan.lake,
@@ -389,7 +436,7 @@ class TableMerge:
             batches,
             current,
             history=history,
-            evidence=[*self.planned.evidence, *before],
+            evidence=self._evidence(batches),
             generation=self.plan.generation,
             few_rows=few_rows,
         )

@@ -128,6 +128,15 @@ def table_session(spark: SparkSession, pool: str, lake: str) -> SparkSession:
     return session
 
 
+def expect_any_rows(session: SparkSession) -> None:
+    """Plan what follows in this session as for a table of which nothing is known yet."""
+    for key in (*FEW_ROWS_SETTINGS, *MANY_ROWS_SETTINGS):
+        session.conf.unset(key)
+    # 200 partitions are Spark's guess for a cluster; adaptive execution joins them, but planning them costs.
+    partitions = {DEFAULT_SHUFFLE_PARTITIONS: str(max(2, 2 * session.sparkContext.defaultParallelism))}
+    _set_unless_given(session, {**TABLE_SETTINGS, **partitions})
+
+
 def expect_few_rows(session: SparkSession) -> None:
     """Plan what follows in this session for a small table with few changes."""
     _set_unless_given(session, FEW_ROWS_SETTINGS)

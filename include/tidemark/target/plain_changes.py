@@ -1,0 +1,215 @@
+"""Many changes of a table, none of which moves a key or leaves a value unsent: `FewChanges` without a Python object for
+each, so for millions where that is for thousands.
+
+    staged files ──┬─ as they are ────────────────────────────────────────────────► history's commit
+                   └─ the newest row of every key ─┬─► one Parquet file ──────────┐
+    current's files that may have one of the keys ─┴─► which rows these replace ──┴─► current's commit
+
+Without moves and unsent values the newest change of a key is its row, whatever came before it. Which rows of current
+that replaces is looked up in the files that may have one of the keys by their bounds: a file whose whole numbers lie
+elsewhere has none, for sure, and an empty table has no file. So what is new above all that is there, as most inserts
+are, is compared with nothing; no MERGE joins it with the table.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+
+from tidemark import failpoints
+from tidemark.errors import StagedFileDiffers
+from tidemark.formats.columns import row_schema, staged_schema
+from tidemark.formats.plan import PlannedBatch, PlannedFile
+from tidemark.lsn import Lsn
+from tidemark.names import CHANGE_COLUMNS, MARK_COLUMNS, ROW_HOLES
+from tidemark.schema.table import TableSchema
+from tidemark.target import data_files, delta_tables, lake_files
+from tidemark.target.data_files import DataFile
+from tidemark.target.delta_tables import PinnedTable, WrittenFile
+from tidemark.target.key_set import KeySet
+from tidemark.target.target_rows import TargetRows, TooMuch
+from tidemark.target.whole_chunks import WholeChunks
+
+MAX_ROWS: Final = 2_000_000
+MAX_STAGED_BYTES: Final = 256 * 2**20  # as they lie there, and
+MAX_BYTES: Final = 512 * 2**20  # as they are in memory
+MAX_KEY_BYTES: Final = 256 * 2**20  # of current's keys
+MAX_FILES: Final = 1_000  # of current
+MAX_MASKED: Final = 500_000  # rows of current
+
+# Staged files beyond so many become one file of history if they are of less than this on average.
+MAX_CRUMBS: Final = 8
+LEAST_BYTES: Final = 8 * 2**20
+
+_ORDER: Final = [("_commit_lsn", "ascending"), ("_ordinal", "ascending")]
+
+
+def are_plain(schemas: Sequence[TableSchema], batches: Sequence[PlannedBatch]) -> bool:
+    """Whether each change is its key's whole row, in the table's own shape."""
+    versions = {f.schema_version for b in batches for f in b.files}
+    return all(s.is_read_as(schemas[-1]) for s in schemas if s.version in versions) and not any(
+        b.unchanged or b.moved or b.truncates for b in batches
+    )
+
+
+def plain_changes(
+    session: SparkSession,
+    lake: str,
+    schema: TableSchema,
+    batches: Sequence[PlannedBatch],
+    current: PinnedTable,
+    whole: WholeChunks | None,
+) -> PlainChanges:
+    """Everything that has to be known before something is written. Raises TooMuch."""
+    files = [(b, f) for b in batches for f in b.files]
+    staged = _staged(session, lake, schema, [f for _, f in files])
+    newest = _newest(staged, schema.key)
+    there = _rows_of(session, current, schema, whole)
+    types = [staged.schema.field(k).type for k in schema.key]
+    masked, keys_there = _replaced(there, KeySet(types, [[newest[k] for k in schema.key]]))
+    is_there = KeySet(types, keys_there).holds([newest[k] for k in schema.key])
+    stays = pc.not_equal(newest["_op"], "delete")
+    staying = newest.filter(stays)
+    updated = pc.sum(pc.and_(is_there, stays)).as_py() or 0
+    gone = pc.sum(pc.and_(is_there, pc.invert(stays))).as_py() or 0
+    return PlainChanges(
+        session,
+        lake,
+        schema,
+        files,
+        staged,
+        staying,
+        there,
+        masked,
+        {"inserted": staying.num_rows - updated, "updated": updated, "deleted": gone},
+        batches[-1].end_lsn,
+        whole,
+    )
+
+
+def _staged(session: SparkSession, lake: str, schema: TableSchema, files: Sequence[PlannedFile]) -> pa.Table:
+    """All changes in R1 order. The bytes are those that were staged."""
+    shape = staged_schema(schema)
+    names = [*CHANGE_COLUMNS, *(c.name for c in schema.columns), *MARK_COLUMNS]
+    shape = pa.schema([shape.field(name) for name in names])
+    tables = [shape.empty_table()]
+    left = MAX_BYTES
+    for file in files:
+        content = lake_files.read_whole(session, f"{lake}/{file.path}")
+        if (len(content), hashlib.sha256(content).hexdigest()) != (file.bytes, file.sha256):
+            raise StagedFileDiffers(path=file.path, table=str(schema.table))
+        parquet = pq.ParquetFile(pa.BufferReader(content))
+        left -= sum(parquet.metadata.row_group(n).total_byte_size for n in range(parquet.num_row_groups))
+        if left < 0:
+            raise TooMuch("many bytes of changes")
+        read = parquet.read(columns=[name for name in names if name in parquet.schema_arrow.names])
+        columns = [
+            read[f.name].cast(f.type) if f.name in read.column_names else pa.nulls(read.num_rows, f.type) for f in shape
+        ]
+        tables.append(pa.table(columns, schema=shape))
+    together = pa.concat_tables(tables)
+    order = pc.sort_indices(together.select([name for name, _ in _ORDER]), _ORDER)
+    as_they_are = pa.array(range(together.num_rows), order.type)
+    return together if order.equals(as_they_are) else together.take(order)
+
+
+def _newest(staged: pa.Table, key: Sequence[str]) -> pa.Table:
+    """The last row of every key."""
+    numbered = staged.select(list(key)).append_column("__tidemark_row", pa.array(range(staged.num_rows), pa.int64()))
+    last = numbered.group_by(list(key)).aggregate([("__tidemark_row", "max")])
+    return staged.take(last["__tidemark_row_max"].combine_chunks().sort())
+
+
+def _rows_of(session: SparkSession, current: PinnedTable, schema: TableSchema, whole: WholeChunks | None) -> TargetRows:
+    if whole is not None:
+        return whole.there
+    files = data_files.data_files(session, current)
+    if files is None or len(files) > MAX_FILES:
+        raise TooMuch("many files, or files that say too little of themselves")
+    shape = staged_schema(schema)
+    types = {name: shape.field(name).type for name in shape.names}
+    return TargetRows(session, current, files, schema.key, types, left=MAX_KEY_BYTES)
+
+
+def _replaced(there: TargetRows, keys: KeySet) -> tuple[list[tuple[DataFile, list[int]]], list[list[pa.ChunkedArray]]]:
+    """The rows of current that have one of the keys, by their files, and these rows' keys."""
+    masked: list[tuple[DataFile, list[int]]] = []
+    keys_there: list[list[pa.ChunkedArray]] = []
+    left = MAX_MASKED
+    for file in there.files if len(keys) else ():
+        if not there.may_meet(file, keys):
+            continue
+        columns = there.keys(file)
+        if len(columns[0]) != file.rows:
+            raise TooMuch("the log says otherwise")
+        rows = pc.indices_nonzero(keys.holds(columns)).to_pylist()
+        gone = data_files.masked_rows(there.session, there.current, file) if rows else set()
+        rows = [row for row in rows if row not in gone]
+        left -= len(rows)
+        if left < 0:
+            raise TooMuch("many rows to replace")
+        if rows:
+            masked.append((file, rows))
+            keys_there.append([column.take(pa.array(rows, pa.int64())) for column in columns])
+    return masked, keys_there
+
+
+@dataclass(slots=True)
+class PlainChanges:
+    """`staged` is every change, `staying` the row of each key that the changes leave with one, `masked` are the rows of
+    current that they replace. `whole` are chunks whose files are added besides, none of whose rows a change touches."""
+
+    session: SparkSession
+    lake: str
+    schema: TableSchema
+    files: Sequence[tuple[PlannedBatch, PlannedFile]]
+    staged: pa.Table
+    staying: pa.Table
+    there: TargetRows
+    masked: Sequence[tuple[DataFile, Sequence[int] | None]]
+    counts: dict[str, int]
+    end: Lsn
+    whole: WholeChunks | None
+    new_holes: bool = False
+
+    def release(self) -> None:
+        """Nothing is kept."""
+
+    def move_history(self, history: PinnedTable, application: str) -> int:
+        """Append every change. Returns the rows appended."""
+        failpoints.reach("merge.before_history")
+        if len(self.files) > MAX_CRUMBS and sum(f.bytes for _, f in self.files) < len(self.files) * LEAST_BYTES:
+            written = data_files.write_rows(self.session, history, self.staged, self.schema.key)
+        else:
+            written = [self._copied(history, batch, file) for batch, file in self.files]
+        written += [] if self.whole is None else self.whole.files_of_history(history)
+        count = delta_tables.append(self.session, history, None, application, self.end, written)
+        failpoints.reach("merge.after_history")
+        return count
+
+    def _copied(self, history: PinnedTable, batch: PlannedBatch, file: PlannedFile) -> WrittenFile:
+        name, size, sha256 = delta_tables.copy_in(self.session, history, f"{self.lake}/{file.path}")
+        if (size, sha256) != (file.bytes, file.sha256):
+            raise StagedFileDiffers(path=file.path, table=str(self.schema.table))
+        between = int(batch.start_lsn), int(batch.end_lsn) - 1
+        return WrittenFile(name, size, file.rows, {"_commit_lsn": between})
+
+    def move_current(self, application: str) -> dict[str, int]:
+        """One commit that brings current to the end of the batches. Returns the rows inserted, updated, deleted."""
+        failpoints.reach("merge.before_current")
+        shape = row_schema(self.schema)
+        holes = pa.nulls(self.staying.num_rows, shape.field(ROW_HOLES).type)
+        rows = self.staying.append_column(ROW_HOLES, holes).select(shape.names)
+        written = data_files.write_rows(self.session, self.there.current, rows, self.schema.key)
+        written += [] if self.whole is None else self.whole.files_of_current()
+        data_files.exchange(self.session, self.there.current, self.masked, written, application, self.end)
+        failpoints.reach("merge.after_current")
+        added = 0 if self.whole is None else self.whole.rows
+        return {**self.counts, "inserted": self.counts["inserted"] + added}

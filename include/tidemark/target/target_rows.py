@@ -1,0 +1,185 @@
+"""The rows of one version of current that have certain keys, found by the driver: keys -> file and number of the row.
+
+Reads the key's columns of the files that may hold them by their bounds, and of single rows the columns asked for.
+Raises TooMuch where that is more, or something other, than the driver should take on by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+
+from tidemark.names import ROW_HOLES
+from tidemark.target import arrow_fold, data_files, lake_files
+from tidemark.target.arrow_fold import Fold, Key
+from tidemark.target.data_files import DataFile
+from tidemark.target.delta_tables import PinnedTable
+from tidemark.target.key_set import KeySet
+
+MAX_BYTES: Final = 128 * 2**20  # of a row group's columns, decoded
+
+# In the footer of a file whose days and times Spark wrote by the Julian calendar, as it can be told to.
+_LEGACY_CALENDAR: Final = b"org.apache.spark.legacyDateTime"
+
+
+class TooMuch(Exception):
+    """What was found is more, or other, than the driver should take on by itself."""
+
+
+@dataclass(slots=True)
+class TargetRows:
+    """The rows of current's pinned version, by key: `at` is a file's number and the row's number in it. `left` is how
+    many bytes of keys may still be read, `sought` the keys that were looked for."""
+
+    session: SparkSession
+    current: PinnedTable
+    files: Sequence[DataFile]
+    key: Sequence[str]
+    types: Mapping[str, pa.DataType]
+    left: int
+    at: dict[Key, list[tuple[int, int]]] = field(default_factory=dict)
+    sought: set[Key] = field(default_factory=set)
+
+    def find(self, keys: set[Key]) -> None:
+        """Where rows of these keys are, in files that may have them by their bounds. Raises TooMuch."""
+        self.sought |= keys
+        keys_sought = [pa.array({key[n] for key in keys}) for n in range(len(self.key))] if keys else []
+        for number, file in enumerate(self.files):
+            if keys and self._may_hold(file, keys):
+                self._note(number, file, self.keys(file), keys_sought, keys)
+
+    def may_meet(self, file: DataFile, keys: KeySet) -> bool:
+        """Whether the file may have one of the keys, by the bounds of whole numbers on both sides."""
+        for name, (least, most) in keys.bounds(self.key).items():
+            low, high = file.low.get(name), file.high.get(name)
+            if isinstance(low, int) and isinstance(high, int) and (high < least or most < low):
+                return False
+        return True
+
+    def places(self, keys: Collection[Key]) -> list[tuple[DataFile, list[int]]]:
+        """The rows of these keys, all of which were looked for, by their files."""
+        if not self.sought.issuperset(keys):
+            raise ValueError("a key that nobody looked for")
+        of_files: dict[int, list[int]] = {}
+        for number, row in (place for key in keys for place in self.at.get(key, ())):
+            of_files.setdefault(number, []).append(row)
+        return [(self.files[number], sorted(rows)) for number, rows in sorted(of_files.items())]
+
+    def keys(self, file: DataFile) -> list[pa.ChunkedArray]:
+        """The key's columns of all rows of the file, masked ones included. Raises TooMuch."""
+        with self._open(file) as source:
+            parquet = pq.ParquetFile(source)
+            self.left -= _bytes_of(parquet, self.key)
+            if self.left < 0 or _LEGACY_CALENDAR in (parquet.metadata.metadata or {}):
+                raise TooMuch
+            return [self._column(parquet.read(columns=[name]), name) for name in self.key]
+
+    def _note(
+        self,
+        number: int,
+        file: DataFile,
+        key_columns: Sequence[pa.ChunkedArray],
+        keys_sought: Sequence[pa.Array],
+        keys: set[Key],
+    ) -> None:
+        if len(key_columns[0]) != file.rows:
+            raise TooMuch  # the log says otherwise: nothing to build on
+        alike = pa.array([True] * file.rows) if not keys_sought else None
+        for column, values in zip(key_columns, keys_sought, strict=True):
+            one = pc.is_in(arrow_fold.comparable(column), values.cast(arrow_fold.comparable(column).type))
+            alike = one if alike is None else pc.and_(alike, one)
+        rows = pc.indices_nonzero(alike).to_pylist()
+        masked = data_files.masked_rows(self.session, self.current, file) if rows else set()
+        some = pa.array(rows, pa.int64())
+        for row, key in zip(rows, arrow_fold.keys_of([column.take(some) for column in key_columns]), strict=True):
+            if key in keys and row not in masked:
+                self.at.setdefault(key, []).append((number, row))
+
+    def _may_hold(self, file: DataFile, keys: set[Key]) -> bool:
+        """By the bounds of whole numbers; anything else in the log may be cut short or rounded."""
+        for n, name in enumerate(self.key):
+            low, high = file.low.get(name), file.high.get(name)
+            bounded = pa.types.is_integer(self.types[name]) and isinstance(low, int) and isinstance(high, int)
+            if bounded and not any(low <= key[n] <= high for key in keys):
+                return False
+        return True
+
+    def _open(self, file: DataFile) -> Any:
+        return lake_files.open_to_read(self.session, f"{self.current.path}/{file.path}", file.bytes)
+
+    def _column(self, file_rows: pa.Table, name: str) -> pa.ChunkedArray:
+        """As the source's type is now; a file from before the column was added has nothing in it."""
+        of = self.types.get(name, pa.list_(pa.string()))
+        if name not in file_rows.column_names:
+            return pa.chunked_array([pa.nulls(file_rows.num_rows, of)])
+        return file_rows[name].cast(of)
+
+    def values(self, fold: Fold) -> tuple[dict[str, pa.Array], list[frozenset[str]]]:
+        """Per column that some change does not bring, its value of each key of `fold.base`, and for each of these keys
+        the columns whose value current does not know either."""
+        names = fold.unchanged()
+        if not names or not fold.base:
+            return {}, []
+        if any(not _is_flat(self.types[name]) for name in names):
+            raise TooMuch
+        pieces: list[pa.Table] = []
+        number_in_parts: dict[tuple[int, int], int] = {}
+        first = {key: self.at[key][0] for key in fold.base if key in self.at}
+        for number in sorted({file for file, _ in first.values()}):
+            rows = sorted({row for file, row in first.values() if file == number})
+            begins = sum(picked_rows.num_rows for picked_rows in pieces)
+            number_in_parts |= {(number, row): begins + n for n, row in enumerate(rows)}
+            pieces.append(self._rows(self.files[number], rows, names))
+        shape = pa.schema([*((name, self.types[name]) for name in names), (ROW_HOLES, pa.list_(pa.string()))])
+        rows_picked = pa.concat_tables([shape.empty_table(), *pieces]).combine_chunks()
+        places = [number_in_parts.get(first[key]) if key in first else None for key in fold.base]
+        rows_in_order = rows_picked.take(pa.array(places, pa.int64()))
+        everything = frozenset(names)
+        holes = rows_in_order[ROW_HOLES].to_pylist()
+        lacking = [
+            everything if place is None else frozenset(hole or ()) for place, hole in zip(places, holes, strict=True)
+        ]
+        return {name: rows_in_order[name].combine_chunks() for name in names}, lacking
+
+    def _rows(self, file: DataFile, rows: Sequence[int], names: Sequence[str]) -> pa.Table:
+        """These rows, read by the row groups that they lie in. Texts come as dictionaries: written once and repeated a
+        million times, one would be a million of them in memory."""
+        texts = [n for n in names if pa.types.is_string(self.types[n]) or pa.types.is_binary(self.types[n])]
+        pieces = []
+        with self._open(file) as source:
+            footer = pq.ParquetFile(source)
+            texts = [name for name in texts if name in footer.schema_arrow.names]
+            parquet = pq.ParquetFile(source, metadata=footer.metadata, read_dictionary=texts)
+            ends = 0
+            for group in range(parquet.num_row_groups):
+                begins, ends = ends, ends + parquet.metadata.row_group(group).num_rows
+                within = [row - begins for row in rows if begins <= row < ends]
+                if within:
+                    if _bytes_of(parquet, names, group) > MAX_BYTES:
+                        raise TooMuch
+                    read = parquet.read_row_group(group, columns=[*names, ROW_HOLES])
+                    picked = read.take(pa.array(within, pa.int64()))
+                    pieces.append(pa.table({n: self._column(picked, n) for n in [*names, ROW_HOLES]}))
+        return pa.concat_tables(pieces)
+
+
+def _is_flat(of: pa.DataType) -> bool:
+    return bool(pa.types.is_string(of) or pa.types.is_binary(of) or pa.types.is_decimal(of))
+
+
+def _bytes_of(parquet: pq.ParquetFile, names: Sequence[str], only: int | None = None) -> int:
+    """The decoded size of some columns."""
+    total = 0
+    for number in range(parquet.num_row_groups) if only is None else [only]:
+        group = parquet.metadata.row_group(number)
+        for n in range(group.num_columns):
+            column = group.column(n)
+            if column.path_in_schema.partition(".")[0] in names or column.path_in_schema in names:
+                total += column.total_uncompressed_size
+    return total

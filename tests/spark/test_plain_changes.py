@@ -1,0 +1,102 @@
+"""Changes that are folded as columns come to what Spark makes of them, and what is new is compared with nothing."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from tests.spark import test_few_changes
+from tests.spark.lake import TEXTS, Lake, table_schema
+from tests.spark.model import Change, Key, Row, apply, random_changes
+from tests.spark.test_few_changes import BothWays, driver
+from tests.spark.test_values import delete, insert, move, update
+from tidemark.target import few_changes, merge, plain_changes, target_rows
+from tidemark.target.plain_changes import PlainChanges
+
+pytestmark = driver
+
+
+@pytest.fixture(autouse=True)
+def as_columns(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Per merge of a table that the driver folds, whether it was as columns."""
+    monkeypatch.setattr(few_changes, "PLAIN_FROM", 0)
+    done: list[bool] = []
+    original = merge.few_changes
+
+    def spied(*arguments: Any) -> Any:
+        few = original(*arguments)
+        if few is not None:
+            done.append(isinstance(few, PlainChanges))
+        return few
+
+    monkeypatch.setattr(merge, "few_changes", spied)
+    return done
+
+
+def test_plain_changes_come_to_what_spark_says(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, as_columns: list[bool]
+) -> None:
+    """Random ones, with crumbs of files and without; a key of two columns; then one that moves a key in between."""
+    both = BothWays(lake, table_schema("t", TEXTS, ("note", "id")), monkeypatch)
+    rng, state = random.Random(7), dict[Key, Row]()
+    for crumbs in (8, 0, 8):
+        monkeypatch.setattr(plain_changes, "MAX_CRUMBS", crumbs)
+        for _ in range(1 + (crumbs == 0)):
+            changes = [c for c in random_changes(rng, state, 30, truncates=False) if not (c.unchanged or c.old_key)]
+            rows = [Change(c.op, {**c.row, "note": "c" if c.row["id"] % 2 else "ä"}) for c in changes]
+            for change in rows:
+                apply(state, ("id",), change)
+            both.stage(rows[:7], rows[7:])
+        both.step()
+    both.stage([Change("update", {**insert(50).row, "note": "z"}, old_key={"id": 1, "note": "c"})], [insert(51)])
+    both.step()
+    assert as_columns == [True, True, True, False]
+
+
+def test_keys_of_every_type_are_compared_as_columns(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, as_columns: list[bool]
+) -> None:
+    test_few_changes.test_keys_of_every_type_that_the_driver_compares(lake, monkeypatch)
+    assert as_columns == [True, True]
+
+
+def test_what_is_new_above_all_that_is_there_is_compared_with_nothing(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, as_columns: list[bool]
+) -> None:
+    both = BothWays(lake, table_schema("t", TEXTS), monkeypatch)
+    looked: list[str] = []
+    keys = target_rows.TargetRows.keys
+
+    def noted(target: Any, file: Any) -> Any:
+        looked.append(file.path)
+        return keys(target, file)
+
+    monkeypatch.setattr(target_rows.TargetRows, "keys", noted)
+    both.stage([insert(n) for n in range(5)])
+    both.step()
+    both.stage([insert(n) for n in range(5, 9)], [update(6, n=1), delete(7), insert(7, n=2)])
+    result = both.step()
+    assert (result.rows["inserted"], looked) == (4, [])
+    both.stage([insert(20), update(8, n=3), delete(2), delete(3), update(4, n=9)])
+    result = both.step()
+    assert (result.rows["inserted"], result.rows["updated"], result.rows["deleted"]) == (1, 2, 2)
+    assert len(looked) == 2
+    assert as_columns == [True] * 3
+
+
+@pytest.mark.thorough
+def test_what_is_more_or_other_than_that_is_left_to_others(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, as_columns: list[bool]
+) -> None:
+    """Many rows that replace others go to Spark; values that were not sent, and moves, are folded one by one."""
+    both = BothWays(lake, table_schema("t", TEXTS), monkeypatch)
+    both.stage([insert(n) for n in range(6)])
+    both.step()
+    both.stage([update(1, "body"), move(2, 9)])
+    both.step()
+    monkeypatch.setattr(plain_changes, "MAX_MASKED", 2)
+    both.stage([update(n, n=4) for n in (1, 3, 4)])
+    both.step()
+    assert as_columns == [True, False]
