@@ -22,8 +22,9 @@ from tests.faults.rows_from_before import old_tables
 from tests.support import judge
 from tests.support.airflow_home import REPOSITORY, delta_jars
 from tests.support.capture import Environment
-from tests.support.on_cluster import OnCluster
+from tests.support.on_cluster import OnCluster, command_of
 from tidemark import failpoints
+from tidemark_airflow import submission
 
 pytestmark = pytest.mark.thorough
 
@@ -107,7 +108,9 @@ def test_a_driver_in_the_cluster_that_outlives_its_task_changes_nothing(
     task.start()
     (driver,) = wait_for("a driver stands still", lambda: halted_drivers(yarn[1], task), 300)
     try:
-        (submit,) = [c for c in psutil.Process().children(recursive=True) if "SparkSubmit" in " ".join(c.cmdline())]
+        below = {process: command_of(process) for process in psutil.Process().children(recursive=True)}
+        of_submit = {"org.apache.spark.deploy.SparkSubmit", submission.application("merge_batch")}
+        (submit,) = [process for process, command in below.items() if of_submit <= set(command)]
         submit.kill()
         task.join(timeout=60)
         assert "SparkApplicationFailed" in repr(task.raised)

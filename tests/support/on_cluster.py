@@ -60,7 +60,7 @@ class RunningCluster:
         """The executors' processes, those of the first Worker first."""
         workers = [process for name, process in self.daemons.items() if "worker" in name and process.is_running()]
         children = [child for worker in workers for child in worker.children(recursive=True)]
-        return [child for child in children if EXECUTOR in " ".join(_command_of(child))]
+        return [child for child in children if EXECUTOR in " ".join(command_of(child))]
 
     def applications(self, pipeline: str) -> list[str]:
         """The names of a pipeline's applications that ended, oldest first."""
@@ -155,7 +155,7 @@ def _java_home() -> str:
     return str(Path(java).resolve().parents[1])
 
 
-def _command_of(process: psutil.Process) -> list[str]:
+def command_of(process: psutil.Process) -> list[str]:
     try:
         return [*process.cmdline()]
     except psutil.Error:  # it has just ended
