@@ -1,4 +1,5 @@
-"""README and docs/: every link leads to a page and a heading that exist, every page is in the site's navigation."""
+"""README and docs/: every link leads to a page and a heading that exist, every page is in the site's navigation, and
+docs/formats.md leaves out nothing that the ledger keeps."""
 
 from __future__ import annotations
 
@@ -43,3 +44,15 @@ def test_every_page_can_be_reached_from_the_navigation() -> None:
     nav = yaml.safe_load((REPOSITORY / "mkdocs.yml").read_text())["nav"]
     named = {page for entry in nav for page in entry.values()}
     assert named == {page.name for page in DOCS.glob("*.md")}
+
+
+def test_every_table_and_view_of_the_ledger_has_its_row_in_formats() -> None:
+    migrations = (REPOSITORY / "include" / "tidemark" / "ledger" / "migrations").glob("*.sql")
+    made = {
+        name
+        for migration in migrations
+        for name in re.findall(r"^CREATE (?:TABLE|VIEW) tidemark\.(\w+)", migration.read_text(), re.MULTILINE)
+    }
+    ledger = (DOCS / "formats.md").read_text().partition("## Ledger")[2]
+    assert len(made) > 20, "the rule finds no tables"
+    assert made == set(re.findall(r"^\| `(\w+)`", ledger, re.MULTILINE))
