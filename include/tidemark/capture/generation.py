@@ -24,7 +24,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import psycopg
@@ -41,6 +41,7 @@ from tidemark.ledger.connection import Ledger
 from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import SLOT, Lease
 from tidemark.lsn import Lsn
+from tidemark.run import utc_now
 from tidemark.source import slot as slots
 from tidemark.source.slot import Server, SlotState
 from tidemark.source.wal_messages import make_durable
@@ -56,7 +57,7 @@ def settle(
     ledger: Ledger,
     store: Store,
     lease: Lease,
-    now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    now: Callable[[], datetime] = utc_now,
 ) -> Generation:
     """The open generation, after every question about the slot is answered. Call it under the lease `slot`, before the
     stream is opened.

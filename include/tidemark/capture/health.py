@@ -27,6 +27,7 @@ from tidemark.ledger import overview
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.overview import OpenBackfill, PipelineStatus, TableStatus
 from tidemark.names import TableName
+from tidemark.run import utc_now
 from tidemark.schedule import longest_gap_s
 from tidemark.schema import table_life
 from tidemark.source.inspection import slot_findings
@@ -136,7 +137,7 @@ class Health:
         return _cut(f"{self.pipeline}: {'; '.join(parts)}")
 
 
-def look(ledger: Ledger, config: PipelineConfig, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> Health:
+def look(ledger: Ledger, config: PipelineConfig, now: Callable[[], datetime] = utc_now) -> Health:
     """What the ledger alone says; of the slot it says nothing."""
     return judge(config, overview.read(ledger), now=now())
 

@@ -21,7 +21,7 @@ from tidemark.wording import duration, moment
 
 
 @dataclass(frozen=True, slots=True)
-class TablePart:
+class GenerationBacklog:
     """What waits of one table in one generation. `why_not` says why the next merge leaves it, "" if it takes it."""
 
     table: str
@@ -36,7 +36,7 @@ class TablePart:
     why_not: str = ""
 
 
-def read(ledger: Ledger, config: PipelineConfig, now: datetime) -> list[TablePart]:
+def read(ledger: Ledger, config: PipelineConfig, now: datetime) -> list[GenerationBacklog]:
     """By table; what is taken first."""
     with ledger.transaction():
         ledger.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
@@ -45,7 +45,7 @@ def read(ledger: Ledger, config: PipelineConfig, now: datetime) -> list[TablePar
         held = leases.held(ledger)
         unapplied = batches.unapplied(ledger)
     oldest = min((touched.generation for touched in unapplied if touched.table in due.tables), default=None)
-    parts = []
+    backlogs = []
     for (table, generation), touches in groupby(unapplied, key=lambda touched: (touched.table, touched.generation)):
         why_not = ""
         if table in due.deferred:
@@ -56,8 +56,8 @@ def read(ledger: Ledger, config: PipelineConfig, now: datetime) -> list[TablePar
             why_not = f"what waits of generation {oldest} comes first"
         elif leases.of_table(table) in held:
             why_not = f"{held[leases.of_table(table)]} holds it"
-        parts.append(_part(table, generation, list(touches), why_not))
-    return sorted(parts, key=lambda part: (part.why_not != "", part.table, part.generation))
+        backlogs.append(_backlog(table, generation, list(touches), why_not))
+    return sorted(backlogs, key=lambda backlog: (backlog.why_not != "", backlog.table, backlog.generation))
 
 
 def _held_back(config: PipelineConfig, row: TableRow) -> str:
@@ -71,8 +71,8 @@ def _held_back(config: PipelineConfig, row: TableRow) -> str:
     return f"it is {row.life.merge}"
 
 
-def _part(table: str, generation: int, touches: list[TouchedTable], why_not: str) -> TablePart:
-    return TablePart(
+def _backlog(table: str, generation: int, touches: list[TouchedTable], why_not: str) -> GenerationBacklog:
+    return GenerationBacklog(
         table=table,
         generation=generation,
         batches=len(touches),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from typing import Final, TypeVar
 
@@ -26,6 +26,7 @@ from tidemark.ledger import migrations, overview
 from tidemark.ledger.connection import open_ledger
 from tidemark.ledger.leases import of_table
 from tidemark.ledger.overview import PipelineStatus, TableStatus
+from tidemark.run import utc_now
 from tidemark.source.slot import SlotState, read_slot, usable
 from tidemark.staging.store import Store
 
@@ -73,7 +74,7 @@ def read_status(
     *,
     source: str | TidemarkError,
     ledger: str | TidemarkError,
-    now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    now: Callable[[], datetime] = utc_now,
     of_lake: bool = True,
 ) -> Status:
     """Read source, ledger and lake; never raises for one that cannot be read. In place of a connection string there may

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import psycopg
@@ -29,6 +29,7 @@ from tidemark.ledger import batches, chunks, generations, migrations, positions
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.generations import Generation
 from tidemark.lsn import Lsn
+from tidemark.run import utc_now
 from tidemark.source import slot as slots
 from tidemark.source.slot import Server, SlotState
 from tidemark.wording import counted, duration, plural
@@ -54,7 +55,7 @@ def changes_waiting(
     source: str,
     ledger: str,
     all_of_them: bool = False,
-    now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    now: Callable[[], datetime] = utc_now,
 ) -> Waiting:
     """Look once; never waits. Whatever is wrong with slot or generation is work for the drain, which says it. What a
     table waits for by choice is no work before it is due, unless the run merges `all_of_them`. `now` is the clock of

@@ -95,22 +95,22 @@ def plan(called: Invocation) -> int:
     from tidemark.capture.health import readable
 
     with called.open_ledger() as book:
-        parts = next_plan.read(book, called.config, datetime.now(UTC))
+        backlogs = next_plan.read(book, called.config, datetime.now(UTC))
     if called.options.json:
         screen.dump(
             [
-                {**dataclasses.asdict(part), "start_lsn": str(part.start_lsn), "end_lsn": str(part.end_lsn)}
-                for part in parts
+                {**dataclasses.asdict(backlog), "start_lsn": str(backlog.start_lsn), "end_lsn": str(backlog.end_lsn)}
+                for backlog in backlogs
             ]
         )
         return 0
-    taken = [part for part in parts if not part.why_not]
-    if not parts:
+    taken = [backlog for backlog in backlogs if not backlog.why_not]
+    if not backlogs:
         screen.say("Nothing is staged that is not merged: the next merge starts no Spark application.")
         return 0
     if taken:
-        total = counted(sum(part.changes for part in taken), "change")
-        size = screen.size(sum(part.bytes for part in taken))
+        total = counted(sum(backlog.changes for backlog in taken), "change")
+        size = screen.size(sum(backlog.bytes for backlog in taken))
         screen.say(f"The next merge takes {total} of {counted(len(taken), 'table')}, {size}:")
     else:
         screen.say("The next merge has nothing to do:")
@@ -118,10 +118,20 @@ def plan(called: Invocation) -> int:
         ("table", "batches", "changes", "size", "chunks", "from", "to", "left, because"),
         [
             (
-                *(readable(part.table), str(part.batches), screen.number(part.changes), screen.size(part.bytes)),
-                *(str(part.chunks) if part.chunks else "-", str(part.start_lsn), str(part.end_lsn), part.why_not),
+                *(
+                    readable(backlog.table),
+                    str(backlog.batches),
+                    screen.number(backlog.changes),
+                    screen.size(backlog.bytes),
+                ),
+                *(
+                    str(backlog.chunks) if backlog.chunks else "-",
+                    str(backlog.start_lsn),
+                    str(backlog.end_lsn),
+                    backlog.why_not,
+                ),
             )
-            for part in parts
+            for backlog in backlogs
         ],
         right=("batches", "changes", "size", "chunks"),
     )

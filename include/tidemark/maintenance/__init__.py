@@ -1,3 +1,3 @@
 """What keeps a pipeline small for years: staging and ledger rows that nothing needs any more are removed (`retiring`),
-and Delta tables are compacted and cleaned (`plan`, `compacting`).
+and Delta tables are compacted and cleaned (`upkeep`).
 """
