@@ -16,11 +16,14 @@ import sys
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import tidemark
-from tidemark.formats.plan import MergePlan
 from tidemark.lake_access import LakeAccess
+
+if TYPE_CHECKING:
+    from tidemark.formats.plan import MergePlan
 
 # A folder of jars, or a comma-separated list of them; `local:/folder` is one that every machine of the cluster has.
 JARS_VARIABLE = "TIDEMARK_SPARK_JARS"

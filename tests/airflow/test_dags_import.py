@@ -10,7 +10,7 @@ import pytest
 from tests.airflow.conftest import FOLDERS, parse_folders
 
 HEAVY = {"pyspark", "psycopg", "psycopg2", "pyarrow", "pandas", "numpy", "delta", "fsspec"}
-CAPTURE_TASKS = {"preflight", "changes_waiting", "drain", "merge", "confirm"}
+CAPTURE_TASKS = {"preflight", "changes_waiting", "drain", "merge", "confirm", "health"}
 
 
 def test_every_dag_imports_and_serializes_with_the_network_blocked(sound: dict[str, Any]) -> None:
