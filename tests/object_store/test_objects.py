@@ -178,6 +178,23 @@ def test_what_is_read_is_whole_though_its_answer_breaks(fault: Fault, store: Sto
     assert [way for way, _ in s3_proxy.broken] == [fault]
 
 
+@pytest.mark.parametrize("fault", PASSING)
+def test_what_is_listed_and_deleted_is_all_though_an_answer_breaks(fault: Fault, store: Store, s3_proxy: Proxy) -> None:
+    for name in ("one", "two"):
+        store.write_new(f"p/{name}/file", b"")
+    asked = (
+        (lambda: store.list("p"), ["one", "two"]),
+        (lambda: store.list("p", "two"), ["two"]),
+        (lambda: store.delete("p/one"), None),
+        (lambda: store.list("p"), ["two"]),
+    )
+    for ask, answer in asked:
+        s3_proxy.forget()
+        s3_proxy.fault = lambda _: None if s3_proxy.broken else fault
+        assert ask() == answer
+        assert [way for way, _ in s3_proxy.broken] == [fault]
+
+
 def test_a_list_of_many_pages_is_whole_and_all_of_it_is_deleted(store: Store, s3_proxy: Proxy) -> None:
     s3_proxy.page = 2
     names = [f"{number:02}" for number in range(7)]

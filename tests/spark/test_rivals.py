@@ -112,6 +112,24 @@ def test_a_rival_commits_between_my_reading_and_my_commit(
     assert _found(lake, table) == _expected(table, batches, max(mine, rivals))
 
 
+def test_a_rival_that_commits_between_my_two_readings_is_no_error(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = _keyed(lake)
+    lake.applied(table.planned(0, 1))
+    pending = [lambda: lake.applied(table.planned(1, 4))]
+    pin = delta_tables.pin
+
+    def pinned(*arguments: Any) -> Any:
+        read = pin(*arguments)
+        if pending:
+            pending.pop()()
+        return read
+
+    monkeypatch.setattr(delta_tables, "pin", pinned)
+    (result,) = lake.applied(table.planned(1, 2))
+    assert result.history_lsn == result.current_lsn == table.batches[3].end_lsn
+    assert _found(lake, table) == _expected(table, KEYED, 4)
+
+
 def test_two_first_merges_at_once_create_the_tables_once(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     table = _keyed(lake)
     together = threading.Barrier(2, timeout=60)

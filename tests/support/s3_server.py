@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -41,15 +42,7 @@ class S3Server:
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def client(self, service: str = "s3") -> Any:
-        session = botocore.session.Session()
-        return session.create_client(
-            service,
-            endpoint_url=self.url,
-            region_name=REGION,
-            aws_access_key_id=KEY,
-            aws_secret_access_key=SECRET,
-            config=Config(s3={"addressing_style": "path"}, retries={"total_max_attempts": 1}),
-        )
+        return _client(self.url, service)
 
     def new_bucket(self, prefix: str = "lake") -> str:
         name = f"{prefix.lower().replace('_', '-')}-{next(self._numbers)}"
@@ -104,6 +97,19 @@ class S3Server:
         key = client.create_access_key(UserName=name)["AccessKey"]
         secrets = {"access_key_id": key["AccessKeyId"], "secret_access_key": key["SecretAccessKey"]}
         return LakeAccess({"endpoint": self.url, "region": REGION}, secrets)
+
+
+@cache
+def _client(url: str, service: str) -> Any:
+    """Made once: each reads what the protocol is from files of megabytes."""
+    return botocore.session.Session().create_client(
+        service,
+        endpoint_url=url,
+        region_name=REGION,
+        aws_access_key_id=KEY,
+        aws_secret_access_key=SECRET,
+        config=Config(s3={"addressing_style": "path"}, retries={"total_max_attempts": 1}),
+    )
 
 
 @contextmanager

@@ -18,13 +18,14 @@ import re
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from io import BytesIO, RawIOBase
-from typing import IO, Any, Final, cast
+from typing import IO, Any, Final, TypeVar, cast
 from urllib.parse import unquote, urlsplit
 from urllib.request import Request, urlopen
 from uuid import uuid4
@@ -39,6 +40,7 @@ from tidemark.lake_access import LakeAccess
 FILE_BYTES: Final = 64 * 2**20
 UPLOADS: Final = 4
 IN_MEMORY_BYTES: Final = 2**20
+Answer = TypeVar("Answer")
 WRITER: Final = "tidemarkwriter"  # letters alone: Azure takes no other name
 # One request, and all tries of one operation together. obstore tries again by itself what failed or was told to slow
 # down; what is left to us is a put whose connection broke, which it does not dare to repeat.
@@ -95,8 +97,8 @@ class Objects:
             obstore.put(self._store, self._path(target), content, use_multipart=False)
 
     def open(self, target: str) -> IO[bytes]:
-        with _refusals(target):
-            return BytesIO(obstore.get(self._store, self._path(target)).bytes().to_bytes())
+        path = self._path(target)
+        return BytesIO(_asked(target, lambda: obstore.get(self._store, path).bytes().to_bytes()))
 
     def exists(self, target: str) -> bool:
         try:
@@ -109,36 +111,35 @@ class Objects:
         with _refusals(target):
             return int(obstore.head(self._store, self._path(target))["size"])
 
-    def _list_from(self, path: str, name: str) -> list[str]:
+    def _list_from(self, target: str, name: str) -> list[str]:
         """By the objects above: only their listing can begin somewhere. Those of a pipeline's last batches are few, the
         folders below are as many as staging is kept."""
+        path = self._path(target)
         below = f"{path}/"
-        with _refusals(path):
-            # The offset itself is left out.
-            pages = obstore.list(self._store, path, offset=f"{below}{name[:-1]}")
-            return sorted(
-                {str(entry["path"]).removeprefix(below).partition("/")[0] for page in pages for entry in page}
-            )
+        offset = f"{below}{name[:-1]}"  # which is left out itself
+        listed = _asked(target, lambda: self._all_below(path, offset))
+        return sorted({one.removeprefix(below).partition("/")[0] for one in listed})
+
+    def _all_below(self, path: str, offset: str | None = None) -> list[str]:
+        pages = obstore.list(self._store, path, offset=offset)
+        return [str(entry["path"]) for page in pages for entry in page]
 
     def list(self, target: str, at_or_above: str) -> list[str]:
         if at_or_above:
-            return self._list_from(self._path(target), at_or_above)
-        with _refusals(target):
-            listed = obstore.list_with_delimiter(self._store, self._path(target))
+            return self._list_from(target, at_or_above)
+        path = self._path(target)
+        listed = _asked(target, lambda: obstore.list_with_delimiter(self._store, path))
         names = [*listed["common_prefixes"], *(str(entry["path"]) for entry in listed["objects"])]
         return [name.rstrip("/").rsplit("/", 1)[-1] for name in names]
 
     def delete(self, target: str) -> None:
         """Of a folder the manifest first: until it is gone the folder is whole, and without it, it is nothing."""
         path = self._path(target)
-        with _refusals(target):
-            below = [str(entry["path"]) for page in obstore.list(self._store, path) for entry in page]
-            manifest = [name for name in below if name.endswith("/manifest.json")]
-            for names in (manifest or [path], [name for name in below if name not in manifest]):
-                try:
-                    obstore.delete(self._store, names)
-                except FileNotFoundError:  # of another's delete at the same time
-                    continue
+        below = _asked(target, lambda: self._all_below(path))
+        manifest = [name for name in below if name.endswith("/manifest.json")]
+        for names in (manifest or [path], [name for name in below if name not in manifest]):
+            with suppress(FileNotFoundError):  # of another's delete at the same time
+                _asked(target, partial(obstore.delete, self._store, names))
 
     def look(self, targets: Sequence[str]) -> Seen:
         """Write an object at each of the targets, ask for the first one in every way that a lake needs, remove them.
@@ -201,6 +202,7 @@ class Objects:
     def _put_new(self, target: str, content: bytes) -> None:
         """Put it if there is none. Raises FileExistsError."""
         path, writer = self._path(target), uuid4().hex
+        ends = time.monotonic() + RETRIES_S
         for tried in range(1, PUTS + 1):
             try:
                 with _refusals(target):
@@ -213,7 +215,7 @@ class Objects:
                     return
                 raise
             except LakeUnreachable:
-                if tried == PUTS:
+                if tried == PUTS or time.monotonic() > ends:
                     raise
                 time.sleep(PAUSE_S * 2**tried)
 
@@ -265,6 +267,21 @@ def _open(root: str, access: LakeAccess) -> Any:
             "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=15), "base": 2},
         },
     )
+
+
+def _asked(target: str, ask: Callable[[], Answer]) -> Answer:
+    """What may be asked twice, and is where the answer broke off in the middle: obstore begins no answer again."""
+    ends = time.monotonic() + RETRIES_S
+    tried = 0
+    while True:
+        tried += 1
+        try:
+            with _refusals(target):
+                return ask()
+        except LakeUnreachable:
+            if tried == PUTS or time.monotonic() > ends:
+                raise
+            time.sleep(PAUSE_S * 2**tried)
 
 
 @contextmanager

@@ -245,13 +245,12 @@ class TableMerge:
     # --- positions ------------------------------------------------------------------------------------------------
 
     def _read(self, pin: Callable[[SparkSession, str], PinnedTable]) -> State:
-        """A table without `current` counts as applied where its history is."""
+        """A table without `current` counts as applied where its history is. Current is read first: history moves first,
+        so that whatever a rival commits between the two readings, history is not found behind."""
+        current = pin(self.session, self.current_path) if self.schema.has_current else None
         history = pin(self.session, self.history_path)
         at = history.position(self.history_id)
-        if not self.schema.has_current:
-            return State(history, None, at, at)
-        current = pin(self.session, self.current_path)
-        return State(history, current, at, current.position(self.current_id))
+        return State(history, current, at, at if current is None else current.position(self.current_id))
 
     def _left(self, state: State) -> tuple[list[PlannedBatch], list[PlannedBatch]]:
         """What history lacks, and what current lacks."""
