@@ -46,7 +46,7 @@ def test_every_page_can_be_reached_from_the_navigation() -> None:
     assert named == {page.name for page in DOCS.glob("*.md")}
 
 
-def test_every_table_and_view_of_the_ledger_has_its_row_in_formats() -> None:
+def test_every_table_and_view_of_the_ledger_has_one_row_in_formats() -> None:
     migrations = (REPOSITORY / "include" / "tidemark" / "ledger" / "migrations").glob("*.sql")
     made = {
         name
@@ -55,4 +55,4 @@ def test_every_table_and_view_of_the_ledger_has_its_row_in_formats() -> None:
     }
     ledger = (DOCS / "formats.md").read_text().partition("## Ledger")[2]
     assert len(made) > 20, "the rule finds no tables"
-    assert made == set(re.findall(r"^\| `(\w+)`", ledger, re.MULTILINE))
+    assert sorted(made) == sorted(re.findall(r"^\| `(\w+)`", ledger, re.MULTILINE))
