@@ -13,7 +13,7 @@ from enum import StrEnum
 from string import Formatter
 from typing import Any, ClassVar
 
-from tidemark.formats.error_record import ErrorRecord
+from tidemark.formats.error_record import ErrorFacts, ErrorRecord
 
 # What helps when a table's Delta tables cannot be continued.
 BEGIN_ANEW = (
@@ -52,16 +52,17 @@ class TidemarkError(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild, (type(self), self.facts))
 
-    def to_json(self) -> dict[str, Any]:
-        """The leaf's name and its facts as text, for `from_json`, which gives an error of the same message."""
-        return {"kind": type(self).__name__, "facts": {name: str(fact) for name, fact in self.facts.items()}}
+    def as_facts(self) -> ErrorFacts:
+        """For `from_facts`, which gives an error of the same message."""
+        return ErrorFacts(type(self).__name__, {name: str(fact) for name, fact in self.facts.items()})
 
     @staticmethod
-    def from_json(raw: dict[str, Any]) -> TidemarkError:
-        leaf = leaf_of(raw["kind"])
+    def from_facts(error: ErrorFacts) -> TidemarkError:
+        """Raises KeyError if this version has no such error."""
+        leaf = leaf_of(error.kind)
         if leaf is None:
-            raise KeyError(raw["kind"])
-        return leaf(**raw["facts"])
+            raise KeyError(error.kind)
+        return leaf(**error.facts)
 
     def record(self) -> ErrorRecord:
         """What results and ledger keep of it."""

@@ -59,6 +59,6 @@ def open_at(
         opened_at="2026-01-02T03:04:05+00:00",
         reason="a test opened it",
         backfill_kind=backfill_kind,
-        error=None if error is None else error.to_json(),
+        error=None if error is None else error.as_facts(),
     )
     return generations.open_generation(book, lease, opening)

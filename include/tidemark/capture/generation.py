@@ -85,7 +85,7 @@ def settle(
     gone = _what_is_gone(source, server, slot, confirmed_lsn, generation)
     if gone is not None:
         reason, error = gone
-        opening = replace(opening, reason=reason, backfill_kind=tables.GAP, error=error.to_json())
+        opening = replace(opening, reason=reason, backfill_kind=tables.GAP, error=error.as_facts())
         generation = _open(ledger, store, lease, opening)
     else:
         if server.timeline != generation.timeline:

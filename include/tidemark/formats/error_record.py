@@ -1,12 +1,13 @@
-"""An error of one table as it travels: application -> result.json -> ledger -> messages and status.
+"""An error as it travels: application -> result.json -> ledger -> messages and status.
 
-The exception itself stays in the process that raised it; this is what the others need of it. `errors.TidemarkError`
-makes one of itself. Pure.
+The exception itself stays in the process that met it; this is what the others need of it. `errors.TidemarkError` makes
+both of itself. Pure.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,5 +24,21 @@ class ErrorRecord:
 
     @classmethod
     def from_json(cls, raw: dict[str, str]) -> ErrorRecord:
+        """Raises TypeError if it is none."""
+        return cls(**raw)
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorFacts:
+    """An error that another process shall raise: `kind` as above, `facts` what its message names, as text."""
+
+    kind: str
+    facts: dict[str, str]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, raw: dict[str, Any]) -> ErrorFacts:
         """Raises TypeError if it is none."""
         return cls(**raw)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Any
 
+from tidemark.formats.error_record import ErrorFacts
 from tidemark.lsn import Lsn
 
 FORMAT = 1
@@ -19,7 +19,7 @@ FORMAT = 1
 @dataclass(frozen=True, slots=True)
 class GenerationFile:
     """`backfill_kind` is set where changes may lie between this generation and the one before; `error` is the one that
-    said so, as `TidemarkError.to_json` gives it."""
+    said so."""
 
     pipeline: str
     number: int
@@ -30,7 +30,7 @@ class GenerationFile:
     opened_at: str
     reason: str
     backfill_kind: str | None = None
-    error: dict[str, Any] | None = None
+    error: ErrorFacts | None = None
 
     def to_json(self) -> str:
         return json.dumps({"format": FORMAT, **asdict(self), "start_lsn": str(self.start_lsn)}, indent=1)
@@ -42,6 +42,13 @@ class GenerationFile:
             raw = json.loads(text)
             if raw.pop("format") != FORMAT:
                 raise ValueError("another format of generation.json")
-            return cls(**{**raw, "start_lsn": Lsn.parse(raw["start_lsn"])})
+            error = raw.get("error")
+            return cls(
+                **{
+                    **raw,
+                    "start_lsn": Lsn.parse(raw["start_lsn"]),
+                    "error": None if error is None else ErrorFacts.from_json(error),
+                }
+            )
         except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as broken:
             raise ValueError(f"not a complete generation.json ({type(broken).__name__})") from None

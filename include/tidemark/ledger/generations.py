@@ -15,6 +15,7 @@ from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
 from tidemark.errors import GenerationMissing, TidemarkError
+from tidemark.formats.error_record import ErrorFacts
 from tidemark.formats.generation_file import GenerationFile
 from tidemark.ledger import backfills, chunks, joins, tables
 from tidemark.ledger.connection import Ledger
@@ -95,7 +96,7 @@ def open_generation(ledger: Ledger, lease: Lease, opening: GenerationFile) -> Ge
                 opening.start_lsn,
                 lease.holder,
                 opening.reason,
-                None if opening.error is None else Jsonb(opening.error),
+                None if opening.error is None else Jsonb(opening.error.to_json()),
             ),
         )
         backfills.close_older(ledger, opening.number)
@@ -167,7 +168,7 @@ def take_error(ledger: Ledger, lease: Lease) -> TidemarkError | None:
             """,
             (lease.pipeline, lease.pipeline),
         ).fetchone()
-    return None if row is None else TidemarkError.from_json(row[0])
+    return None if row is None else TidemarkError.from_facts(ErrorFacts.from_json(row[0]))
 
 
 def note_source(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 
 from psycopg.rows import class_row
 
@@ -115,8 +114,8 @@ class OpenBackfill:
 
 @dataclass(frozen=True, slots=True)
 class PipelineStatus:
-    """`confirmable_lsn` and `held_back_by` are what the next confirmation will use; `error` is what the open generation
-    was opened with, said or not. What had committed at the source by `level_at`, and by the heartbeat, is staged."""
+    """`confirmable_lsn` and `held_back_by` are what the next confirmation will use. What had committed at
+    the source by `level_at`, and by the heartbeat, is staged."""
 
     pipeline: str
     generation: Generation
@@ -126,7 +125,6 @@ class PipelineStatus:
     last_staged_at: datetime | None
     last_committed_at: datetime | None
     open_plans: int
-    error: dict[str, Any] | None
     tables: tuple[TableStatus, ...]
     leases: tuple[HeldLease, ...]
     backfills: tuple[OpenBackfill, ...]
@@ -148,14 +146,13 @@ def read(ledger: Ledger) -> PipelineStatus | None:
                    (SELECT max(registered_at) FROM tidemark.generations o WHERE o.pipeline = g.pipeline),
                    g.last_committed_at,
                    (SELECT count(*) FROM tidemark.plans p
-                     WHERE p.pipeline = g.pipeline AND p.ingested_at IS NULL AND p.abandoned_at IS NULL),
-                   g.error
+                     WHERE p.pipeline = g.pipeline AND p.ingested_at IS NULL AND p.abandoned_at IS NULL)
               FROM tidemark.generations g WHERE g.pipeline = %s AND g.number = %s
             """,
             (ledger.pipeline, generation.number),
         ).fetchone()
         assert row is not None
-        batches, last_staged_at, last_committed_at, open_plans, error = row
+        batches, last_staged_at, last_committed_at, open_plans = row
         return PipelineStatus(
             pipeline=ledger.pipeline,
             generation=generation,
@@ -165,7 +162,6 @@ def read(ledger: Ledger) -> PipelineStatus | None:
             last_staged_at=last_staged_at,
             last_committed_at=last_committed_at,
             open_plans=open_plans,
-            error=error,
             tables=_tables(ledger, generation),
             leases=_leases(ledger),
             backfills=_backfills(ledger),

@@ -95,7 +95,6 @@ def a_ledger(*tables: TableStatus, heartbeat_at: datetime | None = None, **chang
             "last_staged_at": None,
             "last_committed_at": None,
             "open_plans": 0,
-            "error": None,
             "tables": tables,
             "leases": (),
             "backfills": (),

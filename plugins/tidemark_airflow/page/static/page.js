@@ -297,11 +297,16 @@ function figures() {
   provenFigure(s));
 }
 
+// How bad it is, is said in one place: `tidemark.capture.health`.
+function severityOf(s, ...kinds) {
+  return s.concerns.find((one) => kinds.includes(one.kind))?.severity;
+}
+
 function lagFigure(s) {
   if (!s.lag) return figure("Lag", "–", h("p", {}, s.unseen.ledger ? "the ledger cannot be seen" : "nothing was captured yet"));
-  const kind = s.lag.s > s.lag.max_s ? "red" : "";
+  const kind = severityOf(s, "lag", "no run") ?? "";
   return figure("Lag", h("span", { class: kind }, duration(s.lag.s)), h("p", {}, s.lag.bytes === null ? "the source cannot be seen" : `${bytes(s.lag.bytes)} of WAL behind the source`),
-    kind && h("p", { class: "red" }, `more than max_lag_s, ${duration(s.lag.max_s)}`));
+    kind && s.lag.s > s.lag.max_s && h("p", { class: kind }, `more than max_lag_s, ${duration(s.lag.max_s)}`));
 }
 
 function walFigure(s) {
@@ -309,7 +314,7 @@ function walFigure(s) {
   if (!slot) return figure("WAL kept by the slot", "–", h("p", {}, s.unseen.source ? "the source cannot be seen" : "the slot does not exist yet"));
   const limit = slot.limit_bytes;
   const share = limit ? slot.retained_bytes / limit : slot.retained_bytes / slot.valve_bytes;
-  const kind = slot.lost || share > 0.8 ? "red" : share > 0.5 ? "warning" : "ok";
+  const kind = severityOf(s, "slot") ?? "ok";
   const grows = s.rates?.retained_bytes_s ?? 0;
   const until = grows > 0 ? ((limit ?? slot.valve_bytes) - slot.retained_bytes) / grows : null;
   const state = slot.wal_status === "reserved" || slot.wal_status === "extended" ? "ok" : "red";
