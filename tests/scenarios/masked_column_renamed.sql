@@ -1,0 +1,14 @@
+-- A mask follows its column: renamed at the source it reaches no file in clear, and the table waits, parked, for somebody to look.
+-- capture: person
+-- mask: person.email sha256
+
+CREATE TABLE person (id int PRIMARY KEY, email text, name text);
+-- step: run
+INSERT INTO person VALUES (1, 'clear-email-1', 'Ada');
+-- step: run
+ALTER TABLE person RENAME COLUMN email TO address;
+INSERT INTO person VALUES (2, 'clear-email-2', 'Ben');
+UPDATE person SET address = 'clear-email-3' WHERE id = 1;
+-- step: run
+-- expect: parked person (renamed)
+-- expect: nowhere in the lake (clear-)
