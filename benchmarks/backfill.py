@@ -112,7 +112,9 @@ class Pipeline:
         with leased_plan(run) as plan:
             if plan is not None:
                 self.submit(f"{self.config.lake}/{layout.plan_file(plan.pipeline, plan.plan)}")
-        ingest(run)
+        for table in ingest(run).tables:
+            if table.error is not None:
+                raise RuntimeError(f"{table.table}: {table.error}")
 
     def submit(self, uri: str) -> None:
         bin_folder = Path(sys.executable).parent

@@ -15,6 +15,7 @@ from tests.support import delta_files
 from tidemark.lsn import Lsn
 from tidemark.schema.table import TableSchema
 from tidemark.target import changes as target_changes
+from tidemark.target import staged_changes
 
 
 def files_of_history(lake: Lake, table: StagedTable) -> list[str]:
@@ -108,7 +109,7 @@ def test_what_history_splits_or_calls_otherwise_is_computed(lake: Lake) -> None:
 
 
 def test_many_small_files_become_few(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(target_changes, "MAX_CRUMBS", 2)
+    monkeypatch.setattr(staged_changes, "MAX_CRUMBS", 2)
     table = lake.table(table_schema("t", TEXTS))
     for number in range(3):
         table.stage([insert(number)])

@@ -12,7 +12,7 @@ from tests.spark.lake import TEXTS, Lake, table_schema
 from tests.spark.model import Change, Key, Row, apply, random_changes
 from tests.spark.test_few_changes import BothWays, driver
 from tests.spark.test_values import delete, insert, move, update
-from tidemark.target import few_changes, merge, plain_changes, target_rows
+from tidemark.target import few_changes, merge, plain_changes, staged_changes, target_rows
 from tidemark.target.plain_changes import PlainChanges
 
 pytestmark = driver
@@ -42,7 +42,7 @@ def test_plain_changes_come_to_what_spark_says(
     both = BothWays(lake, table_schema("t", TEXTS, ("note", "id")), monkeypatch)
     rng, state = random.Random(7), dict[Key, Row]()
     for crumbs in (8, 0, 8):
-        monkeypatch.setattr(plain_changes, "MAX_CRUMBS", crumbs)
+        monkeypatch.setattr(staged_changes, "MAX_CRUMBS", crumbs)
         for _ in range(1 + (crumbs == 0)):
             changes = [c for c in random_changes(rng, state, 30, truncates=False) if not (c.unchanged or c.old_key)]
             rows = [Change(c.op, {**c.row, "note": "c" if c.row["id"] % 2 else "ä"}) for c in changes]
@@ -100,3 +100,26 @@ def test_what_is_more_or_other_than_that_is_left_to_others(
     both.stage([update(n, n=4) for n in (1, 3, 4)])
     both.step()
     assert as_columns == [True, False]
+
+
+def test_only_one_table_at_a_time_has_the_drivers_memory(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, as_columns: list[bool]
+) -> None:
+    """The others go through Spark; it is given back after a table, also after one that turned out to be too much."""
+    both = BothWays(lake, table_schema("t", TEXTS), monkeypatch)
+    assert plain_changes._only_one.acquire(blocking=False)
+    try:
+        both.stage([insert(n) for n in range(3)])
+        both.step()
+    finally:
+        plain_changes._only_one.release()
+    assert as_columns == []
+    both.stage([update(1, n=5), delete(2)])
+    both.step()
+    monkeypatch.setattr(plain_changes, "MAX_MASKED", 0)
+    both.stage([update(1, n=6)])
+    both.step()
+    monkeypatch.undo()
+    assert as_columns == [True]
+    assert plain_changes._only_one.acquire(blocking=False)
+    plain_changes._only_one.release()

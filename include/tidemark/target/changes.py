@@ -18,24 +18,19 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from tidemark import failpoints
-from tidemark.errors import StagedFileDiffers
 from tidemark.formats.columns import row_schema
-from tidemark.formats.plan import PlannedBatch, PlannedFile
+from tidemark.formats.plan import PlannedBatch
 from tidemark.lsn import Lsn
 from tidemark.names import ORDER_COLUMNS, ROW_COLUMNS, ROW_HOLES
 from tidemark.schema.table import TableSchema
 from tidemark.target import data_files, delta_tables, fold
 from tidemark.target.arrow_fold import keys_of
-from tidemark.target.delta_tables import PinnedTable, WrittenFile
-from tidemark.target.staged_changes import read_changes
+from tidemark.target.delta_tables import PinnedTable
+from tidemark.target.staged_changes import are_crumbs, copied, read_changes
 from tidemark.target.whole_chunks import WholeChunks
 
 # Staged bytes per appended file; staged and written Parquet are of about one size.
 FILE_BYTES: Final = 64 * 2**20
-
-# Staged files beyond so many are committed to history as they are only if they are of some size.
-MAX_CRUMBS: Final = 8
-LEAST_BYTES: Final = 8 * 2**20
 
 # In so many stretches batches may alternate whose files are committed as they are and whose rows are computed.
 MAX_STRETCHES: Final = 16
@@ -181,9 +176,9 @@ class Changes:
             staged_bytes += sum(f.bytes for b in self.batches for c in b.claims for f in c.files)
             frame = reduce(DataFrame.unionByName, frames).coalesce(max(1, -(-staged_bytes // FILE_BYTES)))
         failpoints.reach("merge.before_history")
-        copied = [self._copied(history, b, f) for b in as_staged for f in b.files]
-        copied += [] if self.whole is None else self.whole.files_of_history(history)
-        count = delta_tables.append(self.session, history, frame, application, self.end, copied)
+        as_they_are = [copied(self.session, history, self.lake, self.schema, b, f) for b in as_staged for f in b.files]
+        as_they_are += [] if self.whole is None else self.whole.files_of_history(history)
+        count = delta_tables.append(self.session, history, frame, application, self.end, as_they_are)
         failpoints.reach("merge.after_history")
         return count
 
@@ -216,17 +211,9 @@ class Changes:
             for b in self.batches
             if b.files and not b.unchanged and not b.moved and as_it_is.issuperset(f.schema_version for f in b.files)
         ]
-        files = [f for b in batches for f in b.files]
-        crumbs = len(files) > MAX_CRUMBS and sum(f.bytes for f in files) < len(files) * LEAST_BYTES
+        crumbs = are_crumbs([f for b in batches for f in b.files])
         torn = len(_stretches([b for b in self.batches if b.files and b not in batches])) > MAX_STRETCHES
         return [] if crumbs or torn else batches
-
-    def _copied(self, history: PinnedTable, batch: PlannedBatch, file: PlannedFile) -> WrittenFile:
-        name, size, sha256 = delta_tables.copy_in(self.session, history, f"{self.lake}/{file.path}")
-        if (size, sha256) != (file.bytes, file.sha256):
-            raise StagedFileDiffers(path=file.path, table=str(self.schema.table))
-        between = int(batch.start_lsn), int(batch.end_lsn) - 1
-        return WrittenFile(name, size, file.rows, {"_commit_lsn": between})
 
     # --- current --------------------------------------------------------------------------------------------------
 

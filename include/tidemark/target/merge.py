@@ -285,8 +285,8 @@ class TableMerge:
         whole = self._whole_chunks(batches, history, current)
         few_rows = self._expect_rows(batches, whole, current)
         changes = self._changes(batches, history, current, whole, few_rows=few_rows)
-        compared, swept = self._compare(batches, history, current, few_rows=few_rows)
         try:
+            compared, swept = self._compare(batches, history, current, few_rows=few_rows)
             if isinstance(changes, Comparison) and not ahead:
                 self._keep_differences(changes)
             if not ahead:

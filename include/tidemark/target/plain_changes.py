@@ -14,6 +14,7 @@ are, is compared with nothing; no MERGE joins it with the table.
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -30,9 +31,9 @@ from tidemark.formats.plan import PlannedBatch, PlannedFile
 from tidemark.lsn import Lsn
 from tidemark.names import CHANGE_COLUMNS, MARK_COLUMNS, ROW_HOLES
 from tidemark.schema.table import TableSchema
-from tidemark.target import data_files, delta_tables, lake_files
+from tidemark.target import data_files, delta_tables, lake_files, staged_changes
 from tidemark.target.data_files import DataFile
-from tidemark.target.delta_tables import PinnedTable, WrittenFile
+from tidemark.target.delta_tables import PinnedTable
 from tidemark.target.key_set import KeySet
 from tidemark.target.target_rows import TargetRows, TooMuch
 from tidemark.target.whole_chunks import WholeChunks
@@ -44,9 +45,9 @@ MAX_KEY_BYTES: Final = 256 * 2**20  # of current's keys
 MAX_FILES: Final = 1_000  # of current
 MAX_MASKED: Final = 500_000  # rows of current
 
-# Staged files beyond so many become one file of history if they are of less than this on average.
-MAX_CRUMBS: Final = 8
-LEAST_BYTES: Final = 8 * 2**20
+# One table at a time: a backlog is of all tables, and as many of these as the application has threads need more memory
+# than a driver has beside its JVM. The others go through Spark, which needs no more for more of them.
+_only_one: Final = threading.BoundedSemaphore(1)
 
 _ORDER: Final = [("_commit_lsn", "ascending"), ("_ordinal", "ascending")]
 
@@ -67,7 +68,24 @@ def plain_changes(
     current: PinnedTable,
     whole: WholeChunks | None,
 ) -> PlainChanges:
-    """Everything that has to be known before something is written. Raises TooMuch."""
+    """Everything that has to be known before something is written; to be released. Raises TooMuch."""
+    if not _only_one.acquire(blocking=False):
+        raise TooMuch("another table has the driver's memory")
+    try:
+        return _folded(session, lake, schema, batches, current, whole)
+    except BaseException:
+        _only_one.release()
+        raise
+
+
+def _folded(
+    session: SparkSession,
+    lake: str,
+    schema: TableSchema,
+    batches: Sequence[PlannedBatch],
+    current: PinnedTable,
+    whole: WholeChunks | None,
+) -> PlainChanges:
     files = [(b, f) for b in batches for f in b.files]
     staged = _staged(session, lake, schema, [f for _, f in files])
     newest = _newest(staged, schema.key)
@@ -102,7 +120,7 @@ def _staged(session: SparkSession, lake: str, schema: TableSchema, files: Sequen
     tables = [shape.empty_table()]
     left = MAX_BYTES
     for file in files:
-        content = lake_files.read_whole(session, f"{lake}/{file.path}")
+        content = lake_files.read_whole(session, f"{lake}/{file.path}", file.bytes)
         if (len(content), hashlib.sha256(content).hexdigest()) != (file.bytes, file.sha256):
             raise StagedFileDiffers(path=file.path, table=str(schema.table))
         parquet = pq.ParquetFile(pa.BufferReader(content))
@@ -180,26 +198,23 @@ class PlainChanges:
     new_holes: bool = False
 
     def release(self) -> None:
-        """Nothing is kept."""
+        """Let another table have the memory; once."""
+        _only_one.release()
 
     def move_history(self, history: PinnedTable, application: str) -> int:
         """Append every change. Returns the rows appended."""
         failpoints.reach("merge.before_history")
-        if len(self.files) > MAX_CRUMBS and sum(f.bytes for _, f in self.files) < len(self.files) * LEAST_BYTES:
+        if staged_changes.are_crumbs([file for _, file in self.files]):
             written = data_files.write_rows(self.session, history, self.staged, self.schema.key)
         else:
-            written = [self._copied(history, batch, file) for batch, file in self.files]
+            written = [
+                staged_changes.copied(self.session, history, self.lake, self.schema, batch, file)
+                for batch, file in self.files
+            ]
         written += [] if self.whole is None else self.whole.files_of_history(history)
         count = delta_tables.append(self.session, history, None, application, self.end, written)
         failpoints.reach("merge.after_history")
         return count
-
-    def _copied(self, history: PinnedTable, batch: PlannedBatch, file: PlannedFile) -> WrittenFile:
-        name, size, sha256 = delta_tables.copy_in(self.session, history, f"{self.lake}/{file.path}")
-        if (size, sha256) != (file.bytes, file.sha256):
-            raise StagedFileDiffers(path=file.path, table=str(self.schema.table))
-        between = int(batch.start_lsn), int(batch.end_lsn) - 1
-        return WrittenFile(name, size, file.rows, {"_commit_lsn": between})
 
     def move_current(self, application: str) -> dict[str, int]:
         """One commit that brings current to the end of the batches. Returns the rows inserted, updated, deleted."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import reduce
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import pyarrow as pa
 from pyspark.sql import Column as SparkColumn
@@ -19,14 +19,20 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from tidemark.errors import SchemaVersionsDiffer
+from tidemark.errors import SchemaVersionsDiffer, StagedFileDiffers
 from tidemark.formats.manifest import Claim
-from tidemark.formats.plan import PlannedBatch
+from tidemark.formats.plan import PlannedBatch, PlannedFile
 from tidemark.names import CHANGE_COLUMNS, MARK_COLUMNS, spark_identifier
 from tidemark.schema.mapping import widens
 from tidemark.schema.table import Column, TableSchema
 from tidemark.schema.values import convert
+from tidemark.target import delta_tables
+from tidemark.target.delta_tables import PinnedTable, WrittenFile
 from tidemark.target.fold import BEFORE
+
+# Staged files beyond so many are committed to history as they are only if they are of some size on average.
+MAX_CRUMBS: Final = 8
+LEAST_BYTES: Final = 8 * 2**20
 
 # Which chunk a row was read from.
 FOLDER = "__tidemark_folder"
@@ -49,6 +55,22 @@ def check_versions(schemas: Sequence[TableSchema]) -> None:
 
 def _becomes(older: str, newer: str) -> bool:
     return older == newer or widens(older, newer)
+
+
+def are_crumbs(files: Sequence[PlannedFile]) -> bool:
+    """Whether a table that takes these files as they are would be read in crumbs."""
+    return len(files) > MAX_CRUMBS and sum(file.bytes for file in files) < len(files) * LEAST_BYTES
+
+
+def copied(
+    session: SparkSession, history: PinnedTable, lake: str, schema: TableSchema, batch: PlannedBatch, file: PlannedFile
+) -> WrittenFile:
+    """A staged file that says what history says, copied into its folder. Raises StagedFileDiffers."""
+    name, size, sha256 = delta_tables.copy_in(session, history, f"{lake}/{file.path}")
+    if (size, sha256) != (file.bytes, file.sha256):
+        raise StagedFileDiffers(path=file.path, table=str(schema.table))
+    between = int(batch.start_lsn), int(batch.end_lsn) - 1
+    return WrittenFile(name, size, file.rows, {"_commit_lsn": between})
 
 
 def read_changes(
