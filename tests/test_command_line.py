@@ -10,11 +10,12 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from tests.upgrade.older_version import migrations_up_to
 from tidemark.__main__ import main
 from tidemark.connections import Connection, look_up, parse
 from tidemark.errors import ConnectionMissing
 from tidemark.formats.error_record import ErrorRecord
-from tidemark.ledger import tables
+from tidemark.ledger import migrations, tables
 from tidemark.ledger.connection import open_ledger
 
 
@@ -257,3 +258,38 @@ def test_a_table_that_the_file_names_is_not_forgotten(
     assert main(["preflight", str(file)], look_up=connections) == 0
     assert main(["forget", str(file), "shop.lines"], look_up=connections) == 0
     assert main(["status", str(file)], look_up=connections) == 0
+
+
+def test_migrate_says_from_where_to_where_and_refuses_a_newer_ledger(
+    file: Path,
+    connections: Callable[[str], Connection],
+    empty_ledger_database: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    newest = migrations._scripts()[-1][0]
+    with migrations_up_to(11):
+        assert main(["migrate", str(file)], look_up=connections) == 0
+    assert "was brought from nothing to version 11." in capsys.readouterr().out
+
+    assert main(["preflight", str(file), "--look"], look_up=connections) == 0
+    assert f"Would bring the ledger's schema from version 11 to version {newest}" in capsys.readouterr().out
+    assert main(["migrate", str(file), "--look"], look_up=connections) == 3
+    assert f"would be brought from version 11 to version {newest}." in capsys.readouterr().out
+    assert main(["migrate", str(file), "--connection", "nobody_s"], look_up=connections) == 1
+    assert "AIRFLOW_CONN_NOBODY_S" in capsys.readouterr().err
+    with psycopg.connect(empty_ledger_database) as ledger:
+        assert migrations.version(ledger) == 11
+
+    assert main(["preflight", str(file)], look_up=connections) == 0
+    assert f"Brought the ledger's schema from version 11 to version {newest}" in capsys.readouterr().out
+    assert main(["migrate", str(file)], look_up=connections) == 0
+    assert f"is at version {newest}: nothing to do" in capsys.readouterr().out
+
+    with psycopg.connect(empty_ledger_database) as ledger:
+        ledger.execute("INSERT INTO tidemark.schema_migrations (number) VALUES (999)")
+    for command in (["migrate"], ["migrate", "--look"], ["positions"], ["pause"]):
+        table = ["shop.orders"] if command == ["pause"] else []
+        assert main([command[0], str(file), *command[1:], *table], look_up=connections) == 1
+        assert "is at version 999" in "".join(capsys.readouterr())
+    assert main(["preflight", str(file)], look_up=connections) == 1
+    assert "newer Tidemark has migrated it" in capsys.readouterr().out

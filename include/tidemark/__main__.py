@@ -6,6 +6,8 @@
     plan       what the next merge would do
     preflight  look at everything and bring about what the first run needs; --look changes nothing, --adopt-slot takes
                an existing slot and publication for this pipeline's own, once
+    migrate    bring the ledger's schema up to date, as preflight does where its role may; --look only says from which
+               version to which, --connection names one whose role owns the schema
     verify     start the DAG that proves that tables equal their source
     pause      merge nothing of a table until it is resumed; its changes are staged, the others go on
     resume     let the next run apply what was staged of a paused table
@@ -80,6 +82,11 @@ def _parser() -> argparse.ArgumentParser:
         "--adopt-slot",
         action="store_true",
         help="slot and publication exist, and are this pipeline's from now on: nothing else reads the slot",
+    )
+    migrate = add("migrate", acting.migrate, "bring the ledger's schema up to date")
+    migrate.add_argument("--look", action="store_true", help="say what would be done; exit status 3 if anything would")
+    migrate.add_argument(
+        "--connection", metavar="ID", help="Airflow connection of a role that owns the schema; else the pipeline's own"
     )
     verify = add("verify", acting.verify, "start the DAG that proves that tables equal their source")
     verify.add_argument("tables", nargs="*", metavar="table", help="schema.table; without one, every table")

@@ -372,7 +372,52 @@ class SchemaVersionTaken(RetryError):
 
 class LedgerNotReady(ConfigError):
     happened = 'The ledger schema "tidemark" is {state}, and version {expected} is needed'
-    remedy = "Run the preflight task of the pipeline, or `tidemark preflight <file>`: it brings the schema up to date."
+    remedy = (
+        "Run the preflight task of the pipeline, or `tidemark migrate <pipeline>`: it brings the schema up to date."
+    )
+
+
+class LedgerIsNewer(ConfigError):
+    happened = (
+        'The ledger schema "tidemark" is at version {version}, and this version of Tidemark knows it up to {known}: a '
+        "newer Tidemark has migrated it. Nothing was read of it, and nothing written"
+    )
+    remedy = (
+        "Install the newer version wherever tasks of this ledger's pipelines run; an older one does not work on this "
+        "ledger again. How to go back all the same: docs/operations.md, Upgrading."
+    )
+
+
+class LedgerMigrationRefused(ConfigError):
+    happened = (
+        'Role {role} may not bring the ledger schema "tidemark" from {before} to version {after}: {detail}. Nothing '
+        "was changed"
+    )
+    remedy = (
+        "Let the schema's owner do it: `tidemark migrate <pipeline> --connection <Airflow connection of the owner>`; "
+        "docs/operations.md, Least privilege, has the rights of a role that does not own it."
+    )
+
+
+class LedgerMigrationWaits(RetryError):
+    happened = (
+        'The ledger schema "tidemark" was not brought from {before} to version {after}: {detail}. Nothing was changed'
+    )
+    remedy = (
+        "Another session holds what a migration has to change, a pg_dump for example, or the ledger is slow. The retry "
+        "does it once that has ended; pg_stat_activity of the ledger's database shows who."
+    )
+
+
+class FormatIsNewer(ConfigError):
+    happened = (
+        "A {kind} in the lake is of format {written}, and this version of Tidemark reads formats up to {reads}: a "
+        "newer Tidemark wrote it. It was left as it is"
+    )
+    remedy = (
+        "Install the newer version wherever tasks of this pipeline run, on Spark's driver too. How to go back to the "
+        "older one all the same: docs/operations.md, Upgrading."
+    )
 
 
 class GenerationMissing(RetryError):

@@ -19,7 +19,7 @@ from tidemark.config import TableRule
 
 ROLES = ("tidemark", "tidemark_ledger", "shop_owner")
 DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "operations.md").read_text()
-BASE, PUBLICATION, MANAGED, MESSAGES, LEDGER = re.findall(
+BASE, PUBLICATION, MANAGED, MESSAGES, LEDGER, _ = re.findall(
     r"```sql\n(.*?)```", DOCUMENT.partition("## Least privilege")[2], re.DOTALL
 )
 

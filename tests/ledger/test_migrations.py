@@ -1,20 +1,33 @@
 from __future__ import annotations
 
+import os
+import re
 import threading
+from collections.abc import Iterator
+from pathlib import Path
 
+import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
-from tidemark.errors import LedgerNotReady
-from tidemark.ledger import migrations
-from tidemark.ledger.connection import connect
-from tidemark.ledger.migrations import migrate, require
+from sandbox.services.postgres import PostgresServer
+from tests.ledger.conftest import open_at
+from tests.upgrade.older_version import migrations_up_to
+from tidemark.errors import LedgerIsNewer, LedgerMigrationRefused, LedgerMigrationWaits, LedgerNotReady
+from tidemark.ledger import connection, generations, leases, migrations
+from tidemark.ledger.connection import connect, open_ledger
+from tidemark.ledger.migrations import Migration, migrate, require, version
+from tidemark.lsn import Lsn
+
+REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def test_a_second_migration_changes_nothing(empty_ledger_database: str) -> None:
-    version = migrate(empty_ledger_database)
+    first = migrate(empty_ledger_database)
+    assert (first.before, first.origin, first.is_needed) == (None, "nothing", True)
     with connect(empty_ledger_database) as book:
         before = book.execute("SELECT number, applied_at FROM tidemark.schema_migrations").fetchall()
-        assert migrate(empty_ledger_database) == version
+        assert migrate(empty_ledger_database) == Migration(first.after, first.after)
         assert book.execute("SELECT number, applied_at FROM tidemark.schema_migrations").fetchall() == before
         require(book)
 
@@ -26,11 +39,11 @@ def test_a_ledger_of_every_older_version_becomes_what_a_new_one_is(
                 WHERE table_schema = 'tidemark' ORDER BY table_name, ordinal_position"""
     scripts = migrations._scripts()
     schemas = []
-    for version in range(len(scripts)):
+    for number in range(len(scripts)):
         with monkeypatch.context() as older:
-            older.setattr(migrations, "_scripts", lambda version=version: scripts[:version])
+            older.setattr(migrations, "_scripts", lambda number=number: scripts[:number])
             migrate(empty_ledger_database)
-        assert migrate(empty_ledger_database) == scripts[-1][0]
+        assert migrate(empty_ledger_database) == Migration(number, scripts[-1][0])
         with connect(empty_ledger_database) as book:
             require(book)
             schemas.append(book.execute(query).fetchall())
@@ -63,9 +76,69 @@ def test_a_missing_schema_is_named_with_its_remedy(empty_ledger_database: str) -
         require(book)
 
 
-def test_a_schema_from_another_version_of_the_code_is_refused(empty_ledger_database: str) -> None:
-    migrate(empty_ledger_database)
+def test_an_older_schema_is_named_with_its_remedy(empty_ledger_database: str) -> None:
+    with migrations_up_to(11):
+        migrate(empty_ledger_database)
+    with (
+        connect(empty_ledger_database) as book,
+        pytest.raises(LedgerNotReady, match=r"at version 11, .* migrate"),
+    ):
+        require(book)
+
+
+def test_a_newer_schema_is_refused_and_left_as_it_is(empty_ledger_database: str) -> None:
+    newest = migrate(empty_ledger_database).after
     with connect(empty_ledger_database) as book:
         book.execute("INSERT INTO tidemark.schema_migrations (number) VALUES (999)")
-        with pytest.raises(LedgerNotReady, match="999"):
+        said = f"at version 999, and this version of Tidemark knows it up to {newest}: a newer"
+        with pytest.raises(LedgerIsNewer, match=said):
             require(book)
+        with pytest.raises(LedgerIsNewer, match=said):
+            migrate(empty_ledger_database)
+        assert version(book) == 999
+
+
+def test_a_migration_that_waits_for_a_lock_changes_nothing_and_says_so(
+    empty_ledger_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with migrations_up_to(11):
+        migrate(empty_ledger_database)
+    with psycopg.connect(empty_ledger_database) as dump:
+        dump.execute("SELECT * FROM tidemark.tables")
+        monkeypatch.setattr(connection, "LOCK_TIMEOUT_S", 1)
+        with pytest.raises(LedgerMigrationWaits, match=r"from version 11 to version .*lock timeout"):
+            migrate(empty_ledger_database)
+    with connect(empty_ledger_database) as book:
+        assert version(book) == 11
+    assert migrate(empty_ledger_database).before == 11
+
+
+class TestARoleThatDoesNotOwnTheSchema:
+    """With the statements of docs/operations.md, Least privilege."""
+
+    @pytest.fixture
+    def roles(self, postgres: PostgresServer, empty_ledger_database: str) -> Iterator[tuple[str, str]]:
+        names = {name: f"{name}_{os.getpid()}" for name in ("tidemark_owner", "tidemark_ledger")}
+        text = (REPOSITORY / "docs" / "operations.md").read_text().partition("### A ledger that preflight may not")[2]
+        statements = re.findall(r"```sql\n(.*?)```", text, re.DOTALL)[0]
+        for name, unique in names.items():
+            statements = statements.replace(name, unique)
+        with psycopg.connect(empty_ledger_database, autocommit=True) as admin:
+            admin.execute(f"CREATE ROLE {names['tidemark_ledger']} LOGIN PASSWORD '{postgres.password}'".encode())
+            admin.execute(statements.encode())
+            admin.execute(f"ALTER ROLE {names['tidemark_owner']} PASSWORD '{postgres.password}'".encode())
+            yield tuple(make_conninfo(empty_ledger_database, user=name) for name in names.values())  # type: ignore[misc]
+            for name in names.values():
+                admin.execute(f"DROP OWNED BY {name}; DROP ROLE {name}".encode())
+
+    def test_says_who_can_migrate_and_works_once_that_was_done(self, roles: tuple[str, str]) -> None:
+        owner, tasks = roles
+        with pytest.raises(LedgerMigrationRefused, match=r"from nothing to version .*permission denied.*--connection"):
+            migrate(tasks)
+        newest = migrate(owner).after
+        assert migrate(tasks) == Migration(newest, newest)
+        with open_ledger(tasks, "shop") as ledger:
+            require(ledger.connection)
+            with leases.hold(tasks, "shop", leases.SLOT, "drain/1") as lease:
+                opened = open_at(ledger, lease, 1, Lsn(100))
+                assert generations.current(ledger) == opened

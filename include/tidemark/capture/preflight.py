@@ -39,7 +39,7 @@ from tidemark.findings import Finding, Report, listed
 from tidemark.ledger import generations, joins, migrations, pipeline_files
 from tidemark.ledger import notes as ledger_notes
 from tidemark.ledger import tables as ledger_tables
-from tidemark.ledger.connection import Ledger, open_ledger
+from tidemark.ledger.connection import Ledger, connect, open_ledger
 from tidemark.ledger.leases import SLOT, hold
 from tidemark.names import TableName
 from tidemark.run import Run
@@ -67,7 +67,7 @@ def preflight(
     `adopt_slot`: a person says that slot and publication of the file are this pipeline's, whoever made them.
 
     `spark` is what the Spark hook resolved, `jars` what spark-submit would get of them, None if nobody looked. With
-    `act` false nothing is created, changed or recorded, but the ledger's schema is brought up to date all the same.
+    `act` false nothing is created, changed or recorded, but a ledger database without a schema gets it.
     With `only_new_notes` a note that the preflight before this one had too is left out: a schedule's runs are not told
     the same every five minutes.
     """
@@ -138,8 +138,19 @@ class _Look:
             probe(store, self.config)
 
     def ledger_schema(self) -> None:
-        migrations.migrate(self.about.ledger)
+        with connect(self.about.ledger) as connection:
+            wanted = migrations.look(connection)
+        # A look leaves a ledger in use as it is: migrated, it refuses every task of the older version.
+        if wanted.is_needed and wanted.before is not None and not self.act:
+            self.note("ledger", f"Would bring the ledger's schema from {wanted.origin} to version {wanted.after}")
+            return
+        migration = migrations.migrate(self.about.ledger)
+        if migration.is_needed and migration.before is not None:
+            self.note("ledger", f"Brought the ledger's schema from {migration.origin} to version {migration.after}")
         self.ledger_ready = True
+
+    def note(self, check: str, message: str) -> None:
+        self.findings.append(Finding("note", check, message))
 
     def source(self) -> None:
         with postgres_session.connect(

@@ -13,6 +13,8 @@ from typing import Final
 from tidemark.command_line import screen
 from tidemark.command_line.invocation import Invocation, somebody
 from tidemark.errors import ConnectionInvalid, ConnectionMissing
+from tidemark.ledger import migrations
+from tidemark.ledger.connection import connect
 from tidemark.run import Run
 from tidemark.spark_connection import SparkConnection
 
@@ -34,6 +36,27 @@ def preflight(called: Invocation) -> int:
     report = preflight(run, spark=spark, act=not called.options.look, adopt_slot=called.options.adopt_slot)
     print(report)
     return 1 if report.errors or report.table_errors else 0
+
+
+def migrate(called: Invocation) -> int:
+    """By the pipeline's own connection, or by one whose role owns the schema."""
+    connection_id = called.options.connection or called.config.ledger_connection
+    conninfo = called.look_up(connection_id).conninfo()
+    if called.options.look:
+        with connect(conninfo) as connection:
+            migration = migrations.look(connection)
+        done = "would be brought"
+    else:
+        migration = migrations.migrate(conninfo)
+        done = "was brought"
+    if not migration.is_needed:
+        screen.say(f"The ledger of connection {connection_id} is at version {migration.after}: nothing to do.")
+        return 0
+    screen.say(
+        f"The ledger of connection {connection_id} {done} from {migration.origin} to version {migration.after}. Tasks "
+        "of an older Tidemark are refused by it from then on, those of every pipeline that uses it."
+    )
+    return 3 if called.options.look else 0
 
 
 def unpark(called: Invocation) -> int:

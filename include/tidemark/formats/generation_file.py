@@ -10,10 +10,12 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
+from tidemark.formats import format_version
 from tidemark.formats.error_record import ErrorFacts
 from tidemark.lsn import Lsn
 
 FORMAT = 1
+OLDEST = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +39,11 @@ class GenerationFile:
 
     @classmethod
     def from_json(cls, text: str) -> GenerationFile:
-        """Raises ValueError if the text is no such file of a known format."""
+        """Raises ValueError if the text is no such file of a known format, FormatIsNewer if a newer version wrote
+        it."""
         try:
             raw = json.loads(text)
-            if raw.pop("format") != FORMAT:
-                raise ValueError("another format of generation.json")
+            format_version.require("file of a generation", raw.pop("format"), oldest=OLDEST, newest=FORMAT)
             error = raw.get("error")
             return cls(
                 **{

@@ -11,10 +11,12 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from tidemark.formats import format_version
 from tidemark.lsn import Lsn
 from tidemark.schema.table import TableSchema
 
-FORMAT = 1
+FORMAT = 2  # 2: `purpose` of claims and sweeps, `parts` of sweeps
+OLDEST = 1
 
 # What a chunk was read for: to be merged; to be compared with the target; to be compared and merged.
 Purpose = Literal["fill", "verify", "repair"]
@@ -255,11 +257,11 @@ class BatchManifest:
 
     @classmethod
     def from_json(cls, text: str) -> BatchManifest:
-        """Raises ValueError if the text is no manifest of a known format; a half-written file is one such."""
+        """Raises ValueError if the text is no manifest of a known format, as a half-written file is none, and
+        FormatIsNewer if a newer version wrote it."""
         try:
             raw = json.loads(text)
-            if raw["format"] != FORMAT:
-                raise ValueError(f"manifest format {raw['format']}, this version reads {FORMAT}")
+            format_version.require("batch manifest", raw["format"], oldest=OLDEST, newest=FORMAT)
             return cls(
                 pipeline=raw["pipeline"],
                 generation=raw["generation"],

@@ -10,11 +10,13 @@ import json
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from tidemark.formats import format_version
 from tidemark.formats.manifest import Claim, Purpose, Sweep
 from tidemark.lsn import Lsn
 from tidemark.schema.table import Column, TableSchema
 
-FORMAT = 2
+FORMAT = 3  # 3: `purpose`, `parts`, `dropped`, `ahead`
+OLDEST = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +162,7 @@ class MergePlan:
     @classmethod
     def from_json(cls, text: str) -> MergePlan:
         raw = json.loads(text)
-        if raw.get("format") != FORMAT:
-            raise ValueError(f"plan format {raw.get('format')}, this version reads {FORMAT}")
+        format_version.require("merge plan", raw.get("format"), oldest=OLDEST, newest=FORMAT)
         return cls(
             plan=raw["plan"],
             pipeline=raw["pipeline"],

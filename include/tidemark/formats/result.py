@@ -10,10 +10,12 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from tidemark.formats import format_version
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.lsn import Lsn
 
-FORMAT = 1
+FORMAT = 2  # 2: what a verify found, `extra` and `columns`
+OLDEST = 1
 
 # More than these are not filled one by one: the whole table is read again.
 MAX_HOLE_KEYS = 10_000
@@ -111,8 +113,7 @@ class PlanResult:
     @classmethod
     def from_json(cls, text: str) -> PlanResult:
         raw = json.loads(text)
-        if raw.get("format") != FORMAT:
-            raise ValueError(f"result format {raw.get('format')}, this version reads {FORMAT}")
+        format_version.require("merge result", raw.get("format"), oldest=OLDEST, newest=FORMAT)
 
         def lsn(value: str | None) -> Lsn | None:
             return None if value is None else Lsn.parse(value)

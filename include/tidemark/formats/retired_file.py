@@ -11,9 +11,11 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
+from tidemark.formats import format_version
 from tidemark.lsn import Lsn
 
 FORMAT = 1
+OLDEST = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +34,11 @@ class RetiredFile:
 
     @classmethod
     def from_json(cls, text: str) -> RetiredFile:
-        """Raises ValueError if the text is no such file of a known format."""
+        """Raises ValueError if the text is no such file of a known format, FormatIsNewer if a newer version wrote
+        it."""
         try:
             raw = json.loads(text)
-            if raw.pop("format") != FORMAT:
-                raise ValueError("another format of retired.json")
+            format_version.require("file of a clean-up", raw.pop("format"), oldest=OLDEST, newest=FORMAT)
             return cls(**{**raw, "up_to": Lsn.parse(raw["up_to"]), "kept": tuple(raw["kept"])})
         except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as broken:
             raise ValueError(f"not a complete retired.json ({type(broken).__name__})") from None

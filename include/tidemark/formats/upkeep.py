@@ -10,7 +10,10 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from tidemark.formats import format_version
+
 FORMAT = 1
+OLDEST = 1
 
 # `look` compacts what a merge does not rewrite, removes old files, and says which tables' `current` should be
 # compacted; `current` compacts that, and nobody may merge the table meanwhile.
@@ -73,8 +76,7 @@ class UpkeepResult:
 
 
 def _checked(text: str) -> dict[str, Any]:
-    """Raises ValueError if the text is of another format."""
+    """Raises ValueError if the text is of another format, FormatIsNewer if a newer version wrote it."""
     raw: dict[str, Any] = json.loads(text)
-    if raw.pop("format", None) != FORMAT:
-        raise ValueError("another format of a maintenance file")
+    format_version.require("file of a maintenance", raw.pop("format", None), oldest=OLDEST, newest=FORMAT)
     return raw

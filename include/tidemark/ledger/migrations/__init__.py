@@ -1,21 +1,42 @@
 """Numbered SQL files of this folder -> the ledger's schema `tidemark`, each applied once, in order, in one transaction.
 
-`schema_migrations` holds the numbers that were applied. An applied file never changes; a
-change of the schema is a new file.
+`schema_migrations` holds the numbers that were applied. An applied file never changes; a change of the schema is a new
+file. Code works on the version that it brings along and on no other: an older ledger is brought up to date first (by
+`tidemark migrate`, or by preflight where the ledger's role may), a newer one is refused.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any
+from typing import Any, Final
 
 import psycopg
 
-from tidemark.errors import LedgerNotReady
+from tidemark.errors import LedgerIsNewer, LedgerMigrationRefused, LedgerMigrationWaits, LedgerNotReady
 from tidemark.ledger.connection import connect
 
 # Any constant: the key of the advisory lock under which two migrations at once follow each other.
-_LOCK = 0x7469_6465
+_LOCK: Final = 0x7469_6465
+
+# A migration may rewrite or index what years left; everything else in the ledger is over in seconds.
+_STATEMENT_TIMEOUT_S: Final = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """From which version to which the ledger's schema was brought, or would be; `before` is None without a schema."""
+
+    before: int | None
+    after: int
+
+    @property
+    def is_needed(self) -> bool:
+        return self.before != self.after
+
+    @property
+    def origin(self) -> str:
+        return "nothing" if self.before is None else f"version {self.before}"
 
 
 def _scripts() -> list[tuple[int, str]]:
@@ -23,37 +44,82 @@ def _scripts() -> list[tuple[int, str]]:
     return sorted((int(f.name.partition("_")[0]), f.read_text(encoding="utf-8")) for f in scripts)
 
 
-def migrate(conninfo: str) -> int:
-    """Bring the ledger's schema up to date and return its version. Safe to call at any time, by two at once."""
-    with connect(conninfo) as connection, connection.transaction():
+def migrate(conninfo: str) -> Migration:
+    """Bring the ledger's schema up to date. Safe to call at any time, by two at once.
+
+    All of it or nothing: whoever reads the ledger meanwhile waits, or sees the version from before. Raises
+    LedgerIsNewer, LedgerMigrationRefused where the role lacks a right, LedgerMigrationWaits for a lock or for longer
+    than the database allows.
+    """
+    with connect(conninfo) as connection:
+        wanted = look(connection)
+        if not wanted.is_needed:
+            return wanted
+        try:
+            return _apply(connection)
+        except psycopg.errors.InsufficientPrivilege as denied:
+            raise LedgerMigrationRefused(
+                role=connection.info.user,
+                before=wanted.origin,
+                after=wanted.after,
+                detail=denied.diag.message_primary,
+            ) from denied
+        except (
+            # Tasks hold their locks for seconds, a pg_dump for as long as it runs.
+            psycopg.errors.LockNotAvailable,
+            psycopg.errors.QueryCanceled,
+            psycopg.errors.DeadlockDetected,
+        ) as waited:
+            raise LedgerMigrationWaits(
+                before=wanted.origin, after=wanted.after, detail=waited.diag.message_primary
+            ) from waited
+
+
+def _apply(connection: psycopg.Connection[Any]) -> Migration:
+    with connection.transaction():
+        connection.execute("SELECT set_config('statement_timeout', %s, true)", (f"{_STATEMENT_TIMEOUT_S}s",))
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
-        if version(connection) is None:
-            connection.execute("CREATE SCHEMA IF NOT EXISTS tidemark")
+        migration = look(connection)
+        if migration.before is None:
+            # Only if it is not there: an owner may have made the schema for a role that can make none.
+            if not _exists(connection, "to_regnamespace('tidemark')"):
+                connection.execute("CREATE SCHEMA tidemark")
             connection.execute(
                 "CREATE TABLE tidemark.schema_migrations (number integer PRIMARY KEY, applied_at timestamptz NOT NULL "
                 "DEFAULT clock_timestamp())"
             )
-        applied = version(connection) or 0
         for number, script in _scripts():
-            if number > applied:
+            if number > (migration.before or 0):
                 connection.execute(script.encode())
                 connection.execute("INSERT INTO tidemark.schema_migrations (number) VALUES (%s)", (number,))
-                applied = number
-        return applied
+        return migration
+
+
+def look(connection: psycopg.Connection[Any]) -> Migration:
+    """What `migrate` would do. Raises LedgerIsNewer."""
+    newest = max((number for number, _ in _scripts()), default=0)
+    applied = version(connection)
+    if applied is not None and applied > newest:
+        raise LedgerIsNewer(version=applied, known=newest)
+    return Migration(applied, newest)
 
 
 def require(connection: psycopg.Connection[Any]) -> None:
-    """Raise `LedgerNotReady` unless the schema is at the version of this code."""
-    expected = _scripts()[-1][0]
-    applied = version(connection)
-    if applied != expected:
-        raise LedgerNotReady(state="missing" if applied is None else f"at version {applied}", expected=expected)
+    """Raise LedgerNotReady or LedgerIsNewer unless the schema is at the version of this code."""
+    needed = look(connection)
+    if needed.is_needed:
+        state = "missing" if needed.before is None else f"at version {needed.before}"
+        raise LedgerNotReady(state=state, expected=needed.after)
+
+
+def _exists(connection: psycopg.Connection[Any], name: str) -> bool:
+    row = connection.execute(f"SELECT {name} IS NOT NULL".encode()).fetchone()
+    return row is not None and bool(row[0])
 
 
 def version(connection: psycopg.Connection[Any]) -> int | None:
     """The number of the last migration that was applied; None if there is no schema."""
-    row = connection.execute("SELECT to_regclass('tidemark.schema_migrations') IS NOT NULL").fetchone()
-    if row is None or not row[0]:
+    if not _exists(connection, "to_regclass('tidemark.schema_migrations')"):
         return None
     row = connection.execute("SELECT coalesce(max(number), 0) FROM tidemark.schema_migrations").fetchone()
     return None if row is None else int(row[0])
