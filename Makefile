@@ -5,14 +5,14 @@
 SHELL := /bin/sh
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down test lint simulation faults clusters scheduler page bench site lock clean
+.PHONY: help setup demo up down test lint simulation faults clusters scheduler page bench bench-latency site lock clean
 
 # The first Python 3.11 of these; name another with `make PYTHON=/path/to/python3.11 …`.
 PYTHON := $(shell for p in python3.11 python3 python; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' >/dev/null 2>&1 && echo "$$p" && break; done)
 
 # A part of the tests: `make test TESTS=tests/unit`; demo and up with a Spark cluster and an S3 server: `make demo CLUSTER=1`.
-export TESTS CLUSTER
+export TESTS CLUSTER BENCH_SCALE
 export PYTHONPATH := include
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.tidemark/cache/python
 SANDBOX := .venv/bin/python -m sandbox
@@ -20,7 +20,8 @@ SANDBOX := .venv/bin/python -m sandbox
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
 	@echo 'make up      start PostgreSQL, Airflow and its UI, and say where they are; make down stops them (CLUSTER=1: with a Spark cluster, an S3 server and a shop at work)'
-	@echo 'make lint    format, lint and types alone; make bench: what README quotes; make site: docs/ as pages; make lock: requirements.txt anew'
+	@echo 'make lint    format, lint and types alone; make site: docs/ as pages; make lock: requirements.txt anew'
+	@echo 'make bench   the table of docs/performance.md; BENCH_SCALE=small: in a quarter of an hour; make bench-latency: from commit to Delta, under Airflow'
 	@echo 'make simulation, faults, clusters, scheduler: many seeds (TIDEMARK_SIMULATION_SEEDS), a SIGKILL at every step, Spark clusters, all that Airflow runs; each takes long'
 	@echo 'make page    the page in Airflow, in a real Chromium; pictures of it come to .tidemark/pictures'
 	@echo 'make clean   remove everything that the above made'
@@ -30,7 +31,7 @@ setup:
 		'or name it: make PYTHON=/path/to/python3.11' >&2; exit 1; }
 	@"$(PYTHON)" -m sandbox.setup
 
-demo up test lint simulation faults clusters scheduler page bench site lock: setup
+demo up test lint simulation faults clusters scheduler page bench bench-latency site lock: setup
 	@$(SANDBOX) $@
 
 down:

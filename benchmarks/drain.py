@@ -1,62 +1,90 @@
-"""The drain beside `pg_recvlogical`, on the same WAL: `python -m benchmarks.drain [--inserts N] [--repeat N]`.
+"""The drain beside `pg_recvlogical`, on the same WAL: `python -m benchmarks.drain`.
 
-Workload a: one table of 8 columns; N inserts, N/2 updates and N/20 deletes in transactions of some thousand
-changes (N = 2,000,000 is the full size). Both read the whole of it over TCP from the embedded server, in turn,
-each time from a fresh copy of the slot: `pg_recvlogical -f /dev/null` only receives, the drain also decodes,
-writes typed Parquet, fsyncs and registers. Prints each time, the medians, rows per second, and the ratio (above
-1: the drain is the faster one).
+    drain-a  one table of 8 columns; of 31 changes 20 inserts, 10 updates and a delete, some thousand in a transaction
+    drain-b  transactions of four changes in four tables, as pgbench's
+    drain-c  one transaction, of which two thirds are updates
+    drain-d  values of 2 kB that do not compress, stored out of line
+
+Both read the whole of it over TCP from the embedded server, each time from a fresh copy of the slot: `pg_recvlogical -f
+/dev/null` only receives, the drain also decodes, writes typed Parquet, fsyncs and registers. The drain is a process of
+its own each time, whose most memory is told, and which has drained a slot without changes before: what it imports at
+the first call is no part of it.
 """
 
 from __future__ import annotations
 
-import argparse
-import logging
-import os
+import multiprocessing
 import resource
-import statistics
 import subprocess
-import tempfile
-import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psycopg
 
+from benchmarks import workloads
+from benchmarks.pairs import Benchmark, Curve, Goal, Meter, Pair, Setting, Taken, in_turns, main
+from benchmarks.pipeline import Pipeline, Refused, pipeline_on
 from sandbox.services.postgres import PostgresServer, running
 from tidemark.capture import ownership
-from tidemark.capture.drain import drain
-from tidemark.config import Bounds, PipelineConfig, TableRule
-from tidemark.ledger import belongings, leases, migrations
+from tidemark.ledger import belongings, leases
 from tidemark.ledger.connection import open_ledger
-from tidemark.run import Run
 
 SLOT = "benchmark"
-BLOCK = 10_000
+BY_HAND = {"manage_publication": False}
+Workload = Callable[[psycopg.Connection[Any], int], int]
 
 
-def write_workload(connection: psycopg.Connection[Any], inserts: int) -> int:
-    """Make the table, the publication and the slot, then the changes; returns how many changes there are."""
-    connection.execute(
-        "CREATE TABLE measurements (id bigint PRIMARY KEY, customer int, name text, price numeric(10,2), "
-        "weight float8, created timestamptz, active bool, note varchar(40))"
-    )
-    connection.execute("CREATE PUBLICATION benchmark FOR TABLE measurements")
-    connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (SLOT,))
-    for start in range(0, inserts, BLOCK):
-        connection.execute(
-            "INSERT INTO measurements SELECT i, i %% 5000, 'name of ' || i, (i %% 100000) / 100.0, i * 0.37, "
-            "timestamptz '2024-01-02 03:04:05+00' + i * interval '1 millisecond', i %% 2 = 0, "
-            "CASE WHEN i %% 10 > 0 THEN 'a note of some length' END FROM generate_series(%s::bigint, %s) i",
-            (start, min(start + BLOCK, inserts) - 1),
-        )
-    updates, deletes = inserts // 2, inserts // 20
-    for start in range(0, updates, BLOCK):
-        connection.execute(
-            "UPDATE measurements SET price = price + 1, note = 'changed' WHERE id BETWEEN %s AND %s",
-            (start, min(start + BLOCK, updates) - 1),
-        )
-    connection.execute("DELETE FROM measurements WHERE id < %s", (deletes,))
-    return inserts + updates + deletes
+def pairs(workload: Workload, setting: Setting) -> Iterator[Pair]:
+    with running(setting.folder / "postgres", 18, max_wal_size="8GB") as server:
+        yield from beside_each_other(server, workload, setting)
+
+
+def beside_each_other(server: PostgresServer, workload: Workload, setting: Setting) -> Iterator[Pair]:
+    """Each round on the WAL that the workload wrote, which is written once."""
+    with psycopg.connect(server.conninfo(), autocommit=True) as connection:
+        connection.execute("CREATE PUBLICATION bench FOR ALL TABLES")
+        connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (SLOT,))
+        changes = workload(connection, setting.size)
+        connection.execute("CHECKPOINT")
+        end = connection.execute("SELECT pg_current_wal_lsn()::text").fetchone()
+        assert end is not None
+        for number in range(setting.rounds):
+            pipeline = pipeline_on(server, f"drained_{number}", setting.folder / f"lake_{number}", **BY_HAND)
+            copies = [copy_of_slot(connection, f"{name}_{number}") for name in ("received", pipeline.config.slot)]
+            pipeline = on_the_servers_own(server, pipeline, copies[1])
+            peaks: list[int] = []
+
+            warming = pipeline_on(server, f"warming_{number}", setting.folder / f"warming_{number}", **BY_HAND)
+            slot = str(warming.config.slot)
+            connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (slot,))
+            warming = on_the_servers_own(server, warming, slot)
+
+            def ours(warming: Pipeline = warming, pipeline: Pipeline = pipeline, peaks: list[int] = peaks) -> Taken:
+                taken, rows, peak_mb = in_a_process_of_its_own(warming, pipeline)
+                if rows != changes:
+                    raise Refused(f"{rows:,} changes were staged of {changes:,}")
+                peaks.append(peak_mb)
+                return taken
+
+            pair = in_turns(number, ours, partial(received, server, copies[0], end[0]))
+            facts = {"changes_per_s": changes / pair.ours.seconds, "peak_mb": peaks[0]}
+            yield Pair(pair.ours, pair.beside, facts)
+
+
+def on_the_servers_own(server: PostgresServer, pipeline: Pipeline, slot: str) -> Pipeline:
+    """The pipeline, with a slot that was made by hand: noted as its own, as `preflight --adopt-slot` does."""
+    pipeline = replace(pipeline, source=server.conninfo(), config=replace(pipeline.config, slot=slot))
+    with (
+        leases.hold(pipeline.ledger, pipeline.config.pipeline, leases.SLOT, "benchmark") as lease,
+        psycopg.connect(pipeline.source) as at_source,
+        open_ledger(pipeline.ledger, pipeline.config.pipeline) as book,
+    ):
+        belongings.note(book, lease, ownership.thing(at_source, "slot", slot), "adopted")
+    return pipeline
 
 
 def copy_of_slot(connection: psycopg.Connection[Any], name: str) -> str:
@@ -64,103 +92,136 @@ def copy_of_slot(connection: psycopg.Connection[Any], name: str) -> str:
     return name
 
 
-def receive(server: PostgresServer, slot: str, end_lsn: str) -> float:
-    """Seconds that pg_recvlogical needs to read up to `end_lsn`."""
-    command = [
-        str(server.binary("pg_recvlogical")),
-        *(
-            "-d",
-            server.conninfo_for_programs(),
-            "-S",
-            slot,
-            "--start",
-            "--endpos",
-            end_lsn,
-            "--no-loop",
-            "-f",
-            "/dev/null",
-        ),
-        *("-o", "proto_version=1", "-o", "publication_names=benchmark", "-o", "messages=true"),
-    ]
-    started = time.perf_counter()
-    subprocess.run(command, check=True, stdin=subprocess.DEVNULL, capture_output=True)
-    return time.perf_counter() - started
+def received(server: PostgresServer, slot: str, end_lsn: str) -> Taken:
+    """What pg_recvlogical takes to read up to `end_lsn`."""
+    command = [str(server.binary("pg_recvlogical")), "-d", server.conninfo_for_programs(), "-S", slot, "--start"]
+    command += ["--endpos", end_lsn, "--no-loop", "-f", "/dev/null"]
+    command += ["-o", "proto_version=1", "-o", "publication_names=bench", "-o", "messages=true"]
+    return Meter().of(lambda: subprocess.run(command, check=True, stdin=subprocess.DEVNULL, capture_output=True))
 
 
-def drained(server: PostgresServer, conninfo: str, slot: str, folder: Path, batch_rows: int) -> tuple[float, int, int]:
-    """Seconds, rows and batches of one drain into a ledger and a lake of its own."""
-    ledger_name = f"ledger_{slot}"
-    with psycopg.connect(server.conninfo(), autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {ledger_name}".encode())
-    ledger = server.conninfo(ledger_name)
-    migrations.migrate(ledger)
-    config = PipelineConfig(
-        pipeline=slot,
-        source_connection="source",
-        slot=slot,
-        publication="benchmark",
-        manage_publication=True,
-        tables=(TableRule("public.measurements"),),
-        lake=str(folder / slot),
-        ledger_connection="ledger",
-        bounds=Bounds(batch_rows=batch_rows),
-    )
-    adopt(config, conninfo, ledger)
-    started = time.perf_counter()
-    result = drain(Run(config, source=conninfo, ledger=ledger, run_id="benchmark", holder="benchmark"))
-    took = time.perf_counter() - started
-    if not result.reached_target:
-        raise RuntimeError("the drain ended before its heartbeat")
-    return took, result.rows, len(result.batches)
+def drained(warming: Pipeline, pipeline: Pipeline) -> tuple[Taken, int, int]:
+    """What one drain takes, its rows, and the most memory of this process in MB."""
+    rows = 0
+
+    def work() -> None:
+        nonlocal rows
+        rows = pipeline.drain().rows
+
+    warming.drain()
+    taken = Meter().of(work)
+    return taken, rows, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
 
-def adopt(config: PipelineConfig, source: str, ledger: str) -> None:
-    """The slot was made by hand: note it as the pipeline's own, as `preflight --adopt-slot` does."""
-    with (
-        leases.hold(ledger, config.pipeline, leases.SLOT, "benchmark") as lease,
-        psycopg.connect(source) as at_source,
-        open_ledger(ledger, config.pipeline) as book,
-    ):
-        belongings.note(book, lease, ownership.thing(at_source, "slot", config.slot), "adopted")
+def in_a_process_of_its_own(warming: Pipeline, pipeline: Pipeline) -> tuple[Taken, int, int]:
+    with ProcessPoolExecutor(max_workers=1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(drained, warming, pipeline).result()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--inserts", type=int, default=2_000_000)
-    parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--batch-rows", type=int, default=Bounds().batch_rows)
-    parser.add_argument("--folder", type=Path, help="where server and lake lie (default: a temporary folder)")
-    arguments = parser.parse_args()
-    logging.basicConfig(level=logging.WARNING)
-    with (
-        tempfile.TemporaryDirectory(dir=arguments.folder) as temporary,
-        running(Path(temporary) / "postgres", 18, max_wal_size="8GB") as server,
-    ):
-        conninfo = server.conninfo()
-        with psycopg.connect(conninfo, autocommit=True) as connection:
-            rows = write_workload(connection, arguments.inserts)
-            connection.execute("CHECKPOINT")
-            end = connection.execute("SELECT pg_current_wal_lsn()::text, pg_current_wal_lsn() - '0/0'").fetchone()
-            assert end is not None
-            print(f"workload a: {rows:,} changes on {os.cpu_count()} cores")
-            times: dict[str, list[float]] = {"pg_recvlogical": [], "drain": []}
-            for number in range(arguments.repeat):
-                took = receive(server, copy_of_slot(connection, f"received_{number}"), str(end[0]))
-                times["pg_recvlogical"].append(took)
-                print(f"  pg_recvlogical -f /dev/null   {took:6.2f} s", flush=True)
-                slot = copy_of_slot(connection, f"drained_{number}")
-                took, staged, batches = drained(server, conninfo, slot, Path(temporary), arguments.batch_rows)
-                if staged != rows:
-                    raise RuntimeError(f"{staged:,} changes were staged of {rows:,}")
-                times["drain"].append(took)
-                print(f"  drain to registered Parquet   {took:6.2f} s  ({batches} batches)", flush=True)
-    received, staged_s = (statistics.median(times[name]) for name in ("pg_recvlogical", "drain"))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    print(f"medians of {arguments.repeat}:")
-    print(f"  pg_recvlogical  {received:6.2f} s  {rows / received:10,.0f} rows/s")
-    print(f"  drain           {staged_s:6.2f} s  {rows / staged_s:10,.0f} rows/s  (peak memory {peak} MB)")
-    print(f"  ratio           {received / staged_s:6.2f}")
+# --- workloads -------------------------------------------------------------------------------------------------------
 
+
+def workload_a(connection: psycopg.Connection[Any], size: int) -> int:
+    workloads.create(connection)
+    return workloads.mixed(connection, size * 20 // 31)
+
+
+def workload_b(connection: psycopg.Connection[Any], size: int) -> int:
+    return workloads.pgbench_like(connection, size // 4)
+
+
+def workload_c(connection: psycopg.Connection[Any], size: int) -> int:
+    workloads.create(connection)
+    return workloads.one_transaction(connection, size * 2 // 3)
+
+
+def workload_d(connection: psycopg.Connection[Any], size: int) -> int:
+    return workloads.large_values(connection, size)
+
+
+def growing(
+    workload: Callable[[int], tuple[Workload, int]], sizes: Sequence[int], folder: Path
+) -> Iterator[tuple[int, Pair]]:
+    """One pair for each size, each on a server of its own."""
+    for size in sizes:
+        named, changes = workload(size)
+        for pair in pairs(named, Setting(changes, 1, folder / str(size))):
+            yield size, pair
+
+
+def of_values(size: int) -> tuple[Workload, int]:
+    """As many rows that their values have 64 MB together."""
+    return partial(workloads.large_values, size=size), 64 * 2**20 // max(size, 64)
+
+
+def of_transactions(size: int) -> tuple[Workload, int]:
+    return workload_c, size
+
+
+BENCHMARKS = (
+    Benchmark(
+        name="drain-a",
+        what="drain of inserts, updates and deletes, to registered Parquet",
+        beside="pg_recvlogical -f /dev/null, same WAL",
+        goals=(Goal("times", 2.2),),
+        unit="changes",
+        sizes={"tiny": 310, "small": 620_000, "full": 3_100_000},
+        pairs=partial(pairs, workload_a),
+    ),
+    Benchmark(
+        name="drain-b",
+        what="drain of small transactions, as pgbench's",
+        beside="pg_recvlogical -f /dev/null, same WAL",
+        goals=(Goal("times", 2.3),),
+        unit="changes",
+        sizes={"tiny": 400, "small": 240_000, "full": 1_200_000},
+        pairs=partial(pairs, workload_b),
+    ),
+    Benchmark(
+        name="drain-c",
+        what="drain of one transaction",
+        beside="pg_recvlogical -f /dev/null, same WAL",
+        goals=(Goal("times", 1.8), Goal("peak_mb", 600)),
+        unit="changes",
+        sizes={"tiny": 300, "small": 600_000, "full": 3_000_000},
+        pairs=partial(pairs, workload_c),
+    ),
+    Benchmark(
+        name="drain-d",
+        what="drain of values of 2 kB",
+        beside="pg_recvlogical -f /dev/null, same WAL",
+        goals=(Goal("times", 1.3), Goal("peak_mb", 600)),
+        unit="rows",
+        sizes={"tiny": 20, "small": 40_000, "full": 200_000},
+        pairs=partial(pairs, workload_d),
+    ),
+)
+CURVES = (
+    Curve(
+        name="value-size",
+        title="Drain of 64 MB in values of one size",
+        x="bytes of a value",
+        y="seconds",
+        ours="Tidemark, to Parquet",
+        beside="pg_recvlogical, to nothing",
+        sizes={
+            "tiny": (2**20,),
+            "small": (200, 2_000, 20_000, 200_000),
+            "full": (200, 2_000, 20_000, 200_000, 2_000_000),
+        },
+        points=partial(growing, of_values),
+    ),
+    Curve(
+        name="transaction",
+        title="Drain of one transaction",
+        x="changes in the transaction",
+        y="seconds",
+        ours="Tidemark, to Parquet",
+        beside="pg_recvlogical, to nothing",
+        sizes={"tiny": (30, 300), "small": (3_000, 30_000, 300_000), "full": (3_000, 30_000, 300_000, 3_000_000)},
+        points=partial(growing, of_transactions),
+    ),
+)
 
 if __name__ == "__main__":
-    main()
+    main(BENCHMARKS, CURVES, __doc__)

@@ -1,39 +1,31 @@
-"""What one run costs a pipeline that is years old: `python -m benchmarks.growth [--batches N] [--tables T ...]`.
+"""What one run costs a pipeline that is years old: `python -m benchmarks.growth`.
 
-For each number of tables: a source with so many tables, a pipeline over it, and one change in `--changed` of them per
-run. Every stage but Spark is the real one; the merge's result is written as its driver would write it. The runs are
-timed three times:
+Two pipelines over as many tables, with one change in each of them per run. Every stage but Spark is the real one; the
+merge's result is written as its driver would write it. The ledger of one holds nothing but these runs, that of the
+other so many batches besides, each of 5 tables, with a plan for every two of them.
 
-    fresh           the ledger holds nothing but these runs
-    no statistics   the ledger and staging hold N batches, each of 5 tables, with a plan for every two of them, and
-                    nobody has analyzed the ledger's tables
-    grown           the same once ANALYZE ran
-
-Batches are put into the ledger by growth.sql, all of them applied, below the position where
-the real ones begin; in staging each has its folder. Prints medians per stage: the stage's own time, and how much of it
-went to statements in the ledger and to listing folders. `--json` writes the same.
+Batches are put into the ledger by growth.sql, all of them applied, below the position where the real ones begin; in
+staging each has its folder. The pair is what a run of each waits for statements in the ledger and for listings of
+folders; medians of all stages are printed.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import logging
-import os
 import statistics
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
 import psycopg
 
-from sandbox.services.postgres import PostgresServer, running
+from benchmarks.pairs import Benchmark, Curve, Goal, Pair, Setting, Taken, in_turns, main
+from benchmarks.pipeline import new_database
+from sandbox.services.postgres import running
 from tidemark.capture import drain as drain_module
 from tidemark.capture import generation
 from tidemark.capture.confirm import confirm
@@ -179,7 +171,7 @@ class Pipeline:
         self.config = PipelineConfig(
             pipeline=PIPELINE,
             source_connection="source",
-            slot=f"growth_{tables}",
+            slot=f"growth_{lake.name}",
             publication="growth",
             manage_publication=True,
             tables=(TableRule("public.*"),),
@@ -256,12 +248,6 @@ class Pipeline:
             book.execute("VACUUM ANALYZE")
 
 
-def new_database(server: PostgresServer, name: str) -> str:
-    with psycopg.connect(server.conninfo(), autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}".encode())
-    return server.conninfo(name)
-
-
 def fill(book: psycopg.Connection[Any], pipeline: str, low: int, number: int, tables: int) -> None:
     """Put so many batches into the ledger, the first of which starts at `low`."""
     book.execute("SET session_replication_role = replica")  # no look-up of a foreign key for each row
@@ -279,13 +265,8 @@ def fill(book: psycopg.Connection[Any], pipeline: str, low: int, number: int, ta
     book.execute("RESET session_replication_role")
 
 
-def repeat(pipeline: Pipeline, times: int) -> dict[str, Cost]:
-    """The medians of so many runs."""
-    runs = []
-    for _ in range(times):
-        meter = Meter()
-        pipeline.run(meter)
-        runs.append(meter.costs)
+def medians(runs: Sequence[dict[str, Cost]]) -> dict[str, Cost]:
+    """By stage."""
     return {
         stage: Cost(
             *(
@@ -303,66 +284,86 @@ def total(costs: dict[str, Cost], figure: str) -> float:
 
 
 RUN = ("preflight", "waiting", "drain", "plan", "ingest", "confirm")
+FIGURES = ("seconds", "ledger_s", "statements", "listing_s")
 
 
-def show(tables: int, changed: int, cases: dict[str, dict[str, Cost]]) -> None:
-    print(
-        f"\n{tables} tables, {changed} of them changed in a run: seconds (of them in the ledger, statements; listing)"
-    )
+def show(cases: dict[str, dict[str, Cost]]) -> None:
+    """Every stage of both, medians of all rounds."""
+    print("  seconds (of them in the ledger, statements; listing)")
     print(f"  {'':<26}" + "".join(f"{case:>34}" for case in cases) + "   grown/fresh")
-    stages = next(iter(cases.values()))
-    for stage in [*stages, "a run"]:
+    for stage in [*next(iter(cases.values())), "a run"]:
         line = f"  {stage:<26}"
         shown = []
         for costs in cases.values():
-            cost = costs.get(stage) or Cost(
-                *(total(costs, p) for p in ("seconds", "ledger_s", "statements", "listing_s"))
-            )
+            cost = costs.get(stage) or Cost(*(total(costs, figure) for figure in FIGURES))
             shown.append(cost)
             line += f"{cost.seconds:10.3f} ({cost.ledger_s:6.3f}, {cost.statements:6,.0f}; {cost.listing_s:5.3f})"
         print(f"{line}   {shown[-1].seconds / shown[0].seconds:5.2f}x", flush=True)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batches", type=int, default=200_000)
-    parser.add_argument("--tables", type=int, nargs="+", default=[20, 500])
-    parser.add_argument("--changed", type=int, default=ALL, help="tables with a change in a run (default: all)")
-    parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--folder", type=Path, help="where server and lake lie (default: a temporary folder)")
-    parser.add_argument("--json", type=Path, help="write the figures there")
-    arguments = parser.parse_args()
-    logging.basicConfig(level=logging.ERROR)
-    figures: dict[str, Any] = {"batches": arguments.batches, "cores": os.cpu_count()}
-    with (
-        tempfile.TemporaryDirectory(dir=arguments.folder) as temporary,
-        running(
-            Path(temporary) / "postgres",
-            18,
-            max_wal_size="8GB",
-            shared_buffers="512MB",
-            fsync="off",
-            autovacuum="off",
-        ) as server,
-    ):
-        for tables in arguments.tables:
-            source, ledger = (new_database(server, f"{name}_{tables}") for name in ("source", "ledger"))
-            pipeline = Pipeline(source, ledger, Path(temporary) / f"lake_{tables}", tables, arguments.changed)
-            pipeline.run(Meter())
-            cases = {"fresh": repeat(pipeline, arguments.repeat)}
-            began = time.perf_counter()
-            pipeline.grow(arguments.batches)
-            print(f"filled {arguments.batches:,} batches in {time.perf_counter() - began:.0f} s", flush=True)
-            cases["no statistics"] = repeat(pipeline, arguments.repeat)
-            pipeline.analyze()
-            cases["grown"] = repeat(pipeline, arguments.repeat)
-            show(tables, pipeline.changed, cases)
-            figures[f"{tables} tables"] = {
-                case: {stage.strip(): vars(cost) for stage, cost in costs.items()} for case, costs in cases.items()
-            }
-    if arguments.json:
-        arguments.json.write_text(json.dumps(figures, indent=1))
+def of_the_ledger(costs: dict[str, Cost]) -> Taken:
+    """What a run waits for ledger and listings; whose CPU that is nobody can tell from here."""
+    return Taken(total(costs, "ledger_s") + total(costs, "listing_s"))
 
+
+def pairs(tables: int, setting: Setting) -> Iterator[Pair]:
+    """Two pipelines of so many tables, one of which is years old; a run of each in turns."""
+    settings = {"max_wal_size": "8GB", "shared_buffers": "512MB", "fsync": "off", "autovacuum": "off"}
+    with running(setting.folder / "postgres", 18, **settings) as server:
+        cases = {}
+        for case in ("fresh", "grown"):
+            source, ledger = (new_database(server, f"{name}_{case}") for name in ("source", "ledger"))
+            cases[case] = Pipeline(source, ledger, setting.folder / case, tables)
+            cases[case].run(Meter())
+        cases["grown"].grow(setting.size)
+        for pipeline in cases.values():
+            pipeline.analyze()
+            pipeline.run(Meter())
+        seen: dict[str, list[dict[str, Cost]]] = {case: [] for case in cases}
+
+        def one(case: str) -> Taken:
+            meter = Meter()
+            cases[case].run(meter)
+            seen[case].append(meter.costs)
+            return of_the_ledger(meter.costs)
+
+        for number in range(setting.rounds):
+            pair = in_turns(number, partial(one, "grown"), partial(one, "fresh"))
+            if number == setting.rounds - 1:
+                show({case: medians(costs) for case, costs in seen.items()})
+            yield Pair(pair.ours, pair.beside, {"run_s": total(seen["grown"][-1], "seconds")})
+
+
+def ageing(sizes: Sequence[int], folder: Path) -> Iterator[tuple[int, Pair]]:
+    for size in sizes:
+        for pair in pairs(20, Setting(size, 1, folder / str(size))):
+            yield size, pair
+
+
+BENCHMARKS = tuple(
+    Benchmark(
+        name=f"growth-{tables}",
+        what=f"a run's work in ledger and staging of {tables} tables, after so many batches",
+        beside="the same with an empty ledger",
+        goals=(Goal("ratio", 1.2), Goal("seconds", 0.5)),
+        unit="batches",
+        sizes={"tiny": 200, "small": 20_000, "full": 200_000},
+        pairs=partial(pairs, tables),
+    )
+    for tables in (20, 500)
+)
+CURVES = (
+    Curve(
+        name="batches",
+        title="A run's work in ledger and staging, 20 tables",
+        x="batches before it",
+        y="seconds",
+        ours="after so many batches",
+        beside="empty ledger",
+        sizes={"tiny": (100,), "small": (2_000, 20_000), "full": (2_000, 20_000, 200_000)},
+        points=ageing,
+    ),
+)
 
 if __name__ == "__main__":
-    main()
+    main(BENCHMARKS, CURVES, __doc__)

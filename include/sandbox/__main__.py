@@ -1,5 +1,5 @@
-"""`python -m sandbox demo|up|down|test|lint|simulation|faults|scheduler|page|bench|site|lock`: what make calls; and
-`python -m sandbox tidemark …`: what `.venv/bin/tidemark` calls."""
+"""`python -m sandbox demo|up|down|test|lint|simulation|faults|scheduler|page|bench|bench-latency|site|lock`: what make
+calls; and `python -m sandbox tidemark …`: what `.venv/bin/tidemark` calls."""
 
 from __future__ import annotations
 
@@ -74,6 +74,7 @@ COMMANDS = {
     "scheduler": suites.scheduler,
     "page": suites.page,
     "bench": suites.bench,
+    "bench-latency": suites.bench_latency,
     "site": _site,
     "lock": _lock,
 }

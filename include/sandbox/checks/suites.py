@@ -154,9 +154,17 @@ def page(checkout: Checkout) -> int:
 
 
 def bench(checkout: Checkout) -> int:
-    """What the numbers in README come from."""
-    scripts = sorted((checkout.root / "benchmarks").glob("[!_]*.py"))
-    return _all(checkout, {f"benchmarks/{s.name}": [str(s)] for s in scripts})
+    """The figures of docs/performance.md, as one table and as JSON: in the scale of BENCH_SCALE, for hours in full."""
+    scale = os.environ.get("BENCH_SCALE") or "full"
+    return _all(checkout, {"benchmarks": ["benchmarks", "--scale", scale]})
+
+
+def bench_latency(checkout: Checkout) -> int:
+    """From a commit to a row in Delta, under an Airflow of its own."""
+    figures = checkout.made / "bench" / "latency.json"
+    figures.parent.mkdir(exist_ok=True)
+    command = ["benchmarks.latency", "--scale", os.environ.get("BENCH_SCALE") or "full", "--json", str(figures)]
+    return _all(checkout, {"latency": command})
 
 
 def _lint(checkout: Checkout) -> dict[str, list[str]]:

@@ -125,12 +125,12 @@ def _fetch(
     missing = [jar for jar in jars if sha256(into / jar.file) != jar.sha256]
     if not missing:
         return
-    _resolve(roots, excludes, ivy)
+    resolve(roots, excludes, ivy)
     for jar in missing:
         shutil.copyfile(ivy / "jars" / f"{jar.group}_{jar.name}", into / jar.file)
 
 
-def _resolve(packages: Sequence[str], excludes: Sequence[str], ivy: Path) -> None:
+def resolve(packages: Sequence[str], excludes: Sequence[str], ivy: Path) -> None:
     """spark-submit resolves `spark.jars.packages` before it starts; no Spark session is needed for it."""
     from pyspark import SparkConf
     from pyspark.java_gateway import launch_gateway

@@ -155,7 +155,7 @@ def test_jars_that_maven_or_ivy_has_need_no_network(tmp_path: Path, monkeypatch:
     resolved: list[str] = []
     monkeypatch.setattr(jars, "JARS", pinned)
     monkeypatch.setattr(jars, "s3a_jars", tuple)
-    monkeypatch.setattr(jars, "_resolve", lambda packages, *_: resolved.extend(packages))
+    monkeypatch.setattr(jars, "resolve", lambda packages, *_: resolved.extend(packages))
     jars.fetch(into, tmp_path / "ivy", home)
     assert sorted(f.name for f in into.iterdir()) == sorted(j.file for j in pinned)
     assert resolved == []
@@ -170,7 +170,7 @@ def test_a_kept_jar_with_another_hash_is_not_taken(tmp_path: Path, monkeypatch: 
     cached.write_text("wrong")
     monkeypatch.setattr(jars, "JARS", (jar,))
     monkeypatch.setattr(jars, "s3a_jars", tuple)
-    monkeypatch.setattr(jars, "_resolve", lambda *_: (ivy / f"io.delta_{jar.file}").write_text("right"))
+    monkeypatch.setattr(jars, "resolve", lambda *_: (ivy / f"io.delta_{jar.file}").write_text("right"))
     jars.fetch(tmp_path / "jars", ivy.parent, tmp_path)
     assert (tmp_path / "jars" / jar.file).read_text() == "right"
 

@@ -1,0 +1,70 @@
+"""Staged changes into `history`, beside Spark's append of the same rows: `python -m benchmarks.history`.
+
+The table has no key, so that it has a history and nothing else, and what is measured is the merge of one table as a
+whole, positions included. Each round stages changes of its own; they are applied by the merge's code, and read as
+Parquet and appended to a Delta table by Spark, in one warm session. A round that is not counted warms it up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import psycopg
+
+from benchmarks import workloads
+from benchmarks.new_table import files_of
+from benchmarks.pairs import Benchmark, Goal, Meter, Pair, Setting, in_turns, main
+from benchmarks.pipeline import Refused, one_pipeline
+from benchmarks.warm_spark import applied, jvm_pid, warm_session
+from tidemark.capture.merging import ingest
+from tidemark.config import TableRule
+
+WARMING = 1_000
+
+
+def pairs(setting: Setting) -> Iterator[Pair]:
+    with (
+        one_pipeline(setting.folder, tables=(TableRule("public.measurements"),)) as pipeline,
+        warm_session() as spark,
+        psycopg.connect(pipeline.source, autocommit=True) as connection,
+    ):
+        meter = Meter(jvm_pid(spark))
+        pipeline.submit = lambda plan: applied(spark, plan)
+        workloads.create(connection)
+        connection.execute("ALTER TABLE measurements DROP CONSTRAINT measurements_pkey")
+        pipeline.begin()
+        beside = str(setting.folder / "plain")
+
+        def append(files: list[str]) -> None:
+            spark.read.parquet(*files).write.format("delta").mode("append").save(beside)
+
+        for number in range(-1, setting.rounds):
+            size = setting.size if number >= 0 else min(setting.size, WARMING)
+            workloads.insert(connection, 0, size)
+            if pipeline.drain().rows != size:
+                raise Refused("not all changes were staged")
+            plan = pipeline.plan()
+            pair = in_turns(
+                number,
+                lambda plan=plan: meter.of(lambda: applied(spark, plan)),  # type: ignore[misc]
+                lambda plan=plan: meter.of(lambda: append(files_of(plan))),  # type: ignore[misc]
+            )
+            ingest(pipeline.task("merge"))
+            if number >= 0:
+                yield Pair(pair.ours, pair.beside, {"changes_per_s": size / pair.ours.seconds})
+
+
+BENCHMARKS = (
+    Benchmark(
+        name="history",
+        what="staged changes into history",
+        beside="Spark's append of the same rows, warm",
+        goals=(Goal("ratio", 0.1),),
+        unit="changes",
+        sizes={"tiny": 200, "small": 300_000, "full": 1_500_000},
+        pairs=pairs,
+    ),
+)
+
+if __name__ == "__main__":
+    main(BENCHMARKS, about=__doc__)

@@ -1,0 +1,78 @@
+"""Figures -> docs/performance.json, the table of docs/performance.md, and its plots: `python -m benchmarks.page`.
+
+What the page says in figures is what the file says: a test compares them. Lines that a run did not measure stay as
+they were, each with the date and the commit it was measured at.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.pairs import table
+from benchmarks.registry import benchmarks, curves
+from sandbox.checkout import this_checkout
+
+BEGIN: Final = "<!-- written by python -m benchmarks.page -->"
+END: Final = "<!-- end of what was written -->"
+WHERE: Final = ("date", "commit", "machine", "versions")
+
+
+def file() -> Path:
+    return this_checkout().root / "docs" / "performance.json"
+
+
+def publish(figures: Mapping[str, Any]) -> None:
+    """Take new figures over into the file, and write page and plots anew."""
+    there = json.loads(file().read_text()) if file().exists() else {"lines": [], "curves": []}
+    where = {name: figures[name] for name in WHERE}
+    for part, order in (("lines", list(benchmarks())), ("curves", list(curves()))):
+        measured = {entry["name"]: {**entry, **where} for entry in figures[part]}
+        kept = {entry["name"]: entry for entry in there[part]}
+        there[part] = [(kept | measured)[name] for name in order if name in kept | measured]
+    file().write_text(json.dumps(there, indent=1, ensure_ascii=False) + "\n")
+    write_page()
+    draw_plots()
+
+
+def write_page() -> None:
+    page = this_checkout().root / "docs" / "performance.md"
+    before, _, rest = page.read_text().partition(BEGIN)
+    _, _, after = rest.partition(END)
+    page.write_text(f"{before}{BEGIN}\n\n{written(json.loads(file().read_text()))}\n\n{END}{after}")
+
+
+def written(figures: Mapping[str, Any]) -> str:
+    """The page's table, and below it where and when each line was measured."""
+    runs: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for line in figures["lines"]:
+        runs.setdefault((line["date"], line["commit"]), []).append(line)
+    parts = [table(figures["lines"])]
+    for (date, commit), lines in runs.items():
+        machine, versions = lines[0]["machine"], lines[0]["versions"]
+        names = ", ".join(f"`{line['name']}`" for line in lines)
+        least, most = min(line["load"][0] for line in lines), max(line["load"][1] for line in lines)
+        packages = ", ".join(f"{name} {version}" for name, version in versions.items())
+        parts.append(
+            f"{names}: {date}, commit {commit}, {machine['cores']} cores of {machine['processor']}, "
+            f"{machine['memory_gb']} GB; {packages}; load of the machine {least:g} to {most:g}."
+        )
+    return "\n\n".join(parts)
+
+
+def draw_plots() -> None:
+    """With matplotlib, which nothing else needs, in an environment of its own."""
+    checkout = this_checkout()
+    requirements = checkout.root / "benchmarks" / "requirements.txt"
+    uv = [str(checkout.venv / "bin" / "uv"), "run", "--quiet", "--no-project", "--python", str(checkout.python)]
+    plots = checkout.root / "benchmarks" / "plots.py"
+    command = [*uv, "--with-requirements", str(requirements), "python", str(plots), str(file())]
+    subprocess.run([*command, str(checkout.root / "docs" / "pictures")], check=True)
+
+
+if __name__ == "__main__":
+    write_page()
+    draw_plots()
