@@ -920,3 +920,37 @@ class TableLifeBroken(BugError):
 class MovesNotResolved(BugError):
     happened = "The chain of key changes of a plan was not resolved in {rounds} rounds"
     remedy = "Report it, with the plan's folder; the table's changes stay in staging until it is unparked."
+
+
+# --- reading the lake (tidemark.lake) ---------------------------------------------------------------------------------
+
+
+class TableNotInLake(ConfigError):
+    happened = "There is no Delta table of {table} at {path}"
+    remedy = (
+        "Look whether the folder given is that of the pipeline, `<lake root>/<pipeline>`, and the name is the table's "
+        "id, as `tidemark status` writes it; a table gets its Delta tables with its first change or backfill."
+    )
+
+
+class MomentInvalid(ConfigError):
+    happened = "{moment} names no moment: {reason}"
+    remedy = "Give an LSN as PostgreSQL writes it (16/B374D848), a `Position`, or a datetime with its time zone."
+
+
+class MomentNotApplied(RetryError):
+    happened = "Of {table} the lake does not know {moment} yet: it is applied up to {applied}"
+    remedy = (
+        "A run of the capture DAG that merges the table brings it further, and the same question is answered then; if "
+        "the table is parked or paused, `tidemark status` says why. To go on now, ask for a moment at or before that."
+    )
+
+
+class MomentBeforeHistory(ConfigError):
+    happened = "Of {table} nothing is known as of {moment}: its history begins at {first}"
+    remedy = "Ask for a later moment; what the table was before it was captured is in no file of the lake."
+
+
+class DeltaRsMissing(ConfigError):
+    happened = "Without a SparkSession the lake is read through delta-rs, and the package deltalake is not installed"
+    remedy = "Install it (`pip install 'tidemark[lake]'`), or give `Lake` the SparkSession that shall read."

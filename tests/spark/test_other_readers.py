@@ -26,6 +26,7 @@ from tests.unit.test_architecture import REPOSITORY
 pytestmark = pytest.mark.thorough
 
 PAGE = (REPOSITORY / "docs" / "reading-the-tables.md").read_text()
+TIME_TRAVEL = (REPOSITORY / "docs" / "time-travel.md").read_text()
 READERS = (
     "duckdb==1.5.5",
     "duckdb_extension_delta==1.5.5",
@@ -34,6 +35,7 @@ READERS = (
     "polars==2.1.0",
     "deltalake==1.6.6",
     "pyarrow",
+    "numpy",
 )
 COLUMNS = {
     "id": "bigint",
@@ -78,7 +80,7 @@ def said(python: Path, program: str, **constants: str) -> Any:
         [python, "-c", settings + extension + program],
         capture_output=True,
         text=True,
-        env={**os.environ, "HOME": str(python.parent)},
+        env={**os.environ, "HOME": str(python.parent), "PYTHONPATH": f"{REPOSITORY / 'include'}:{REPOSITORY}"},
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
@@ -113,8 +115,8 @@ def orders(lake: Lake) -> StagedTable:
     return table
 
 
-def snippet(label: str) -> str:
-    match = re.search(rf'^=== "{label}"\n\n    ```python\n(.*?)    ```', PAGE, re.DOTALL | re.MULTILINE)
+def snippet(label: str, page: str = PAGE) -> str:
+    match = re.search(rf'^=== "{label}"\n\n    ```python\n(.*?)    ```', page, re.DOTALL | re.MULTILINE)
     assert match is not None, label
     return textwrap.dedent(match[1])
 
@@ -168,3 +170,17 @@ def test_pyarrow_through_delta_rs_refuses_rather_than_misreads(lake: Lake, order
         "except Exception as refused:\n    print(json.dumps(str(refused)))"
     )
     assert "deletionVectors" in said(readers, program, path=lake.path("current", orders))
+
+
+def test_delta_rs_tells_any_moment_of_what_spark_merged(lake: Lake, orders: StagedTable, readers: Path) -> None:
+    """The page's snippet, at the end of each batch: rows that were moved, deleted, and masked in their files."""
+    for batch, count in zip(orders.batches, (50, 40, 41), strict=True):
+        program = snippet("delta-rs", TIME_TRAVEL).replace("0/16B3748", str(batch.end_lsn))
+        printed = "\nimport json\nprint(json.dumps([now.num_rows, was.num_rows, then.is_exact, str(then.position)]))"
+        expected = [41, count, False, f"{batch.end_lsn} of generation 1"]
+        assert said(readers, program + printed, lake=str(lake.root)) == expected
+
+
+def test_delta_rs_tells_any_moment_of_random_histories(readers: Path, tmp_path: Path) -> None:
+    told = said(readers, "from tests.lake.against_delta_rs import play\nprint(play(folder, 40))", folder=str(tmp_path))
+    assert told > 150, "too few moments were asked for"

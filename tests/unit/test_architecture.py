@@ -52,6 +52,11 @@ FORBIDDEN = {
     "include/tidemark/target": {
         *("psycopg", "tidemark.source", "tidemark.ledger", "tidemark.capture", "tidemark.backfill"),
     },
+    # Who reads the lake needs none of what writes it.
+    "include/tidemark/lake": {
+        *("psycopg", "delta", "tidemark.source", "tidemark.ledger", "tidemark.capture", "tidemark.backfill"),
+        *("tidemark.maintenance", "tidemark.run", "tidemark.config"),
+    },
     # No I/O in what is pure.
     "include/tidemark/pgoutput": {"psycopg", "pyspark", *INPUT_AND_OUTPUT, "logging", "tidemark.staging"},
     "include/tidemark/schema": {"psycopg", "pyspark", *INPUT_AND_OUTPUT, "logging"},
@@ -59,6 +64,7 @@ FORBIDDEN = {
     "include/tidemark/target/fold.py": {"psycopg", "delta", *INPUT_AND_OUTPUT},
     "include/tidemark/target/visibility.py": {"psycopg", "delta", *INPUT_AND_OUTPUT},
     "include/tidemark/backfill/chunk_size.py": {"psycopg", "pyspark", *INPUT_AND_OUTPUT},
+    "include/tidemark/lake/past.py": {"pyspark", "deltalake", *INPUT_AND_OUTPUT},
     # A backfill is another user of capture's stages; no stage knows of it.
     "include/tidemark/capture": {"pyspark", "delta", "tidemark.target", "tidemark.backfill", "tidemark.maintenance"},
     "include/tidemark/backfill": {"pyspark", "delta", "tidemark.target"},

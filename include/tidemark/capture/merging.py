@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from tidemark import failpoints
-from tidemark.capture import deferring, followed
+from tidemark.capture import deferring, followed, levelling
 from tidemark.config import PipelineConfig
 from tidemark.errors import is_of_no_table
 from tidemark.findings import listed
@@ -28,7 +28,7 @@ from tidemark.formats import layout
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.formats.plan import MergePlan, PlannedBatch, PlannedFile, PlannedTable
 from tidemark.formats.result import PlanResult, TableResult
-from tidemark.ledger import backfills, batches, chunks, plans, positions, proofs, tables
+from tidemark.ledger import backfills, batches, chunks, generations, plans, positions, proofs, tables
 from tidemark.ledger.batches import TouchedTable
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.leases import Lease, hold_free, of_table
@@ -114,11 +114,12 @@ def leased_plan(run: Run, wanted: Wanted = Wanted(), *, wait_s: float = 0.0) -> 
         _say_what_is_left(lease, names)
         # Read again: until the leases were ours, another task may have merged some of it, or parked it.
         leased = {names[name] for name in lease.names}
+        staged = generations.staged(book)
         todo = _to_plan(book, tables.due(book, config.bounds.unpark_retry_s) & leased)
         if not todo:
             yield None
             return
-        plan = _plan(book, run, todo, lease.attempt)
+        plan = replace(_plan(book, run, todo, lease.attempt), level=levelling.level_with(book, staged, todo))
         path = layout.plan_file(config.pipeline, plan.plan)
         Store(config.lake, config.lake_access).write_new(path, plan.to_json().encode())
         plans.record(book, lease, plan, run_id=run.run_id, path=path)

@@ -11,6 +11,7 @@
     <pipeline>/maintenance/<plan>/plan.json, result.json
     <pipeline>/current/<schema>/<table>    <pipeline>/history/<schema>/<table>
     <pipeline>/differences/<schema>/<table>    keys of the rows that a verify found to differ
+    <pipeline>/_positions    up to where the tables were level, and at which versions, after each merge
 
 The end LSN is unknown when a batch's first file opens, and object stores cannot rename: folders
 are named by start and attempt.
@@ -127,3 +128,7 @@ def history_table(pipeline: str, table: TableName) -> str:
 
 def differences_table(pipeline: str, table: TableName) -> str:
     return f"{pipeline}/differences/{table.path}"
+
+
+def positions_table(pipeline: str) -> str:
+    return f"{pipeline}/_positions"

@@ -123,8 +123,31 @@ class PlannedTable:
 
 
 @dataclass(frozen=True, slots=True)
+class Level:
+    """How far the pipeline was staged before the plan was put together: all its tables in `tables` were level with
+    that, and those of the plan are once it is applied. `committed_at` is the latest commit time of a change below, None
+    if there is none. `inexact` are tables, of both, that are not what the source was: they need a backfill, or joined
+    and were not judged yet."""
+
+    generation: int
+    lsn: Lsn
+    committed_at: str | None
+    tables: tuple[str, ...]
+    inexact: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "lsn": str(self.lsn)}
+
+    @classmethod
+    def from_json(cls, raw: dict[str, Any]) -> Level:
+        listed = {"tables": tuple(raw["tables"]), "inexact": tuple(raw["inexact"])}
+        return cls(**{**raw, **listed, "lsn": Lsn.parse(raw["lsn"])})
+
+
+@dataclass(frozen=True, slots=True)
 class MergePlan:
-    """`lake` is the root URI that paths are relative to; `pipeline` and `generation` make up the `txnAppId` (R5)."""
+    """`lake` is the root URI that paths are relative to; `pipeline` and `generation` make up the `txnAppId` (R5). What
+    the application shall note in `_positions` stands in `level`; a plan from before there were any has none."""
 
     plan: str
     pipeline: str
@@ -132,6 +155,7 @@ class MergePlan:
     lake: str
     threads: int
     tables: tuple[PlannedTable, ...]
+    level: Level | None = None
 
     def to_json(self) -> str:
         return json.dumps(
@@ -155,6 +179,7 @@ class MergePlan:
                     }
                     for t in self.tables
                 ],
+                "level": None if self.level is None else self.level.to_json(),
             },
             indent=1,
         )
@@ -182,4 +207,5 @@ class MergePlan:
                 )
                 for t in raw["tables"]
             ),
+            level=None if raw.get("level") is None else Level.from_json(raw["level"]),
         )

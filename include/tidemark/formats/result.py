@@ -60,7 +60,7 @@ class TableResult:
     Positions are `txnVersion`s read back from Delta after the last step, None if the table has none. `rows` counts
     what was appended to history and inserted, updated, deleted in current; `swept` maps a backfill to the rows that its
     sweep removed. `holes` is what current holds of them now, None if this plan cannot have changed it. `error` is
-    None if the table was merged.
+    None if the table was merged. The versions are those that carry the positions.
     """
 
     table: str
@@ -72,6 +72,8 @@ class TableResult:
     swept: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     error: ErrorRecord | None = None
+    history_version: int | None = None
+    current_version: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,8 @@ class PlanResult:
                 "swept": t.swept,
                 "seconds": t.seconds,
                 "error": None if t.error is None else t.error.to_json(),
+                "history_version": t.history_version,
+                "current_version": t.current_version,
             }
             for t in self.tables
         ]
@@ -133,6 +137,8 @@ class PlanResult:
                     swept=t["swept"],
                     seconds=t["seconds"],
                     error=None if t["error"] is None else ErrorRecord.from_json(t["error"]),
+                    history_version=t.get("history_version"),
+                    current_version=t.get("current_version"),
                 )
                 for t in raw["tables"]
             ),

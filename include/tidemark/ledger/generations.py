@@ -62,6 +62,27 @@ def required(ledger: Ledger) -> Generation:
     return generation
 
 
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """How far the open generation is staged, and the latest commit time of a change below."""
+
+    generation: int
+    lsn: Lsn
+    committed_at: datetime | None
+
+
+def staged(ledger: Ledger) -> Staged:
+    """Raises `GenerationMissing` before the pipeline's first run."""
+    row = ledger.execute(
+        "SELECT number, staged_lsn, last_committed_at FROM tidemark.generations "
+        "WHERE pipeline = %s ORDER BY number DESC LIMIT 1",
+        (ledger.pipeline,),
+    ).fetchone()
+    if row is None:
+        raise GenerationMissing(pipeline=ledger.pipeline)
+    return Staged(*row)
+
+
 def open_generation(ledger: Ledger, lease: Lease, opening: GenerationFile) -> Generation:
     """Open the generation that a written generation.json describes; its number must be above every other's.
 

@@ -428,6 +428,18 @@ def append(
     )
 
 
+def add_files(spark: SparkSession, table: PinnedTable, written: Sequence[WrittenFile]) -> None:
+    """One commit that adds files that lie in the folder, and reads nothing: beside others of its kind it is a conflict
+    with none of them."""
+    transaction = table.log.startTransaction(option(spark), option(spark, table.snapshot))
+    now = java_class(spark, "java.lang.System").currentTimeMillis()
+    from_json = java_class(spark, "org.apache.spark.sql.delta.actions.Action").fromJson
+    actions = array_list(spark)
+    for file in written:
+        actions.add(from_json(file.to_json(now)))
+    transaction.commit(sequence(spark, actions), write_operation(spark))
+
+
 def write_operation(spark: SparkSession) -> Any:
     """What DESCRIBE HISTORY calls the commit. Delta's own MERGE would have to name how long it searched and wrote, and
     of a "manual update" Delta derives no checksum, so that each would cost two jobs to read the log anew."""

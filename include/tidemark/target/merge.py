@@ -48,7 +48,7 @@ from tidemark.lsn import Lsn
 from tidemark.names import CHANGE_COLUMNS, MARK_COLUMNS, ROW_COLUMNS, ROW_HOLES, spark_identifier
 from tidemark.schema.mapping import widens
 from tidemark.schema.table import TableSchema
-from tidemark.target import comparison, delta_tables, table_columns
+from tidemark.target import comparison, delta_tables, positions_table, table_columns
 from tidemark.target.changes import Changes
 from tidemark.target.chunk_changes import ChunkChanges
 from tidemark.target.comparison import Comparison
@@ -102,7 +102,9 @@ def apply_plan(spark: SparkSession, plan: MergePlan) -> PlanResult:
     with ThreadPoolExecutor(max_workers=max(1, plan.threads), thread_name_prefix="merge") as pool:
         results = {r.table: r for r in pool.map(one, largest_first)}
     in_order = _lake_or_table([results[t.table] for t in plan.tables])
-    return PlanResult(plan.plan, plan.pipeline, plan.generation, tuple(in_order))
+    result = PlanResult(plan.plan, plan.pipeline, plan.generation, tuple(in_order))
+    positions_table.note(spark, plan, result)
+    return result
 
 
 def application_id(plan: MergePlan, table: str, step: str) -> str:
@@ -194,6 +196,8 @@ class TableMerge:
             swept=self.swept,
             seconds=round(time.monotonic() - self.begun, 3),
             error=None if error is None else error.record(),
+            history_version=None if reached is None else reached.history.version,
+            current_version=None if reached is None or reached.current is None else reached.current.version,
         )
 
     def _until_at_end(self) -> State:

@@ -1,0 +1,117 @@
+"""Where the SQL of the engines differs: names, literals, lists. `past` writes everything else once for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, Protocol
+
+from tidemark.names import spark_identifier
+
+_EPOCH = datetime(1970, 1, 1)
+
+
+class Dialect(Protocol):
+    """The SQL of one engine."""
+
+    def name(self, name: str) -> str:
+        """A column's or table's name, quoted."""
+
+    def text(self, value: str) -> str: ...
+
+    def time(self, value: datetime) -> str:
+        """A moment with its zone."""
+
+    def clock_time(self, value: datetime) -> str:
+        """A time without zone."""
+
+    def array(self, elements: Sequence[str]) -> str: ...
+
+    def has(self, array: str, element: str) -> str:
+        """Whether the array has the element, both expressions; NULL of NULL."""
+
+    def without(self, array: str, element: str) -> str:
+        """The array without the element."""
+
+    def one_of_each(self, count: str) -> str:
+        """In a SELECT list: as many rows as this whole number says."""
+
+
+class SparkSql:
+    """Spark's, with its own escapes in texts."""
+
+    def name(self, name: str) -> str:
+        return spark_identifier(name)
+
+    def text(self, value: str) -> str:
+        escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+        return f"'{escaped}'"
+
+    def time(self, value: datetime) -> str:
+        return f"TIMESTAMP '{value.astimezone(UTC).isoformat()}'"
+
+    def clock_time(self, value: datetime) -> str:
+        return f"TIMESTAMP_NTZ '{value.isoformat()}'"
+
+    def array(self, elements: Sequence[str]) -> str:
+        return f"array({', '.join(elements)})"
+
+    def has(self, array: str, element: str) -> str:
+        return f"array_contains({array}, {element})"
+
+    def without(self, array: str, element: str) -> str:
+        return f"array_remove({array}, {element})"
+
+    def one_of_each(self, count: str) -> str:
+        return f"explode(sequence(1L, {count}))"
+
+
+class DataFusionSql:
+    """That of delta-rs, whose engine is DataFusion."""
+
+    def name(self, name: str) -> str:
+        return '"' + name.replace('"', '""') + '"'
+
+    def text(self, value: str) -> str:
+        return "'" + value.replace("'", "''") + "'"
+
+    def time(self, value: datetime) -> str:
+        utc = value.astimezone(UTC).replace(tzinfo=None)
+        return f"arrow_cast({_microseconds(utc)}, 'Timestamp(Microsecond, Some(\"UTC\"))')"
+
+    def clock_time(self, value: datetime) -> str:
+        return f"arrow_cast({_microseconds(value)}, 'Timestamp(Microsecond, None)')"
+
+    def array(self, elements: Sequence[str]) -> str:
+        return f"make_array({', '.join(elements)})"
+
+    def has(self, array: str, element: str) -> str:
+        return f"array_has({array}, {element})"
+
+    def without(self, array: str, element: str) -> str:
+        return f"array_remove_all({array}, {element})"
+
+    def one_of_each(self, count: str) -> str:
+        return f"unnest(range(0, {count}))"
+
+
+def literal(dialect: Dialect, value: Any, target: str) -> str:
+    """A value as Arrow gives it to Python, as an expression of the Delta type."""
+    if value is None:
+        return "NULL"
+    if isinstance(value, bool):
+        return str(value).upper()
+    if isinstance(value, str):
+        return dialect.text(value)
+    if isinstance(value, bytes):
+        return f"X'{value.hex()}'"
+    if isinstance(value, datetime):
+        return dialect.time(value) if value.tzinfo is not None else dialect.clock_time(value)
+    if isinstance(value, list):
+        return dialect.array([literal(dialect, element, target[len("array<") : -1]) for element in value])
+    text = value.isoformat() if isinstance(value, date) else str(value)
+    return f"CAST('{text}' AS {target})"
+
+
+def _microseconds(value: datetime) -> int:
+    return (value - _EPOCH) // timedelta(microseconds=1)

@@ -1,0 +1,49 @@
+"""What a moment is: a position in the order of commits (R1), or a time that is turned into one.
+
+The state at position (generation, LSN) holds every transaction of an older generation, and of this one those whose
+commit record begins below the LSN: half-open, as a batch is (R2). So what `pg_current_wal_flush_lsn()` gave when
+somebody looked is the position that shows what they saw committed, and a row's own `_commit_lsn` shows the moment
+before it.
+
+Commit times do not rise with commit LSNs: PostgreSQL takes the time before it writes the record, and a clock can be set
+back. So the state at a time is the longest beginning of the order of commits in which nothing was committed after it:
+always a state that the source had, and never half a transaction.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TypeAlias
+
+from tidemark.errors import MomentInvalid
+from tidemark.lsn import Lsn
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Position:
+    """Every transaction of an older generation, and those of this one that were committed below `lsn`."""
+
+    generation: int
+    lsn: Lsn
+
+    def __str__(self) -> str:
+        return f"{self.lsn} of generation {self.generation}"
+
+
+# What `as_of` takes; an LSN is one of the newest generation.
+Moment: TypeAlias = Position | Lsn | int | str | datetime
+
+
+def read(moment: Moment, newest_generation: int) -> Position | datetime:
+    """Raises MomentInvalid for a text that is no LSN, and for a time without a zone."""
+    if isinstance(moment, Position):
+        return moment
+    if isinstance(moment, datetime):
+        if moment.tzinfo is None:
+            raise MomentInvalid(moment=moment.isoformat(), reason="a time needs its zone")
+        return moment
+    try:
+        return Position(newest_generation, Lsn.parse(moment) if isinstance(moment, str) else Lsn(moment))
+    except ValueError:
+        raise MomentInvalid(moment=str(moment), reason="it is not an LSN") from None

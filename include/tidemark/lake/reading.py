@@ -1,0 +1,311 @@
+"""A pipeline's folder -> its tables as they are, as they were at any moment, and several as of one (R1, R2).
+
+`current` is read where a version of it shows the moment that is asked for, `history` everywhere else, so that nothing
+depends on the versions that Delta keeps. How far a table is known stands in its Delta tables, as the position of the
+last batch that touched it, and in `_positions`, where the merge says how far it was level without being touched
+(`formats.layout.positions_table`). `_positions` is read first, the tables after it: what it says held when it was
+written, so it holds for what is opened later.
+
+`exact_from` is since when a table as a whole is what the source was. A backfill's `read` and `sweep` rows are no
+changes of the source: they say what was found at their watermark, and that the changes alone had not told it before. So
+a table is exact since the last of them, or since the ledger last stopped to call it in need of a backfill, whichever is
+later; None while it needs one, and where `_positions` says nothing of the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+from uuid import uuid4
+
+from tidemark.errors import MomentBeforeHistory, MomentNotApplied, TableNotInLake
+from tidemark.formats import layout
+from tidemark.lake import past, positions, shapes
+from tidemark.lake.engine import Engine, OpenedTable
+from tidemark.lake.past import Truncated
+from tidemark.lake.positions import Moment, Position
+from tidemark.lake.shapes import TableShape
+from tidemark.lsn import Lsn
+from tidemark.names import TableName
+from tidemark.wording import moment as in_words
+
+# A generation without a commit on the table leaves no transaction in it; so many are passed over.
+_GENERATIONS_AHEAD: Final = 3
+
+
+class Lake:
+    """The folder of one pipeline, `<lake root>/<pipeline>`: a path, or a URI that the engine knows.
+
+    With a SparkSession rows are DataFrames; without one delta-rs reads, and rows are Arrow tables. `storage_options`
+    are delta-rs' own. Raises DeltaRsMissing.
+    """
+
+    def __init__(self, folder: str, *, spark: Any = None, storage_options: Mapping[str, str] | None = None) -> None:
+        root, _, name = str(folder).rstrip("/").rpartition("/")
+        self.root = root
+        self.pipeline = name
+        self.engine = _engine(spark, storage_options)
+
+    def table(self, name: str) -> TableInLake:
+        """`name` is the table's id: "shop.orders"; a name with a dot of its own is percent-encoded."""
+        return TableInLake(self, TableName.parse(name))
+
+    def as_of(self, moment: Moment, *names: str) -> Together:
+        """Tables as of one moment: a time is turned into a position once, for all of them. Raises TableNotInLake,
+        MomentInvalid, MomentNotApplied, MomentBeforeHistory."""
+        looks = self._look(names)
+        return Together(_pasts(looks, _position(looks, moment)))
+
+    def together(self, *names: str) -> Together:
+        """Tables as of the newest position that all of them have reached. Raises TableNotInLake."""
+        looks = self._look(names)
+        return Together(_pasts(looks, min(look.applied for look in looks)))
+
+    def path(self, kind: str, table: TableName) -> str:
+        place = layout.history_table if kind == "history" else layout.current_table
+        return f"{self.root}/{place(self.pipeline, table)}"
+
+    def _look(self, names: Iterable[str]) -> list[Look]:
+        tables = [TableName.parse(name) for name in names]
+        noted = self.engine.open(f"{self.root}/{layout.positions_table(self.pipeline)}")
+        return [Look(self, table, noted) for table in tables]
+
+
+def _engine(spark: Any, storage_options: Mapping[str, str] | None) -> Engine:
+    if spark is None:
+        from tidemark.lake.delta_rs import DeltaRsEngine
+
+        return DeltaRsEngine(storage_options)
+    from tidemark.lake.spark_engine import SparkEngine
+
+    return SparkEngine(spark)
+
+
+@dataclass(frozen=True, slots=True)
+class TableInLake:
+    """One table of the lake; each call looks at it anew."""
+
+    lake: Lake
+    name: TableName
+
+    def rows(self) -> Any:
+        """The rows of `current` as they are. Raises TableNotInLake."""
+        opened = self.lake.engine.open(self.lake.path("current", self.name))
+        if opened is None:
+            raise TableNotInLake(table=self.name, path=self.lake.path("current", self.name))
+        return self.lake.engine.rows(opened)
+
+    def history(self) -> Any:
+        """Every change, in no order. Raises TableNotInLake."""
+        opened = self.lake.engine.open(self.lake.path("history", self.name))
+        if opened is None:
+            raise TableNotInLake(table=self.name, path=self.lake.path("history", self.name))
+        return self.lake.engine.rows(opened)
+
+    def as_of(self, moment: Moment) -> Past:
+        """See `Lake.as_of`."""
+        return self.lake.as_of(moment, str(self.name))[str(self.name)]
+
+    def newest(self) -> Past:
+        """As of the position that the table has reached."""
+        return self.lake.together(str(self.name))[str(self.name)]
+
+
+class Look:
+    """One table as it is found: what its Delta tables and `_positions` say."""
+
+    def __init__(self, lake: Lake, table: TableName, noted: OpenedTable | None) -> None:
+        self.lake = lake
+        self.engine = lake.engine
+        self.table = table
+        self.noted = noted
+        self.current = self.engine.open(lake.path("current", table))
+        history = self.engine.open(lake.path("history", table))
+        if history is None:
+            raise TableNotInLake(table=table, path=lake.path("history", table))
+        self.history = history
+        self.shape: TableShape = shapes.shape_of(
+            history.columns, None if self.current is None else self.current.columns
+        )
+        self.noted_at = _one(self._of_positions("", newest=True))
+        self.extents = self.listed(past.extents)
+        self.newest_generation = max([1, *(row["generation"] for row in self.extents)])
+        if self.noted_at is not None:
+            self.newest_generation = max(self.newest_generation, self.noted_at.generation)
+        of_history = self._transaction("history", history)
+        self.applied = max((at for at in (of_history, self.noted_at) if at is not None), default=Position(0, Lsn(0)))
+
+    def _transaction(self, step: str, opened: OpenedTable) -> Position | None:
+        """The position of the table's newest generation, as its commits carry it (R5)."""
+        for generation in range(self.newest_generation + _GENERATIONS_AHEAD, 0, -1):
+            application = f"tidemark:{self.lake.pipeline}:{generation}:{self.table}:{step}"
+            version = self.engine.transaction(opened, application)
+            if version is not None:
+                return Position(generation, Lsn(version))
+        return None
+
+    def listed(self, statement: Any, *facts: Any) -> list[dict[str, Any]]:
+        """What a function of `past` asks of the table's history."""
+        name = _made_up()
+        return self.engine.listed(statement(name, *facts), {name: self.history})
+
+    def _of_positions(self, condition: str, *, newest: bool) -> list[dict[str, Any]]:
+        """One row at most of what `_positions` has of the table."""
+        if self.noted is None:
+            return []
+        name, order = _made_up(), "DESC" if newest else "ASC"
+        of_table = f"table_name = {self.engine.dialect.text(str(self.table))}"
+        return self.engine.listed(
+            f"SELECT generation, lsn FROM {name} WHERE {of_table}{condition} "
+            f"ORDER BY generation {order}, lsn {order} LIMIT 1",
+            {name: self.noted},
+        )
+
+    def first(self) -> Position | None:
+        """Where anything is first known of the table: its first change, or a row of `_positions` without any."""
+        changed = _one([{**row, "lsn": row["first"]} for row in self.extents])
+        noted = _one(self._of_positions("", newest=False))
+        # A change is known behind its commit, a position where it stands.
+        behind = None if changed is None else Position(changed.generation, Lsn(changed.lsn + 1))
+        return min((position for position in (behind, noted) if position is not None), default=None)
+
+    def first_after(self, time: datetime) -> Position | None:
+        """Where the first change that was committed after that time begins, or a position below which anything of the
+        pipeline was."""
+        dialect = self.engine.dialect
+        later = _one(self.listed(lambda name: past.first_after(dialect, name, time)))
+        capped = None
+        if self.noted is not None:
+            name = _made_up()
+            capped = _one(
+                self.engine.listed(
+                    f"SELECT generation, min(lsn) AS lsn FROM {name} WHERE committed_at > {dialect.time(time)} "
+                    "GROUP BY generation ORDER BY generation LIMIT 1",
+                    {name: self.noted},
+                )
+            )
+        return min((position for position in (later, capped) if position is not None), default=None)
+
+    def exact_from(self) -> Position | None:
+        """See this module."""
+        inexact = _one(self._of_positions(" AND NOT exact", newest=True))
+        behind = "" if inexact is None else f" AND NOT {_at_or_below(inexact)}"
+        since = _one(self._of_positions(f" AND exact{behind}", newest=False))
+        seen = [Position(row["generation"], Lsn(row["seen"] + 1)) for row in self.extents if row["seen"] is not None]
+        return None if since is None else max([since, *seen])
+
+    def shows(self, position: Position) -> bool:
+        """Whether the newest version of current is the state at the position."""
+        if self.current is None:
+            return False
+        at = self._transaction("current", self.current)
+        return at is not None and at <= position <= max(at, self.noted_at or at)
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """A table at a position. `version` is that of `current` if it shows the position; it is None if only `history`
+    does."""
+
+    look: Look
+    position: Position
+    version: int | None
+
+    @property
+    def exact_from(self) -> Position | None:
+        """Since when the table as a whole was what the source was, None if that is not known. Before it rows may be
+        missing that a backfill found only later, and of a row with `_op` `read` it is only known that it was so at its
+        `_commit_lsn`."""
+        return self.look.exact_from()
+
+    @property
+    def is_exact(self) -> bool:
+        exact_from = self.exact_from
+        return exact_from is not None and exact_from <= self.position
+
+    def rows(self) -> Any:
+        """The source's columns, and of the change that said what the row is `_commit_lsn`, `_committed_at` and `_op`;
+        `_holes` names columns whose value nobody knew."""
+        look = self.look
+        truncated = [Truncated(**row) for row in look.listed(past.last_truncate, self.position)]
+        name = _made_up()
+        statement = past.rows(look.engine.dialect, look.shape, name, self.position, next(iter(truncated), None))
+        return look.engine.frame(statement, {name: look.history})
+
+    def current(self) -> Any:
+        """The rows without `_op`, from the version of `current` if there is one: as good, and faster."""
+        if self.version is None or self.look.current is None:
+            return _without_op(self.rows())
+        return self.look.engine.rows(self.look.current)
+
+
+def _without_op(rows: Any) -> Any:
+    """Spark's frames and Arrow's have this by different names."""
+    return rows.drop("_op") if hasattr(rows, "drop") else rows.drop_columns(["_op"])
+
+
+class Together:
+    """Tables at one position, by their ids: a join of them never sees part of a transaction."""
+
+    def __init__(self, pasts: Mapping[str, Past]) -> None:
+        self._pasts = dict(pasts)
+        self.position = next(iter(self._pasts.values())).position
+
+    def __getitem__(self, name: str) -> Past:
+        return self._pasts[name]
+
+    @property
+    def versions(self) -> dict[str, int | None]:
+        """Per table the version of `current` that shows the position, None if only `history` does."""
+        return {name: one.version for name, one in self._pasts.items()}
+
+
+def _pasts(looks: Sequence[Look], position: Position) -> dict[str, Past]:
+    for look in looks:
+        if look.applied < position:
+            raise MomentNotApplied(table=look.table, moment=position, applied=look.applied)
+        first = look.first()
+        if first is None or position < first:
+            raise MomentBeforeHistory(table=look.table, moment=position, first=first or "nothing yet")
+    return {
+        str(look.table): Past(
+            look,
+            position,
+            look.current.version if look.current is not None and look.shows(position) else None,
+        )
+        for look in looks
+    }
+
+
+def _position(looks: Sequence[Look], moment: Moment) -> Position:
+    """Raises MomentNotApplied for a time of which the tables do not know yet that nothing more comes."""
+    asked = positions.read(moment, max(look.newest_generation for look in looks))
+    if isinstance(asked, Position):
+        return asked
+    later = [position for look in looks if (position := look.first_after(asked)) is not None]
+    if not later:
+        raise MomentNotApplied(
+            table=", ".join(str(look.table) for look in looks),
+            moment=in_words(asked),
+            applied=min(look.applied for look in looks),
+        )
+    return min(later)
+
+
+def _at_or_below(position: Position) -> str:
+    return (
+        f"(generation < {position.generation} OR (generation = {position.generation} AND lsn <= {int(position.lsn)}))"
+    )
+
+
+def _one(rows: Sequence[Mapping[str, Any]]) -> Position | None:
+    """The position in the one row that a statement gave, None if it gave none."""
+    for row in rows:
+        return Position(row["generation"], Lsn(row["lsn"]))
+    return None
+
+
+def _made_up() -> str:
+    return f"tidemark_{uuid4().hex}"

@@ -1,0 +1,46 @@
+"""Spark as the engine: rows are DataFrames, read when somebody asks for them, of the version that was opened."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from tidemark.lake.dialects import Dialect, SparkSql
+from tidemark.lake.engine import OpenedTable
+from tidemark.lake.shapes import columns_of
+from tidemark.target import delta_tables
+
+
+class SparkEngine:
+    """Works in the caller's own session, and leaves nothing in it."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.spark = spark
+        self.dialect: Dialect = SparkSql()
+
+    def open(self, path: str) -> OpenedTable | None:
+        pinned = delta_tables.pin(self.spark, path)
+        if not pinned.exists:
+            return None
+        return OpenedTable(path, pinned.version, columns_of(str(pinned.snapshot.schema().json())), pinned)
+
+    def transaction(self, table: OpenedTable, application: str) -> int | None:
+        position = table.handle.position(application)
+        return None if position is None else int(position)
+
+    def rows(self, table: OpenedTable) -> DataFrame:
+        return delta_tables.rows(self.spark, table.handle)
+
+    def frame(self, statement: str, tables: Mapping[str, OpenedTable]) -> DataFrame:
+        for name, table in tables.items():
+            self.rows(table).createTempView(name)
+        try:
+            return self.spark.sql(statement)  # names are looked up here, not when rows are read
+        finally:
+            for name in tables:
+                self.spark.catalog.dropTempView(name)
+
+    def listed(self, statement: str, tables: Mapping[str, OpenedTable]) -> list[dict[str, Any]]:
+        return [row.asDict() for row in self.frame(statement, tables).collect()]

@@ -1,0 +1,129 @@
+"""After a merge: up to where each table is level, and at which versions -> one commit on `_positions`.
+
+A row is a fact that no later one takes back: every change of the table below `lsn` is in these versions, or, where a
+version is NULL, in the newest version before. So rows may be missing, be there twice, or come in any order, and a
+reader takes the newest that it finds: a driver that dies before this commit leaves the tables as they are and
+`_positions` one merge behind; one that did it and dies leaves its retry to say the same again. Applications that merge
+other tables at the same time append beside each other, since none reads what is there.
+
+The table asks nothing of a reader (no deletion vectors, no features). Nothing of a merge rests on it, so an error here
+is a line in the log.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+
+from tidemark.formats import layout
+from tidemark.formats.plan import Level, MergePlan
+from tidemark.formats.result import PlanResult
+from tidemark.target import delta_tables, lake_files
+from tidemark.target.delta_tables import PinnedTable, WrittenFile
+from tidemark.target.failures import condition_of, told
+from tidemark.target.session import table_session
+from tidemark.target.staged_changes import metadata_ddl, struct_of
+from tidemark.wording import counted, duration
+
+log = logging.getLogger(__name__)
+
+MAX_ROUNDS: Final = 3
+
+COLUMNS: Final = {
+    "table_name": "string",
+    "generation": "int",
+    "lsn": "bigint",
+    "committed_at": "timestamp",
+    "exact": "boolean",
+    "history_version": "bigint",
+    "current_version": "bigint",
+    "plan": "string",
+    "noted_at": "timestamp",
+}
+_ARROW: Final = pa.schema(
+    [
+        ("table_name", pa.string()),
+        ("generation", pa.int32()),
+        ("lsn", pa.int64()),
+        ("committed_at", pa.timestamp("us", "UTC")),
+        ("exact", pa.bool_()),
+        ("history_version", pa.int64()),
+        ("current_version", pa.int64()),
+        ("plan", pa.string()),
+        ("noted_at", pa.timestamp("us", "UTC")),
+    ]
+)
+_PROPERTIES: Final = {"delta.checkpointInterval": "50", "delta.dataSkippingStatsColumns": "generation,lsn"}
+
+
+def note(spark: SparkSession, plan: MergePlan, result: PlanResult) -> None:
+    """Append what the plan's tables reached, and which others were level meanwhile."""
+    if plan.level is None:
+        return
+    begun = time.monotonic()
+    rows = list(_rows(plan, plan.level, result, datetime.now(UTC)))
+    try:
+        _append(table_session(spark, pool="positions", lake=plan.lake), plan, rows)
+    except Exception as failed:  # what it says may quote a path or a value
+        log.warning("_positions was not brought level (%s):\n%s", condition_of(failed), told(failed))
+        return
+    log.info("_positions: %s in %s", counted(len(rows), "row"), duration(time.monotonic() - begun))
+
+
+def _rows(plan: MergePlan, level: Level, result: PlanResult, now: datetime) -> Iterator[dict[str, Any]]:
+    of_level = plan.generation == level.generation
+    ends = {table.table: table.end_lsn for table in plan.tables}
+    common = {
+        "generation": plan.generation,
+        "committed_at": datetime.fromisoformat(level.committed_at) if level.committed_at and of_level else None,
+        "plan": plan.plan,
+        "noted_at": now,
+    }
+    for table in result.tables:
+        if table.error is None:
+            # More may have been staged before its batches were listed, and a rival may have merged more.
+            reached = (ends[table.table], level.lsn if of_level else None, table.current_lsn or table.history_lsn)
+            yield {
+                **common,
+                "table_name": table.table,
+                "lsn": int(max(lsn for lsn in reached if lsn is not None)),
+                "exact": table.table not in level.inexact,
+                "history_version": table.history_version,
+                "current_version": table.current_version,
+            }
+    for name in level.tables if of_level else ():
+        yield {**common, "table_name": name, "lsn": int(level.lsn), "exact": name not in level.inexact}
+
+
+def _append(session: SparkSession, plan: MergePlan, rows: list[dict[str, Any]]) -> None:
+    if not rows:
+        return
+    table = _opened(session, f"{plan.lake}/{layout.positions_table(plan.pipeline)}")
+    content = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows, _ARROW), content)
+    name = lake_files.write_new(session, table.path, content.getvalue())
+    bounds = {column: (min(row[column] for row in rows), max(row[column] for row in rows)) for column in ("lsn",)}
+    bounds["generation"] = (plan.generation, plan.generation)
+    delta_tables.add_files(session, table, [WrittenFile(name, len(content.getvalue()), len(rows), bounds)])
+
+
+def _opened(session: SparkSession, path: str) -> PinnedTable:
+    """The table, made if it is not there. Two that make it at the same time: one of them finds it made."""
+    for _ in range(MAX_ROUNDS):
+        table = delta_tables.pin(session, path)
+        if table.exists:
+            return table
+        try:
+            delta_tables.create(session, table, struct_of(metadata_ddl(COLUMNS)), _PROPERTIES)
+        except Exception as failed:
+            if not delta_tables.is_contested(failed):
+                raise
+    return delta_tables.pin(session, path)
