@@ -15,7 +15,7 @@ from tidemark.formats.manifest import Claim, Purpose, Sweep
 from tidemark.lsn import Lsn
 from tidemark.schema.table import Column, TableSchema
 
-FORMAT = 3  # 3: `purpose`, `parts`, `dropped`, `ahead`
+FORMAT = 4  # 3: `purpose`, `parts`, `dropped`, `ahead`; 4: `level`
 OLDEST = 2
 
 

@@ -14,7 +14,7 @@ from tidemark.formats import format_version
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.lsn import Lsn
 
-FORMAT = 2  # 2: what a verify found, `extra` and `columns`
+FORMAT = 3  # 2: what a verify found, `extra` and `columns`; 3: `history_version`, `current_version`
 OLDEST = 1
 
 # More than these are not filled one by one: the whole table is read again.
