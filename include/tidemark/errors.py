@@ -842,6 +842,17 @@ class TargetDiffers(TargetError):
     remedy = "Undo what was done to the Delta table's columns by hand and unpark the table, or " + BEGIN_ANEW
 
 
+class TargetAhead(RetryError):
+    happened = (
+        "The Delta table {step} of {table} has the column {column} of a later definition already, since rows of a "
+        "backfill brought it; the changes that come next are from before and mean another column by that name. Nothing "
+        "was written"
+    )
+    remedy = (
+        "Nothing is to be done: once the capture has staged the changes from after the definition, both are merged."
+    )
+
+
 class LocationTaken(TargetError):
     happened = "{path} holds no Delta table but somebody else's files ({file}). No row was written"
     remedy = "Find out whose they are and have them moved away; then unpark the table."

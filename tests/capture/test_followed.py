@@ -11,6 +11,7 @@ from tidemark.ledger import positions, tables
 
 ORDERS = "public.orders"
 WIDER = 'column "amount" changed from numeric(10,2) (decimal(10,2)) to numeric(12,2) (decimal(12,2))'
+KEY = 'the key changed from "id" to "number"'
 RENAMED = 'column "note" was dropped, renamed or left out'
 
 
@@ -41,9 +42,18 @@ def planned(orders: Pipeline) -> list[str]:
         return [] if plan is None else [table.table for table in plan.tables]
 
 
-def test_a_table_parked_for_a_wider_type_is_merged_by_the_next_run(orders: Pipeline) -> None:
-    wider = SchemaNotFollowed(table=ORDERS, difference=WIDER)
-    altered_and_parked(orders, "ALTER TABLE orders ALTER amount TYPE numeric(12,2)", wider)
+@pytest.mark.parametrize(
+    ("statement", "difference"),
+    [
+        ("ALTER TABLE orders ALTER amount TYPE numeric(12,2)", WIDER),
+        ("ALTER TABLE orders RENAME note TO remark", RENAMED),
+        ("ALTER TABLE orders RENAME id TO number", f"{RENAMED.replace('note', 'id')}; {KEY}"),
+    ],
+)
+def test_a_table_parked_for_what_is_followed_by_now_is_merged_by_the_next_run(
+    orders: Pipeline, statement: str, difference: str
+) -> None:
+    altered_and_parked(orders, statement, SchemaNotFollowed(table=ORDERS, difference=difference))
     assert planned(orders) == [ORDERS]
     assert orders.table_row(ORDERS).life.merge == "merging"
 
@@ -56,7 +66,7 @@ def test_a_table_parked_for_a_wider_type_is_merged_by_the_next_run(orders: Pipel
         ("ALTER TABLE orders ALTER amount TYPE numeric(12,2)", 'column "x" has a name that the target already uses'),
         # The error was told by what is followed, and the shapes are not.
         ("ALTER TABLE orders ALTER amount TYPE numeric(10,4)", WIDER),
-        ("ALTER TABLE orders RENAME note TO remark", WIDER),
+        ("ALTER TABLE orders DROP note", WIDER),
     ],
 )
 def test_a_table_that_is_parked_for_anything_else_stays(orders: Pipeline, statement: str, error: str) -> None:

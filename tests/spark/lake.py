@@ -25,7 +25,7 @@ from tidemark.formats.plan import MergePlan, PlannedBatch, PlannedFile, PlannedT
 from tidemark.formats.result import PlanResult, TableResult
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
-from tidemark.schema.evolution import dropped_before, filled_after
+from tidemark.schema.evolution import called_before, dropped_before, filled_after
 from tidemark.schema.table import Column, Identity, TableSchema
 from tidemark.target.merge import apply_plan
 
@@ -165,6 +165,7 @@ class StagedTable:
             tuple(evidence),
             dropped=dropped_before(self.schemas, followed[-1]),
             ahead=filled_after(self.schemas, followed[-1]),
+            called=called_before(self.schemas, min(used, default=self.schema.version), followed[-1]),
         )
 
 

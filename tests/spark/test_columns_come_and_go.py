@@ -20,7 +20,7 @@ from tests.spark.model import Change, Row, apply, random_changes
 from tests.spark.test_merge_equals_the_model import _transactions
 from tests.spark.test_values import insert, update
 from tests.support import delta_files
-from tidemark.schema.table import Column
+from tidemark.schema.table import Column, TableSchema
 from tidemark.schema.values import convert
 from tidemark.target import delta_tables, table_columns
 from tidemark.target.merge import DROPPED
@@ -246,3 +246,93 @@ def test_changes_of_the_old_shape_behind_a_chunk_of_the_new_one_keep_the_target_
     table.stage([Change("insert", narrow_row(2))])
     lake.applied(table.planned(2))
     assert values_of(lake, table) == [as_wide(row) for row in (narrow_row(1), narrow_row(2), wide_row(FAR))]
+
+
+# --- columns that were renamed ----------------------------------------------------------------------------------------
+
+
+def with_names(table: StagedTable, names: dict[str, str], *added: Column) -> None:
+    """The next version, in which columns have these names instead of the old ones."""
+    columns = [replace(column, name=names.get(column.name, column.name)) for column in table.schema.columns]
+    key = tuple(names.get(name, name) for name in table.schema.key)
+    table.schema = replace(
+        table.schema,
+        version=table.schema.version + 1,
+        key=key,
+        columns=(*columns, *added),
+        published=tuple(range(1, len(columns) + len(added) + 1)),
+    )
+
+
+def numbered_schema(name: str, key: tuple[str, ...] = ("id",)) -> TableSchema:
+    schema = table_schema(name, TEXTS, key=key, identity="default" if key else "full")
+    columns = tuple(replace(column, attnum=n) for n, column in enumerate(schema.columns, 1))
+    return replace(schema, columns=columns, published=tuple(range(1, len(columns) + 1)))
+
+
+def called(row: Row, names: dict[str, str]) -> Row:
+    return {names.get(name, name): value for name, value in row.items()}
+
+
+@both_ways
+def test_columns_keep_their_values_whatever_they_are_called(lake: Lake) -> None:
+    """A swap of two names, a key that is renamed and a new column of its old name, with unchanged values and keys that
+    move on both sides, in one plan and in the next one; history and current die apart in between."""
+    rng = random.Random(77)
+    names = {"body": "note", "note": "body", "id": "number"}
+    table, state, history = lake.table(numbered_schema("t")), {}, []
+    for is_renamed in (False, False, True, True):
+        changes = [*random_changes(rng, state, 12, truncates=False)]
+        for change in changes:
+            history += apply(state, ("id",), change)
+        if is_renamed:
+            changes = [
+                replace(
+                    change,
+                    row={**called(change.row, names), "id": 5},
+                    old_key=change.old_key and called(change.old_key, names),
+                    unchanged=tuple(names.get(name, name) for name in change.unchanged),
+                )
+                for change in changes
+            ]
+            if "number" not in {column.name for column in table.schema.columns}:
+                with_names(table, names, Column("id", "int", 23, -1, "int", attnum=5, missing="7"))
+        table.stage(*_transactions(rng, changes))
+    lake.applied(table.planned(0, 1))
+    lake.applied(table.planned(1, 3))
+    lake.applied(table.planned(3, 4))
+    by_key = sorted(lake.current(table), key=lambda row: row["number"])
+    assert [{k: v for k, v in row.items() if k != "id"} for row in by_key] == [
+        called(state[key], names) for key in sorted(state)
+    ]
+    touched = {key[0] for key in state} - {row["number"] for row in by_key if row["id"] == 5}
+    assert {row["id"] for row in by_key if row["number"] in touched} <= {7}
+    said = [(op, {k: v for k, v in row.items() if k != "id"}) for op, row in lake.history(table)]
+    assert said == [(op, called(row, names)) for op, row in in_full(history)]
+    files = delta_files.read(Path(lake.path("current", table)))
+    assert files is not None
+    told = {f.metadata["tidemark.column"]["attnum"]: f.name for f in files.fields if "tidemark.column" in f.metadata}
+    assert told == {1: "number", 2: "n", 3: "note", 4: "body", 5: "id"}
+
+
+def test_a_rename_of_a_table_without_key_and_one_of_what_rows_lack(lake: Lake) -> None:
+    bag = lake.table(numbered_schema("bag", key=()))
+    row: Row = {"id": 1, "n": 2, "body": "b", "note": "c"}
+    bag.stage([Change("insert", row), Change("insert", row)])
+    lake.applied(bag.planned())
+    with_names(bag, {"body": "note", "note": "body"})
+    renamed = called(row, {"body": "note", "note": "body"})
+    bag.stage([Change("delete", {}, old=renamed), Change("insert", {**renamed, "id": 2})])
+    lake.applied(bag.planned(1))
+    assert lake.current(bag) == [renamed, {**renamed, "id": 2}]
+
+    table = lake.table(numbered_schema("holes"))
+    table.stage([update(1, "body")])
+    lake.applied(table.planned())
+    assert [row["_holes"] for row in lake.stored("current", table)] == [["body"]]
+    with_names(table, {"body": "text"})
+    table.stage([Change("insert", {"id": 2, "n": 0, "text": "t", "note": "c"})])
+    (result,) = lake.applied(replace(table.planned(1), had_holes=True))
+    assert sorted((row["id"], row["_holes"]) for row in lake.stored("current", table)) == [(1, ["text"]), (2, None)]
+    assert result.holes is not None
+    assert result.holes.columns == {"text": 1}

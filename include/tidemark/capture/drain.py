@@ -450,7 +450,7 @@ class _Draining:
             and (rows[table].life.is_captured or not rows[table].life.needs_backfill)
         )
         changed = frozenset(table for table, fingerprint in fingerprints.items() if before.get(table) != fingerprint)
-        marks = catalogue_marks(fingerprints, before, gone)
+        marks = catalogue_marks(fingerprints, before, gone, self._schemas.streamed)
         # Said in a manifest too, so that a ledger brought back from manifests knows of the gap.
         marks += passed_over_marks(
             row.table for row in rows.values() if row.table in self._passed_over and not row.life.is_marked_for_good

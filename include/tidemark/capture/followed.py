@@ -1,8 +1,9 @@
 """Tables that are parked for a change of their definition which is followed by now -> merged again, by themselves (R6).
 
 An older version of Tidemark parked a table for what this one follows. Everything since is staged, in shapes that the
-ledger has; so each of them is compared with the one before, from the shape on that the target has. Only a table whose
-error names nothing but columns that changed their type leaves: what else the error may say is not seen in the shapes.
+ledger has; so each of them is compared with the one before, from the shape on that the target has. Only a table leaves
+whose error names nothing but columns that changed their type, and such that the shapes show to have been renamed: what
+else the error may say is not seen in them.
 """
 
 from __future__ import annotations
@@ -17,24 +18,29 @@ from tidemark.formats.error_record import ErrorRecord
 from tidemark.ledger import schema_versions, tables
 from tidemark.ledger.connection import Ledger
 from tidemark.schema import table_life
-from tidemark.schema.evolution import Verdict, added_again, compare_schemas
+from tidemark.schema.evolution import Verdict, added_again, compare_schemas, with_numbers
 from tidemark.schema.table import TableSchema
 
 log = logging.getLogger(__name__)
 
 _DIFFERENCES: Final = re.compile(r"is not followed: (.*)\. Its changes stay", re.DOTALL)
 _TYPE_CHANGED: Final = re.compile(r'column "[^"]*" changed from [^";]*')
+_RENAMED: Final = re.compile(r'column "([^"]*)" was dropped, renamed or left out')
+_KEY: Final = re.compile(r'the key changed from "([^;]*)" to "[^;]*"')
 
 
 def let_go(ledger: Ledger) -> list[str]:
     """End the park of every table whose definition is followed after all; which they are."""
     gone = []
     for row in tables.all_of(ledger):
-        if row.life.merge != table_life.PARKED or row.error is None or not _names_types_alone(row.error):
+        if row.life.merge != table_life.PARKED or row.error is None or not (reasons := _told(row.error)):
             continue
         merged = schema_versions.merged(ledger, row.table)
-        versions = schema_versions.streamed(ledger, row.table)
-        if merged is None or not _is_followed([v for v in versions if v.version >= merged.version]):
+        if merged is None:
+            continue
+        versions = [v for v in schema_versions.streamed(ledger, row.table) if v.version >= merged.version]
+        versions = with_numbers(versions)
+        if not _is_followed(versions) or not all(_is_seen(reason, versions) for reason in reasons):
             continue
         if tables.unpark(ledger, row.table):
             log.info("%s is merged again: what parked it is followed by now", row.table)
@@ -42,12 +48,20 @@ def let_go(ledger: Ledger) -> list[str]:
     return gone
 
 
-def _names_types_alone(error: ErrorRecord) -> bool:
-    """Whether every difference that the error tells is a column's type."""
+def _told(error: ErrorRecord) -> list[str]:
+    """The differences that the error tells, none if it is another error."""
     told = _DIFFERENCES.search(error.message)
-    if error.kind != SchemaNotFollowed.__name__ or told is None:
-        return False
-    return all(_TYPE_CHANGED.fullmatch(reason) is not None for reason in told[1].split("; "))
+    return told[1].split("; ") if error.kind == SchemaNotFollowed.__name__ and told is not None else []
+
+
+def _is_seen(reason: str, versions: list[TableSchema]) -> bool:
+    """Whether the shapes say all there is to say of the difference."""
+    renamed = {name for old, new in pairwise(versions) for name in new.other_names(old)}
+    if (column := _RENAMED.fullmatch(reason)) is not None:
+        return column[1] in renamed
+    if (key := _KEY.fullmatch(reason)) is not None:
+        return not renamed.isdisjoint(key[1].split('", "'))
+    return _TYPE_CHANGED.fullmatch(reason) is not None
 
 
 def _is_followed(versions: list[TableSchema]) -> bool:

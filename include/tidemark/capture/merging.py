@@ -36,7 +36,14 @@ from tidemark.ledger.plans import RecordedPlan
 from tidemark.ledger.unseen import Unseen
 from tidemark.lsn import Lsn
 from tidemark.run import Run
-from tidemark.schema.evolution import Verdict, compare_schemas, dropped_before, filled_after
+from tidemark.schema.evolution import (
+    Verdict,
+    called_before,
+    compare_schemas,
+    dropped_before,
+    filled_after,
+    with_numbers,
+)
 from tidemark.schema.table import TableSchema
 from tidemark.staging.store import Store
 from tidemark.wording import counted
@@ -184,7 +191,9 @@ def _plan(ledger: Ledger, run: Run, todo: dict[str, list[TouchedTable]], attempt
                 touches,
                 _evidence(ledger, touches),
                 after=before[table],
-                shapes=_Shapes(versions.get(table, []), {shape.version for shape in streamed.get(table, [])}),
+                shapes=_Shapes(
+                    with_numbers(versions.get(table, [])), {shape.version for shape in streamed.get(table, [])}
+                ),
                 had_holes=table in with_holes,
             )
             for table, touches in todo.items()
@@ -220,7 +229,15 @@ def _planned_table(
         # A ledger that was lost may know no version of a table of which only chunks without rows are left.
         dropped=dropped_before(shapes.versions, schemas[-1]) if schemas else (),
         ahead=filled_after(shapes.versions, schemas[-1]) if schemas else (),
+        called=called_before(shapes.versions, _first(touches, schemas), schemas[-1]) if schemas else {},
     )
+
+
+def _first(touches: Sequence[TouchedTable], schemas: Sequence[TableSchema]) -> int:
+    """The first version of what the plan applies; everything of an older one is applied."""
+    numbers = [file.schema_version for touched in touches for file in touched.files]
+    numbers += [file.schema_version for touched in touches for claim in touched.claims for file in claim.files]
+    return min(numbers, default=schemas[-1].version)
 
 
 def _planned_batch(touched: TouchedTable) -> PlannedBatch:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Final
 
@@ -115,6 +116,7 @@ class Schemas:
             dropped = self._dropped(schema)
             differences += self._since_merged(schema, _since(latest, ahead, schema, dropped), dropped)
             differences += self._older_values(schema, ahead if latest is None else [latest])
+            differences += self._names_not_told(schema, latest)
             older = self._older.setdefault(schema.table, [])
             differences += added_again(older, schema)
             older.append(schema)
@@ -170,6 +172,29 @@ class Schemas:
                 continue
             differences.append(Difference(Verdict.NEEDS_BACKFILL, reason))
         return differences
+
+    def _names_not_told(self, schema: TableSchema, before: TableSchema | None) -> list[Difference]:
+        """Columns of the version before that are called otherwise by now, or were in between, where it cannot be told
+        which of them the message's are."""
+        captured = self._catalog.tables.get(schema.relation_oid)
+        if before is None or not before.published or schema.published or captured is None:
+            return []
+        if before.relation_oid != schema.relation_oid:
+            return []
+        names = {c.attnum: c.name for c in captured.columns}
+        renamed = [
+            f'column "{c.name}" was renamed to "{names[c.attnum]}"'
+            for c in before.columns
+            if names.get(c.attnum, c.name) != c.name
+        ]
+        sent = [c.name for c in schema.columns if c.name in names.values()]
+        if not renamed and sent != [name for name in names.values() if name in sent]:
+            renamed = ["columns had each other's names for a while"]
+        return [Difference(Verdict.NEEDS_BACKFILL, reason) for reason in renamed]
+
+    def streamed(self, table: str) -> TableSchema | None:
+        """The last shape that the stream brought of the table."""
+        return self._latest_of(TableName.parse(table))
 
     def _dropped(self, schema: TableSchema) -> set[str]:
         """The names that the catalogue explains: columns that the version before had, and whose number is a dropped
@@ -420,14 +445,18 @@ def passed_over_marks(tables: Iterable[str]) -> list[TableMark]:
 
 
 def catalogue_marks(
-    now: Mapping[str, Fingerprint], before: Mapping[str, Fingerprint], missing: Iterable[str]
+    now: Mapping[str, Fingerprint],
+    before: Mapping[str, Fingerprint],
+    missing: Iterable[str],
+    streamed: Callable[[str], TableSchema | None] = lambda _: None,
 ) -> list[TableMark]:
-    """What the catalogue shows since the fingerprints that the ledger keeps; `missing` are
-    captured tables that it has no more."""
+    """What the catalogue shows since the fingerprints that the ledger keeps; `missing` are captured tables that it has
+    no more, `streamed` gives the last shape that the stream brought of a table."""
     marks = []
     for table_id, fingerprint in now.items():
         if table_id in before and before[table_id] != fingerprint:
-            marks += marks_of(TableName.parse(table_id), compare_fingerprints(before[table_id], fingerprint))
+            differences = compare_fingerprints(before[table_id], fingerprint, partial(streamed, table_id))
+            marks += marks_of(TableName.parse(table_id), differences)
     for table_id in missing:
         reason = "the table is not at the source any more, or the pipeline file does not name it"
         marks += marks_of(TableName.parse(table_id), [Difference(Verdict.NEEDS_BACKFILL, reason)])

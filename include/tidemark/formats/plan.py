@@ -7,7 +7,7 @@ attempt writes a plan of its own, so a driver that outlives its task never reads
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from tidemark.formats import format_version
@@ -15,7 +15,7 @@ from tidemark.formats.manifest import Claim, Purpose, Sweep
 from tidemark.lsn import Lsn
 from tidemark.schema.table import Column, TableSchema
 
-FORMAT = 4  # 3: `purpose`, `parts`, `dropped`, `ahead`; 4: `level`
+FORMAT = 5  # 3: `purpose`, `parts`, `dropped`, `ahead`; 4: `level`; 5: `called`
 OLDEST = 2
 
 
@@ -94,8 +94,9 @@ class PlannedTable:
     says that rows of current were last seen with unchanged values whose base is known nowhere. `dropped` are columns
     that an older version has, of the plan or from before it, and the last one has no more: the target keeps them, those
     that it has. `ahead` are columns with a default that only a later version has: if the target has one already, since
-    a chunk brought it, what the plan writes has the default in it. A plan from before one of these was followed names
-    none.
+    a chunk brought it, what the plan writes has the default in it. `called` is which
+    column of the source, by its number, each name is that the target can have from before the plan, where its own
+    schema does not say it. A plan from before one of these was followed names none.
     """
 
     table: str
@@ -106,6 +107,7 @@ class PlannedTable:
     had_holes: bool = False
     dropped: tuple[Column, ...] = ()
     ahead: tuple[Column, ...] = ()
+    called: dict[str, int] = field(default_factory=dict)
 
     @property
     def end_lsn(self) -> Lsn:
@@ -176,6 +178,7 @@ class MergePlan:
                         "had_holes": t.had_holes,
                         "dropped": [asdict(c) for c in t.dropped],
                         "ahead": [asdict(c) for c in t.ahead],
+                        "called": t.called,
                     }
                     for t in self.tables
                 ],
@@ -204,6 +207,7 @@ class MergePlan:
                     had_holes=t["had_holes"],
                     dropped=tuple(Column(**c) for c in t.get("dropped", ())),
                     ahead=tuple(Column(**c) for c in t.get("ahead", ())),
+                    called=t.get("called", {}),
                 )
                 for t in raw["tables"]
             ),

@@ -13,8 +13,8 @@ the stream may be older: so it never parks. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence, Sized
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Sized
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from tidemark.schema.fingerprint import ColumnPrint, Fingerprint, PartitionPrint
@@ -57,33 +57,49 @@ def compare_schemas(old: TableSchema, new: TableSchema, dropped: Collection[str]
     the catalogue says so: their columns stay in the target. Not in one without a key, where a row is found by all its
     values.
     """
-    before = {column.name: column for column in old.columns}
-    after = {column.name: column for column in new.columns}
-    differences = [Difference(Verdict.FOLLOWED, f'column "{name}" was added') for name in after if name not in before]
-    for name in before:
-        if name in after:
+    pairs = [(new.column_in(old, column), column) for column in new.columns]
+    differences = [Difference(Verdict.FOLLOWED, f'column "{c.name}" was added') for was, c in pairs if was is None]
+    for column in old.columns:
+        if old.column_in(new, column) is not None:
             continue
-        if name in dropped and old.key:
-            differences.append(Difference(Verdict.FOLLOWED, f'column "{name}" was dropped'))
+        if column.name in dropped and old.key:
+            differences.append(Difference(Verdict.FOLLOWED, f'column "{column.name}" was dropped'))
         else:
-            differences.append(Difference(Verdict.PARK, f'column "{name}" was dropped, renamed or left out'))
-    for name, column in after.items():
-        if name in before:
-            differences += _compare_columns(before[name], column)
-    if old.key != new.key:
+            differences.append(Difference(Verdict.PARK, f'column "{column.name}" was dropped, renamed or left out'))
+    for was, column in pairs:
+        if was is not None and was.name != column.name:
+            reason = f'column "{was.name}" was renamed to "{column.name}"'
+            differences.append(Difference(Verdict.FOLLOWED, reason))
+        if was is not None:
+            differences += _compare_columns(was, column)
+    if not new.knows_columns_of(old) and _in_another_order(old, new):
+        reason = "its columns changed places: some swapped their names, or were dropped and added again"
+        differences.append(Difference(Verdict.NEEDS_BACKFILL, reason))
+    if tuple(new.other_names(old).get(name, name) for name in old.key) != new.key:
         differences.append(Difference(Verdict.PARK, f"the key changed from {_names(old.key)} to {_names(new.key)}"))
     elif old.identity != new.identity:
         differences.append(_identity(old, new))
     return differences
 
 
+def _in_another_order(old: TableSchema, new: TableSchema) -> bool:
+    """Whether columns of one name stand in another order, which no ALTER gives a column that stays what it was."""
+    names = {c.name for c in old.columns} & {c.name for c in new.columns}
+    return [c.name for c in old.columns if c.name in names] != [c.name for c in new.columns if c.name in names]
+
+
 def added_again(older: Sequence[TableSchema], new: TableSchema) -> list[Difference]:
     """Columns that the version before lacks and an older one had: the target still has what the older column held."""
     differences = []
     before = {column.name for column in older[-1].columns} if older else set()
+    there = {column.attnum for column in new.columns if column.attnum}
     for column in new.columns:
         was = next((c for schema in reversed(older) for c in schema.columns if c.name == column.name), None)
-        if was is None or column.name in before:
+        if was is None or column.name in before or was.attnum in there:
+            continue  # what had the name is there still, under another one
+        if older[-1].knows_columns_of(new) and new.column_in(older[-1], column) is not None:
+            reason = f'column "{column.name}" has a name by now that the target has for a dropped one'
+            differences.append(Difference(Verdict.PARK, reason))
             continue
         about = f'column "{column.name}" was dropped and added again'
         if was.target == column.target:
@@ -97,10 +113,43 @@ def added_again(older: Sequence[TableSchema], new: TableSchema) -> list[Differen
 
 def dropped_before(versions: Iterable[TableSchema], last: TableSchema) -> tuple[Column, ...]:
     """The columns that an older version has and the last one has no more, each as it was last."""
-    older = (column for version in versions if version.version < last.version for column in version.columns)
-    as_last = {column.name: column for column in older}
+    as_last: dict[object, Column] = {}
+    for version in with_numbers([*(v for v in versions if v.version < last.version), last])[:-1]:
+        for column in version.columns:
+            as_last[_identity_of(column, version)] = column
+    here = {_identity_of(column, last) for column in last.columns}
     names = {column.name for column in last.columns}
-    return tuple(column for name, column in as_last.items() if name not in names)
+    gone = {c.name: c for identity, c in as_last.items() if identity not in here and c.name not in names}
+    return tuple(gone.values())
+
+
+def _identity_of(column: Column, version: TableSchema) -> object:
+    return (version.relation_oid, column.attnum) if column.attnum else column.name
+
+
+def with_numbers(versions: Sequence[TableSchema]) -> list[TableSchema]:
+    """The versions, oldest first; one that was not placed has its columns' numbers from the next one, where that has
+    all of its names: as soon as it can be told, the same shape becomes a version with numbers."""
+    numbered: list[TableSchema] = []
+    for version in reversed(versions):
+        behind = numbered[-1] if numbered else None
+        if not version.published and behind is not None and behind.published:
+            same = behind.relation_oid == version.relation_oid
+            attnums = {column.name: column.attnum for column in behind.columns}
+            if same and [c.name for c in behind.columns] == [c.name for c in version.columns]:
+                columns = tuple(replace(c, attnum=attnums[c.name]) for c in version.columns)
+                version = replace(version, columns=columns, published=behind.published)
+        numbered.append(version)
+    return numbered[::-1]
+
+
+def called_before(versions: Sequence[TableSchema], first: int, last: TableSchema) -> dict[str, int]:
+    """Which column of the source, by its number, each name was that a target can have which has everything below the
+    version `first`: what the versions before called it, or if there is none the first one. Of two columns of one name
+    the later one, which took the place of the other."""
+    related = [v for v in with_numbers(versions) if v.relation_oid == last.relation_oid and v.published]
+    before = [v for v in related if v.version < first] or related[:1]
+    return {column.name: column.attnum for version in before for column in version.columns if column.attnum}
 
 
 def filled_after(versions: Iterable[TableSchema], last: TableSchema) -> tuple[Column, ...]:
@@ -124,6 +173,8 @@ def _compare_columns(old: Column, new: Column) -> list[Difference]:
         differences.append(Difference(Verdict.FOLLOWED, f"{about} to {new.type}"))
     if old.mask != new.mask:
         reason = f'the mask of column "{new.name}" changed from {old.mask} to {new.mask} in the pipeline file'
+        if old.name != new.name:
+            reason = f'column "{old.name}" (mask {old.mask}) is called "{new.name}" by now (mask {new.mask})'
         differences.append(Difference(Verdict.NEEDS_BACKFILL, reason))
     return differences
 
@@ -138,19 +189,23 @@ def _identity(old: TableSchema, new: TableSchema) -> Difference:
 # --- the catalogue ----------------------------------------------------------------------------------------------------
 
 
-def compare_fingerprints(old: Fingerprint, new: Fingerprint) -> list[Difference]:
-    """What changed at the source between two looks at its catalogue, as far as older rows are concerned."""
+def compare_fingerprints(
+    old: Fingerprint, new: Fingerprint, streamed: Callable[[], TableSchema | None] = lambda: None
+) -> list[Difference]:
+    """What changed at the source between two looks at its catalogue, as far as older rows are concerned. `streamed` is
+    the last shape that the stream brought: where it has its columns' numbers, the next one is compared by them, and
+    tells of renamed columns itself."""
     if old.relation_oid != new.relation_oid:
         return [Difference(Verdict.NEEDS_BACKFILL, "the table was dropped and created again")]
     return [
-        *_columns(old, new),
+        *_columns(old, new, streamed),
         *_rewrite(old, new),
         *_partitions(old, new),
         *_publication(old, new),
     ]
 
 
-def _columns(old: Fingerprint, new: Fingerprint) -> list[Difference]:
+def _columns(old: Fingerprint, new: Fingerprint, streamed: Callable[[], TableSchema | None]) -> list[Difference]:
     before = {column.attnum: column for column in old.columns}
     after = {column.attnum: column for column in new.columns}
     dropped = dict(new.carried(old).dropped)
@@ -163,19 +218,39 @@ def _columns(old: Fingerprint, new: Fingerprint) -> list[Difference]:
             differences.append(Difference(Verdict.NEEDS_BACKFILL, f'column "{column.name}" was left out'))
     for attnum, column in after.items():
         old_column = before.get(attnum)
-        if old_column is None and attnum > old.last_attnum and column.name in dropped.values():
+        if old_column is None and attnum > old.last_attnum and _takes_a_name(column, after, dropped, streamed):
             reason = f'column "{column.name}" was dropped and added again: older rows still have what the old one held'
             differences.append(Difference(Verdict.NEEDS_BACKFILL, reason))
         elif old_column is None:
             differences.append(_added(column, old.last_attnum))
         elif old_column.name != column.name:
-            differences.append(
-                Difference(Verdict.NEEDS_BACKFILL, f'column "{old_column.name}" was renamed to "{column.name}"')
-            )
+            verdict = Verdict.FOLLOWED if _has_numbers(streamed(), new) else Verdict.NEEDS_BACKFILL
+            reason = f'column "{old_column.name}" was renamed to "{column.name}"'
+            differences.append(Difference(verdict, reason))
         elif _reads_otherwise(old_column, column):
             reason = f'the type of column "{column.name}" was altered, and older rows read as something else'
             differences.append(Difference(Verdict.NEEDS_BACKFILL, reason))
     return differences
+
+
+def _has_numbers(shape: TableSchema | None, of: Fingerprint) -> bool:
+    return shape is not None and bool(shape.published) and shape.relation_oid == of.relation_oid
+
+
+def _takes_a_name(
+    column: ColumnPrint,
+    after: Mapping[int, ColumnPrint],
+    dropped: Mapping[int, str],
+    streamed: Callable[[], TableSchema | None],
+) -> bool:
+    """Whether the new column has the name of one that is gone: as the catalogue called that last, or the stream, which
+    may not have seen that it was renamed in between, and then sees no difference at all."""
+    if column.name in dropped.values():
+        return True
+    shape = streamed()
+    return shape is not None and any(
+        c.name == column.name and c.attnum and c.attnum not in after for c in shape.columns
+    )
 
 
 def _reads_otherwise(old: ColumnPrint, new: ColumnPrint) -> bool:

@@ -72,8 +72,26 @@ class TableSchema:
         """Without any identity no row can be told from another, and the source can only insert: history only."""
         return bool(self.key) or self.is_multiset
 
+    def knows_columns_of(self, other: TableSchema) -> bool:
+        """Whether the columns of both can be told by their numbers, whatever they are called."""
+        return bool(self.published and other.published) and self.relation_oid == other.relation_oid
+
+    def column_in(self, other: TableSchema, column: Column) -> Column | None:
+        """What a column of this shape is in another one, None where that has it not."""
+        if self.knows_columns_of(other) and column.attnum:
+            return next((c for c in other.columns if c.attnum == column.attnum), None)
+        return next((c for c in other.columns if c.name == column.name), None)
+
+    def other_names(self, other: TableSchema) -> dict[str, str]:
+        """Names of the other shape -> of this one, of the columns that are called otherwise."""
+        pairs = [(self.column_in(other, column), column) for column in self.columns]
+        return {was.name: column.name for was, column in pairs if was is not None and was.name != column.name}
+
     def same_shape(self, other: TableSchema) -> bool:
-        """Whether files of both follow one version: all but the version number and the relation's OID is equal."""
+        """Whether files of both follow one version: all but the version number and the relation's OID is equal. Names
+        that were given to other columns make another shape."""
+        if self.knows_columns_of(other) and self.published != other.published:
+            return False
         return (self.table, self.identity, self.key, self.columns) == (
             other.table,
             other.identity,
@@ -92,11 +110,13 @@ class TableSchema:
     def is_read_as(self, target: TableSchema) -> bool:
         """Whether a file of this version says what it means to a reader of the target's shape: its columns have the
         target's types, and the target has nothing for rows that lack one."""
-        own = {column.name: column for column in self.columns}
-        return all(
-            column.missing is None if column.name not in own else own[column.name].target == column.target
-            for column in target.columns
-        )
+        for column in target.columns:
+            own = target.column_in(self, column)
+            if own is None and (column.missing is not None or column.name in {c.name for c in self.columns}):
+                return False
+            if own is not None and (own.name, own.target) != (column.name, column.target):
+                return False
+        return True
 
     def to_json(self) -> dict[str, Any]:
         return {

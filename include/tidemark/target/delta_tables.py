@@ -323,13 +323,6 @@ def make_room(spark: SparkSession, table: PinnedTable, fields: Sequence[StructFi
         spark.sql(f"ALTER TABLE delta.{spark_identifier(table.path)} SET TBLPROPERTIES ({listed})")
 
 
-def add_columns(spark: SparkSession, table: PinnedTable, fields: Sequence[StructField]) -> None:
-    """Nullable columns behind the others, as a metadata commit of its own that carries no position."""
-    make_room(spark, table, fields)
-    columns = ", ".join(f"{spark_identifier(f.name)} {f.dataType.simpleString()}" for f in fields)
-    spark.sql(f"ALTER TABLE delta.{spark_identifier(table.path)} ADD COLUMNS ({columns})")
-
-
 def comment(spark: SparkSession, table: PinnedTable, comments: Mapping[str, str]) -> None:
     """Comments of columns, each a metadata commit of its own that carries no position; "" takes one away."""
     for name, text in comments.items():

@@ -77,6 +77,8 @@ def few_changes(
     shape = staged_schema(schema)
     if current is None or not schema.key or not all(arrow_fold.is_plain_key(shape.field(k).type) for k in schema.key):
         return None
+    if any(schema.other_names(older) for older in schemas[:-1]):
+        return None
     if not data_files.is_plain(history) or not data_files.is_plain(current):
         return None
     try:

@@ -37,6 +37,7 @@ from tidemark.errors import (
     MergeFailed,
     PositionBelowPlan,
     PositionInsideBatch,
+    TargetAhead,
     TargetDiffers,
     TidemarkError,
     is_of_no_table,
@@ -47,6 +48,7 @@ from tidemark.formats.result import MAX_HOLE_KEYS, ChunkResult, Holes, PlanResul
 from tidemark.lsn import Lsn
 from tidemark.names import CHANGE_COLUMNS, MARK_COLUMNS, ROW_COLUMNS, ROW_HOLES, spark_identifier
 from tidemark.schema.mapping import widens
+from tidemark.schema.naming import Ahead, Naming
 from tidemark.schema.table import TableSchema
 from tidemark.target import comparison, delta_tables, positions_table, table_columns
 from tidemark.target.changes import Changes
@@ -60,7 +62,7 @@ from tidemark.target.session import expect_any_rows, expect_few_rows, expect_man
 from tidemark.target.staged_changes import check_versions, metadata_ddl, missing_value, struct_of
 from tidemark.target.table_columns import older_rows
 from tidemark.target.whole_chunks import NextBatches, WholeChunks, whole_chunks
-from tidemark.wording import duration, plural
+from tidemark.wording import counted, duration, plural
 
 log = logging.getLogger(__name__)
 
@@ -459,12 +461,16 @@ class TableMerge:
         """The target's shape: what the source dropped stays, where the target has it or a file of the plan brings it. A
         table that began anew has nothing of it. So does what it has got from a chunk that was ahead of the stream, and
         a column that is wider there already."""
+        newest = self.planned.schemas[-1]
         targets = {f.name: f.dataType.simpleString() for f in history.schema().fields}
-        names = {*targets, *(column.name for schema in self.planned.schemas for column in schema.columns)}
-        schema = self.planned.schemas[-1].at_least_as_wide_as(targets)
+        if history.exists:
+            names = self._naming("history", history, newest).names
+            targets = {names.get(name, name): target for name, target in targets.items()}
+        here = {*targets, *(column.name for schema in self.planned.schemas for column in schema.columns)}
+        schema = newest.at_least_as_wide_as(targets)
         ahead = tuple(column for column in self.planned.ahead if column.name in targets)
         schema = dataclasses.replace(schema, version=0, columns=schema.columns + ahead) if ahead else schema
-        self.schema = schema.with_dropped(column for column in self.planned.dropped if column.name in names)
+        self.schema = schema.with_dropped(column for column in self.planned.dropped if column.name in here)
         is_followed = self.schema is self.planned.schemas[-1]
         self.schemas = self.planned.schemas if is_followed else (*self.planned.schemas, self.schema)
         check_versions(self.schemas)
@@ -482,6 +488,7 @@ class TableMerge:
             listed = delta_tables.with_statistics(schema, [*statistics, *self.schema.key])
             delta_tables.create(self.session, table, schema, {**TABLE_PROPERTIES, **listed})
             return self._with_marks(delta_tables.pin(self.session, table.path))
+        table = self._with_names(step, table)
         types = {f.name: f.dataType for f in table.schema().fields}
         missing = [f for f in schema.fields if f.name not in types]
         followed = {ROW_HOLES, *(c.name for c in self.schema.columns if c.name not in self.schema.key)}
@@ -499,18 +506,38 @@ class TableMerge:
             table = delta_tables.pin(self.session, table.path)
         return self._with_marks(table)
 
+    def _with_names(self, step: str, table: PinnedTable) -> PinnedTable:
+        """The table with its columns called as the source calls them by now: one metadata commit without a position. In
+        current, rows that lack a value (`_holes`) say so by its column's name, and are written anew with it."""
+        relation = self.schema.relation_oid
+        naming = self._naming(step, table, self.schema)
+        told = table_columns.told(table, relation)
+        if not naming.names and all(naming.numbers.get(name) == number for name, number in told.items()):
+            return table
+        log.info("%s: %s of %s renamed", self.planned.table, counted(len(naming.names), "column"), step)
+        has_holes = step == "current" and bool(self.schema.key) and self.planned.had_holes
+        table_columns.rename(self.session, table, naming, relation, in_rows=has_holes)
+        return delta_tables.pin(self.session, table.path)
+
+    def _naming(self, step: str, table: PinnedTable, schema: TableSchema) -> Naming:
+        try:
+            return table_columns.named(table, schema, self.planned.called)
+        except Ahead as name:
+            raise TargetAhead(step=step, table=self.planned.table, column=str(name)) from None
+
     def _add_columns(self, step: str, table: PinnedTable, fields: list[StructField]) -> None:
         """What is there is from before the columns were added at the source: `current` gets their defaults in every
         row, history says in the columns' metadata that its rows have them."""
         defaults = {c.name: c for c in self.schema.columns if c.missing is not None}
         filled = [f for f in fields if f.name in defaults]
         others = [f for f in fields if f.name not in defaults]
+        delta_tables.make_room(self.session, table, fields)
+        table = delta_tables.pin(self.session, table.path)
         if others:
-            delta_tables.add_columns(self.session, table, others)
+            table_columns.add(self.session, table, others, {})
+            table = delta_tables.pin(self.session, table.path)
         if not filled:
             return
-        delta_tables.make_room(self.session, table, filled)
-        table = delta_tables.pin(self.session, table.path)
         values = {f.name: missing_value(defaults[f.name]) for f in filled}
         if step == "current":
             log.info("%s: every row gets what %s", self.planned.table, _was_added(filled))
@@ -519,7 +546,12 @@ class TableMerge:
             return
         at = table.position(self.history_id)
         marked = [
-            StructField(f.name, f.dataType, True, older_rows(self.plan.generation, at, defaults[f.name].missing or ""))
+            StructField(
+                f.name,
+                f.dataType,
+                True,
+                {**f.metadata, **older_rows(self.plan.generation, at, defaults[f.name].missing or "")},
+            )
             for f in filled
         ]
         table_columns.add(self.session, table, marked, values)
@@ -538,7 +570,8 @@ class TableMerge:
 
     def _history_type(self) -> StructType:
         columns = ", ".join(f"{spark_identifier(c.name)} {c.target}" for c in self.schema.columns)
-        return struct_of(f"{metadata_ddl(CHANGE_COLUMNS)}, {columns}, {metadata_ddl(MARK_COLUMNS)}")
+        shape = struct_of(f"{metadata_ddl(CHANGE_COLUMNS)}, {columns}, {metadata_ddl(MARK_COLUMNS)}")
+        return table_columns.with_numbers(shape, self.schema)
 
     def _current_type(self) -> StructType:
         key = self.schema.key
@@ -546,4 +579,5 @@ class TableMerge:
             f"{spark_identifier(c.name)} {c.target}{' NOT NULL' if c.name in key else ''}" for c in self.schema.columns
         )
         holes = {ROW_HOLES: "array<string>"} if key else {}
-        return struct_of(f"{columns}, {metadata_ddl({**ROW_COLUMNS, **holes})}")
+        shape = struct_of(f"{columns}, {metadata_ddl({**ROW_COLUMNS, **holes})}")
+        return table_columns.with_numbers(shape, self.schema)

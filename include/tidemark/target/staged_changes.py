@@ -2,8 +2,9 @@
 
 Files are read by explicit list and explicit schema, one read per schema version: nothing is listed, inferred or
 merged. A version lacks the columns that were added after it, and those that were dropped before; they are NULL there,
-or what older rows have (`Column.missing`). A column that was widened is read as it was staged, and cast. Anything else
-that differs between two versions of a plan is an error, since the drain parks such a table before it gets here.
+or what older rows have (`Column.missing`). A column that was widened is read as it was staged, and cast; one that was
+renamed is found by its number, and the marks get its newest name. Anything else that differs between two versions of a
+plan is an error, since the drain parks such a table before it gets here.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pyspark.sql.types import StructType
 from tidemark.errors import SchemaVersionsDiffer, StagedFileDiffers
 from tidemark.formats.manifest import Claim
 from tidemark.formats.plan import PlannedBatch, PlannedFile
-from tidemark.names import CHANGE_COLUMNS, MARK_COLUMNS, spark_identifier
+from tidemark.names import CHANGE_COLUMNS, MARK_COLUMNS, OLD_KEY_PREFIX, OLD_PREFIX, spark_identifier
 from tidemark.schema.mapping import widens
 from tidemark.schema.table import Column, TableSchema
 from tidemark.schema.values import convert
@@ -34,18 +35,27 @@ from tidemark.target.fold import BEFORE
 MAX_CRUMBS: Final = 8
 LEAST_BYTES: Final = 8 * 2**20
 
+# What stands before a column's name in `_text`, and in `_unchanged` nothing.
+_PREFIXES: Final = ("", OLD_KEY_PREFIX, OLD_PREFIX)
+
 # Which chunk a row was read from.
 FOLDER = "__tidemark_folder"
 
 
 def check_versions(schemas: Sequence[TableSchema]) -> None:
     """Raises SchemaVersionsDiffer unless every version equals the target's, the last one, but for columns it lacks, and
-    columns that are wider there."""
+    columns that are wider there, or called otherwise."""
     newest = schemas[-1]
-    types = {c.name: c.target for c in newest.columns}
+    names = {c.name for c in newest.columns}
     for schema in schemas[:-1]:
-        differing = sorted(c.name for c in schema.columns if not _becomes(c.target, types.get(c.name, "")))
-        if schema.key != newest.key or schema.is_multiset != newest.is_multiset:
+        pairs = [(c, schema.column_in(newest, c)) for c in schema.columns]
+        # A column that is gone may have left its name to another one.
+        differing = sorted(c.name for c, now in pairs if not (c.name in names if now is None else _becomes(c, now)))
+        other_names = newest.other_names(schema)
+        if (
+            tuple(other_names.get(name, name) for name in schema.key) != newest.key
+            or schema.is_multiset != newest.is_multiset
+        ):
             differing = ["the key", *differing]
         if differing:
             raise SchemaVersionsDiffer(
@@ -53,8 +63,8 @@ def check_versions(schemas: Sequence[TableSchema]) -> None:
             )
 
 
-def _becomes(older: str, newer: str) -> bool:
-    return older == newer or widens(older, newer)
+def _becomes(older: Column, newer: Column) -> bool:
+    return older.target == newer.target or widens(older.target, newer.target)
 
 
 def are_crumbs(files: Sequence[PlannedFile]) -> bool:
@@ -106,7 +116,7 @@ def read_chunk_rows(
             frame = session.read.schema(chunk_type(schema)).parquet(*paths)
             path = frame.metadataColumn("_metadata")["file_path"]  # a column of the table may be called so too
             folder = F.element_at(F.split(path, "/"), -2).alias(FOLDER)
-            frames.append(frame.select(folder, *_values(schema, newest, F.lit(True)), "_text"))
+            frames.append(frame.select(folder, *_values(schema, newest, F.lit(True)), _marks(schema, newest)["_text"]))
     if not frames:
         empty = _no_rows(session, chunk_type(newest))
         return empty.select(F.lit("").alias(FOLDER), *_values(newest, newest, F.lit(True)), "_text")
@@ -166,36 +176,46 @@ def _fields(columns: Sequence[Column]) -> str:
 def _values(schema: TableSchema, newest: TableSchema, is_row: SparkColumn) -> list[SparkColumn]:
     """The newest version's columns, of a frame that has those of `schema`. If `is_row`, it gets what older rows have
     of a column that came later."""
-    own = {c.name: c for c in schema.columns}
-    return [
-        _as_newest(F.col(spark_identifier(c.name)), own[c.name], c)
-        if c.name in own
-        else F.when(is_row, missing_value(c)).alias(c.name)
-        for c in newest.columns
-    ]
+    return [_value(schema, newest, c, "", F.when(is_row, missing_value(c))) for c in newest.columns]
 
 
-def _as_newest(value: SparkColumn, own: Column, newest: Column) -> SparkColumn:
-    return value if own.target == newest.target else value.cast(newest.target).alias(newest.name)
+def _value(schema: TableSchema, newest: TableSchema, column: Column, before: str, missing: SparkColumn) -> SparkColumn:
+    own = newest.column_in(schema, column)
+    if own is None:
+        return missing.alias(column.name)
+    value = F.col(before + spark_identifier(own.name))
+    if own.target != column.target:
+        value = value.cast(column.target)
+    return value if (own.name, own.target) == (column.name, column.target) and not before else value.alias(column.name)
+
+
+def _marks(schema: TableSchema, newest: TableSchema) -> dict[str, SparkColumn]:
+    """MARK_COLUMNS, with the columns' newest names in them."""
+    other_names = newest.other_names(schema)
+    if not other_names:
+        return {name: F.col(name) for name in MARK_COLUMNS}
+    prefixed = [(before + old, before + new) for old, new in other_names.items() for before in _PREFIXES]
+    names = F.create_map(*[F.lit(name) for pair in prefixed for name in pair])
+
+    def newest_name(name: SparkColumn) -> SparkColumn:
+        return F.coalesce(F.try_element_at(names, name), name)
+
+    return {
+        "_unchanged": F.transform("_unchanged", newest_name).alias("_unchanged"),
+        "_text": F.transform_keys("_text", lambda name, _: newest_name(name)).alias("_text"),
+    }
 
 
 def _aligned(frame: DataFrame, schema: TableSchema, newest: TableSchema) -> DataFrame:
-    own = {c.name: c for c in schema.columns}
     values = _values(schema, newest, F.col("_op").isin("insert", "update"))
     before = []
     if newest.key:
+        # By place: the key's columns may have other names by now, and wider types.
         before = [F.col("_old_key").cast(f"STRUCT<{_fields(_identity(newest))}>").alias(BEFORE)]
     elif newest.is_multiset:
-        old = [
-            (
-                _as_newest(F.col(f"_old.{spark_identifier(c.name)}"), own[c.name], c)
-                if c.name in own
-                else missing_value(c)
-            ).alias(c.name)
-            for c in newest.columns
-        ]
+        old = [_value(schema, newest, c, "_old.", missing_value(c)) for c in newest.columns]
         before = [F.when(F.col("_old").isNotNull(), F.struct(*old)).alias(BEFORE)]
-    return frame.select(*CHANGE_COLUMNS, *values, *MARK_COLUMNS, *before)
+    return frame.select(*CHANGE_COLUMNS, *values, *_marks(schema, newest).values(), *before)
 
 
 def missing_value(column: Column) -> SparkColumn:

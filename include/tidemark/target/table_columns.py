@@ -6,13 +6,15 @@ as it shall be, with whatever rows belong to it, by Delta's own transaction: a d
 or not at all, and one that lost a race reads again (`delta_tables.is_contested`). Follows Delta's protocol, "Change
 Metadata", "Schema Serialization Format".
 
-What the source says of a column stands in its metadata in Delta's schema: OLDER, of `history` alone, says which of its
-rows were written before the column was added, hold NULL there, and mean the default.
+What the source says of a column stands in its metadata in Delta's schema: SOURCE is which column it is there, by the
+OID of the table and its number; OLDER, of `history` alone, says which of its rows were written before the column was
+added, hold NULL there, and mean the default.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -21,14 +23,20 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from tidemark.lsn import Lsn
-from tidemark.names import spark_identifier
+from tidemark.names import ROW_HOLES, spark_identifier
+from tidemark.schema.naming import Naming, naming
 from tidemark.schema.table import Column as TableColumn
+from tidemark.schema.table import TableSchema
 from tidemark.target import delta_tables
 from tidemark.target.delta_tables import PinnedTable
 from tidemark.target.jvm import array_list, java_class, option, sequence
 from tidemark.target.staged_changes import missing_value
 
 OLDER: Final = "tidemark.older"
+SOURCE: Final = "tidemark.column"
+
+_STATISTICS: Final = "delta.dataSkippingStatsColumns"
+_IDENTIFIER: Final = re.compile(r"`(?:[^`]|``)+`|[^,]+")
 
 
 def older_rows(generation: int, position: Lsn | None, default: str) -> dict[str, Any]:
@@ -82,13 +90,71 @@ def widen(spark: SparkSession, table: PinnedTable, fields: Sequence[StructField]
         )
 
 
-def _changing(spark: SparkSession, table: PinnedTable, shape: StructType) -> Any:
+def with_numbers(shape: StructType, schema: TableSchema) -> StructType:
+    """The table's shape, whose fields say which columns of the source they are, as far as that is certain."""
+    numbers = {column.name: column.attnum for column in schema.columns if column.attnum}
+    return StructType([_numbered(f, schema.relation_oid, numbers.get(f.name)) for f in shape.fields])
+
+
+def _numbered(field: StructField, relation: int, number: int | None) -> StructField:
+    metadata = {name: value for name, value in field.metadata.items() if name != SOURCE}
+    if number is not None:
+        metadata[SOURCE] = {"relation": relation, "attnum": number}
+    return StructField(field.name, field.dataType, field.nullable, metadata)
+
+
+def told(table: PinnedTable, relation: int) -> dict[str, int]:
+    """What the table's fields say which columns of the source's table they are."""
+    said = {f.name: f.metadata.get(SOURCE, {}) for f in table.schema().fields}
+    return {name: int(column["attnum"]) for name, column in said.items() if column.get("relation") == relation}
+
+
+def named(table: PinnedTable, schema: TableSchema, called: Mapping[str, int]) -> Naming:
+    """How the table's columns are to be called. Raises `naming.Ahead`."""
+    now = {c.attnum: c.name for c in schema.columns if c.attnum and c.name not in schema.dropped}
+    return naming(table.schema().names, told(table, schema.relation_oid), called, now)
+
+
+def rename(spark: SparkSession, table: PinnedTable, to: Naming, relation: int, *, in_rows: bool) -> None:
+    """One commit that gives columns other names ("Column Mapping"): no file is written anew, unless names stand
+    `in_rows` too. It also says which column of the source each is."""
+    names = to.names
+    if names and not table.is_mapped:
+        quoted = f"delta.{spark_identifier(table.path)}"
+        spark.sql(f"ALTER TABLE {quoted} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
+        table = delta_tables.pin(spark, table.path)
+    fields = [StructField(names.get(f.name, f.name), f.dataType, f.nullable, f.metadata) for f in table.schema().fields]
+    shape = StructType([_numbered(f, relation, to.numbers.get(f.name)) for f in fields])
+    transaction = _changing(spark, table, shape, names)
+    actions, added = array_list(spark), sequence(spark, array_list(spark))
+    if in_rows and names:
+        newest = F.create_map(*[F.lit(name) for pair in names.items() for name in pair])
+        holes = F.transform(ROW_HOLES, lambda name: F.coalesce(F.try_element_at(newest, name), name))
+        rows = delta_tables.rows(spark, table).withColumn(ROW_HOLES, holes)
+        frame = rows.select(
+            *[F.col(spark_identifier(f.name)).alias(names.get(f.name, f.name)) for f in table.schema().fields]
+        )
+        now = java_class(spark, "java.lang.System").currentTimeMillis()
+        for file in table.snapshot.allFiles().collectAsList():
+            actions.add(file.removeWithTimestamp(now, True))
+        added = transaction.writeFiles(frame._jdf)
+    transaction.commit(sequence(spark, actions).appendedAll(added), delta_tables.write_operation(spark))
+
+
+def _changing(
+    spark: SparkSession, table: PinnedTable, shape: StructType, names: Mapping[str, str] | None = None
+) -> Any:
     """A transaction on the pinned version that gives the table this schema, and which any commit in between that adds
     or removes a file, or changes the metadata, makes fail."""
     transaction = table.log.startTransaction(option(spark), option(spark, table.snapshot))
     transaction.readWholeTable()
     metadata = json.loads(table.snapshot.metadata().json())
     metadata["metaData"]["schemaString"] = shape.json()
+    properties = metadata["metaData"].get("configuration", {})
+    if names and _STATISTICS in properties:
+        others = {spark_identifier(old): spark_identifier(new) for old, new in names.items()}
+        listed = _IDENTIFIER.findall(properties[_STATISTICS])
+        properties[_STATISTICS] = ",".join(others.get(name, name) for name in listed)
     action = java_class(spark, "org.apache.spark.sql.delta.actions.Action").fromJson(json.dumps(metadata))
     transaction.updateMetadata(action, False)
     return transaction
