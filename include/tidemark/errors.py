@@ -553,6 +553,31 @@ class SourceReplaced(BackfillError):
     )
 
 
+class SourceForked(BackfillError):
+    happened = (
+        "The source's history left the one that was staged: {difference}, in generation {generation}. {transactions}"
+    )
+    remedy = (
+        "A new generation goes on from {left_lsn}, and nothing else is missing. What the lost transactions touched is "
+        "marked: {rows}. A run of {pipeline}_backfill that names no table reads exactly that again. Have the source's "
+        "owner see what became of the lost transactions; lost.parquet beside the generation's generation.json has all "
+        "of them."
+    )
+
+
+class SourceLeftBehind(ConfigError):
+    happened = (
+        "The source is on timeline {timeline}, and generation {generation} has followed it to timeline {followed}: the "
+        "connection leads to a primary that a standby took over from, or to an older copy of the database. Nothing was "
+        "read"
+    )
+    remedy = (
+        "Let the connection lead to the server that is the primary now, and make sure that nobody writes to the other "
+        "one. If this server is the source from now on, say so once: `tidemark preflight {path} --adopt-slot`; all "
+        "tables then need a backfill."
+    )
+
+
 class GenerationStale(RetryError):
     happened = 'The slot "{slot}" is not the one that generation {generation} was staged from: {difference}'
     remedy = (

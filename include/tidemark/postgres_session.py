@@ -85,6 +85,14 @@ def connect(
     return open_session(conninfo, database, autocommit=autocommit, application_name=application_name, settings=settings)
 
 
+def to_the_same_server(connection: psycopg.Connection[Any], **keywords: Any) -> str:
+    """A connection string that leads where this session does: its own may name several servers, and another one of them
+    may have taken over since."""
+    info = connection.info
+    there: dict[str, Any] = {"host": info.host, "port": info.port} if info.host else {}
+    return make_conninfo(**{**info.get_parameters(), **there, **keywords, "password": info.password or None})
+
+
 def connect_walsender(conninfo: str, *, application_name: str) -> psycopg.Connection[tuple[Any, ...]]:
     """A walsender bound to the source database, as logical replication needs it."""
     return open_session(conninfo, "source", application_name=application_name, settings={}, replication="database")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +17,9 @@ from sandbox.services.postgres import PostgresServer, running, wait_for
 from tests.conftest import create_database
 from tests.support import own_slot
 from tests.support.hand_staged import TABLE, HandStaged, hand_staged
+from tests.support.pipeline import Pipeline
 from tests.support.standby import standby_of
+from tests.support.thorough import thorough
 from tidemark import postgres_session as source_connection
 from tidemark.capture.generation import still_continues
 from tidemark.errors import (
@@ -28,6 +32,7 @@ from tidemark.errors import (
     SlotPluginDiffers,
     SlotSynced,
     SlotTwoPhase,
+    SourceLeftBehind,
     SourceReplaced,
     TidemarkError,
 )
@@ -162,12 +167,19 @@ def test_a_source_whose_wal_ends_below_what_is_staged_was_put_back(capture: Hand
     assert capture.settle().start_lsn == capture.confirmed_lsn()
 
 
-def test_another_timeline_is_another_generation_unless_the_slot_was_carried_over(capture: HandStaged) -> None:
+def test_a_timeline_below_the_one_that_is_followed_is_refused_until_a_person_says_otherwise(
+    capture: HandStaged,
+) -> None:
     capture.settle()
     capture.stage(TABLE)
-    capture.ledger_query("UPDATE tidemark.generations SET timeline = 7")
+    capture.ledger_query("UPDATE tidemark.generations SET timeline = 7, history = '6 to 0/100, 7'")
+    for _ in range(2):
+        with pytest.raises(SourceLeftBehind, match=r"on timeline 1, and generation 1 has followed it to timeline 7"):
+            capture.settle()
+    assert needs_backfill(capture) == []
     with pytest.raises(SourceReplaced, match=r"timeline 1 instead of 7, and the slot .* is no failover slot"):
-        capture.settle()
+        capture.settle(accepts=True)
+    assert needs_backfill(capture) == [(TABLE, tables.GAP)]
     assert capture.settle().number == 2
 
 
@@ -176,9 +188,9 @@ def test_a_failover_slot_needs_a_history_that_holds_what_is_staged(capture: Hand
     capture.create_slot(", failover => true")
     capture.settle()
     capture.stage(TABLE)
-    capture.ledger_query("UPDATE tidemark.generations SET timeline = 7")
+    capture.ledger_query("UPDATE tidemark.generations SET timeline = 7, history = NULL")
     with pytest.raises(SourceReplaced, match="left that one at an unknown position"):
-        capture.settle()
+        capture.settle(accepts=True)
 
 
 # --- the stream is open ----------------------------------------------------------------------------------------------
@@ -281,6 +293,46 @@ def test_a_crash_of_the_source_moves_the_slot_back_and_changes_nothing(tmp_path:
         server.restart("immediate")
         assert capture.confirmed_lsn() < staged
         assert (capture.settle().number, capture.settle().staged_lsn) == (1, staged)
+
+
+@pytest.mark.parametrize("confirms", [True, *thorough(False)])
+def test_an_older_copy_of_the_disk_that_was_written_on_is_known_by_the_heartbeat_it_lacks(
+    confirms: bool, tmp_path: Path, new_pipeline: Callable[..., Pipeline]
+) -> None:
+    """Same system, same timeline, and WAL beyond everything staged: nothing else tells it from the source."""
+    with running(tmp_path / "source", 18, fsync="off") as server:
+        pipeline = new_pipeline(create_database(server, "source"))
+        pipeline.execute("CREATE TABLE public.item (id int PRIMARY KEY)")
+        pipeline.capture()
+        pipeline.drain()
+        pipeline.advance(pipeline.staged_lsn())
+        pipeline.close()
+        server.stop()
+        copy = tmp_path / "copy"
+        shutil.copytree(server.data, copy)
+        server.start()
+        pipeline.drain()  # the server was started, and is the same: nothing is said
+        pipeline.execute("INSERT INTO public.item VALUES (1)")
+        pipeline.drain()
+        if confirms:
+            pipeline.advance(pipeline.staged_lsn())
+        staged = pipeline.staged_lsn()
+        pipeline.close()
+        server.stop()
+        owner = server.data.stat()
+        shutil.rmtree(server.data)
+        shutil.copytree(copy, server.data)
+        for path in [server.data, *server.data.rglob("*")]:
+            os.chown(path, owner.st_uid, owner.st_gid)
+        server.data.chmod(0o700)
+        server.start()
+        pipeline.execute("INSERT INTO public.item VALUES (2)")
+        while pipeline.flush_lsn() <= staged:
+            pipeline.sql("SELECT pg_logical_emit_message(false, 'fill', repeat('x', 100000), true)")
+        with pytest.raises(SourceReplaced, match="does not have the heartbeat that was staged up to"):
+            pipeline.drain()
+        assert pipeline.table_row("public.item").backfill_kind == tables.GAP
+        pipeline.drain()
 
 
 def test_a_promoted_standby_keeps_the_generation_of_a_failover_slot(tmp_path: Path) -> None:

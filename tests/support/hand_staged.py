@@ -17,6 +17,7 @@ from tidemark.ledger.leases import SLOT
 from tidemark.ledger.migrations import migrate
 from tidemark.lsn import Lsn
 from tidemark.source.slot import read_server
+from tidemark.source.wal_messages import emit_heartbeat
 
 TABLE = "public.item"
 
@@ -42,10 +43,12 @@ class HandStaged(Place):
         heartbeat: bool = True,
     ) -> BatchManifest:
         """One batch; a write at the source comes first, so that the range is not empty."""
+        generation, attempt = self.open_generation(), str(uuid4())
         if end is None:
             self.write()
-        generation = self.open_generation()
-        with psycopg.connect(self.source) as connection:
+        with psycopg.connect(self.source, autocommit=True) as connection:
+            if heartbeat and end is None:
+                emit_heartbeat(connection, self.config, generation.number, attempt)
             server = read_server(connection)
         manifest = manifest_of(
             start or generation.staged_lsn,
@@ -53,9 +56,9 @@ class HandStaged(Place):
             *tables,
             pipeline=self.config.pipeline,
             generation=generation.number,
-            attempt=str(uuid4()),
+            attempt=attempt,
             source=SourceIdentity(server.system_identifier, server.timeline, self.config.slot, server.version),
-            heartbeat=heartbeat,
+            heartbeat=heartbeat and end is None,
         )
         for table in manifest.tables:
             for file in table.files:

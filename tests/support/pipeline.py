@@ -161,14 +161,14 @@ class Place:
             slot = slots.read_slot(connection, self.config.slot)
             return None if slot is None else slot.confirmed_lsn
 
-    def settle(self) -> Generation:
+    def settle(self, *, accepts: bool = False) -> Generation:
         """What the first task that judges the slot goes on with."""
         with (
             leases.hold(self.ledger, self.config.pipeline, leases.SLOT, "drain", wait_s=10) as lease,
             postgres_session.connect(self.source, application_name=self.config.application_name) as source,
             self.ledger_connection() as ledger,
         ):
-            return settle(self.config, source, ledger, self.store, lease)
+            return settle(self.config, source, ledger, self.store, lease, accepts=accepts)
 
     def task(self, name: str = "task", run_id: str = "run", **about: Any) -> Run:
         """A task of a run, as the DAGs would have it; the same run's retry is the same holder."""
@@ -204,12 +204,15 @@ class Place:
     def table_row(self, table: str) -> TableRow:
         return self.table_rows()[table]
 
-    def registered(self) -> list[Batch]:
+    def registered(self, generation: int = 1) -> list[Batch]:
         with self.ledger_connection() as ledger:
-            return batches.after(ledger, 1, Lsn(0))
+            return batches.after(ledger, generation, Lsn(0))
+
+    def manifest(self, batch: Batch) -> BatchManifest:
+        return BatchManifest.from_json(self.store.read(batch.manifest).decode())
 
     def manifests(self) -> list[BatchManifest]:
-        return [BatchManifest.from_json(self.store.read(b.manifest).decode()) for b in self.registered()]
+        return [self.manifest(batch) for batch in self.registered()]
 
     def staged(self, table: str) -> list[dict[str, Any]]:
         """Every staged row of a table, in the order of batches and files, checksums verified."""

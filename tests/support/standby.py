@@ -18,6 +18,7 @@ class Standby(PostgresServer):
 
     primary: PostgresServer = field(kw_only=True)
     database: str = field(kw_only=True)
+    name: str = field(default="standby", kw_only=True)
 
     def promote(self) -> None:
         self._run("pg_ctl", "-D", str(self.data), "-w", "promote")
@@ -47,21 +48,24 @@ class Standby(PostgresServer):
 
     def _create(self) -> None:
         source = self.primary.conninfo_for_programs(self.database)
-        self._run("pg_basebackup", "-d", source, "-D", str(self.data), "-R", "-C", "-S", "standby", "-c", "fast")
+        self._run("pg_basebackup", "-d", source, "-D", str(self.data), "-R", "-C", "-S", self.name, "-c", "fast")
 
 
 @contextmanager
-def standby_of(primary: PostgresServer, folder: Path, database: str) -> Iterator[Standby]:
+def standby_of(
+    primary: PostgresServer, folder: Path, database: str, *, slots: bool = True, name: str = "standby"
+) -> Iterator[Standby]:
+    """`slots`: failover slots are carried over. `name` is that of its own slot."""
     settings = {
         "fsync": "off",
         "hot_standby_feedback": "on",
         "primary_conninfo": primary.conninfo(database),
-        "primary_slot_name": "standby",
-        "sync_replication_slots": "on",
+        "primary_slot_name": name,
+        "sync_replication_slots": "on" if slots else "off",
     }
     # Its roles are the primary's.
     options = {"settings": settings, "password": primary.password}
-    standby = Standby(folder, version=primary.version, primary=primary, database=database, **options)
+    standby = Standby(folder, version=primary.version, primary=primary, database=database, name=name, **options)
     try:
         standby.start()
         yield standby

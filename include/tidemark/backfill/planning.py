@@ -98,6 +98,11 @@ class _Wish:
     def table(self) -> str:
         return str(self.captured.table)
 
+    @property
+    def is_of_lost_keys(self) -> bool:
+        """Whether it is of rows that the target has and the source may lack: those are removed."""
+        return self.mode == "keys" and not self.explicit and self.row.lost_keys is not None
+
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
@@ -421,9 +426,8 @@ class _Planner:
             to_read = locked.to_read
             estimated = len(keys) if by_keys else keyset.estimated_rows(self._source, to_read)
             ranges = _ranges_of_keys(keys) if by_keys else self._ranges(to_read, estimated)
-        whole = wish.row_filter is None and not by_keys
         seen = make_durable(self._source)
-        sweeps = whole and bool(wish.captured.key)
+        sweeps = bool(wish.captured.key) and (wish.is_of_lost_keys if by_keys else wish.row_filter is None)
         return _Prepared(wish, locked.snapshot, seen, estimated, sweeps, to_read.key_order, ranges)
 
     def _refuse_unfit(self, wish: _Wish) -> None:

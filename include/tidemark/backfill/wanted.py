@@ -2,6 +2,8 @@
 
     marked, and nobody reads it                      the whole table
     marked for holes alone, and their keys are kept  exactly those keys
+    marked for changes that the source lost, whose
+    keys are known                                   exactly those keys; what the source lacks of them is removed
     a backfill that has something left to read,
     and nobody reads it                              that backfill goes on
 
@@ -51,6 +53,8 @@ def _of(ledger: Ledger, row: TableRow) -> Wanted | None:
     if not row.life.needs_backfill or _has_been_read(ledger, row):
         return None
     reason = row.backfill_reason or ""
+    if row.lost_keys:
+        return Wanted(row.table, "keys", tuple(tuple(key) for key in row.lost_keys), reason)
     keys = tuple(tuple(key) for key in row.hole_keys)
     if row.life.target == table_life.HOLES and 0 < len(keys) < MAX_HOLE_KEYS:
         return Wanted(row.table, "keys", keys, reason)

@@ -214,6 +214,7 @@ def _sweeps(ledger: Ledger, claims: Mapping[str, list[Claim]]) -> dict[str, tupl
                 continue
             valid, left = chunks.left_of(ledger, name)
             if left <= ours:
-                sweep = Sweep(name, backfill.snapshot, valid, backfill.purpose, backfill.parts)
+                keys = chunks.keys_of(ledger, name) if backfill.mode == "keys" else None
+                sweep = Sweep(name, backfill.snapshot, valid, backfill.purpose, backfill.parts, keys)
                 sweeps[table] = (*sweeps.get(table, ()), sweep)
     return sweeps

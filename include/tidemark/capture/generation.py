@@ -5,34 +5,47 @@ send everything above `staged`", and that its position answers: a slot sends eve
 commits at or above confirmed_flush_lsn.
 
     a slot that is not this pipeline's               ──► SlotUnknown: it is not read, wherever it stands (`ownership`)
+    a server on an older timeline than the one that
+      is followed                                    ──► SourceLeftBehind: it is not read either, until a person says so
     no generation                                    ──► open one at the slot's confirmed LSN
-    other system identifier or timeline, or WAL that
-      ends below staged (an older copy of the disk)  ──► new generation, tables need a backfill, SourceReplaced once
+    other system identifier, a history of WAL that
+      parts from what was staged, or WAL that ends
+      below staged (an older copy of the disk)       ──► new generation, tables need a backfill, SourceReplaced once
+    the same, but a failover slot has all of the new
+      history from where it parts                    ──► new generation from there; of the tables that lost changes
+                                                         touched, their rows need a backfill, SourceForked once
     confirmed > staged, after staging was asked      ──► new generation, tables need a backfill, ChangesGone once
     confirmed <= staged                              ──► go on: the drain starts at staged and discards what lies below
 
 A slot that was dropped and created again stands beyond everything staged, since creating one writes WAL; one that was
 copied from another slot may stand below, and is then complete. A failover slot keeps its generation across a promotion
 if the new timeline began at or above staged; what the ledger keeps of snapshots above that point is read, or judged,
-anew (`generations.follow`). What cannot be seen: a source put back to an older copy of its disk, on
-the same timeline, whose WAL has since grown beyond staged again. Restoring by recovery (PITR) always begins a new
-timeline and is seen.
+anew (`generations.follow`). A source put back to an older copy of its disk, on the same timeline, whose WAL has since
+grown beyond staged again, is known by the heartbeat that it does not have (`rewound`); restoring by recovery (PITR)
+always begins a new timeline.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import replace
-from datetime import datetime
+from dataclasses import dataclass, replace
 from typing import Any
 
 import psycopg
+import pyarrow.parquet as pq
 
-from tidemark.capture import ownership
+from tidemark.capture import ownership, rewound
+from tidemark.capture.forked import LostPart, lost_part
 from tidemark.capture.recovery import register_again, staged_generations
 from tidemark.config import PipelineConfig
-from tidemark.errors import ChangesGone, GenerationStale, SourceReplaced, TidemarkError
+from tidemark.errors import (
+    ChangesGone,
+    GenerationStale,
+    SourceForked,
+    SourceLeftBehind,
+    SourceReplaced,
+    TidemarkError,
+)
 from tidemark.findings import listed
 from tidemark.formats import layout
 from tidemark.formats.generation_file import GenerationFile
@@ -44,11 +57,24 @@ from tidemark.lsn import Lsn
 from tidemark.run import utc_now
 from tidemark.source import slot as slots
 from tidemark.source.slot import Server, SlotState
+from tidemark.source.timelines import History, read_history
 from tidemark.source.wal_messages import make_durable
 from tidemark.staging.store import Store
 from tidemark.wording import counted
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Break:
+    """Why the slot does not continue the generation, as half a sentence and as the error for it. `left_lsn`: where the
+    source's history left what was staged, None if that is not known or nothing staged lies above. `sends_all`: the slot
+    has everything from there."""
+
+    reason: str
+    error: TidemarkError
+    left_lsn: Lsn | None = None
+    sends_all: bool = False
 
 
 def settle(
@@ -57,12 +83,14 @@ def settle(
     ledger: Ledger,
     store: Store,
     lease: Lease,
-    now: Callable[[], datetime] = utc_now,
+    *,
+    accepts: bool = False,
 ) -> Generation:
     """The open generation, after every question about the slot is answered. Call it under the lease `slot`, before the
     stream is opened.
 
-    Raises one of the slot's errors, or `ChangesGone`/`SourceReplaced` once per gap; the run after that goes on.
+    Raises one of the slot's errors, or `ChangesGone`, `SourceReplaced` or `SourceForked` once per gap; the run after
+    that goes on. `accepts`: a person said that the server is the source, also if it was left behind.
     """
     slot, confirmed_lsn = ownership.usable(config, source, ledger, store)
     server = slots.read_server(source)
@@ -70,6 +98,7 @@ def settle(
     if again:
         log.info("Registered %s again from staging, up to %s", counted(len(again), "batch"), again[-1].end_lsn)
     generation = generations.current(ledger)
+    history = read_history(source, server.timeline)
     opening = GenerationFile(
         pipeline=lease.pipeline,
         number=0,  # `_open` gives it its own
@@ -77,19 +106,28 @@ def settle(
         timeline=server.timeline,
         slot=slot.name,
         start_lsn=confirmed_lsn,
-        opened_at=now().isoformat(),
+        opened_at=utc_now().isoformat(),
         reason=f'the slot "{slot.name}" is read from {confirmed_lsn} on',
+        history=str(history),
     )
     if generation is None:
-        return _open(ledger, store, lease, opening)
-    gone = _what_is_gone(source, server, slot, confirmed_lsn, generation)
-    if gone is not None:
-        reason, error = gone
-        opening = replace(opening, reason=reason, backfill_kind=tables.GAP, error=error.as_facts())
-        generation = _open(ledger, store, lease, opening)
+        return _open(ledger, store, lease, opening, server)
+    if server.timeline < generation.timeline and not accepts:
+        _refuse_left_behind(config, server, generation)
+    broken = _what_is_gone(server, history, slot, confirmed_lsn, generation)
+    if broken is None and server.started_at != generation.source_started_at:
+        if rewound.was_rewound(config, source, ledger, lease, confirmed_lsn):
+            broken = _rewound(server, confirmed_lsn, generation)
+        else:
+            generations.note_source(ledger, lease, generation.number, source_started_at=server.started_at)
+    if broken is not None:
+        lost = None if broken.left_lsn is None else lost_part(ledger, store, generation, broken.left_lsn)
+        generation = _open(ledger, store, lease, _after(broken, lost, opening, generation), server, lost)
     else:
         if server.timeline != generation.timeline:
-            _follow(source, ledger, lease, server, generation)
+            _follow(source, ledger, lease, history, generation)
+        elif generation.history != str(history):
+            generations.note_source(ledger, lease, generation.number, history=str(history))
         if slot.name != generation.slot:
             generations.note_source(ledger, lease, generation.number, slot=slot.name)
         generation = generations.required(ledger)
@@ -99,27 +137,75 @@ def settle(
     return generation
 
 
+def _refuse_left_behind(config: PipelineConfig, server: Server, generation: Generation) -> None:
+    """Raises SourceLeftBehind. Timelines of one database only rise: such a server is one that a standby took over from,
+    or an older copy of the disk. To read it would end the generation, and coming back would end the next one."""
+    if server.system_identifier == generation.system_identifier:
+        raise SourceLeftBehind(
+            timeline=server.timeline,
+            followed=generation.timeline,
+            generation=generation.number,
+            path=config.path or "FILE",
+        )
+
+
+def _after(broken: _Break, lost: LostPart | None, opening: GenerationFile, generation: Generation) -> GenerationFile:
+    """The generation that follows the one that is broken. It goes on from where the source left what was staged, if
+    the slot has all from there and it can be told what was lost."""
+    if lost is None or not broken.sends_all:
+        error = broken.error.as_facts()
+        if lost is not None and lost.transactions.num_rows and "difference" in error.facts:
+            told = f"{error.facts['difference']}. {_lost_said(lost, opening.pipeline)}"
+            error = replace(error, facts={**error.facts, "difference": told})
+        return replace(opening, reason=broken.reason, backfill_kind=tables.GAP, error=error)
+    assert broken.left_lsn is not None
+    opening = replace(
+        opening, start_lsn=broken.left_lsn, reason=broken.reason, backfill_kind=tables.FORK, tables=lost.tables
+    )
+    if not lost.transactions.num_rows:
+        log.warning("%s. Nothing of the tables is lost", broken.reason)
+        return opening
+    forked = SourceForked(
+        difference=broken.reason,
+        generation=generation.number,
+        transactions=_lost_said(lost, opening.pipeline),
+        rows=lost.rows_said,
+        left_lsn=broken.left_lsn,
+        pipeline=opening.pipeline,
+    )
+    return replace(opening, error=forked.as_facts())
+
+
+def _lost_said(lost: LostPart, pipeline: str) -> str:
+    counts = counted(lost.transactions.num_rows, "transaction")
+    return f"The source lost {counts} that the lake has: {lost}"
+
+
 def _follow(
     source: psycopg.Connection[Any],
     ledger: Ledger,
     lease: Lease,
-    server: Server,
+    history: History,
     generation: Generation,
 ) -> None:
     """Go on with the generation on the timeline of a promoted standby; what the ledger keeps of the lost part goes."""
-    left_lsn = slots.timeline_left(source, server.timeline, generation.timeline)
+    left_lsn = _parted_at(history, generation)
     row = source.execute("SELECT pg_current_snapshot()::text").fetchone()
     assert row is not None
     seen = make_durable(source)
-    if left_lsn is None or seen.timeline != server.timeline:
+    if left_lsn is None or seen.timeline != history.timeline:
         raise GenerationStale(
             slot=generation.slot, generation=generation.number, difference="another standby was promoted just now"
         )
-    followed = generations.follow(ledger, lease, generation.number, left_lsn=left_lsn, snapshot=row[0], seen_at=seen)
+    with ledger.transaction():
+        followed = generations.follow(
+            ledger, lease, generation.number, left_lsn=left_lsn, snapshot=row[0], seen_at=seen
+        )
+        generations.note_source(ledger, lease, generation.number, history=str(history))
     log.warning(
         "Following timeline %d, which left %d at %s, with all that was staged. Chunks that are read again: %d; "
         "backfills that begin anew: %s; tables whose capture is judged anew: %s",
-        server.timeline,
+        history.timeline,
         generation.timeline,
         left_lsn,
         followed.chunks,
@@ -134,9 +220,10 @@ def _still_sends(
     """Whether the slot, asked anew, sends all of the generation's changes in [start, end): it stands at or below the
     start, and the database is the one that wrote them up to the end."""
     slot, confirmed_lsn = slots.usable(source, config.slot)
+    server = slots.read_server(source)
     up_to_end = replace(generation, staged_lsn=end_lsn)
-    gone = _what_is_gone(source, slots.read_server(source), slot, confirmed_lsn, up_to_end)
-    return gone is None and confirmed_lsn <= start_lsn
+    broken = _what_is_gone(server, read_history(source, server.timeline), slot, confirmed_lsn, up_to_end)
+    return broken is None and confirmed_lsn <= start_lsn
 
 
 def still_continues(source: psycopg.Connection[Any], generation: Generation) -> None:
@@ -157,49 +244,103 @@ def still_continues(source: psycopg.Connection[Any], generation: Generation) -> 
 
 
 def _what_is_gone(
-    source: psycopg.Connection[Any], server: Server, slot: SlotState, confirmed_lsn: Lsn, generation: Generation
-) -> tuple[str, TidemarkError] | None:
-    """Why the slot does not continue the generation, as reason and error; None if it does."""
+    server: Server, history: History, slot: SlotState, confirmed_lsn: Lsn, generation: Generation
+) -> _Break | None:
+    """Why the slot does not continue the generation; None if it does."""
     staged_lsn = generation.staged_lsn
-    difference = _other_life(server, generation)
-    if difference is None and server.timeline != generation.timeline:
-        difference = _lost_by_promotion(source, server, slot, generation)
+    difference, left_lsn = _other_life(server, generation), None
+    if difference is None:
+        left_lsn = _parted_at(history, generation)
+        difference = _lost_by_promotion(history, slot, confirmed_lsn, left_lsn, generation)
     if difference is not None:
-        return f"another life of the database: {difference}", SourceReplaced(
-            difference=difference, generation=generation.number, staged_lsn=staged_lsn, confirmed_lsn=confirmed_lsn
+        is_known = left_lsn is not None and left_lsn < staged_lsn
+        return _Break(
+            f"another life of the database: {difference}",
+            SourceReplaced(
+                difference=difference, generation=generation.number, staged_lsn=staged_lsn, confirmed_lsn=confirmed_lsn
+            ),
+            left_lsn if is_known else None,
+            sends_all=(
+                slot.failover
+                and history.timeline > generation.timeline
+                and left_lsn is not None
+                and confirmed_lsn <= left_lsn
+            ),
         )
     if confirmed_lsn > staged_lsn:
-        return f"the changes between {staged_lsn} and {confirmed_lsn} are gone", ChangesGone(
-            slot=slot.name, generation=generation.number, staged_lsn=staged_lsn, confirmed_lsn=confirmed_lsn
+        return _Break(
+            f"the changes between {staged_lsn} and {confirmed_lsn} are gone",
+            ChangesGone(
+                slot=slot.name, generation=generation.number, staged_lsn=staged_lsn, confirmed_lsn=confirmed_lsn
+            ),
         )
     return None
+
+
+def _rewound(server: Server, confirmed_lsn: Lsn, generation: Generation) -> _Break:
+    difference = (
+        f"its WAL, since its start at {server.started_at}, does not have the heartbeat that was staged up to "
+        f"{generation.heartbeat_lsn}, so it was put back to an older copy and written on"
+    )
+    return _Break(
+        f"another life of the database: {difference}",
+        SourceReplaced(
+            difference=difference,
+            generation=generation.number,
+            staged_lsn=generation.staged_lsn,
+            confirmed_lsn=confirmed_lsn,
+        ),
+    )
 
 
 def _other_life(server: Server, generation: Generation) -> str | None:
     if server.system_identifier != generation.system_identifier:
         return f"system identifier {server.system_identifier} instead of {generation.system_identifier}"
-    if server.flush_lsn < generation.staged_lsn:
+    if server.flush_lsn < generation.staged_lsn and server.timeline == generation.timeline:
         return f"its WAL ends at {server.flush_lsn}, so it was put back to an older copy"
     return None
 
 
+def _parted_at(history: History, generation: Generation) -> Lsn | None:
+    """Where the source's history left the one that the generation was staged from; None if it did not, or, of a
+    generation whose history nobody noted, if that cannot be told."""
+    if generation.history is not None:
+        return history.parted_at(History.parse(generation.history))
+    if generation.timeline == 1:
+        return history.parted_at(History(1))
+    return dict(history.left).get(generation.timeline)
+
+
 def _lost_by_promotion(
-    source: psycopg.Connection[Any], server: Server, slot: SlotState, generation: Generation
+    history: History, slot: SlotState, confirmed_lsn: Lsn, left_lsn: Lsn | None, generation: Generation
 ) -> str | None:
-    """A promoted standby has everything that was staged only if the slot was carried over (failover = true) and the new
-    timeline began at or above `staged`: what the old primary wrote after that point is in no timeline any more."""
-    difference = f"timeline {server.timeline} instead of {generation.timeline}"
+    """A promoted standby has everything that was staged only if the slot was carried over (failover = true) and its
+    history has all of it: what the old primary wrote above the point where they part is in no timeline any more."""
+    if history.timeline == generation.timeline:
+        if left_lsn is None:
+            return None
+        # What the ledger keeps of snapshots goes by the timeline's number, which does not tell the two apart.
+        return f"another timeline {history.timeline} than the one that was followed; they part at {left_lsn}"
+    difference = f"timeline {history.timeline} instead of {generation.timeline}"
     if not slot.failover:
         return f'{difference}, and the slot "{slot.name}" is no failover slot'
-    began = slots.timeline_left(source, server.timeline, generation.timeline)
-    if began is None or began < generation.staged_lsn:
-        return f"{difference}, which left that one at {began or 'an unknown position'}"
+    if left_lsn is None or left_lsn < generation.staged_lsn:
+        return f"{difference}, which left that one at {left_lsn or 'an unknown position'}"
+    if confirmed_lsn > generation.staged_lsn:
+        return f'{difference}, and the slot "{slot.name}" was not carried over: it begins at {confirmed_lsn}'
     return None
 
 
-def _open(ledger: Ledger, store: Store, lease: Lease, opening: GenerationFile) -> Generation:
-    """Give it the next number, write generation.json, then the ledger's row. A death in between is caught up by
-    `register_again`.
+def _open(
+    ledger: Ledger,
+    store: Store,
+    lease: Lease,
+    opening: GenerationFile,
+    server: Server,
+    lost: LostPart | None = None,
+) -> Generation:
+    """Give it the next number, write what was lost and generation.json, then the ledger's row. A death in between is
+    caught up by `register_again`.
 
     The lease stays locked from before the file is written: an attempt that was overtaken since it looked writes
     nothing, and one that takes over sees file and row, or neither.
@@ -209,8 +350,13 @@ def _open(ledger: Ledger, store: Store, lease: Lease, opening: GenerationFile) -
         current = generations.current(ledger)
         number = 1 + max([0 if current is None else current.number, *staged_generations(store, lease.pipeline)])
         opening = replace(opening, number=number)
+        if lost is not None and lost.transactions.num_rows:
+            with store.create(layout.lost_file(lease.pipeline, number)) as out:
+                pq.write_table(lost.transactions, out)
         path = layout.generation_file(lease.pipeline, number)
         store.write_new(path, opening.to_json().encode())
         store.sync_folders(layout.generation_folder(lease.pipeline, number))
         log.info("Opening generation %d of pipeline %s: %s", number, lease.pipeline, opening.reason)
-        return generations.open_generation(ledger, lease, opening)
+        generations.open_generation(ledger, lease, opening)
+        generations.note_source(ledger, lease, number, source_started_at=server.started_at)
+        return generations.required(ledger)

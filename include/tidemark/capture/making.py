@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import psycopg
 
@@ -34,6 +34,9 @@ from tidemark.waits import saying
 from tidemark.wording import duration
 
 log = logging.getLogger(__name__)
+
+_CREATE: Final = "SELECT pg_create_logical_replication_slot(%s, %s)"
+_CREATE_FAILOVER: Final = "SELECT pg_create_logical_replication_slot(%s, %s, false, false, true)"
 
 
 def make_slot(survey: Survey, lease: Lease, conninfo: str) -> bool:
@@ -57,6 +60,8 @@ def create_slot(source: psycopg.Connection[Any], config: PipelineConfig, conninf
     """Create the slot; False if somebody else just did. Raises SlotCreationBlocked, naming the open transactions.
     `conninfo` leads to the source too: while the one session waits, another says for whom.
 
+    Where standbys can carry it over (from 17 on), it says that they shall: a promotion then loses nothing of it.
+
     PostgreSQL waits until all transactions that were open have ended; `drain_stall_s` bounds it. A cancelled creation
     leaves no slot behind.
     """
@@ -71,7 +76,7 @@ def create_slot(source: psycopg.Connection[Any], config: PipelineConfig, conninf
     source.execute("SELECT set_config('lock_timeout', '0', false)")
     try:
         with saying(bound_s, lambda: f'the slot "{config.slot}", which waits for open transactions: {blocking()}'):
-            source.execute("SELECT pg_create_logical_replication_slot(%s, %s)", (config.slot, PLUGIN))
+            source.execute(_CREATE if source.info.server_version < 170000 else _CREATE_FAILOVER, (config.slot, PLUGIN))
     except psycopg.errors.QueryCanceled as waited:
         blockers = listed(publication.transactions_in_flight(source)) or "they have ended by now"
         raise SlotCreationBlocked(slot=config.slot, waited=duration(bound_s), blockers=blockers) from waited

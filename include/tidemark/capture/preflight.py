@@ -286,10 +286,9 @@ class _Look:
             slot = read_slot(source, self.config.slot)
             if slot is None and make_slot(survey, lease, self.about.source):
                 survey.note("slot", f'Created slot "{self.config.slot}"')
-            if slot is None or opened is None:
-                generation = settle(
-                    self.config, source, ledger, Store(self.config.lake, self.config.lake_access), lease
-                )
+            if slot is None or opened is None or self.adopt_slot:
+                store = Store(self.config.lake, self.config.lake_access)
+                generation = settle(self.config, source, ledger, store, lease, accepts=self.adopt_slot)
                 survey.note("generation", f"Generation {generation.number} is open from {generation.start_lsn} on")
             join(survey, selected, publication.read(source, self.config.publication))
 

@@ -198,7 +198,10 @@ def _open_again(
     remaining = chain_from(None if retired is None else retired.up_to, manifests.values(), lambda _: False)
     newest = max((m.source for m in remaining), key=lambda source: source.timeline, default=None)
     if newest is not None:
-        opening = replace(opening, start_lsn=remaining[0].start_lsn, timeline=newest.timeline, slot=newest.slot)
+        history = opening.history if newest.timeline == opening.timeline else None
+        opening = replace(
+            opening, start_lsn=remaining[0].start_lsn, timeline=newest.timeline, slot=newest.slot, history=history
+        )
     with ledger.transaction():
         opened = generations.open_generation(ledger, lease, opening)
         for table in () if retired is None else retired.kept:

@@ -8,20 +8,21 @@ transactions are named by it (R5). Pure: reading and writing the JSON is `stagin
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from tidemark.formats import format_version
 from tidemark.formats.error_record import ErrorFacts
 from tidemark.lsn import Lsn
 
-FORMAT = 1
+FORMAT = 2  # 2: `history`, `tables`
 OLDEST = 1
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationFile:
     """`backfill_kind` is set where changes may lie between this generation and the one before; `error` is the one that
-    said so."""
+    said so. `tables` are those alone that differ, each with the keys that do, as texts that PostgreSQL reads, or None
+    where any row may; without it, that is every table. `history` is that of the source's timeline."""
 
     pipeline: str
     number: int
@@ -33,6 +34,8 @@ class GenerationFile:
     reason: str
     backfill_kind: str | None = None
     error: ErrorFacts | None = None
+    history: str | None = None
+    tables: dict[str, tuple[tuple[str, ...], ...] | None] | None = field(default=None, repr=False)
 
     def to_json(self) -> str:
         return json.dumps({"format": FORMAT, **asdict(self), "start_lsn": str(self.start_lsn)}, indent=1)
@@ -44,12 +47,15 @@ class GenerationFile:
         try:
             raw = json.loads(text)
             format_version.require("file of a generation", raw.pop("format"), oldest=OLDEST, newest=FORMAT)
-            error = raw.get("error")
+            error, tables = raw.get("error"), raw.get("tables")
+            if tables is not None:
+                tables = {t: None if keys is None else tuple(map(tuple, keys)) for t, keys in tables.items()}
             return cls(
                 **{
                     **raw,
                     "start_lsn": Lsn.parse(raw["start_lsn"]),
                     "error": None if error is None else ErrorFacts.from_json(error),
+                    "tables": tables,
                 }
             )
         except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as broken:

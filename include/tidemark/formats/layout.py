@@ -1,6 +1,6 @@
 """Where everything lies below the lake root; every path in ledger, manifest and plan is relative to it.
 
-    <pipeline>/staging/g<generation>/generation.json, retired.json
+    <pipeline>/staging/g<generation>/generation.json, retired.json, lost.parquet
     <pipeline>/staging/g<generation>/<start LSN, 16 hex digits>-<attempt>/
         <schema>.<table>/v<schema version>-<n>.parquet
         transactions.parquet
@@ -43,6 +43,11 @@ def generation_file(pipeline: str, generation: int) -> str:
 
 def retired_file(pipeline: str, generation: int) -> str:
     return f"{generation_folder(pipeline, generation)}/retired.json"
+
+
+def lost_file(pipeline: str, generation: int) -> str:
+    """The transactions that the lake has of the generation before and the source lost, as in transactions.parquet."""
+    return f"{generation_folder(pipeline, generation)}/lost.parquet"
 
 
 def batch_folder(pipeline: str, generation: int, start: Lsn, attempt: str) -> str:

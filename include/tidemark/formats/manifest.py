@@ -15,7 +15,7 @@ from tidemark.formats import format_version
 from tidemark.lsn import Lsn
 from tidemark.schema.table import TableSchema
 
-FORMAT = 2  # 2: `purpose` of claims and sweeps, `parts` of sweeps
+FORMAT = 3  # 2: `purpose` of claims and sweeps, `parts` of sweeps; 3: `keys` of sweeps
 OLDEST = 1
 
 # What a chunk was read for: to be merged; to be compared with the target; to be compared and merged.
@@ -113,7 +113,8 @@ class Sweep:
 
     `snapshot` is the one that was recorded before the backfill's first chunk. `chunks` is how many it has: with one of
     them missing, the rows that it read would be removed. `parts` are what it read where that is not the whole table;
-    the order of their keys is that of the stored ones.
+    the order of their keys is that of the stored ones. `keys` are those that it looked for, in PostgreSQL's texts and
+    the key's order, where it was these alone: of them, those that it did not find are removed.
     """
 
     backfill: str
@@ -121,19 +122,21 @@ class Sweep:
     chunks: int
     purpose: Purpose = "fill"
     parts: tuple[KeyPart, ...] | None = None
+    keys: tuple[tuple[str, ...], ...] | None = None
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> Sweep:
-        parts = raw.get("parts")
+        parts, keys = raw.get("parts"), raw.get("keys")
         return cls(
             backfill=raw["backfill"],
             snapshot=raw["snapshot"],
             chunks=raw["chunks"],
             purpose=raw.get("purpose", "fill"),
             parts=None if parts is None else tuple(KeyPart.from_json(part) for part in parts),
+            keys=None if keys is None else tuple(map(tuple, keys)),
         )
 
 

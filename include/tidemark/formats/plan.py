@@ -15,7 +15,7 @@ from tidemark.formats.manifest import Claim, Purpose, Sweep
 from tidemark.lsn import Lsn
 from tidemark.schema.table import Column, TableSchema
 
-FORMAT = 5  # 3: `purpose`, `parts`, `dropped`, `ahead`; 4: `level`; 5: `called`
+FORMAT = 6  # 3: `purpose`, `parts`, `dropped`, `ahead`; 4: `level`; 5: `called`; 6: `keys` of sweeps
 OLDEST = 2
 
 

@@ -79,6 +79,11 @@ class Backfill:
         """Whether every row of the table is read, rather than those of a filter, of chosen keys, or of some parts."""
         return self.row_filter is None and self.mode != "keys" and self.parts is None
 
+    @property
+    def reads_lost_keys(self) -> bool:
+        """Whether it is of the keys whose changes the source lost: of chosen keys, no other backfill sweeps."""
+        return self.mode == "keys" and self.sweeps and self.purpose == "fill"
+
 
 @dataclass(frozen=True, slots=True)
 class Range:
@@ -375,8 +380,8 @@ def complete(
 ) -> Backfill | None:
     """End the table's open backfill, or its open verify, if all of it is read, claimed and, as `applied_lsn` says,
     merged; it is returned the one time that this is done. A backfill of the whole table takes the table's mark away,
-    unless something asked for a backfill again since it was opened, and repairs what a verify found. The caller has the
-    table's row locked."""
+    unless something asked for a backfill again since it was opened, and repairs what a verify found. One of the keys
+    whose changes the source lost takes that mark away alone. The caller has the table's row locked."""
     backfill = open_of(ledger, table, verifies=verifies)
     if backfill is None or backfill.generation != generation or applied_lsn is None:
         return None
@@ -387,12 +392,15 @@ def complete(
     last = _last_claim(ledger, backfill.backfill)
     if last is None or applied_lsn < last:
         return None
-    if backfill.whole_table and backfill.purpose == "fill":
-        row = tables.one(ledger, table)
-        if row is not None and (
-            row.marked_at is None or backfill.opened_at is None or row.marked_at <= backfill.opened_at
-        ):
-            tables.clear_needs_backfill(ledger, table)
+    row = tables.one(ledger, table)
+    brings_all = backfill.whole_table and backfill.purpose == "fill"
+    brings_lost = backfill.reads_lost_keys and row is not None and row.lost_keys is not None
+    is_newer = row is not None and (
+        row.marked_at is None or backfill.opened_at is None or row.marked_at <= backfill.opened_at
+    )
+    if is_newer and (brings_all or brings_lost):
+        tables.clear_needs_backfill(ledger, table)
+    if brings_all:
         ledger.execute(
             'UPDATE tidemark.parts SET differing = NULL WHERE pipeline = %s AND "table" = %s', (ledger.pipeline, table)
         )

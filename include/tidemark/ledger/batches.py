@@ -111,6 +111,7 @@ def register(
         tables.keep_fingerprints(ledger, manifest.fingerprints)
         for mark in manifest.marks:
             tables.mark(ledger, mark)
+        tables.spread_lost(ledger, [t.table for t in touched if t.moved and t.unchanged])
         _claim(ledger, manifest, rejected or {}, again)
     return True
 
@@ -333,6 +334,15 @@ def unapplied_counts(ledger: Ledger, names: Iterable[str]) -> dict[str, int]:
         (ledger.pipeline, sorted(names)),
     )
     return dict(rows.fetchall())
+
+
+def attempt_of(ledger: Ledger, generation: int, end_lsn: Lsn) -> str | None:
+    """Which attempt staged the batch that ends there; None without such a batch."""
+    row = ledger.execute(
+        "SELECT attempt FROM tidemark.batches WHERE pipeline = %s AND generation = %s AND end_lsn = %s",
+        (ledger.pipeline, generation, end_lsn),
+    ).fetchone()
+    return None if row is None else str(row[0])
 
 
 def last_committed_at(ledger: Ledger, generation: int, end_lsn: Lsn) -> datetime | None:

@@ -117,6 +117,11 @@ def ranges_of(ledger: Ledger, backfill: str) -> list[Range]:
     )
 
 
+def keys_of(ledger: Ledger, backfill: str) -> tuple[Key, ...]:
+    """What a backfill of mode keys looks for."""
+    return tuple(key for key_range in ranges_of(ledger, backfill) for key in key_range.keys or ())
+
+
 def _ranges(ledger: Ledger, clauses: str, values: dict[str, Any]) -> list[Range]:
     columns = "r.lower, r.upper, r.keys, r.backfill, r.range, r.cursor, r.next_chunk, r.done"
     rows = ledger.execute(f"SELECT {columns} FROM tidemark.ranges r {clauses}".encode(), values).fetchall()

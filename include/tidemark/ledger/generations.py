@@ -25,13 +25,15 @@ from tidemark.lsn import Lsn, WalPoint
 
 _COLUMNS = (
     "number, system_identifier, timeline, slot, start_lsn, staged_lsn, confirmed_lsn, heartbeat_lsn, heartbeat_at, "
-    "opened_at, opened_by, reason"
+    "opened_at, opened_by, reason, history, source_started_at"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """One life of the slot; `confirmed_lsn` is what was last read back from the source, no truth about it now."""
+    """One life of the slot; `confirmed_lsn` is what was last read back from the source, no truth about it now.
+    `history` is that of the timeline (`source.timelines`), `source_started_at` the start of the server that was last
+    asked whether its WAL is the one that was staged; None where nobody noted it yet."""
 
     number: int
     system_identifier: str
@@ -45,6 +47,8 @@ class Generation:
     opened_at: datetime
     opened_by: str
     reason: str
+    history: str | None = None
+    source_started_at: str | None = None
 
 
 def current(ledger: Ledger) -> Generation | None:
@@ -87,8 +91,10 @@ def open_generation(ledger: Ledger, lease: Lease, opening: GenerationFile) -> Ge
     """Open the generation that a written generation.json describes; its number must be above every other's.
 
     With a `backfill_kind` every table of the pipeline is marked as needing a backfill for the same reason, and its join
-    is judged anew: what was in flight when the new slot was made is in no stream. The error is kept until
-    `take_error` hands it out, once. Needs the lease `slot`.
+    is judged anew: what was in flight when the new slot was made is in no stream. If the opening names its `tables`, it
+    goes on from the point where the source left what was staged, by a slot that has all from there: then those alone
+    are marked, and tables that joined above that point. The error is kept until `take_error` hands it out, once. Needs
+    the lease `slot`.
     """
     with ledger.transaction():
         lease.check(ledger, SLOT)
@@ -104,8 +110,8 @@ def open_generation(ledger: Ledger, lease: Lease, opening: GenerationFile) -> Ge
             """
             INSERT INTO tidemark.generations
                    (pipeline, number, system_identifier, timeline, slot, start_lsn, staged_lsn, opened_by, reason,
-                    error)
-            VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+                    error, history)
+            VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
             """,
             (
                 lease.pipeline,
@@ -118,10 +124,13 @@ def open_generation(ledger: Ledger, lease: Lease, opening: GenerationFile) -> Ge
                 lease.holder,
                 opening.reason,
                 None if opening.error is None else Jsonb(opening.error.to_json()),
+                opening.history,
             ),
         )
         backfills.close_older(ledger, opening.number)
-        if opening.backfill_kind is not None:
+        if opening.tables is not None:
+            _mark_lost(ledger, opening)
+        elif opening.backfill_kind is not None:
             every_table = [row.table for row in tables.all_of(ledger)]
             with (
                 step(ledger, "capture", "judge_anew", every_table),
@@ -137,6 +146,15 @@ def open_generation(ledger: Ledger, lease: Lease, opening: GenerationFile) -> Ge
                     (opening.backfill_kind, opening.reason, lease.pipeline),
                 )
         return required(ledger)
+
+
+def _mark_lost(ledger: Ledger, opening: GenerationFile) -> None:
+    """What a table had before it joined above the point that is left, was changed without a trace in what is staged."""
+    for table, keys in sorted((opening.tables or {}).items()):
+        tables.mark_lost(ledger, table, opening.reason, keys)
+    for table in joins.lost(ledger, opening.timeline, opening.start_lsn):
+        joins.judge_anew(ledger, table, opening.reason)
+        tables.mark_lost(ledger, table, opening.reason, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +182,7 @@ def follow(
         lease.check(ledger, SLOT)
         ledger.execute("SELECT 1 FROM tidemark.pipelines WHERE pipeline = %s FOR UPDATE", (lease.pipeline,))
         ledger.execute(
-            "UPDATE tidemark.generations SET timeline = %s WHERE pipeline = %s AND number = %s",
+            "UPDATE tidemark.generations SET timeline = %s, history = NULL WHERE pipeline = %s AND number = %s",
             (seen_at.timeline, lease.pipeline, generation),
         )
         rejoining = joins.lost(ledger, seen_at.timeline, left_lsn)
@@ -196,19 +214,21 @@ def note_source(
     ledger: Ledger,
     lease: Lease,
     generation: int,
-    *,
-    slot: str | None = None,
-    confirmed_lsn: Lsn | None = None,
+    **seen: str | Lsn,
 ) -> None:
-    """Record what was seen at the source: the slot's confirmed LSN as read back, or another slot's name. Needs the
-    lease `slot`."""
+    """Record what was seen at the source: `confirmed_lsn`, the slot's as read back; `slot`, another one's name;
+    `history`, that of its timeline; `source_started_at`. Needs the lease `slot`."""
+    columns = ("confirmed_lsn", "slot", "history", "source_started_at")
+    if not set(seen) <= set(columns):
+        raise TypeError(f"a generation does not keep {sorted(set(seen) - set(columns))}")
     with ledger.transaction():
         lease.check(ledger, SLOT)
         ledger.execute(
             """
             UPDATE tidemark.generations
-               SET confirmed_lsn = coalesce(%s::pg_lsn, confirmed_lsn), slot = coalesce(%s, slot)
+               SET confirmed_lsn = coalesce(%s::pg_lsn, confirmed_lsn), slot = coalesce(%s, slot),
+                   history = coalesce(%s, history), source_started_at = coalesce(%s, source_started_at)
              WHERE pipeline = %s AND number = %s
             """,
-            (confirmed_lsn, slot, lease.pipeline, generation),
+            (*(seen.get(column) for column in columns), lease.pipeline, generation),
         )

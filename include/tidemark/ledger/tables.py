@@ -9,8 +9,8 @@ row), or they are an operator's (`unpark`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, LiteralString
 
@@ -32,6 +32,8 @@ from tidemark.schema.table_life import TableLife
 # are filled, and the target may differ otherwise than by them.
 EXISTING_ROWS: Final = table_life.EXISTING_ROWS
 GAP: Final = "gap"
+# The target has changes that the source lost; `lost_keys` says of which rows, where that is known.
+FORK: Final = "fork"
 HOLES: Final = table_life.HOLES
 
 # What a mark of that kind is in a table's life; any other kind is one that does not end by itself.
@@ -40,7 +42,7 @@ _MARKED: Final = {EXISTING_ROWS: "miss_rows", HOLES: "miss_values"}
 _COLUMNS = (
     '"table", capture_state, merge_state, target_state, state_since, join_horizon, backfill_kind, backfill_reason, '
     "backfill_since, marked_at, error, error_at, failed_runs, tried_at, holes, hole_keys, fingerprint, "
-    "forgotten_at, paused_by"
+    "forgotten_at, paused_by, lost_keys"
 )
 
 
@@ -50,7 +52,8 @@ class TableRow:
     `fingerprint` is the JSON of `schema.fingerprint.Fingerprint`. `marked_at` is when anything last asked for a
     backfill, though the mark that was there may have stayed. `holes` maps a column to the rows whose unchanged value is
     known nowhere, `hole_keys` holds keys of those rows. `forgotten_at` is when somebody said that a table which is
-    captured no more shall not be shown, `paused_by` who paused it."""
+    captured no more shall not be shown, `paused_by` who paused it. `lost_keys` are the rows that alone may differ where
+    that is known; they are for no log."""
 
     table: str
     life: TableLife
@@ -69,6 +72,7 @@ class TableRow:
     fingerprint: dict[str, Any] | None
     forgotten_at: datetime | None = None
     paused_by: str | None = None
+    lost_keys: list[list[str]] | None = field(default=None, repr=False)
 
 
 def _row(
@@ -295,13 +299,14 @@ def mark_holes(ledger: Ledger, table: str) -> None:
 def mark_needs_backfill(ledger: Ledger, table: str, kind: str, reason: str) -> None:
     """Mark the table. A mark it already has stays, unless it is of the same kind or a weaker one: HOLES gives way to
     any other, EXISTING_ROWS to all but HOLES. `marked_at` moves in any case, so that no backfill that was opened before
-    takes the mark away."""
+    takes the mark away. After any mark but HOLES, any row may be wrong."""
     weaker = [] if kind == HOLES else [HOLES, EXISTING_ROWS]
     with table_lives.step(ledger, "target", _MARKED.get(kind, "need_backfill"), [table]):
         ledger.execute(
             """
             UPDATE tidemark.tables
                SET needs_backfill = true, marked_at = clock_timestamp(),
+                   lost_keys = CASE WHEN %(kind)s = 'holes' THEN lost_keys END,
                    backfill_since = coalesce(backfill_since, clock_timestamp()),
                    backfill_kind = CASE WHEN gives_way THEN %(kind)s ELSE backfill_kind END,
                    backfill_reason = CASE WHEN gives_way THEN %(reason)s ELSE backfill_reason END
@@ -314,13 +319,42 @@ def mark_needs_backfill(ledger: Ledger, table: str, kind: str, reason: str) -> N
         )
 
 
+def mark_lost(ledger: Ledger, table: str, reason: str, keys: Sequence[Sequence[str]] | None) -> None:
+    """The target has changes of these keys (None: of any) that the source lost. Of a table that needed a backfill of
+    all its rows before, that stays so."""
+    add(ledger, table)
+    row = one(ledger, table)
+    assert row is not None
+    lost = None
+    if keys is not None and row.life.target in (table_life.COMPLETE, table_life.HOLES):
+        lost = [list(key) for key in keys]
+    elif keys is not None and row.lost_keys is not None:
+        lost = [list(key) for key in dict.fromkeys(tuple(key) for key in (*row.lost_keys, *keys))]
+    mark_needs_backfill(ledger, table, FORK, reason)
+    ledger.execute(
+        'UPDATE tidemark.tables SET lost_keys = %s WHERE pipeline = %s AND "table" = %s',
+        (None if lost is None else Jsonb(lost), ledger.pipeline, table),
+    )
+
+
+def spread_lost(ledger: Ledger, names: Iterable[str]) -> None:
+    """In these tables keys moved and took values along that the stream did not send: what the target has of a lost
+    change may stand under any key now, until all rows are read."""
+    ledger.execute(
+        "UPDATE tidemark.tables SET lost_keys = NULL, marked_at = clock_timestamp() "
+        'WHERE pipeline = %s AND "table" = ANY(%s) AND lost_keys IS NOT NULL',
+        (ledger.pipeline, sorted(names)),
+    )
+
+
 def clear_needs_backfill(ledger: Ledger, table: str, event: str = "backfill") -> None:
     """Take the mark away, for the event that brought what was missing."""
     with table_lives.step(ledger, "target", event, [table]):
         ledger.execute(
             """
             UPDATE tidemark.tables
-               SET needs_backfill = false, backfill_kind = NULL, backfill_reason = NULL, backfill_since = NULL
+               SET needs_backfill = false, backfill_kind = NULL, backfill_reason = NULL, backfill_since = NULL,
+                   lost_keys = NULL
              WHERE pipeline = %s AND "table" = %s
             """,
             (ledger.pipeline, table),

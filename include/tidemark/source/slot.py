@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import psycopg
-from psycopg import pq
-from psycopg.conninfo import make_conninfo
 
 from tidemark.errors import (
     SlotDatabaseDiffers,
@@ -28,20 +26,21 @@ from tidemark.errors import (
     SourceInRecovery,
 )
 from tidemark.lsn import Lsn
-from tidemark.postgres_session import open_session
 
 PLUGIN = "pgoutput"
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """`flush_lsn`: WAL that is durable at the source. `version` is server_version_num."""
+    """`flush_lsn`: WAL that is durable at the source. `version` is server_version_num. `started_at` is when it was
+    started, in the server's own words; one that recovered by itself from a crash of a backend was not."""
 
     system_identifier: str
     timeline: int
     version: int
     database: str
     flush_lsn: Lsn
+    started_at: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +81,12 @@ def read_server(connection: psycopg.Connection[Any]) -> Server:
                ('x' || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8))::bit(32)::int,
                current_setting('server_version_num')::int,
                current_database()::text,
-               pg_current_wal_flush_lsn()::text
+               pg_current_wal_flush_lsn()::text,
+               pg_postmaster_start_time()::text
         """
     ).fetchone()
     assert row is not None
-    return Server(row[0], row[1], row[2], row[3], Lsn.parse(row[4]))
+    return Server(row[0], row[1], row[2], row[3], Lsn.parse(row[4]), row[5])
 
 
 def read_slot(connection: psycopg.Connection[Any], name: str) -> SlotState | None:
@@ -159,26 +159,6 @@ def retained_bytes(connection: psycopg.Connection[Any], name: str) -> int:
     """WAL that the source keeps because of the slot; 0 if there is no slot."""
     slot = read_slot(connection, name)
     return 0 if slot is None else slot.retained_bytes
-
-
-def timeline_left(connection: psycopg.Connection[Any], timeline: int, earlier: int) -> Lsn | None:
-    """Where the history of `timeline` leaves the earlier one; None if the earlier one is no part of it.
-
-    Asked over a walsender of its own, as only the replication protocol's TIMELINE_HISTORY shows it to any role that
-    may replicate. Each line of the file reads: timeline, tab, LSN at which the next one began, tab, reason.
-    """
-    info = connection.info
-    conninfo = make_conninfo(**info.get_parameters(), password=info.password or None, replication="database")
-    with open_session(conninfo, "source") as walsender:
-        result = walsender.pgconn.exec_(f"TIMELINE_HISTORY {timeline}".encode())
-        if result.status != pq.ExecStatus.TUPLES_OK:
-            return None
-        content = (result.get_value(0, 1) or b"").decode()
-    for line in content.splitlines():
-        fields = line.split("\t")
-        if len(fields) >= 2 and fields[0].strip() == str(earlier):
-            return Lsn.parse(fields[1])
-    return None
 
 
 def _open_transactions(connection: psycopg.Connection[Any]) -> str:

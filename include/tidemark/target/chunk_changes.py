@@ -259,6 +259,9 @@ class ChunkChanges(Changes):
         if sweep.parts is not None:
             types = {f.name: f.dataType for f in rows.schema.fields}
             rows = rows.where(visibility.within(self.schema.key, types, sweep.parts))
+        if sweep.keys is not None:
+            asked = visibility.chosen(self.session, self.schema.key, rows.schema, sweep.keys)
+            rows = rows.join(asked, on=list(self.schema.key), how="left_semi")
         return visibility.swept(self.schema.key, self.names, rows, reduce(DataFrame.union, keys), self.generation, last)
 
     def _newest(self) -> DataFrame:

@@ -18,6 +18,7 @@ rows by number; nothing here grows on the driver with the number of changes.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -25,7 +26,7 @@ from typing import Final
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, IntegerType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, StringType, StructField, StructType
 
 from tidemark.formats.manifest import Claim, KeyPart, Sweep
 from tidemark.formats.snapshot import Snapshot
@@ -46,6 +47,8 @@ DIFFERING: Final = "__tidemark_differing"  # the columns in which it differs
 LOST: Final = "__tidemark_lost"  # a change not seen by the snapshot was in the WAL before the low watermark
 
 INSERTED, REPAIRED, UNCHANGED, OVERTAKEN = "inserted", "repaired", "unchanged", "overtaken"
+
+_NO_LIMIT: Final = 2**31 - 1
 
 _XMAX, _RUNNING, _POINT = "__tidemark_xmax", "__tidemark_running", "__tidemark_point"
 _W, _W_AT, _LOW, _IS_ABOVE = "__tidemark_w", "__tidemark_w_at", "__tidemark_low", "__tidemark_is_above"
@@ -438,9 +441,21 @@ def within(key: Sequence[str], types: dict[str, DataType], parts: Sequence[KeyPa
     return reduce(Column.__or__, conditions)
 
 
+def chosen(session: SparkSession, key: Sequence[str], of: StructType, keys: Sequence[Sequence[str]]) -> DataFrame:
+    """The keys, given as PostgreSQL wrote them, as the table of these columns stores them."""
+    texts = F.from_json(F.lit(json.dumps([list(texts) for texts in keys])), "array<array<string>>")
+    rows = session.range(1).select(F.explode(texts).alias("__tidemark_texts"))
+    values = [_stored(F.col("__tidemark_texts")[at], of[k].dataType).alias(k) for at, k in enumerate(key)]
+    return F.broadcast(rows.select(*values))
+
+
 def _value(text: str, of: DataType) -> Column:
     """The value that PostgreSQL wrote so."""
-    return F.lit(text).cast(of)
+    return _stored(F.lit(text), of)
+
+
+def _stored(text: Column, of: DataType) -> Column:
+    return F.unhex(F.substring(text, 3, _NO_LIMIT)) if isinstance(of, BinaryType) else text.cast(of)
 
 
 def keys_not_seen(key: Sequence[str], sweep: Sweep) -> Transform:

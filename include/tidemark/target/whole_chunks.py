@@ -439,7 +439,7 @@ class _FirstLoad:
         claims = [
             c for b in (*self.coming.evidence, *self.coming.batches) for c in b.claims if c.backfill == sweep.backfill
         ]
-        if sweep.parts is not None or len(claims) < sweep.chunks:
+        if sweep.parts is not None or sweep.keys is not None or len(claims) < sweep.chunks:
             raise TooMuch("what is swept is not the whole table, or a chunk is missing")
         spared = KeySet(self._types, [*changes, *self._keys_not_seen(sweep)])
         in_question: list[list[pa.ChunkedArray]] = []

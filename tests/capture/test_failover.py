@@ -1,0 +1,328 @@
+"""A real pair of servers: what a pipeline does when its source is another one from now on. No Spark.
+
+The standby is promoted while the old primary is down, or still up where that is the point. What only the old primary
+ever knew is lost, and the lake may have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow.parquet as pq
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from sandbox.services.postgres import PostgresServer, running, wait_for
+from tests.conftest import create_database
+from tests.support.pipeline import Pipeline
+from tests.support.standby import Standby, standby_of
+from tidemark.errors import SourceForked, SourceLeftBehind, SourceReplaced
+from tidemark.formats import layout
+from tidemark.ledger import tables
+
+
+@dataclass
+class Pair:
+    """A primary with a pipeline, and its standby, which has the slot."""
+
+    primary: PostgresServer
+    standby: Standby
+    pipeline: Pipeline
+    database: str
+
+    def carry_over(self, *others: Standby) -> None:
+        """Until all standbys have the slot for good, and the one all that is staged."""
+
+        def carried_over() -> bool:
+            self.pipeline.sql("SELECT pg_log_standby_snapshot()")
+            self.pipeline.drain()
+            self.pipeline.advance(self.pipeline.staged_lsn())
+            return all(standby.has_slot(self.pipeline.config.slot) for standby in (self.standby, *others))
+
+        wait_for("the slot was carried over", carried_over)
+        self.catch_up()
+
+    def catch_up(self) -> None:
+        wait_for("the standby has all", lambda: self.standby.replayed(str(self.pipeline.flush_lsn())))
+
+    def promote(self, *, stop: bool = True) -> None:
+        self.pipeline.close()
+        if stop:
+            self.primary.stop("immediate")
+        self.standby.promote()
+        self.pipeline.source = self.standby.conninfo(self.database)
+
+
+@pytest.fixture
+def primary(tmp_path: Path) -> Iterator[PostgresServer]:
+    with running(tmp_path / "primary", 18, fsync="off") as server:
+        yield server
+
+
+@pytest.fixture
+def captured_there(primary: PostgresServer, new_pipeline: Callable[..., Pipeline]) -> Pipeline:
+    """Two tables and one without key, captured by a slot that preflight made."""
+    pipeline = new_pipeline(create_database(primary, "source"))
+    pipeline.execute("CREATE TABLE public.item (id int PRIMARY KEY, note text)")
+    pipeline.execute("CREATE TABLE public.line (item int, number bigint, note text, PRIMARY KEY (number, item))")
+    pipeline.execute("CREATE TABLE public.other (id int PRIMARY KEY)")
+    pipeline.capture()
+    pipeline.execute("INSERT INTO public.item SELECT i, 'common' FROM generate_series(1, 5) i")
+    pipeline.execute("INSERT INTO public.line SELECT i, i, 'common' FROM generate_series(1, 5) i")
+    pipeline.execute("INSERT INTO public.other VALUES (1)")
+    pipeline.drain()
+    return pipeline
+
+
+@pytest.fixture
+def pair(primary: PostgresServer, captured_there: Pipeline, tmp_path: Path) -> Iterator[Pair]:
+    database = str(conninfo_to_dict(captured_there.source)["dbname"])
+    with standby_of(primary, tmp_path / "standby", database) as standby:
+        pair = Pair(primary, standby, captured_there, database)
+        pair.carry_over()
+        yield pair
+
+
+def marked(pipeline: Pipeline) -> dict[str, Any]:
+    """The tables that need a backfill: the keys, or the kind of those that need all rows."""
+    return {
+        table: row.backfill_kind if row.lost_keys is None else sorted(tuple(key) for key in row.lost_keys)
+        for table, row in pipeline.table_rows().items()
+        if row.life.needs_backfill
+    }
+
+
+def lose_some(pair: Pair) -> None:
+    """What the standby never hears of, and the lake has."""
+    pair.standby.fall_behind()
+    pair.pipeline.execute("UPDATE public.item SET note = 'lost' WHERE id = 2")
+    pair.pipeline.execute("INSERT INTO public.item VALUES (9, 'lost'); UPDATE public.line SET item = 50 WHERE item = 5")
+    pair.pipeline.execute("DELETE FROM public.item WHERE id = 3")
+    pair.pipeline.drain()
+
+
+def test_what_a_promotion_lost_is_named_and_only_its_rows_are_read_again(pair: Pair) -> None:
+    pipeline = pair.pipeline
+    lose_some(pair)
+    staged = pipeline.staged_lsn()
+    pair.promote()
+    pipeline.execute("INSERT INTO public.item VALUES (6, 'after the promotion')")
+    with pytest.raises(SourceForked, match=r"lost 3 transactions .*public\.item, public\.line") as raised:
+        pipeline.drain()
+    assert "public.item (3 rows), public.line (2 rows)" in str(raised.value)
+    assert marked(pipeline) == {
+        "public.item": [("2",), ("3",), ("9",)],
+        "public.line": [("5", "5"), ("5", "50")],
+    }
+    generation = pipeline.generation()
+    assert generation is not None
+    assert (generation.number, generation.timeline) == (2, 2)
+    assert generation.start_lsn < staged
+    with pipeline.store.open(layout.lost_file(pipeline.config.pipeline, 2)) as file:
+        assert pq.read_table(file)["tables"].to_pylist() == [
+            ["public.item"],
+            ["public.item", "public.line"],
+            ["public.item"],
+        ]
+    pipeline.drain()
+    (backfill,) = [b for b in pipeline.plan() if b.table == "public.item"]
+    assert (backfill.mode, backfill.sweeps) == ("keys", True)
+    pipeline.read()
+    assert [row["id"] for row in pipeline.rows(backfill)] == [2, 3]
+    pipeline.drain()
+    (sweep,) = [
+        s
+        for b in pipeline.registered(2)
+        for t in pipeline.manifest(b).tables
+        for s in t.sweeps
+        if s.backfill == backfill.backfill
+    ]
+    assert sorted(sweep.keys or ()) == [("2",), ("3",), ("9",)]
+
+
+@pytest.mark.thorough
+def test_a_promotion_that_lost_nothing_goes_on_with_a_slot_that_is_behind(pair: Pair) -> None:
+    pipeline = pair.pipeline
+    pipeline.execute("INSERT INTO public.item VALUES (6, 'staged, above where the standby has the slot')")
+    pipeline.drain()
+    staged = pipeline.staged_lsn()
+    pair.catch_up()
+    pair.promote()
+    confirmed = pipeline.confirmed_lsn()
+    assert confirmed is not None
+    assert confirmed < staged
+    pipeline.execute("INSERT INTO public.item VALUES (7, 'after the promotion')")
+    pipeline.sound()
+    pipeline.drain()
+    pipeline.confirm()
+    generation = pipeline.generation()
+    assert generation is not None
+    assert (generation.number, generation.timeline) == (1, 2)
+    assert [row["id"] for row in pipeline.staged("public.item")] == [*range(1, 8)]
+    assert marked(pipeline) == {}
+
+
+@pytest.mark.thorough
+def test_a_truncate_that_was_lost_asks_for_all_rows_of_its_table_alone(pair: Pair) -> None:
+    pipeline = pair.pipeline
+    pair.standby.fall_behind()
+    pipeline.execute("TRUNCATE public.line")
+    pipeline.execute("DELETE FROM public.other")
+    pipeline.drain()
+    pair.promote()
+    with pytest.raises(SourceForked, match=r"public\.line \(all rows\), public\.other \(1 row\)"):
+        pipeline.drain()
+    assert marked(pipeline) == {"public.line": tables.FORK, "public.other": [("1",)]}
+
+
+@pytest.mark.thorough
+def test_a_promotion_that_lost_only_heartbeats_says_nothing(pair: Pair) -> None:
+    pipeline = pair.pipeline
+    pair.standby.fall_behind()
+    pipeline.drain()
+    pair.promote()
+    pipeline.execute("INSERT INTO public.item VALUES (6, 'after the promotion')")
+    pipeline.drain()
+    generation = pipeline.generation()
+    assert generation is not None
+    assert generation.number == 2
+    assert marked(pipeline) == {}
+
+
+@pytest.mark.thorough
+def test_a_table_that_joined_in_the_lost_part_is_read_again_as_a_whole(pair: Pair) -> None:
+    pipeline = pair.pipeline
+    pair.standby.fall_behind()
+    pipeline.execute("CREATE TABLE public.late (id int PRIMARY KEY)")
+    pipeline.sound()
+    pipeline.execute("INSERT INTO public.late VALUES (1)")
+    pipeline.drain()
+    pair.promote()
+    with pytest.raises(SourceForked, match=r"public\.late"):
+        pipeline.drain()
+    assert marked(pipeline) == {"public.late": tables.FORK}
+
+
+@pytest.mark.thorough
+def test_a_standby_without_the_slot_is_a_gap_and_what_was_lost_is_named_all_the_same(
+    primary: PostgresServer, captured_there: Pipeline, tmp_path: Path
+) -> None:
+    pipeline = captured_there
+    database = str(conninfo_to_dict(pipeline.source)["dbname"])
+    with standby_of(primary, tmp_path / "standby", database, slots=False) as standby:
+        pair = Pair(primary, standby, pipeline, database)
+        pair.catch_up()
+        lose_some(pair)
+        pair.promote()
+        (error,) = pipeline.preflight().errors
+        assert "lost 3 transactions that the lake has" in str(error)
+        assert set(marked(pipeline).values()) == {tables.GAP}
+
+
+@pytest.mark.thorough
+def test_a_standby_without_the_slot_that_has_everything_is_a_gap_from_what_was_staged(
+    primary: PostgresServer, captured_there: Pipeline, tmp_path: Path
+) -> None:
+    pipeline = captured_there
+    database = str(conninfo_to_dict(pipeline.source)["dbname"])
+    with standby_of(primary, tmp_path / "standby", database, slots=False) as standby:
+        pair = Pair(primary, standby, pipeline, database)
+        pair.catch_up()
+        pair.promote()
+        staged = pipeline.staged_lsn()
+        (error,) = pipeline.preflight().errors
+        assert 'and the slot "' in str(error)
+        assert f"was not carried over: it begins at {pipeline.confirmed_lsn()}" in str(error)
+        assert str(staged) in str(error)
+        assert set(marked(pipeline).values()) == {tables.GAP}
+
+
+@pytest.mark.thorough
+def test_an_old_primary_that_still_runs_is_not_read_and_the_generation_waits_for_the_new_one(pair: Pair) -> None:
+    pipeline = pair.pipeline
+    old = pipeline.source
+    pair.promote(stop=False)
+    pipeline.execute("INSERT INTO public.item VALUES (6, 'after the promotion')")
+    pipeline.drain()
+    new, pipeline.source = pipeline.source, old
+    pipeline.close()
+    pipeline.execute("INSERT INTO public.item VALUES (66, 'of an application that was not told')")
+    with pytest.raises(SourceLeftBehind, match="timeline 1, and generation 1 has followed it to timeline 2"):
+        pipeline.drain()
+    pipeline.close()
+    pipeline.source = new
+    pipeline.execute("INSERT INTO public.item VALUES (7, 'later')")
+    pipeline.drain()
+    assert [row["id"] for row in pipeline.staged("public.item")] == [*range(1, 8)]
+    assert marked(pipeline) == {}
+
+
+@pytest.mark.thorough
+def test_a_person_may_say_that_the_server_left_behind_is_the_source(pair: Pair) -> None:
+    pipeline = pair.pipeline
+    old = pipeline.source
+    pair.promote(stop=False)
+    pipeline.drain()
+    pipeline.close()
+    pipeline.source = old
+    report = pipeline.preflight(adopt_slot=True)
+    assert any("timeline 1 instead of 2" in str(finding) for finding in report.findings)
+    assert set(marked(pipeline).values()) == {tables.GAP}
+    pipeline.drain()
+
+
+@pytest.mark.thorough
+def test_two_standbys_on_timelines_of_one_number_are_told_apart(pair: Pair, tmp_path: Path) -> None:
+    pipeline = pair.pipeline
+    with standby_of(pair.primary, tmp_path / "second", pair.database, name="second") as second:
+        pair.carry_over(second)
+        pair.standby.fall_behind()
+        pipeline.execute("INSERT INTO public.item VALUES (6, 'known to the second alone')")
+        pipeline.drain()
+        wait_for("the second has all", lambda: second.replayed(str(pipeline.flush_lsn())))
+        pair.promote()
+        with suppress(SourceForked):
+            pipeline.drain()
+        pipeline.drain()
+        second.promote()
+        pipeline.close()
+        pipeline.source = second.conninfo(pair.database)
+        with pytest.raises(SourceReplaced, match="another timeline 2 than the one that was followed; they part at"):
+            pipeline.drain()
+
+
+@pytest.mark.thorough
+def test_a_connection_that_names_both_servers_follows_the_promotion(pair: Pair) -> None:
+    pipeline = pair.pipeline
+    one, other = conninfo_to_dict(pipeline.source), conninfo_to_dict(pair.standby.conninfo(pair.database))
+    both = psycopg.conninfo.make_conninfo(
+        **{
+            **one,
+            "host": f"{other['host']},{one['host']}",
+            "port": f"{other['port']},{one['port']}",
+            "target_session_attrs": "read-write",
+        }
+    )
+    pipeline.close()
+    pipeline.source = both
+    pipeline.execute("INSERT INTO public.item VALUES (6, 'before')")
+    pipeline.sound()
+    pipeline.drain()
+    pair.catch_up()
+    pair.promote()
+    pipeline.source = both
+    pipeline.execute("INSERT INTO public.item VALUES (7, 'after')")
+    pipeline.sound()
+    pipeline.drain()
+    pipeline.plan(tables=("public.other",))
+    pipeline.read()
+    pipeline.drain()
+    generation = pipeline.generation()
+    assert generation is not None
+    assert (generation.number, generation.timeline) == (1, 2)
+    assert [row["id"] for row in pipeline.staged("public.item")] == [*range(1, 8)]
