@@ -11,11 +11,12 @@ from __future__ import annotations
 import random
 import statistics
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from benchmarks.pairs import Benchmark, Curve, Goal, Meter, Pair, Setting, Taken, main
+from benchmarks.pairs import Benchmark, Curve, Goal, Meter, Pair, Pairs, Setting, Taken, main
 from benchmarks.source_tables import PIPELINE, SourceTable, plan_of
 from benchmarks.warm_spark import applied, jvm_pid, warm_session
 from tidemark.formats.upkeep import UpkeepPlan
@@ -27,7 +28,7 @@ BETWEEN = 50  # merges between two runs of maintenance: with a schedule of five 
 ENDS = 10  # merges at either end
 
 
-def pairs(setting: Setting) -> Iterator[Pair]:
+def pairs(setting: Setting) -> Pairs:
     with warm_session() as spark:
         list(merges(spark, setting.folder, 0, min(40, setting.size)))
         for number in range(1, setting.rounds + 1):
@@ -42,7 +43,7 @@ def merges(spark: SparkSession, lake: Path, number: int, count: int) -> Iterator
     meter = Meter(jvm_pid(spark))
     for merge in range(count):
         plan = plan_of(f"merge{number}-{merge}", lake, [table.next_changes(CHANGES)])
-        yield meter.of(lambda plan=plan: applied(spark, plan))  # type: ignore[misc]
+        yield meter.of(partial(applied, spark, plan))
         if merge % BETWEEN == BETWEEN - 1:
             maintained(spark, lake, str(table.schema.table), f"{number}-{merge}")
 

@@ -24,7 +24,7 @@ from typing import Any
 import psycopg
 
 from benchmarks import workloads
-from benchmarks.pairs import Benchmark, Goal, Meter, Pair, Setting, Taken, main
+from benchmarks.pairs import Benchmark, Goal, Meter, Pair, Pairs, Setting, Taken, main
 from benchmarks.pipeline import DELTA, QUIET, SERVER, Pipeline, Refused, jars, pipeline_on
 from sandbox.services.postgres import PostgresServer, running
 from tidemark.backfill.planning import BackfillRequest, plan
@@ -41,7 +41,7 @@ READERS = 2
 SUMS = "count(*), sum(id), sum(price)"
 
 
-def pairs(setting: Setting) -> Iterator[Pair]:
+def pairs(setting: Setting) -> Pairs:
     with running(setting.folder / "postgres", 18, **SERVER) as server:
         for number in range(setting.rounds):
             pipeline = pipeline_on(server, f"source{number}", setting.folder / f"lake{number}")

@@ -8,6 +8,7 @@ per key, with clauses for all columns.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from pyspark.sql import SparkSession, Window
 from pyspark.sql import functions as F
 
 from benchmarks.new_table import files_of
-from benchmarks.pairs import Curve, Meter, Pair, in_turns, main
+from benchmarks.pairs import Curve, Meter, Pair, main
 from benchmarks.pipeline import one_pipeline
 from benchmarks.warm_spark import applied, jvm_pid, warm_session
 from tidemark.capture.merging import ingest
@@ -77,7 +78,6 @@ def widths(sizes: Sequence[int], folder: Path) -> Iterator[tuple[int, Pair]]:
     ):
         meter = Meter(jvm_pid(spark))
         pipeline.submit = lambda plan: applied(spark, plan)
-        pipeline.begin()
         for place, width in enumerate((sizes[0], *sizes)):
             table = f"t{place}"
             create(connection, table, width)
@@ -89,12 +89,10 @@ def widths(sizes: Sequence[int], folder: Path) -> Iterator[tuple[int, Pair]]:
                     connection.execute(change, (CHANGED,))
                 pipeline.drain()
                 plan, beside = pipeline.plan(), str(folder / "plain" / table)
-                pair = in_turns(
+                pair = meter.pair(
                     number,
-                    lambda plan=plan: meter.of(lambda: applied(spark, plan)),  # type: ignore[misc]
-                    lambda plan=plan, beside=beside: meter.of(  # type: ignore[misc]
-                        lambda: append_and_merge(spark, beside, files_of(plan))
-                    ),
+                    partial(applied, spark, plan),
+                    partial(append_and_merge, spark, beside, files_of(plan)),
                 )
                 ingest(pipeline.task("merge"))
             if place:

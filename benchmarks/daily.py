@@ -18,7 +18,7 @@ from typing import Final
 import psycopg
 
 from benchmarks import workloads
-from benchmarks.pairs import Benchmark, Goal, Meter, Pair, Scale, Setting, Taken, in_turns, main
+from benchmarks.pairs import Benchmark, Goal, Meter, Pair, Pairs, Scale, Setting, Taken, main
 from benchmarks.pipeline import Pipeline, Refused, one_pipeline, plain_submit
 from tidemark.capture import health
 from tidemark.capture.confirm import confirm
@@ -41,18 +41,18 @@ def at_work(setting: Setting) -> Iterator[tuple[Pipeline, psycopg.Connection[tup
         yield pipeline, connection
 
 
-def runs(changed: int, setting: Setting) -> Iterator[Pair]:
+def runs(changed: int, setting: Setting) -> Pairs:
     """One run more makes the archive of classes if there is none yet, and is not counted."""
     meter = Meter()
     with at_work(setting) as (pipeline, connection):
         for number in range(-1, setting.rounds):
             workloads.update_all_over(connection, min(changed, setting.size), setting.size, number + 2)
-            pair = in_turns(number, lambda: meter.of(pipeline.run), lambda: meter.of(lambda: plain_submit(SESSION, [])))
+            pair = meter.pair(number, pipeline.run, partial(plain_submit, SESSION, []))
             if number >= 0:
                 yield pair
 
 
-def idle(setting: Setting) -> Iterator[Pair]:
+def idle(setting: Setting) -> Pairs:
     with at_work(setting) as (pipeline, _):
         for _ in range(setting.rounds):
             pipeline.runs += 1

@@ -8,7 +8,6 @@ ON, ten times as many files, clustering by the key. Keys are those of the newest
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -17,7 +16,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from benchmarks.pairs import Benchmark, Meter, Pair, Setting, Taken, in_turns, main
+from benchmarks.pairs import Benchmark, Meter, Pairs, Setting, main
 from benchmarks.warm_spark import jvm_pid, warm_session
 
 UPDATED: Final = 1_000  # one row of so many is updated
@@ -99,7 +98,7 @@ def merge(spark: SparkSession, path: str, count: int, shape: Shape, number: int)
     target.merge(source.alias("s"), condition).whenMatchedUpdateAll().whenNotMatchedInsertAll().execute()
 
 
-def pairs(shape: Shape, beside: Shape, setting: Setting) -> Iterator[Pair]:
+def pairs(shape: Shape, beside: Shape, setting: Setting) -> Pairs:
     """One merge of either is not counted."""
     with warm_session() as spark:
         meter = Meter(jvm_pid(spark))
@@ -107,11 +106,11 @@ def pairs(shape: Shape, beside: Shape, setting: Setting) -> Iterator[Pair]:
         for made, path in paths.items():
             make(spark, path, setting.size, made)
 
-        def one(made: Shape, number: int) -> Taken:
-            return meter.of(lambda: merge(spark, paths[made], setting.size, made, number))
+        def one(made: Shape, number: int) -> None:
+            merge(spark, paths[made], setting.size, made, number)
 
         for number in range(-1, setting.rounds):
-            pair = in_turns(number, partial(one, shape, number), partial(one, beside, number))
+            pair = meter.pair(number, partial(one, shape, number), partial(one, beside, number))
             if number >= 0:
                 yield pair
 

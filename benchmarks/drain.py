@@ -26,7 +26,7 @@ from typing import Any
 import psycopg
 
 from benchmarks import workloads
-from benchmarks.pairs import Benchmark, Curve, Goal, Meter, Pair, Setting, Taken, in_turns, main
+from benchmarks.pairs import Benchmark, Curve, Goal, Meter, Pair, Pairs, Setting, Taken, in_turns, main
 from benchmarks.pipeline import Pipeline, Refused, pipeline_on
 from sandbox.services.postgres import PostgresServer, running
 from tidemark.capture import ownership
@@ -38,12 +38,12 @@ BY_HAND = {"manage_publication": False}
 Workload = Callable[[psycopg.Connection[Any], int], int]
 
 
-def pairs(workload: Workload, setting: Setting) -> Iterator[Pair]:
+def pairs(workload: Workload, setting: Setting) -> Pairs:
     with running(setting.folder / "postgres", 18, max_wal_size="8GB") as server:
         yield from beside_each_other(server, workload, setting)
 
 
-def beside_each_other(server: PostgresServer, workload: Workload, setting: Setting) -> Iterator[Pair]:
+def beside_each_other(server: PostgresServer, workload: Workload, setting: Setting) -> Pairs:
     """Each round on the WAL that the workload wrote, which is written once."""
     with psycopg.connect(server.conninfo(), autocommit=True) as connection:
         connection.execute("CREATE PUBLICATION bench FOR ALL TABLES")

@@ -23,7 +23,7 @@ from typing import Any
 
 import psycopg
 
-from benchmarks.pairs import Benchmark, Curve, Goal, Pair, Setting, Taken, in_turns, main
+from benchmarks.pairs import Benchmark, Curve, Goal, Pair, Pairs, Setting, Taken, in_turns, main
 from benchmarks.pipeline import new_database
 from sandbox.services.postgres import running
 from tidemark.capture import drain as drain_module
@@ -306,7 +306,7 @@ def of_the_ledger(costs: dict[str, Cost]) -> Taken:
     return Taken(total(costs, "ledger_s") + total(costs, "listing_s"))
 
 
-def pairs(tables: int, setting: Setting) -> Iterator[Pair]:
+def pairs(tables: int, setting: Setting) -> Pairs:
     """Two pipelines of so many tables, one of which is years old; a run of each in turns."""
     settings = {"max_wal_size": "8GB", "shared_buffers": "512MB", "fsync": "off", "autovacuum": "off"}
     with running(setting.folder / "postgres", 18, **settings) as server:

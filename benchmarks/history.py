@@ -7,13 +7,13 @@ Parquet and appended to a Delta table by Spark, in one warm session. A round tha
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from functools import partial
 
 import psycopg
 
 from benchmarks import workloads
 from benchmarks.new_table import files_of
-from benchmarks.pairs import Benchmark, Goal, Meter, Pair, Setting, in_turns, main
+from benchmarks.pairs import Benchmark, Goal, Meter, Pair, Pairs, Setting, main
 from benchmarks.pipeline import Refused, one_pipeline
 from benchmarks.warm_spark import applied, jvm_pid, warm_session
 from tidemark.capture.merging import ingest
@@ -22,7 +22,7 @@ from tidemark.config import TableRule
 WARMING = 1_000
 
 
-def pairs(setting: Setting) -> Iterator[Pair]:
+def pairs(setting: Setting) -> Pairs:
     with (
         one_pipeline(setting.folder, tables=(TableRule("public.measurements"),)) as pipeline,
         warm_session() as spark,
@@ -44,11 +44,7 @@ def pairs(setting: Setting) -> Iterator[Pair]:
             if pipeline.drain().rows != size:
                 raise Refused("not all changes were staged")
             plan = pipeline.plan()
-            pair = in_turns(
-                number,
-                lambda plan=plan: meter.of(lambda: applied(spark, plan)),  # type: ignore[misc]
-                lambda plan=plan: meter.of(lambda: append(files_of(plan))),  # type: ignore[misc]
-            )
+            pair = meter.pair(number, partial(applied, spark, plan), partial(append, files_of(plan)))
             ingest(pipeline.task("merge"))
             if number >= 0:
                 yield Pair(pair.ours, pair.beside, {"changes_per_s": size / pair.ours.seconds})

@@ -20,7 +20,7 @@ from typing import Final
 import psycopg
 
 from benchmarks import workloads
-from benchmarks.pairs import Benchmark, Goal, Pair, Setting, Taken, main
+from benchmarks.pairs import Benchmark, Goal, Pair, Pairs, Setting, Taken, main
 from benchmarks.pipeline import Refused
 from sandbox.checkout import this_checkout
 from sandbox.services import processes
@@ -76,7 +76,7 @@ class Services(processes.Services):
         }
 
 
-def pairs(setting: Setting) -> Iterator[Pair]:
+def pairs(setting: Setting) -> Pairs:
     """One pair: the median of all commits."""
     lake = setting.folder / "lake"
     with at_work(setting.folder, lake) as source:

@@ -14,13 +14,14 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession, Window
 from pyspark.sql import functions as F
 
-from benchmarks.pairs import Benchmark, Curve, Goal, Meter, Pair, Setting, in_turns, main
+from benchmarks.pairs import Benchmark, Curve, Goal, Meter, Pair, Pairs, Setting, main
 from benchmarks.pipeline import submitted
 from benchmarks.source_tables import COLUMNS, THREADS, SourceTable, plan_of
 from benchmarks.warm_spark import applied, jvm_pid, warm_session
@@ -29,6 +30,7 @@ from tidemark.target.session import table_session
 
 THERE = 2_000  # rows that each table holds before
 CHANGES = 50  # in each table and round
+WARMING = 20  # tables that warm a session up
 
 
 def append_and_merge(spark: SparkSession, lake: Path, tables: Sequence[PlannedTable]) -> None:
@@ -57,47 +59,53 @@ def append_and_merge(spark: SparkSession, lake: Path, tables: Sequence[PlannedTa
         list(pool.map(one, tables))
 
 
-def warm(setting: Setting) -> Iterator[Pair]:
+def warm(setting: Setting) -> Pairs:
+    with warm_session() as spark:
+        if setting.size < WARMING:  # so few tables would warm nothing up
+            for _ in rounds(spark, Setting(min(WARMING, setting.size * 4), 2, setting.folder / "warming")):
+                pass
+        yield from rounds(spark, setting)
+
+
+def rounds(spark: SparkSession, setting: Setting) -> Pairs:
     """The tables are made, and changed once, before the first round that counts."""
     lake = setting.folder
     tables = [SourceTable(lake, n, random.Random(n)) for n in range(setting.size)]
-    with warm_session() as spark:
-        meter = Meter(jvm_pid(spark))
-        scheduler = spark.sparkContext._jsc.sc().dagScheduler()
-        jobs = 0
+    meter = Meter(jvm_pid(spark))
+    scheduler = spark.sparkContext._jsc.sc().dagScheduler()
+    jobs = 0
 
-        def ours(number: int, planned: Sequence[PlannedTable]) -> None:
-            nonlocal jobs
-            before = int(scheduler.numTotalJobs())
-            applied(spark, plan_of(f"round{number}", lake, planned))
-            jobs = int(scheduler.numTotalJobs()) - before
+    def ours(number: int, planned: Sequence[PlannedTable]) -> None:
+        nonlocal jobs
+        before = int(scheduler.numTotalJobs())
+        applied(spark, plan_of(f"round{number}", lake, planned))
+        jobs = int(scheduler.numTotalJobs()) - before
 
-        for number in range(-2, setting.rounds):
-            planned = [t.next_batch(THERE) if number == -2 else t.next_changes(CHANGES) for t in tables]
-            pair = in_turns(
-                number,
-                lambda number=number, planned=planned: meter.of(lambda: ours(number, planned)),  # type: ignore[misc]
-                lambda planned=planned: meter.of(lambda: append_and_merge(spark, lake, planned)),  # type: ignore[misc]
-            )
-            if number >= 0:
-                yield Pair(pair.ours, pair.beside, {"jobs_a_table": jobs / setting.size})
+    for number in range(-2, setting.rounds):
+        planned = [t.next_batch(THERE) if number == -2 else t.next_changes(CHANGES) for t in tables]
+        pair = meter.pair(number, partial(ours, number, planned), partial(append_and_merge, spark, lake, planned))
+        if number >= 0:
+            yield Pair(pair.ours, pair.beside, {"jobs_a_table": jobs / setting.size})
 
 
-def whole(setting: Setting) -> Iterator[Pair]:
+def whole(setting: Setting) -> Pairs:
     """Each round is a driver of its own; the one that makes the tables is not counted."""
     lake = setting.folder
     tables = [SourceTable(lake, n, random.Random(n)) for n in range(setting.size)]
     submitted(plan_of("first", lake, [table.next_batch(THERE) for table in tables]))
     for number in range(setting.rounds):
         plan = plan_of(f"round{number}", lake, [table.next_changes(CHANGES) for table in tables])
-        yield Pair(Meter().of(lambda plan=plan: submitted(plan)))  # type: ignore[misc]
+        yield Pair(Meter().of(partial(submitted, plan)))
 
 
 def growing(sizes: Sequence[int], folder: Path) -> Iterator[tuple[int, Pair]]:
-    for size in sizes:
-        pair = None
-        for pair in warm(Setting(size, 1, folder / str(size))):
-            yield size, pair
+    """All in one session; the last size is done once before, as far as it warms anything up."""
+    with warm_session() as spark:
+        for _ in rounds(spark, Setting(min(WARMING, sizes[-1]), 2, folder / "warming")):
+            pass
+        for size in sizes:
+            for pair in rounds(spark, Setting(size, 1, folder / str(size))):
+                yield size, pair
 
 
 BENCHMARKS = (

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import psycopg
 
 from benchmarks import workloads
-from benchmarks.pairs import Benchmark, Curve, Goal, Meter, Pair, Setting, in_turns, main
+from benchmarks.pairs import Benchmark, Curve, Goal, Meter, Pair, Pairs, Setting, main
 from benchmarks.pipeline import Pipeline, Refused, errors_of, one_pipeline, plain_submit, submitted
 from tidemark.formats import layout
 from tidemark.formats.plan import MergePlan
@@ -24,7 +25,7 @@ SCRIPT = Path(__file__).with_name("plain") / "append_and_newest.py"
 CHANGES_OF_ONE = 1.55
 
 
-def pairs(setting: Setting) -> Iterator[Pair]:
+def pairs(setting: Setting) -> Pairs:
     with one_pipeline(setting.folder) as pipeline:
         plan = staged(pipeline, setting.size)
         for number in range(setting.rounds):
@@ -49,11 +50,7 @@ def first_load(pipeline: Pipeline, plan: MergePlan, beside: Path, number: int) -
     shutil.rmtree(beside, ignore_errors=True)
     meter = Meter()
     arguments = [str(beside), *files_of(plan)]
-    pair = in_turns(
-        number,
-        lambda: meter.of(lambda: submitted(plan)),
-        lambda: meter.of(lambda: plain_submit(SCRIPT, arguments)),
-    )
+    pair = meter.pair(number, partial(submitted, plan), partial(plain_submit, SCRIPT, arguments))
     merged = errors_of(Path(plan.lake, layout.result_file(plan.pipeline, plan.plan)))
     rows = sum(table.rows for table in plan.tables)
     if sum(table.rows.get("history", 0) for table in merged.tables) != rows:

@@ -1,4 +1,4 @@
-"""Figures -> docs/performance.json, the table of docs/performance.md, and its plots: `python -m benchmarks.page`.
+"""Figures -> docs/performance.json, the table of docs/performance.md, its plots: `python -m benchmarks.page [FILE …]`.
 
 What the page says in figures is what the file says: a test compares them. Lines that a run did not measure stay as
 they were, each with the date and the commit it was measured at.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +28,12 @@ def file() -> Path:
 
 def publish(figures: Mapping[str, Any]) -> None:
     """Take new figures over into the file, and write page and plots anew."""
+    take_over(figures)
+    write_page()
+    draw_plots()
+
+
+def take_over(figures: Mapping[str, Any]) -> None:
     there = json.loads(file().read_text()) if file().exists() else {"lines": [], "curves": []}
     where = {name: figures[name] for name in WHERE}
     for part, order in (("lines", list(benchmarks())), ("curves", list(curves()))):
@@ -34,8 +41,6 @@ def publish(figures: Mapping[str, Any]) -> None:
         kept = {entry["name"]: entry for entry in there[part]}
         there[part] = [(kept | measured)[name] for name in order if name in kept | measured]
     file().write_text(json.dumps(there, indent=1, ensure_ascii=False) + "\n")
-    write_page()
-    draw_plots()
 
 
 def write_page() -> None:
@@ -46,18 +51,19 @@ def write_page() -> None:
 
 
 def written(figures: Mapping[str, Any]) -> str:
-    """The page's table, and below it where and when each line was measured."""
-    runs: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    """The page's table, and below it where and when its lines were measured, and at which scale."""
+    runs: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
     for line in figures["lines"]:
-        runs.setdefault((line["date"], line["commit"]), []).append(line)
+        runs.setdefault((line["date"][:10], line["commit"], line["scale"]), []).append(line)
     parts = [table(figures["lines"])]
-    for (date, commit), lines in runs.items():
+    for (day, commit, scale), lines in runs.items():
         machine, versions = lines[0]["machine"], lines[0]["versions"]
-        names = ", ".join(f"`{line['name']}`" for line in lines)
+        listed = ", ".join(f"`{line['name']}`" for line in lines)
+        names = "" if len(runs) == 1 else f"{listed}: "
         least, most = min(line["load"][0] for line in lines), max(line["load"][1] for line in lines)
         packages = ", ".join(f"{name} {version}" for name, version in versions.items())
         parts.append(
-            f"{names}: {date}, commit {commit}, {machine['cores']} cores of {machine['processor']}, "
+            f"{names}{day}, commit {commit}, scale `{scale}`, {machine['cores']} cores of {machine['processor']}, "
             f"{machine['memory_gb']} GB; {packages}; load of the machine {least:g} to {most:g}."
         )
     return "\n\n".join(parts)
@@ -73,6 +79,13 @@ def draw_plots() -> None:
     subprocess.run([*command, str(checkout.root / "docs" / "pictures")], check=True)
 
 
-if __name__ == "__main__":
+def main(files: Sequence[str]) -> None:
+    """Take over what single modules wrote with `--json`, if any are named, and write the page anew."""
+    for name in files:
+        take_over(json.loads(Path(name).read_text()))
     write_page()
     draw_plots()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

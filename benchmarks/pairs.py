@@ -24,10 +24,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -112,6 +113,9 @@ class Setting:
     folder: Path
 
 
+Pairs = Generator[Pair, None, None]
+
+
 @dataclass(frozen=True, slots=True)
 class Benchmark:
     """One line of the table. `what` and `beside` complete "… beside …"; `sizes` are in `unit`, "full" is what the goal
@@ -152,6 +156,10 @@ class Meter:
         seconds, cpu_s = time.perf_counter(), self._cpu_s()
         work()
         return Taken(time.perf_counter() - seconds, self._cpu_s() - cpu_s)
+
+    def pair(self, number: int, ours: Callable[[], object], beside: Callable[[], object]) -> Pair:
+        """Both in turns, see `in_turns`."""
+        return in_turns(number, partial(self.of, ours), partial(self.of, beside))
 
     def _cpu_s(self) -> float:
         own = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
@@ -251,12 +259,12 @@ def surroundings() -> dict[str, Any]:
     root = this_checkout().root
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "commit": _said(["git", "-C", str(root), "describe", "--always", "--dirty", "--exclude=*"]),
+        "commit": _commit(root),
         "machine": {
             "processor": _processor(),
             "cores": os.cpu_count(),
             "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30),
-            "system": f"{platform.system()} {platform.release()}",
+            "system": platform.system(),
         },
         "versions": {
             "python": platform.python_version(),
@@ -264,6 +272,13 @@ def surroundings() -> dict[str, Any]:
             **{name: metadata.version(name) for name in PACKAGES},
         },
     }
+
+
+def _commit(root: Path) -> str:
+    """The last commit that touched what is measured; the benchmarks themselves are no part of it."""
+    git, measured_here = ["git", "-C", str(root)], ["--", "include/tidemark", "plugins", "spark_apps"]
+    named = _said([*git, "log", "-1", "--format=%h", *measured_here])
+    return f"{named} and changes" if _said([*git, "status", "--porcelain", *measured_here]) else named
 
 
 def _processor() -> str:
@@ -284,7 +299,7 @@ def _said(command: Sequence[str]) -> str:
 
 def table(lines: Sequence[Mapping[str, Any]]) -> str:
     """The lines as one Markdown table, which a terminal shows as well."""
-    rows = [("", "beside", "size", "ours", "the other", "ratio", "goal", "reached")]
+    rows = [("", "beside", "size", "ours", "the other", "ratio", "of CPU", "goal", "reached")]
     for line in lines:
         rows.append(
             (
@@ -294,6 +309,7 @@ def table(lines: Sequence[Mapping[str, Any]]) -> str:
                 f"{statistics.median(line['ours_s']):.1f} s",
                 f"{statistics.median(line['beside_s']):.1f} s" if line["beside_s"] else "–",
                 f"{line['ratio']:.2f}" if "ratio" in line else "–",
+                f"{line['cpu_ratio']:.2f}" if "cpu_ratio" in line else "–",
                 *_goal_told(line),
             )
         )

@@ -15,7 +15,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -26,7 +25,7 @@ import psycopg
 from benchmarks import workloads
 from benchmarks.backfill import READERS, TABLE, read, task
 from benchmarks.new_table import CHANGES_OF_ONE
-from benchmarks.pairs import Benchmark, Goal, Meter, Pair, Setting, in_turns, main
+from benchmarks.pairs import Benchmark, Goal, Meter, Pairs, Setting, main
 from benchmarks.pipeline import SERVER, Pipeline, Refused, pipeline_on
 from sandbox.checkout import this_checkout
 from sandbox.services.postgres import PostgresServer, running
@@ -43,7 +42,7 @@ DEBEZIUM: Final = tuple(
 PLAIN: Final = Path(__file__).with_name("plain")
 
 
-def of_debezium(setting: Setting) -> Iterator[Pair]:
+def of_debezium(setting: Setting) -> Pairs:
     """Both read the same WAL, each by a slot of its own; ours merges it, in tables that are made anew each round."""
     command = debezium()
     meter = Meter()
@@ -60,11 +59,7 @@ def of_debezium(setting: Setting) -> Iterator[Pair]:
             properties.touch(0o600)
             properties.write_text("".join(f"{name}={value}\n" for name, value in engine(server).items()))
             arguments = [*command, str(PLAIN / "DebeziumToJson.java"), str(properties), str(changes)]
-            yield in_turns(
-                number,
-                lambda pipeline=pipeline: meter.of(pipeline.run),  # type: ignore[misc]
-                partial(meter.of, partial(run, [*arguments, str(folder / "changes.json")])),
-            )
+            yield meter.pair(number, pipeline.run, partial(run, [*arguments, str(folder / "changes.json")]))
 
 
 def engine(server: PostgresServer) -> dict[str, object]:
@@ -104,7 +99,7 @@ def debezium() -> list[str]:
     return [str(java), "--class-path", f"{folder / 'jars'}/*"]
 
 
-def of_dlt(setting: Setting) -> Iterator[Pair]:
+def of_dlt(setting: Setting) -> Pairs:
     """The same rows; ours in a lake and a ledger of its own each round."""
     python = dlt()
     meter = Meter()
@@ -118,14 +113,12 @@ def of_dlt(setting: Setting) -> Iterator[Pair]:
                 connection.execute("VACUUM ANALYZE measurements")
             preflight(pipeline.task("preflight"), spark=SparkConnection("local[*]")).raise_for_errors()
             pipeline.run()
-            credentials = f"postgresql://postgres:{quote(server.password)}@127.0.0.1:{server.port}/source{number}"
+            credentials = (
+                f"postgresql+psycopg2://postgres:{quote(server.password)}@127.0.0.1:{server.port}/source{number}"
+            )
             environment = {"SOURCES__SQL_DATABASE__CREDENTIALS": credentials, "RUNTIME__DLTHUB_TELEMETRY": "false"}
             script = [str(python), str(PLAIN / "dlt_to_parquet.py"), str(folder / "dlt")]
-            yield in_turns(
-                number,
-                lambda pipeline=pipeline: meter.of(lambda: backfilled(pipeline)),  # type: ignore[misc]
-                partial(meter.of, partial(run, script, environment)),
-            )
+            yield meter.pair(number, partial(backfilled, pipeline), partial(run, script, environment))
             with psycopg.connect(pipeline.source, autocommit=True) as connection:
                 connection.execute("SELECT pg_drop_replication_slot(%s)", (pipeline.config.slot,))
 

@@ -8,7 +8,7 @@ start to its end, on the same staged files; each round has changes of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import psycopg
@@ -16,7 +16,7 @@ import psycopg
 from benchmarks import workloads
 from benchmarks.new_table import SCRIPT as FIRST
 from benchmarks.new_table import files_of
-from benchmarks.pairs import Benchmark, Goal, Meter, Pair, Setting, in_turns, main
+from benchmarks.pairs import Benchmark, Goal, Meter, Pairs, Setting, main
 from benchmarks.pipeline import Refused, one_pipeline, plain_submit, submitted
 from tidemark.capture.merging import ingest
 
@@ -24,7 +24,7 @@ SCRIPT = Path(__file__).with_name("plain") / "append_and_merge.py"
 ROWS_OF_ONE = 10  # rows of the table for each that is updated
 
 
-def pairs(setting: Setting) -> Iterator[Pair]:
+def pairs(setting: Setting) -> Pairs:
     there = setting.size * ROWS_OF_ONE
     beside = str(setting.folder / "plain")
     meter = Meter()
@@ -41,11 +41,7 @@ def pairs(setting: Setting) -> Iterator[Pair]:
             if drained.rows != setting.size:
                 raise Refused(f"{drained.rows:,} changes were staged of {setting.size:,}")
             plan = pipeline.plan()
-            yield in_turns(
-                number,
-                lambda plan=plan: meter.of(lambda: submitted(plan)),  # type: ignore[misc]
-                lambda plan=plan: meter.of(lambda: plain_submit(SCRIPT, [beside, *files_of(plan)])),  # type: ignore[misc]
-            )
+            yield meter.pair(number, partial(submitted, plan), partial(plain_submit, SCRIPT, [beside, *files_of(plan)]))
             ingest(pipeline.task("merge"))
 
 

@@ -39,11 +39,11 @@ public class DebeziumToJson {
                                 committer.markProcessed(record);
                             }
                             committer.markBatchFinished();
+                            out.flush();
                         } catch (java.io.IOException failed) {
                             throw new java.io.UncheckedIOException(failed);
                         }
                         if (written[0] >= wanted) {
-                            out.flush();
                             done.countDown();
                         }
                     })
