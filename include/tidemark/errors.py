@@ -394,8 +394,9 @@ class LedgerMigrationRefused(ConfigError):
         "was changed"
     )
     remedy = (
-        "Let the schema's owner do it: `tidemark migrate <pipeline> --connection <Airflow connection of the owner>`; "
-        "docs/operations.md, Least privilege, has the rights of a role that does not own it."
+        "Let the schema's owner do it: `tidemark migrate <pipeline> --connection <Airflow connection of the owner>`. "
+        "If there is no schema yet, GRANT CREATE ON DATABASE {database} TO {role} lets the role make its own; "
+        "docs/operations.md, Least privilege, has both ways."
     )
 
 

@@ -195,4 +195,5 @@ def test_a_ledger_role_without_its_grant_is_refused(source: Source) -> None:
     run(source.admin, PUBLICATION)
     run(make_conninfo(source.ledger, user="postgres"), "REVOKE CREATE ON DATABASE tidemark FROM tidemark_ledger")
     (error,) = source.preflight().errors
-    assert (error.check, "permission denied" in error.message) == ("rights", True)
+    assert (error.check, "permission denied" in error.message) == ("ledger", True)
+    assert "GRANT CREATE ON DATABASE tidemark TO tidemark_ledger" in error.remedy

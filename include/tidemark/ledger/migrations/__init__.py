@@ -60,6 +60,7 @@ def migrate(conninfo: str) -> Migration:
         except psycopg.errors.InsufficientPrivilege as denied:
             raise LedgerMigrationRefused(
                 role=connection.info.user,
+                database=connection.info.dbname,
                 before=wanted.origin,
                 after=wanted.after,
                 detail=denied.diag.message_primary,
