@@ -17,7 +17,7 @@ _SCHEDULERS = "org.apache.hadoop.yarn.server.resourcemanager.scheduler"
 SETTINGS = {
     "yarn.resourcemanager.hostname": "127.0.0.1",
     "yarn.nodemanager.hostname": "127.0.0.1",
-    "yarn.nodemanager.resource.memory-mb": "6144",
+    "yarn.minicluster.yarn.nodemanager.resource.memory-mb": "6144",  # room for two applications
     "yarn.scheduler.minimum-allocation-mb": "256",
     "yarn.nodemanager.vmem-check-enabled": "false",
     "yarn.nodemanager.pmem-check-enabled": "false",
