@@ -56,3 +56,16 @@ def test_the_capture_works_with_the_rights_that_it_has(server: PostgresServer, t
         assert connection.execute("SELECT count(*) FROM shop.orders").fetchone() == (0,)
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             connection.execute("DELETE FROM shop.orders")
+
+
+def test_the_shop_is_at_work_while_it_sells(server: PostgresServer) -> None:
+    with psycopg.connect(server.conninfo(), autocommit=True) as admin:
+        admin.execute("CREATE DATABASE selling")
+    source = server.conninfo("selling")
+    shop.create_tables(source)
+    assert not shop.is_at_work(source)
+    with psycopg.connect(source, autocommit=True) as connection:
+        connection.execute("INSERT INTO shop.orders VALUES (1, 1, 'placed', now(), 1)")
+        assert shop.is_at_work(source)
+        connection.execute("UPDATE shop.orders SET placed_at = now() - interval '1 hour'")
+        assert not shop.is_at_work(source)

@@ -261,7 +261,16 @@ class Shop:
             self.changed["shown order"] += 1
 
 
+def is_at_work(source: str) -> bool:
+    """Whether it has sold anything in the last rounds."""
+    query = "SELECT max(placed_at) > now() - make_interval(secs => %s) FROM shop.orders"
+    with psycopg.connect(source) as connection:
+        return connection.execute(query, (6 * EVERY_S,)).fetchone() == (True,)
+
+
 if __name__ == "__main__":
+    if "--at-work" in sys.argv:
+        sys.exit(0 if is_at_work(sys.argv[1]) else 1)
     create_tables(sys.argv[1])
     if "--publication" in sys.argv:
         create_publication(sys.argv[1])

@@ -72,8 +72,13 @@ def test_who_is_waited_for_says_whether_it_is_there() -> None:
     waited = {(other, how) for others in WAITS_FOR.values() for other, how in others.items()}
     for name, how in waited:
         service = COMPOSE["services"][name]
-        assert ("healthcheck" in service) == (how == HEALTHY), name
         assert (service["restart"] == "on-failure") == (how == DONE), name
+
+
+def test_whoever_stays_says_whether_he_works() -> None:
+    """But what has done its work ends."""
+    for name, service in COMPOSE["services"].items():
+        assert ("healthcheck" in service) == (service["restart"] == "unless-stopped"), name
 
 
 def test_what_the_services_mount_is_there() -> None:
