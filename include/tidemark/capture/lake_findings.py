@@ -72,6 +72,11 @@ def _words(failed: Exception) -> str:
     return f"{type(failed).__name__}: {_SECRET_OF_A_URI.sub('', str(failed))}"
 
 
+_TRIED_OF_STAGING: Final = {
+    "gs": "staging is the code of S3, and was not tried there either",
+    "abfss": "staging was tried on an emulator of Azure's blobs alone",
+}
+
 # What Delta's own log stores for them rest on.
 _OF_ANOTHER_CLOUD: Final = {
     "gs": "Give Spark Google's connector for Hadoop by spark.jars.packages; a commit is an object that is put only if "
@@ -103,8 +108,8 @@ def log_store_findings(config: PipelineConfig) -> Iterator[Finding]:
         yield Finding(
             "warning",
             "log_store",
-            f"Nobody tried a lake on {scheme}://: staging and Delta's log store for it are written for that store, and "
-            "were tested on S3 and on disks alone",
+            f"Nobody tried a lake on {scheme}://: Delta's log store for it is written for that store, and was not "
+            f"tested with Tidemark; {_TRIED_OF_STAGING[scheme]}",
             _OF_ANOTHER_CLOUD[scheme],
             Move.FIX_CONFIG,
         )

@@ -9,7 +9,7 @@ A file that is being written lies on this machine's disk, without a name, until 
 while the task goes on, a few at the same time, and `sync_folders` waits for them. One that is closed before it is
 complete is not uploaded. Memory is bounded by UPLOADS times the size of a file.
 
-Tried on S3 alone; Google's and Azure's stores are the same code, and were not tried.
+Tried on servers of S3's protocol and on Azure's emulator; Google's store is the same code, and was not tried.
 """
 
 from __future__ import annotations
