@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import re
 from itertools import pairwise
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from tidemark.config import PipelineConfig
 
 _DAY_S: Final = 86_400
 _PRESETS: Final = {
@@ -57,6 +60,14 @@ def longest_gap_s(schedule: str | None) -> float | None:
     within = [later - earlier for earlier, later in pairwise(times)]
     between = [(later - earlier) * _DAY_S + times[0] - times[-1] for earlier, later in pairwise(runs)]
     return float(max(within + between, default=0)) or None
+
+
+def longest_silence_s(config: PipelineConfig) -> float | None:
+    """How long nothing may be staged before the capture counts as standing still; None if its schedule does not say.
+
+    An idle pipeline writes a heartbeat every `heartbeat_s`, its runs that they looked, and one may fail."""
+    gap_s = longest_gap_s(config.schedule)
+    return None if gap_s is None else 2 * max(gap_s, config.bounds.heartbeat_s) + config.bounds.run_s
 
 
 def _values(field: str, low: int, high: int, number: int) -> set[int] | None:

@@ -37,7 +37,7 @@ from airflow.sdk import DAG, BaseOperator, TriggerRule, chain
 from tidemark.config import PipelineConfig
 from tidemark.config_file import Problem, read_all
 from tidemark.errors import PipelinesNotFound
-from tidemark_airflow import verify_form
+from tidemark_airflow import deadlines, verify_form
 from tidemark_airflow.assets import pipeline_alias
 from tidemark_airflow.auto_backfill import backfill_dag_id
 from tidemark_airflow.backfill_operators import PlanBackfillOperator, ReadChunksOperator, ReportBackfillOperator
@@ -139,6 +139,7 @@ def capture_dag(config: PipelineConfig) -> DAG:
         max_active_runs=1,
         allowed_run_types=["scheduled", "manual"],  # type: ignore[list-item]
         dagrun_timeout=timedelta(seconds=run_timeout_s(config)),
+        deadline=deadlines.of_capture(config),
         default_args=_defaults(),
         tags=["tidemark", config.pipeline],
     )

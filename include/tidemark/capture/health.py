@@ -28,7 +28,7 @@ from tidemark.ledger.connection import Ledger
 from tidemark.ledger.overview import OpenBackfill, PipelineStatus, TableStatus
 from tidemark.names import TableName
 from tidemark.run import utc_now
-from tidemark.schedule import longest_gap_s
+from tidemark.schedule import longest_gap_s, longest_silence_s
 from tidemark.schema import table_life
 from tidemark.source.inspection import slot_findings
 from tidemark.source.slot import SlotState
@@ -207,13 +207,12 @@ def _slot(config: PipelineConfig, slot: SlotState | None, unusable: TidemarkErro
 
 
 def _runs(config: PipelineConfig, ledger: PipelineStatus, now: datetime) -> Iterator[Concern]:
-    """An idle pipeline writes a heartbeat every `heartbeat_s`, its runs that they looked, and one may fail."""
     last = max(filter(None, (ledger.generation.heartbeat_at, ledger.generation.opened_at, ledger.level_at)))
     gap_s = longest_gap_s(config.schedule)
+    longest_s = longest_silence_s(config)
     dag = f"{config.pipeline}_capture"
-    if gap_s is None:
+    if gap_s is None or longest_s is None:
         return
-    longest_s = 2 * max(gap_s, config.bounds.heartbeat_s) + config.bounds.run_s
     way = f"To see why: tidemark preflight {config.path}"
     if now - last > timedelta(seconds=longest_s):
         message = f"Nothing was staged since {moment(last)}: {dag} does not run, or its runs fail."

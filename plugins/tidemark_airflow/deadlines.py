@@ -1,0 +1,72 @@
+"""A run of the capture that does not come to its end -> what is red is told all the same (Airflow's deadline alerts).
+
+`health` is the last task of a run: of one that hangs in a queue, of a DAG that was paused in its middle, or beside a
+scheduler or a triggerer that stands still, it says nothing. So every run has a deadline. Airflow takes it away when the
+run succeeds in time; else it calls `look` in the triggerer, as soon as a scheduler and a triggerer are there (again).
+That judges what ledger and slot say as `health` does, and tells what nobody was told yet; a run that is merely long is
+no reason to tell anything. What has no run has no deadline: of a DAG that was paused between two runs tells `watch` of
+the maintenance. Source: Airflow 3.3 documentation, "Deadline Alerts"; airflow/models/deadline.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import timedelta
+from typing import Any, Final
+
+from airflow.sdk import AsyncCallback, DeadlineAlert, DeadlineReference  # type: ignore[attr-defined]  # its stub's gap
+
+from tidemark.config import PipelineConfig
+from tidemark.schedule import longest_silence_s
+from tidemark_airflow.connections import conninfo_in_triggerer
+from tidemark_airflow.failures import guarded
+from tidemark_airflow.notifiers import notify
+
+log = logging.getLogger(__name__)
+
+# What ledger and slot are judged by is over by then.
+SLACK_S: Final = 60
+
+
+def of_capture(config: PipelineConfig) -> DeadlineAlert | None:
+    """None for a pipeline whose schedule does not say when a run is late."""
+    silence_s = longest_silence_s(config)
+    return None if silence_s is None else after(config, max(silence_s, config.alerts.max_lag_s) + SLACK_S)
+
+
+def after(config: PipelineConfig, seconds: float) -> DeadlineAlert:
+    """So long after a run was queued."""
+    return DeadlineAlert(
+        reference=DeadlineReference.DAGRUN_QUEUED_AT,
+        interval=timedelta(seconds=seconds),
+        callback=AsyncCallback(look, kwargs={"path": config.path}),
+        name="no successful run",
+    )
+
+
+async def look(path: str, context: Any = None) -> list[str]:
+    """Tell of the pipeline what is red and was not told; the messages. Raises what the notifier raises."""
+    from tidemark.config_file import load
+    from tidemark.run import Run
+
+    config = await asyncio.to_thread(guarded(load), path)
+    source = await conninfo_in_triggerer(config.source_connection)
+    ledger = await conninfo_in_triggerer(config.ledger_connection)
+    holder = f"{config.pipeline}_capture/deadline"
+    return await asyncio.to_thread(guarded(_tell), Run(config, source, ledger, holder, holder), context or {})
+
+
+def _tell(run: Any, context: Any) -> list[str]:
+    from tidemark.capture.examining import examine
+
+    told: list[str] = []
+
+    def tell(message: str) -> None:
+        log.warning("Told: %s", message)
+        if run.config.alerts.notifier is not None:
+            notify(run.config.alerts.notifier, message, context)
+        told.append(message)
+
+    examine(run, tell=tell, of_capture=False)
+    return told
