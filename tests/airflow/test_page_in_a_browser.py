@@ -277,6 +277,11 @@ def test_the_form_of_the_backfill_is_filled_in_and_airflow_checks_it(site: Site,
     page.wait("the form is there", "document.querySelector('dialog textarea[name=tables]') !== null")
     assert page.run("return document.querySelector('dialog textarea[name=tables]').value") == "stock.products"
     page.screenshot(site.pictures / "page-form.png")
+    offered = page.run("return [...document.querySelectorAll('dialog #offered option')].map((one) => one.value)")
+    assert len(offered) == len(set(offered)) == len(many_tables.names())
+    choose = "const add = document.querySelector('dialog input[name=offered]'); add.value = '{}'; "
+    for name in ("shop.orders", "shop.orders", "shop.nothing"):
+        page.run(choose.format(name) + "add.dispatchEvent(new Event('input'))")
     page.run("document.querySelector('dialog input[name=readers]').removeAttribute('max')")
     page.run("document.querySelector('dialog input[name=readers]').value = '99'")
     page.click("dialog button[type=submit]")
@@ -285,7 +290,7 @@ def test_the_form_of_the_backfill_is_filled_in_and_airflow_checks_it(site: Site,
     page.run("document.querySelector('dialog input[name=readers]').value = '3'")
     page.click("dialog button[type=submit]")
     page.wait("it is triggered", "document.querySelector('#toasts').innerText.includes('Triggered')")
-    assert site.runs("shop_backfill") == [{"tables": ["stock.products"], "readers": 3}]
+    assert site.runs("shop_backfill") == [{"tables": ["stock.products", "shop.orders"], "readers": 3}]
 
 
 def test_the_tab_of_a_dag_shows_its_pipeline_and_says_of_another_that_it_is_none(site: Site, page: Browser) -> None:

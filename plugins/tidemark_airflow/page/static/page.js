@@ -726,7 +726,9 @@ function field(name, param, value) {
   if (types.includes("array")) {
     const texts = schema.items?.type !== "object";
     const input = h("textarea", { name, value: texts ? (value ?? []).join("\n") : value?.length ? JSON.stringify(value) : "" });
-    return { ...common, element: labelled(input), value: () => (texts ? input.value.split("\n").map((line) => line.trim()).filter(Boolean) : input.value.trim() ? JSON.parse(input.value) : []) };
+    const element = labelled(input);
+    if (name === "tables") element.append(...offered(input));
+    return { ...common, element, value: () => (texts ? input.value.split("\n").map((line) => line.trim()).filter(Boolean) : input.value.trim() ? JSON.parse(input.value) : []) };
   }
   if (types.includes("integer") || types.includes("number")) {
     const input = h("input", { type: "number", name, value: value ?? "", min: schema.minimum, max: schema.maximum });
@@ -734,6 +736,19 @@ function field(name, param, value) {
   }
   const input = h(schema.format === "multiline" ? "textarea" : "input", { name, value: value ?? "" });
   return { ...common, element: labelled(input), value: () => (input.value === "" && types.includes("null") ? null : input.value) };
+}
+
+// The tables that the ledger knows, which no form of Airflow's can offer: each that is chosen is one more line.
+function offered(input) {
+  const names = view.status.tables.map((one) => one.name);
+  const chosen = h("input", { list: "offered", name: "offered", placeholder: "Add a table…", "aria-label": "Add a table", autocomplete: "off" });
+  chosen.addEventListener("input", () => {
+    if (!names.includes(chosen.value)) return;
+    const lines = input.value.split("\n").map((line) => line.trim()).filter(Boolean);
+    if (!lines.includes(chosen.value)) input.value = [...lines, chosen.value].join("\n");
+    chosen.value = "";
+  });
+  return [chosen, h("datalist", { id: "offered" }, names.map((name) => h("option", { value: name })))];
 }
 
 // --- light and dark ---------------------------------------------------------------------------------------------------
