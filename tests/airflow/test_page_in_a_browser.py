@@ -17,7 +17,7 @@ import pytest
 from sandbox.services.postgres import PostgresServer, running, wait_for
 from tests.conftest import create_database
 from tests.support import many_tables
-from tests.support.airflow_home import AirflowHome, postgres_connection, spark_connection
+from tests.support.airflow_home import FOREIGN_DAG, AirflowHome, postgres_connection, spark_connection
 from tests.support.chromium import Browser, browser
 from tidemark.ledger import tables
 from tidemark.ledger.connection import open_ledger
@@ -26,16 +26,6 @@ pytestmark = pytest.mark.thorough
 
 FRAME = "iframe[title=Tidemark]"
 DRAWN = "document.querySelector('#tables tbody tr.row') !== null"
-FOREIGN = """\
-from airflow.sdk import DAG, task
-
-with DAG(dag_id="foreign", schedule=None):
-
-    @task
-    def nothing() -> None: ...
-
-    nothing()
-"""
 
 
 @dataclass(frozen=True)
@@ -91,7 +81,7 @@ def _site(server: PostgresServer, folder: Path) -> Iterator[Site]:
     pipelines.mkdir()
     dags.mkdir()
     (pipelines / "shop.yaml").write_text("source: {connection: shop_source}\ntables: ['*.*']\nlake: /lake\n")
-    (dags / "foreign.py").write_text(FOREIGN)
+    (dags / "foreign.py").write_text(FOREIGN_DAG)
     (dags / "tidemark_pipelines.py").write_text((Path(__file__).parents[2] / "dags/tidemark_pipelines.py").read_text())
     airflow = AirflowHome(
         folder / "airflow",

@@ -20,23 +20,13 @@ import pytest
 
 from sandbox.services.postgres import PostgresServer
 from tests.airflow.captured_shop import FIRST_ORDERS, open_shop
-from tests.support.airflow_home import REPOSITORY
+from tests.support.airflow_home import FOREIGN_DAG, REPOSITORY
 
 PARTS = ("include/tidemark", "plugins/tidemark_airflow", "spark_apps", "pyproject.toml", "setup.py", "README.md")
 THREE_LINES = """\
 from tidemark_airflow.dag_factory import pipeline_dags
 
 globals().update({dag.dag_id: dag for dag in pipeline_dags()})
-"""
-FOREIGN = """\
-from airflow.sdk import DAG, task
-
-with DAG(dag_id="foreign", schedule=None):
-
-    @task
-    def nothing() -> None: ...
-
-    nothing()
 """
 
 
@@ -92,7 +82,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     dags = folder / "dags"
     dags.mkdir()
     (dags / "tidemark.py").write_text(THREE_LINES)
-    (dags / "foreign.py").write_text(FOREIGN)
+    (dags / "foreign.py").write_text(FOREIGN_DAG)
     (folder / "no-plugins").mkdir()
     return Installed(wheel, python, dags)
 

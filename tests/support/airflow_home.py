@@ -33,6 +33,19 @@ _USER = "admin"
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
+# Somebody else's, beside those of Tidemark.
+FOREIGN_DAG = """\
+from airflow.sdk import DAG, task
+
+with DAG(dag_id="foreign", schedule=None):
+
+    @task
+    def nothing() -> None: ...
+
+    nothing()
+"""
+
+
 def postgres_connection(conninfo: str, **extra: Any) -> str:
     """An Airflow connection as JSON, for AIRFLOW_CONN_<ID>."""
     parameters = conninfo_to_dict(conninfo)
