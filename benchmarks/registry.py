@@ -14,6 +14,7 @@ MODULES: Final = (
     "new_table",
     "updates",
     "backfill",
+    "verifying",
     "many_tables",
     "daily",
     "age",
