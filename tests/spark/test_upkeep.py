@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import DataFrame
 
 from tests.spark.lake import TEXTS, Lake, StagedTable, table_schema
 from tests.spark.test_rivals import KEYED, _call_once, _expected, _found, _staged
-from tests.spark.test_values import insert
+from tests.spark.test_values import delete, insert, update
 from tidemark.formats.upkeep import Step, UpkeepPlan, Upkept
 from tidemark.target import delta_tables, upkeep
 
@@ -101,3 +102,22 @@ def test_a_merge_that_meets_it_goes_on(failpoint: str, lake: Lake, monkeypatch: 
     lake.applied(table.planned(3))
     assert [one.kind for one in reports if one.compacted][:1] == ["history"]
     assert _found(lake, table) == _expected(table, KEYED, 4)
+
+
+@pytest.mark.parametrize("way", ["driver"], indirect=True)
+def test_rows_that_the_driver_masked_keep_no_vacuum_from_its_work(lake: Lake) -> None:
+    """In files that are there, and in those that were removed since."""
+    inserted = [insert(n) for n in range(20)]
+    batches = [inserted, [update(3, "body", n=1), delete(4)], [update(5, "body", n=2)], [update(6, "body", n=3)]]
+    table = _staged(lake.table(table_schema("t", TEXTS)), batches)
+    for number in range(len(batches)):
+        lake.applied(table.planned(number, number + 1))
+    pinned = delta_tables.pin(lake.spark, lake.path("current", table))
+    added = DataFrame(pinned.snapshot.allFiles().toDF(), lake.spark)
+    assert added.where("deletionVector IS NOT NULL").count() > 0
+    before = _found(lake, table)
+    for step, thorough in (("look", False), ("look", True), ("current", False), ("look", True)):
+        for one in keep_up(lake, step, table, thorough=thorough):
+            assert one.left == ""
+    assert _found(lake, table) == before
+    assert len(before[0]) == 19

@@ -4,6 +4,7 @@ counts, as where Spark reads every row of them."""
 from __future__ import annotations
 
 import io
+import os
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as F
 
-from tests.spark.lake import TEXTS, Lake, StagedTable, table_schema, with_columns
+from tests.spark.lake import PIPELINE, TEXTS, Lake, StagedTable, table_schema, with_columns
 from tests.spark.model import Change, Row
 from tests.spark.source import KEYS, Source
 from tests.spark.test_values import delete, insert, move, update
@@ -22,9 +23,10 @@ from tests.support import delta_files
 from tidemark import failpoints
 from tidemark.formats.manifest import Claim, Sweep
 from tidemark.formats.result import TableResult
+from tidemark.formats.upkeep import Step, UpkeepPlan
 from tidemark.lsn import Lsn
 from tidemark.schema.table import TableSchema
-from tidemark.target import merge, parquet_footer, whole_chunks
+from tidemark.target import merge, parquet_footer, upkeep, whole_chunks
 
 driver = pytest.mark.parametrize("way", ["driver"], indirect=True)
 pytestmark = driver
@@ -425,3 +427,37 @@ def test_whatever_is_written_meanwhile_the_rows_are_the_same_often(
     for seed in range(2, 16):
         _told_by_chance(lake, monkeypatch, seed)
     assert len([rows for _, rows in added if rows]) > 20
+
+
+def test_vacuum_spares_what_was_added_as_it_is_and_needs_no_chunk_any_more(
+    lake: Lake, added: Added, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its names are the driver's own, and it is older than any retention."""
+    monkeypatch.setattr(upkeep, "MANY_SMALL", {"history": 2, "current": 2})
+    table = lake.table(table_schema("t", TEXTS))
+    first = marked(table, read(table, "1-1", [full(key) for key in range(5)]))
+    second = marked(table, read(table, "2-1", [full(key) for key in range(5, 8)]))
+    table.stage_committed([], (first, second), (Sweep("b1", "90:90:", 2),))
+    table.stage_committed([commit(table, 110, delete(3), update(6, "body"))])
+    lake.applied(table.planned(0, 1))
+    assert added == [("t", 8)]
+    lake.applied(table.planned(1))
+    for claim in (first, second):
+        for chunk_file in claim.files:
+            (lake.root / chunk_file.path).unlink()
+    there = lake.current(table), lake.history(table)
+    files = [file for step in ("history", "current") for file in Path(lake.path(step, table)).glob("*.parquet")]
+    for file in files:
+        os.utime(file, (file.stat().st_mtime - 30 * 86_400,) * 2)
+
+    def keep_up(step: Step) -> None:
+        plan = UpkeepPlan("m1", PIPELINE, str(lake.root), step, (table.id,), 2, 7, thorough=True)
+        assert [one.left for one in upkeep.keep_up(lake.spark, plan).tables if one.left] == []
+
+    keep_up("look")
+    assert (lake.current(table), lake.history(table)) == there
+    keep_up("current")
+    for log in (lake.root / PIPELINE).rglob("_delta_log/*.json"):
+        os.utime(log, (log.stat().st_mtime - 30 * 86_400,) * 2)
+    keep_up("look")
+    assert (lake.current(table), lake.history(table)) == there

@@ -170,6 +170,11 @@ class Environment(Place):
             self.config, self.source, self.ledger, self.report.run_id, SALT, self.request, self.verify_request
         )
 
+    def maintain(self) -> Any:
+        """One run of the maintenance DAG, when all that is applied now has become old: what it retired, and figures."""
+        self.begin_run()
+        return stages.maintain(self.stage_input(), self.spark)
+
     # --- faults --------------------------------------------------------------------------------------------------
 
     def crash(self, at: str) -> None:
@@ -192,7 +197,7 @@ class Environment(Place):
         input_file.write_bytes(pickle.dumps(self.stage_input()))
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "include")])}
         environment.pop(failpoints.VARIABLE, None)
-        if stage == "merge" and not own_jvm:
+        if stage in ("merge", "maintain") and not own_jvm:
             environment |= local_spark.gateway_of(self.spark())
         if failpoint:
             environment[failpoints.VARIABLE] = failpoint

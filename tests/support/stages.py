@@ -9,7 +9,8 @@ import os
 import pickle
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -132,6 +133,38 @@ def confirm(stage_input: StageInput) -> Any:
     return confirm(stage_input.run("confirm"))
 
 
+def maintain(stage_input: StageInput, spark: Callable[[], SparkSession]) -> Any:
+    """Both tasks of the maintenance DAG, a month from now, with thresholds for tables of a few files."""
+    from spark_apps import compact_tables
+    from tidemark.formats import layout
+    from tidemark.formats.upkeep import UpkeepPlan, UpkeepResult
+    from tidemark.maintenance import upkeep
+    from tidemark.maintenance.retiring import retire
+    from tidemark.target.upkeep import MANY_SMALL
+
+    MANY_SMALL.update(history=2, current=2)  # type: ignore[attr-defined]
+
+    def later() -> datetime:
+        return datetime.now(UTC) + timedelta(days=30)
+
+    def apply(plan: UpkeepPlan) -> UpkeepResult:
+        compact_tables.run(spark(), f"{plan.lake}/{layout.maintenance_file(plan.pipeline, plan.plan)}")
+        result = upkeep.take_result(stage_input.config, plan)
+        assert result is not None
+        return result
+
+    retired = retire(replace(stage_input.run("retire"), now=later))
+    compacting = stage_input.run("compact")
+    plan = upkeep.plan_look(compacting)
+    assert plan is not None
+    results = [apply(plan)]
+    for group in upkeep.groups(compacting.config, results[0]):
+        with upkeep.plan_current(compacting, group) as leased_plan:
+            if leased_plan is not None:
+                results.append(apply(leased_plan))
+    return retired, upkeep.note(compacting, results)
+
+
 def main(stage: str, path: str) -> None:
     spare_pandas()
     if os.environ.get(FOLD_VARIABLE) == "spark":
@@ -150,6 +183,8 @@ def main(stage: str, path: str) -> None:
             merge(stage_input, lambda uri: apply(_driver(path, stage_input), uri))
         case "confirm":
             confirm(stage_input)
+        case "maintain":
+            maintain(stage_input, lambda: _driver(path, stage_input))
         case _:
             raise SystemExit(f"no stage {stage!r}")
 

@@ -14,6 +14,7 @@ import json
 import re
 import struct
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote
@@ -26,10 +27,6 @@ from tidemark.lsn import Lsn
 from tidemark.target import arrow_fold, lake_files
 from tidemark.target.delta_tables import PinnedTable, WrittenFile, write_operation
 from tidemark.target.jvm import array_list, java_class, option, sequence
-
-# Vectors up to this size stand in the log itself, and need no file of their own to be written, opened and removed
-# again.
-MAX_INLINE_BYTES: Final = 1024
 
 # What a table may ask of its writers for files to be added, and rows to be masked, without Spark's writer. A table with
 # vectors lists all that it asks.
@@ -120,51 +117,70 @@ def _vector(spark: SparkSession, table: PinnedTable, file: DataFile) -> Any:
     return store.read(file.added.deletionVector(), table.log.dataPath())
 
 
-def _masking(spark: SparkSession, table: PinnedTable, file: DataFile, rows: Sequence[int] | None) -> list[Any]:
+def _masking(
+    spark: SparkSession, table: PinnedTable, vectors: _VectorFile, file: DataFile, rows: Sequence[int] | None
+) -> list[Any]:
     """The actions by which these rows of the file, which none masks yet, are gone; None are all of them."""
     if rows is None or file.masked + len(rows) == file.rows:
         return [file.added.removeWithTimestamp(java_class(spark, "java.lang.System").currentTimeMillis(), True)]
-    both = file.added.removeRows(_stored_vector(spark, table, _vector(spark, table, file), rows), True, True)
+    both = file.added.removeRows(vectors.stored(_vector(spark, table, file), rows), True, True)
     return [both._1(), both._2()]
 
 
 def vector_of(spark: SparkSession, table: PinnedTable, rows: Sequence[int]) -> dict[str, Any]:
     """A vector that masks these rows of a file that is still to be added: its descriptor, as JSON has it."""
     empty = java_class(spark, "org.apache.spark.sql.delta.deletionvectors.RoaringBitmapArray")()
-    stored = _stored_vector(spark, table, empty, rows)
+    with closing(_VectorFile(spark, table)) as vectors:
+        stored = vectors.stored(empty, rows)
     mapper = java_class(spark, "org.apache.spark.sql.delta.util.JsonUtils").mapper()
     described: dict[str, Any] = json.loads(mapper.writeValueAsString(stored))
     return described
 
 
-def _stored_vector(spark: SparkSession, table: PinnedTable, bitmap: Any, rows: Sequence[int]) -> Any:
-    """The descriptor of the bitmap with these rows besides: in the log where it is small, else in a file of the table's
-    folder (Delta protocol, "Deletion Vectors")."""
-    gateway: Any = spark.sparkContext._gateway
-    longs = gateway.new_array(java_class(spark, "long"), len(rows))
-    packed = bytearray(struct.pack(f">{len(rows)}q", *rows))
-    java_class(spark, "java.nio.ByteBuffer").wrap(packed).asLongBuffer().get(longs)
-    bitmap.addAll(sequence(spark, java_class(spark, "java.util.Arrays").stream(longs).boxed().toList()))
-    bitmap.runOptimize()
-    formats = java_class(spark, "org.apache.spark.sql.delta.deletionvectors.RoaringBitmapArrayFormat")
-    content = bytearray(bitmap.serializeAsByteArray(formats.Portable()))
-    masked = int(bitmap.cardinality())
-    descriptor = java_class(spark, "org.apache.spark.sql.delta.actions.DeletionVectorDescriptor")
-    if len(content) <= MAX_INLINE_BYTES:
-        return descriptor.inlineInLog(content, masked)
-    configuration = spark._jsparkSession.sessionState().newHadoopConf()
-    store = java_class(spark, "org.apache.spark.sql.delta.storage.dv.HadoopFileSystemDVStore")(configuration)
-    number = java_class(spark, "java.util.UUID").randomUUID()
-    writer = store.createWriter(
-        store.generateFileNameInTable(store.pathWithFileSystem(table.log.dataPath()), number, "")
-    )
-    try:
-        written = writer.write(content)
-    finally:
-        writer.close()
-    nothing = option(spark)
-    at = option(spark, written.offset())
-    return descriptor.onDiskWithRelativePath(number, "", len(content), masked, at, nothing)
+class _VectorFile:
+    """The file of the table's folder in which the vectors of one commit stand, one behind the other (Delta protocol,
+    "Deletion Vectors"); it is made for the first of them, and is whole once it is closed.
+
+    The protocol lets a small vector stand in the log itself, but Delta's VACUUM ends with an error where one does, in a
+    file that is there or in one that was removed of late.
+    """
+
+    def __init__(self, spark: SparkSession, table: PinnedTable) -> None:
+        self._spark = spark
+        self._table = table
+        self._writer: Any = None
+        self._number: Any = None
+
+    def stored(self, bitmap: Any, rows: Sequence[int]) -> Any:
+        """The descriptor of the bitmap with these rows besides."""
+        spark = self._spark
+        gateway: Any = spark.sparkContext._gateway
+        longs = gateway.new_array(java_class(spark, "long"), len(rows))
+        packed = bytearray(struct.pack(f">{len(rows)}q", *rows))
+        java_class(spark, "java.nio.ByteBuffer").wrap(packed).asLongBuffer().get(longs)
+        bitmap.addAll(sequence(spark, java_class(spark, "java.util.Arrays").stream(longs).boxed().toList()))
+        bitmap.runOptimize()
+        formats = java_class(spark, "org.apache.spark.sql.delta.deletionvectors.RoaringBitmapArrayFormat")
+        content = bytearray(bitmap.serializeAsByteArray(formats.Portable()))
+        at = option(spark, self._opened().write(content).offset())
+        descriptor = java_class(spark, "org.apache.spark.sql.delta.actions.DeletionVectorDescriptor")
+        masked = int(bitmap.cardinality())
+        return descriptor.onDiskWithRelativePath(self._number, "", len(content), masked, at, option(spark))
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    def _opened(self) -> Any:
+        if self._writer is None:
+            configuration = self._spark._jsparkSession.sessionState().newHadoopConf()
+            store = java_class(self._spark, "org.apache.spark.sql.delta.storage.dv.HadoopFileSystemDVStore")(
+                configuration
+            )
+            self._number = java_class(self._spark, "java.util.UUID").randomUUID()
+            folder = store.pathWithFileSystem(self._table.log.dataPath())
+            self._writer = store.createWriter(store.generateFileNameInTable(folder, self._number, ""))
+        return self._writer
 
 
 def write_rows(spark: SparkSession, table: PinnedTable, rows: pa.Table, key: Sequence[str]) -> list[WrittenFile]:
@@ -202,9 +218,10 @@ def exchange(
             application, int(end), option(spark, now)
         )
     )
-    for file, rows in masked:
-        for action in _masking(spark, table, file, rows):
-            actions.add(action)
+    with closing(_VectorFile(spark, table)) as vectors:
+        for file, rows in masked:
+            for action in _masking(spark, table, vectors, file, rows):
+                actions.add(action)
     from_json = java_class(spark, "org.apache.spark.sql.delta.actions.Action").fromJson
     for added in written:
         actions.add(from_json(added.to_json(now)))
