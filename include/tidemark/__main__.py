@@ -8,6 +8,7 @@
                an existing slot and publication for this pipeline's own, once
     migrate    bring the ledger's schema up to date, as preflight does where its role may; --look only says from which
                version to which, --connection names one whose role owns the schema
+    ledger     `ledger rebuild PIPELINE` brings a ledger that was lost back from the lake, as the next run would
     verify     start the DAG that proves that tables equal their source
     pause      merge nothing of a table until it is resumed; its changes are staged, the others go on
     resume     let the next run apply what was staged of a paused table
@@ -88,6 +89,10 @@ def _parser() -> argparse.ArgumentParser:
     migrate.add_argument(
         "--connection", metavar="ID", help="Airflow connection of a role that owns the schema; else the pipeline's own"
     )
+    ledger = commands.add_parser("ledger", help="bring back from the lake what a lost ledger knew")
+    ledger.add_argument("deed", choices=("rebuild",), help="register again what staging has, and the merges' results")
+    ledger.add_argument("pipeline", help="the pipeline's file, or its name")
+    ledger.set_defaults(command=acting.rebuild_ledger)
     verify = add("verify", acting.verify, "start the DAG that proves that tables equal their source")
     verify.add_argument("tables", nargs="*", metavar="table", help="schema.table; without one, every table")
     verify.add_argument("--share", default="1", help="how much of each: 1 for all, or for example 1/30")

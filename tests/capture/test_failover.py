@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,12 @@ from sandbox.services.postgres import PostgresServer, running, wait_for
 from tests.conftest import create_database
 from tests.support.pipeline import Pipeline
 from tests.support.standby import Standby, standby_of
-from tidemark.errors import SourceForked, SourceLeftBehind, SourceReplaced
+from tidemark.backfill import exported
+from tidemark.backfill.verifying import VerifyRequest, plan_verify
+from tidemark.errors import DatabaseRefused, DatabaseUnreachable, SourceForked, SourceLeftBehind, SourceReplaced
 from tidemark.formats import layout
-from tidemark.ledger import tables
+from tidemark.ledger import backfills, tables
+from tidemark.staging.writer import read_table
 
 
 @dataclass
@@ -326,3 +330,83 @@ def test_a_connection_that_names_both_servers_follows_the_promotion(pair: Pair) 
     assert generation is not None
     assert (generation.number, generation.timeline) == (1, 2)
     assert [row["id"] for row in pipeline.staged("public.item")] == [*range(1, 8)]
+
+
+# --- backfills and verifies under way ---------------------------------------------------------------------------------
+
+
+@pytest.mark.thorough
+def test_a_primary_that_dies_while_a_snapshot_is_exported_is_read_again_on_the_new_one(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = pair.pipeline
+    pair.standby.fall_behind()
+    pipeline.execute("UPDATE public.item SET note = 'lost' WHERE id = 2", "INSERT INTO public.item VALUES (9, 'lost')")
+    pipeline.plan(run_id="exported", tables=("public.item",), mode="exported_snapshot", chunk_rows=2)
+    start = exported._start
+
+    def dies(work: Any) -> Any:
+        reader = start(work)
+        pair.promote()
+        return reader
+
+    with monkeypatch.context() as dying:
+        dying.setattr(exported, "_start", dies)
+        with pytest.raises((DatabaseUnreachable, DatabaseRefused)):
+            pipeline.read_exported(readers=1)
+    pipeline.drain()
+    (backfill,) = pipeline.plan(run_id="exported", tables=("public.item",), mode="exported_snapshot", chunk_rows=2)
+    pipeline.read_exported(readers=1)
+    assert [(row["id"], row["note"]) for row in pipeline.rows(backfill)] == [(n, "common") for n in range(1, 6)]
+    assert marked(pipeline) == {}
+    generation = pipeline.generation()
+    assert generation is not None
+    assert (generation.number, generation.timeline) == (1, 2)
+
+
+@pytest.mark.thorough
+def test_what_a_verify_read_of_a_lost_primary_is_read_again(pair: Pair) -> None:
+    pipeline = pair.pipeline
+    pair.standby.fall_behind()
+    pipeline.execute("UPDATE public.item SET note = 'lost' WHERE id = 2", "INSERT INTO public.item VALUES (9, 'lost')")
+    pipeline.run_id = "verify"
+    request = VerifyRequest(tables=("public.item",), share=Fraction(1))
+    plan_verify(pipeline.task("plan", "verify"), request=request)
+    pipeline.read()
+    with pipeline.ledger_connection() as book:
+        (verify,) = backfills.of_run(book, "verify")
+    assert {row["note"] for row in pipeline.rows(verify)} == {"common", "lost"}
+    pair.promote()
+    pipeline.drain()
+    pipeline.read()
+    pipeline.drain()
+    claims = [c for batch in pipeline.registered() for t in pipeline.manifest(batch).tables for c in t.claims]
+    claimed = [row for claim in claims for file in claim.files for row in read_table(pipeline.store, file).to_pylist()]
+    assert [(row["id"], row["note"]) for row in claimed] == [(n, "common") for n in range(1, 6)]
+
+
+@pytest.mark.thorough
+def test_a_switch_over_and_back_keeps_the_generation(pair: Pair, tmp_path: Path) -> None:
+    """The old primary, begun anew as the standby of the new one, takes over in turn."""
+    pipeline = pair.pipeline
+    pipeline.execute("INSERT INTO public.item VALUES (6, 'before')")
+    pipeline.drain()
+    pair.catch_up()
+    pair.promote()
+    pipeline.execute("INSERT INTO public.item VALUES (7, 'on the other one')")
+    pipeline.drain()
+    with standby_of(pair.standby, tmp_path / "back", pair.database, name="back") as back:
+        there = Pair(pair.standby, back, pipeline, pair.database)
+        there.carry_over()
+        pipeline.execute("INSERT INTO public.item VALUES (8, 'staged on the other one alone')")
+        pipeline.drain()
+        there.catch_up()
+        there.promote()
+        pipeline.execute("INSERT INTO public.item VALUES (9, 'back')")
+        pipeline.sound()
+        pipeline.drain()
+        generation = pipeline.generation()
+        assert generation is not None
+        assert (generation.number, generation.timeline) == (1, 3)
+        assert [row["id"] for row in pipeline.staged("public.item")] == [*range(1, 10)]
+        assert marked(pipeline) == {}

@@ -17,6 +17,7 @@ from tidemark.ledger import migrations
 from tidemark.ledger.connection import connect
 from tidemark.run import Run
 from tidemark.spark_connection import SparkConnection
+from tidemark.wording import counted
 
 _AIRFLOW_TIMEOUT_S: Final = 120
 
@@ -57,6 +58,35 @@ def migrate(called: Invocation) -> int:
         "of an older Tidemark are refused by it from then on, those of every pipeline that uses it."
     )
     return 3 if called.options.look else 0
+
+
+def rebuild_ledger(called: Invocation) -> int:
+    from tidemark.capture import rebuilding
+
+    holder = f"ledger/{socket.gethostname()}/{os.getpid()}"
+    # The source is not asked.
+    rebuilt = rebuilding.rebuild(Run(called.with_lake(), source="", ledger=called.ledger, run_id=holder, holder=holder))
+    generation = rebuilt.generation
+    if generation is None:
+        screen.say(f"The lake has no generation of pipeline {called.config.pipeline}: there is nothing to bring back.")
+        return 1
+    if not rebuilt.batches and not rebuilt.plans:
+        screen.say(
+            f"The ledger lacks nothing that the lake has: generation {generation.number} is staged up to "
+            f"{generation.staged_lsn}."
+        )
+        return 0
+    waiting = sum(rebuilt.unapplied.values())
+    screen.say(
+        f"Brought back {counted(rebuilt.batches, 'batch')} of {counted(rebuilt.tables, 'table')}, and the results of "
+        f"{counted(rebuilt.plans, 'merge')}. Generation {generation.number} is staged up to {generation.staged_lsn}; "
+        f"{counted(waiting, 'batch')} in {counted(len(rebuilt.unapplied), 'table')} wait for the next merge, which "
+        "passes over those that the Delta tables have already.",
+        "What no file in the lake has:",
+        *(f"  {lost}" for lost in rebuilding.NOT_IN_THE_LAKE),
+        f"Now run the capture DAG ({called.config.pipeline}_capture).",
+    )
+    return 0
 
 
 def unpark(called: Invocation) -> int:
