@@ -150,6 +150,51 @@ def test_what_a_promotion_lost_is_named_and_only_its_rows_are_read_again(pair: P
 
 
 @pytest.mark.thorough
+def test_a_lost_value_that_may_have_moved_along_with_a_key_asks_for_all_rows(pair: Pair) -> None:
+    """The move sends the key and not the value: under the new key stands what the lake has of the lost change."""
+    pipeline = pair.pipeline
+    pipeline.execute("ALTER TABLE public.item ALTER note SET STORAGE EXTERNAL")
+    pipeline.execute("UPDATE public.item SET note = repeat('common ', 1000) WHERE id = 2")
+    pipeline.drain()
+    pair.catch_up()
+    pair.standby.fall_behind()
+    pipeline.execute("UPDATE public.item SET note = repeat('lost ', 1000) WHERE id = 2")
+    pipeline.drain()
+    pair.promote()
+    pipeline.execute("UPDATE public.item SET id = 22 WHERE id = 2")
+    with pytest.raises(SourceForked, match=r"public\.item \(1 row\)"):
+        pipeline.drain()
+    assert marked(pipeline) == {"public.item": [("2",)]}
+    pipeline.drain()
+    assert marked(pipeline) == {"public.item": tables.FORK}
+    (backfill,) = pipeline.plan()
+    assert backfill.whole_table
+
+
+@pytest.mark.thorough
+def test_a_source_that_was_restored_to_a_moment_names_what_it_lost(
+    primary: PostgresServer, captured_there: Pipeline, tmp_path: Path
+) -> None:
+    """A base backup has no slots, so preflight makes one, and there is a gap behind it as well."""
+    pipeline = captured_there
+    database = str(conninfo_to_dict(pipeline.source)["dbname"])
+    moment = {"recovery_target": "immediate", "recovery_target_action": "promote"}
+    with standby_of(primary, tmp_path / "restored", database, slots=False, settings=moment) as restored:
+        wait_for("the copy has its own timeline", restored.is_primary)
+        pipeline.execute("UPDATE public.item SET note = 'lost' WHERE id = 2")
+        pipeline.drain()
+        pipeline.close()
+        primary.stop("immediate")
+        pipeline.source = restored.conninfo(database)
+        (error,) = pipeline.preflight().errors
+        assert "timeline 2 instead of 1" in str(error)
+        assert "lost 1 transaction that the lake has" in str(error)
+        assert set(marked(pipeline).values()) == {tables.GAP}
+        pipeline.sound()
+        pipeline.drain()
+
+
+@pytest.mark.thorough
 def test_a_promotion_that_lost_nothing_goes_on_with_a_slot_that_is_behind(pair: Pair) -> None:
     pipeline = pair.pipeline
     pipeline.execute("INSERT INTO public.item VALUES (6, 'staged, above where the standby has the slot')")

@@ -132,3 +132,46 @@ def test_holes_do_not_mark_a_table_while_a_backfill_of_it_is_open_and_what_is_le
     assert (row(book).holes, row(book).life.needs_backfill) == ({"body": 2}, False)
     backfills.close(book, "b1", "enough")
     assert row(book).backfill_kind == tables.HOLES
+
+
+# --- changes that the source lost -------------------------------------------------------------------------------------
+
+KEYS = [["1"], ["2"]]
+
+
+def test_lost_changes_mark_their_keys_and_those_of_a_second_loss_come_with_them(book: Book) -> None:
+    tables.mark_lost(book, "s.a", "lost", KEYS)
+    assert (row(book).backfill_kind, row(book).lost_keys, row(book).life.is_marked_for_good) == ("fork", KEYS, True)
+    tables.mark_lost(book, "s.a", "lost again", [["2"], ["3"]])
+    assert row(book).lost_keys == [["1"], ["2"], ["3"]]
+
+
+@pytest.mark.parametrize("kind", [tables.GAP, tables.EXISTING_ROWS, "rewritten"])
+def test_a_table_that_needs_all_its_rows_is_never_read_by_lost_keys_alone(kind: str, book: Book) -> None:
+    """Whichever came first: else the keys' backfill would take the other mark away."""
+    tables.mark_needs_backfill(book, "s.a", kind, "all of it")
+    tables.mark_lost(book, "s.a", "lost", KEYS)
+    assert row(book).lost_keys is None
+    tables.clear_needs_backfill(book, "s.a")
+    tables.mark_lost(book, "s.a", "lost", KEYS)
+    tables.mark_needs_backfill(book, "s.a", kind, "all of it")
+    assert (row(book).lost_keys, row(book).life.needs_backfill) == (None, True)
+
+
+def test_holes_leave_the_lost_keys_alone(book: Book) -> None:
+    tables.mark_lost(book, "s.a", "lost", KEYS)
+    tables.succeeded(book, {"s.a": Holes({"body": 2}, (("1",),))})
+    assert (row(book).backfill_kind, row(book).lost_keys) == ("fork", KEYS)
+
+
+def test_keys_that_moved_without_all_their_values_spread_what_was_lost(book: Book) -> None:
+    tables.mark_lost(book, "s.a", "lost", KEYS)
+    before = row(book).marked_at
+    tables.spread_lost(book, ["s.b"])
+    assert row(book).lost_keys == KEYS
+    tables.spread_lost(book, ["s.a"])
+    after = row(book)
+    assert (after.lost_keys, after.life.needs_backfill) == (None, True)
+    assert before is not None
+    assert after.marked_at is not None
+    assert after.marked_at > before

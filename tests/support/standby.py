@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 import psycopg
 
@@ -22,6 +23,11 @@ class Standby(PostgresServer):
 
     def promote(self) -> None:
         self._run("pg_ctl", "-D", str(self.data), "-w", "promote")
+
+    def is_primary(self) -> bool:
+        with psycopg.connect(self.conninfo(), autocommit=True) as connection:
+            row = connection.execute("SELECT NOT pg_is_in_recovery()").fetchone()
+        return bool(row and row[0])
 
     def replayed(self, lsn: str) -> bool:
         with psycopg.connect(self.conninfo(), autocommit=True) as connection:
@@ -53,7 +59,13 @@ class Standby(PostgresServer):
 
 @contextmanager
 def standby_of(
-    primary: PostgresServer, folder: Path, database: str, *, slots: bool = True, name: str = "standby"
+    primary: PostgresServer,
+    folder: Path,
+    database: str,
+    *,
+    slots: bool = True,
+    name: str = "standby",
+    settings: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[Standby]:
     """`slots`: failover slots are carried over. `name` is that of its own slot."""
     settings = {
@@ -62,6 +74,7 @@ def standby_of(
         "primary_conninfo": primary.conninfo(database),
         "primary_slot_name": name,
         "sync_replication_slots": "on" if slots else "off",
+        **settings,
     }
     # Its roles are the primary's.
     options = {"settings": settings, "password": primary.password}

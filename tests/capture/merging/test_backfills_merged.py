@@ -266,6 +266,26 @@ def test_the_keys_that_fill_the_holes_take_their_mark_away(world: HandMerged) ->
 # --- wanted -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("sweeps", "meanwhile", "is_wanted"), [(True, False, False), (False, False, True), (True, True, True)]
+)
+def test_lost_keys_are_wanted_until_a_backfill_that_sweeps_them_is_applied(
+    sweeps: bool, meanwhile: bool, is_wanted: bool, world: HandMerged
+) -> None:
+    """One that removes nothing leaves what the source lost; and if keys moved meanwhile, it may stand elsewhere."""
+    world.join()
+    tables.mark_lost(world.book, "s.a", "lost", [["1"], ["2"]])
+    (one,) = wanted(world.task())
+    assert (one.mode, one.keys) == ("keys", (("1",), ("2",)))
+    chunk = world.read(open_backfill(world.book, "s.a", "b1", Range(keys=one.keys), mode="keys", sweeps=sweeps))
+    if meanwhile:
+        tables.spread_lost(world.book, ["s.a"])
+    world.claim(chunk, sweeps=(replace(SWEEP, chunks=1, keys=one.keys),) if sweeps else ())
+    world.merge()
+    assert world.backfill().state == "applied"
+    assert [w.mode for w in wanted(world.task())] == (["chunks"] if meanwhile else ["keys"] * is_wanted)
+
+
 def test_a_marked_table_is_wanted_until_a_backfill_of_it_is_applied(world: HandMerged) -> None:
     assert world.wanted() == []
     world.mark()
