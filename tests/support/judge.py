@@ -32,6 +32,7 @@ from tidemark.schema.table import TableSchema
 
 REMOVALS = ("delete", "sweep")
 ADDITIONS = ("read", "sweep")
+DROPPED = "Dropped at the source"  # docs/formats.md
 
 
 def captured(environment: Environment) -> dict[str, TableRow]:
@@ -125,7 +126,10 @@ def history_leads_to_current(environment: Environment, table: str) -> list[str]:
     if current is None:
         return sentences
     assert schema is not None
-    columns = [field.name for field in current.fields if field.name not in METADATA_COLUMNS]
+    fields = [field for field in current.fields if field.name not in METADATA_COLUMNS]
+    if not schema.key:  # a column that was dropped says nothing of which row it is
+        fields = [field for field in fields if not field.metadata.get("comment", "").startswith(DROPPED)]
+    columns = [field.name for field in fields]
     missing = sorted(set(columns) - {field.name for field in history.fields})
     if missing:
         return [*sentences, f"{table}: history lacks the columns {missing}"]

@@ -18,6 +18,8 @@ from tidemark.names import CHANGE_COLUMNS, MARK_COLUMNS
 
 # What the merge leaves in the metadata of a column of `history` that came with a default.
 OLDER: Final = "tidemark.older"
+# How the comment begins of a column that the source dropped.
+DROPPED: Final = "Dropped at the source"
 
 _DDL: Final = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
 _OF_HISTORY: Final = frozenset((*CHANGE_COLUMNS, *MARK_COLUMNS))
@@ -33,6 +35,7 @@ class LakeColumn:
     nullable: bool = True
     added_at: Position | None = None
     missing: str | None = None
+    is_dropped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +47,11 @@ class TableShape:
 
 
 def shape_of(history: Sequence[LakeColumn], current: Sequence[LakeColumn] | None) -> TableShape:
-    """The shape of the table that these two Delta tables, by their columns, are of."""
-    columns = tuple(column for column in history if column.name not in _OF_HISTORY)
-    return TableShape(columns, tuple(column.name for column in current or () if not column.nullable))
+    """The shape of the table that these two Delta tables, by their columns, are of. Without a key what was dropped says
+    nothing of which row it is, at no time, so it is left out."""
+    key = tuple(column.name for column in current or () if not column.nullable)
+    columns = (column for column in history if column.name not in _OF_HISTORY and (key or not column.is_dropped))
+    return TableShape(tuple(columns), key)
 
 
 def columns_of(schema_json: str) -> tuple[LakeColumn, ...]:
@@ -56,12 +61,13 @@ def columns_of(schema_json: str) -> tuple[LakeColumn, ...]:
 
 def _column(field: dict[str, Any]) -> LakeColumn:
     older = field.get("metadata", {}).get(OLDER)
+    is_dropped = field.get("metadata", {}).get("comment", "").startswith(DROPPED)
     if isinstance(older, str):
         older = json.loads(older)
     if older is None:
-        return LakeColumn(field["name"], _ddl(field["type"]), field["nullable"])
+        return LakeColumn(field["name"], _ddl(field["type"]), field["nullable"], is_dropped=is_dropped)
     added_at = Position(older["generation"], Lsn(older["commit_lsn"]))
-    return LakeColumn(field["name"], _ddl(field["type"]), field["nullable"], added_at, older["default"])
+    return LakeColumn(field["name"], _ddl(field["type"]), field["nullable"], added_at, older["default"], is_dropped)
 
 
 def _ddl(of: Any) -> str:

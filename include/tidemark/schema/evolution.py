@@ -53,16 +53,15 @@ def compare_schemas(old: TableSchema, new: TableSchema, dropped: Collection[str]
     """What the stream's RELATION message changed. Whether an added column brings values
     for older rows is not seen here.
 
-    The message shows neither whether a column that it lacks was dropped or renamed. `dropped` are the names of which
-    the catalogue says so: their columns stay in the target. Not in one without a key, where a row is found by all its
-    values.
+    Of two messages without numbers, the second does not show whether a column that it lacks was dropped or renamed.
+    `dropped` are the names of which the catalogue says that they were dropped: their columns stay in the target.
     """
     pairs = [(new.column_in(old, column), column) for column in new.columns]
     differences = [Difference(Verdict.FOLLOWED, f'column "{c.name}" was added') for was, c in pairs if was is None]
     for column in old.columns:
         if old.column_in(new, column) is not None:
             continue
-        if column.name in dropped and old.key:
+        if column.name in dropped:
             differences.append(Difference(Verdict.FOLLOWED, f'column "{column.name}" was dropped'))
         else:
             differences.append(Difference(Verdict.PARK, f'column "{column.name}" was dropped, renamed or left out'))

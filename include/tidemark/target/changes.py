@@ -64,7 +64,8 @@ class Changes:
         self.schemas = schemas
         self.schema = schemas[-1]
         self.names = [c.name for c in self.schema.columns]
-        # What a row of the source can differ in: its columns that were dropped say nothing of it any more.
+        # What a row of the source can differ in: its columns that were dropped say nothing of it any more. Without a
+        # key it is by these that a row is found.
         self.source_names = [c.name for c in self.schema.columns if c.name not in self.schema.dropped]
         self.batches = batches
         self.current = current
@@ -303,15 +304,15 @@ class Changes:
 
     def _multiset(self, application: str) -> dict[str, int]:
         assert self.current is not None
-        columns = [*self.names, *ROW_COLUMNS]
+        columns = [*self.source_names, *ROW_COLUMNS]
         net = self._net()
         if self.truncated or self.current.files == 0:
-            copies = net.transform(fold.copies_after(self.names, None))
+            copies = net.transform(fold.copies_after(self.source_names, None))
             return self._load(copies.where(F.col(fold.COPY) > 0), application)
         current = delta_tables.rows(self.session, self.current)
-        copies = net.transform(fold.copies_after(self.names, current))
+        copies = net.transform(fold.copies_after(self.source_names, current))
         types = {f.name: f.dataType for f in self.rows.schema.fields}
-        matches: Column = (F.col(f"s.{fold.COPY}") == 0) & fold.same_row(self.names, types, "t", "s")
+        matches: Column = (F.col(f"s.{fold.COPY}") == 0) & fold.same_row(self.source_names, types, "t", "s")
         return delta_tables.merge(
             self.session,
             self.current,
@@ -327,7 +328,7 @@ class Changes:
 
     def _net(self) -> DataFrame:
         """Per value that the changes touch, how many copies of it come or go."""
-        return self.rows.where(F.col(fold.ABOVE)).transform(fold.net_copies(self.names))
+        return self.rows.where(F.col(fold.ABOVE)).transform(fold.net_copies(self.source_names))
 
     def _load(self, rows: DataFrame, application: str) -> dict[str, int]:
         """Into an empty table, or in place of everything before a truncate: no join with what is there."""

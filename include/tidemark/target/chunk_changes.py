@@ -303,10 +303,10 @@ class ChunkChanges(Changes):
             changes = delta_tables.rows(self.session, self.history).transform(with_defaults)
             changes = changes.transform(visibility.above_last_truncate)
             copies = copies.unionByName(changes.withColumn(_WEIGHT, -fold.copies_of()), allowMissingColumns=True)
-        net = copies.transform(fold.net_copies(self.names, F.col(_WEIGHT), texts=True))
+        net = copies.transform(fold.net_copies(self.source_names, F.col(_WEIGHT), texts=True))
         if not self.multiset:
             net = net.where(F.col(fold.NET) > 0)
-        return net.transform(visibility.copies_at(self.alive[base], self.names, self.generation))
+        return net.transform(visibility.copies_at(self.alive[base], self.source_names, self.generation))
 
     def _net(self) -> DataFrame:
         """What current lacks of the chunk's rows, or has in excess, under all that the chunk did not see."""
@@ -318,7 +318,7 @@ class ChunkChanges(Changes):
             current = self._there.withColumn("_op", F.lit("delete")).withColumn(_WEIGHT, F.lit(-1))
             copies = copies.unionByName(current, allowMissingColumns=True)
         of_plan = F.coalesce(F.col(ORIGIN) == fold.PLAN, F.lit(False))
-        return copies.transform(fold.net_copies(self.names, F.col(_WEIGHT), always=of_plan))
+        return copies.transform(fold.net_copies(self.source_names, F.col(_WEIGHT), always=of_plan))
 
     # --- what became of the chunks ------------------------------------------------------------------------------------
 

@@ -171,10 +171,10 @@ class Comparison(ChunkChanges):
         own and the older changes that it did not see on one side, current and the plan's seen changes on the other.
         More removals than copies leave none, as in the merge."""
         base = self._base
-        columns = [column(name) for name in self.names]
+        columns = [column(name) for name in self.source_names]
         assert base is not None
         copies = self._copies(base)
-        types = {name: copies.schema[name].dataType for name in self.names}
+        types = {name: copies.schema[name].dataType for name in self.source_names}
         of_plan = F.coalesce(F.col(fold.ORIGIN) == fold.PLAN, F.lit(False))
         seen = F.coalesce(F.col(fold.SEEN) == 0, F.lit(False))
         sides = copies.select(
@@ -187,7 +187,7 @@ class Comparison(ChunkChanges):
                 *columns, F.lit(0).alias("__tidemark_source"), F.lit(1).alias("__tidemark_lake")
             )
             sides = sides.unionByName(in_lake)
-        counted = sides.groupBy(fold.row_form(self.names, types).alias("__tidemark_form")).agg(
+        counted = sides.groupBy(fold.row_form(self.source_names, types).alias("__tidemark_form")).agg(
             (F.sum("__tidemark_source") - F.greatest(F.sum("__tidemark_lake"), F.lit(0))).alias(fold.NET),
             F.first(F.struct(*columns)).alias("__tidemark_row"),
         )
@@ -202,7 +202,7 @@ class Comparison(ChunkChanges):
                 F.lit(None).cast("array<string>").alias(_COLUMNS),
                 F.lit(int(claim.watermark_lsn)).cast("bigint").alias(_LSN),
                 F.expr(f"TIMESTAMP '{claim.watermark_at}'").alias(_AT),
-                *[column(name, "__tidemark_row").alias(name) for name in self.names],
+                *[column(name, "__tidemark_row").alias(name) for name in self.source_names],
             )
         )
 
@@ -243,10 +243,10 @@ class Comparison(ChunkChanges):
 
     @property
     def _identity(self) -> list[Column]:
-        return [column(name) for name in (self.schema.key or self.names)]
+        return [column(name) for name in (self.schema.key or self.source_names)]
 
     def _with_texts_of_keys(self, rows: DataFrame) -> DataFrame:
-        names = self.schema.key or self.names
+        names = self.schema.key or self.source_names
         texts = F.array(*[delta_tables.text_of(rows.schema[name]) for name in names])
         if not self.schema.key:
             texts = F.transform(texts, lambda text: F.left(text, F.lit(MOST_CHARACTERS)))

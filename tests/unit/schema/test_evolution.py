@@ -67,12 +67,12 @@ def test_the_streams_shape_decides(change: dict[str, object], verdict: Verdict) 
     assert max(verdicts(list(differences)), key=list(Verdict).index) is verdict
 
 
-def test_a_column_that_the_catalogue_calls_dropped_is_followed_where_the_table_has_a_key() -> None:
+def test_a_column_that_the_catalogue_calls_dropped_is_followed() -> None:
     narrow = replace(SCHEMA, version=2, columns=(ID,))
     assert verdicts(list(compare_schemas(SCHEMA, narrow, {"note"}))) == [FOLLOWED]
     assert verdicts(list(compare_schemas(SCHEMA, narrow, {"more"}))) == [PARK]
     keyless = [replace(schema, key=(), identity="full") for schema in (SCHEMA, narrow)]
-    assert verdicts(list(compare_schemas(*keyless, {"note"}))) == [PARK]
+    assert verdicts(list(compare_schemas(*keyless, {"note"}))) == [FOLLOWED]
 
 
 @pytest.mark.parametrize(
