@@ -114,6 +114,10 @@ class Merge:
         return _GRID + ((since - _GRID) // every + 1) * every
 
 
+# What becomes of a change of a table's definition, see `capture.deciding`.
+Evolve = Literal["follow", "freeze", "ask"]
+
+
 @dataclass(frozen=True, slots=True)
 class TableRule:
     """One entry of `tables:`, a name or a pattern ("schema.*", "schema.order_*"), with what
@@ -125,6 +129,7 @@ class TableRule:
     target: dict[str, str] = field(default_factory=dict)
     line: int = 0
     clear: tuple[str, ...] = ()
+    evolve: Evolve | None = None
 
     @property
     def exact(self) -> bool:
@@ -212,6 +217,7 @@ class PipelineConfig:
     spark_connection: str = "spark_default"
     spark_conf: dict[str, str] = field(default_factory=dict)
     schedule: str | None = "*/5 * * * *"
+    evolve: Evolve = "follow"
     auto_backfill: bool = False
     mask_salt_connection: str | None = None
     filter_role: str | None = None
@@ -251,7 +257,13 @@ class PipelineConfig:
             target={column: target for rule in entries for column, target in rule.target.items()},
             line=entries[0].line,
             clear=tuple(dict.fromkeys(column for rule in entries for column in rule.clear)),
+            evolve=next((rule.evolve for rule in reversed(entries) if rule.evolve is not None), None),
         )
+
+    def evolves(self, table: TableName) -> Evolve:
+        """What becomes of a change of the table's definition: as one of its entries says, or the file for all."""
+        rule = self.rule(table)
+        return self.evolve if rule is None or rule.evolve is None else rule.evolve
 
     def guarded_by_name(self, table: TableName) -> tuple[str, ...]:
         """The columns that the table's own entry masks or leaves out: it must have each of them. What a pattern says
@@ -263,6 +275,13 @@ class PipelineConfig:
         """Where two entries that match the table say different things of one column, one sentence each."""
         earlier_rules: dict[tuple[str, str], tuple[str, TableRule]] = {}
         sentences = []
+        deciding = [rule for rule in self.entries(table) if rule.evolve is not None]
+        sentences += [
+            f"{table}: line {deciding[0].line} says evolve {deciding[0].evolve}, the entry in line {rule.line} says "
+            f"evolve {rule.evolve}"
+            for rule in deciding[1:]
+            if rule.evolve != deciding[0].evolve
+        ]
         for rule in self.entries(table):
             words = [("use", column, "leave out") for column in rule.leave_out]
             words += [("use", column, f"mask with {mask}") for column, mask in rule.mask.items()]

@@ -29,12 +29,12 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, cast, get_args
 
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from tidemark.config import Alerts, Bounds, Maintenance, Merge, PipelineConfig, TableRule, split_pattern
+from tidemark.config import Alerts, Bounds, Evolve, Maintenance, Merge, PipelineConfig, TableRule, split_pattern
 from tidemark.errors import PipelineFileInvalid
 from tidemark.names import TableName
 from tidemark.wording import closest
@@ -51,6 +51,8 @@ OPTIONS: Final[dict[str, dict[str, str]]] = {
         "ledger": "the database that holds the ledger",
         "spark": "where the Spark application runs",
         "schedule": "cron expression or Airflow preset of the capture DAG; null for none",
+        "evolve": "what becomes of a change of a table's definition: `follow`, `ask` (the table waits until somebody "
+        "un-parks it) or `freeze` (until the file says otherwise)",
         "auto_backfill": "whether a capture run that finds a table in need of a backfill starts it",
         "mask_salt_connection": "Airflow connection whose password is the salt of `sha256` masks",
         "alerts": "who is told of what must not stay so, and from when on, see below",
@@ -71,6 +73,7 @@ OPTIONS: Final[dict[str, dict[str, str]]] = {
         "leave_out": "columns that never reach staging",
         "mask": "column → `null` or `sha256`, applied before the value reaches staging; never on a key column. A mask "
         "stays with its column when that is renamed (as `null`), until the file names it: `clear` captures it as it is",
+        "evolve": "for these tables, in place of what the file says for all",
         "target": "column → `text` or `decimal(p,s)`, in place of the type that docs/formats.md gives it",
     },
     "lake": {
@@ -114,6 +117,8 @@ DEFAULTS: Final[dict[str, str]] = {
     "ledger.connection": "`tidemark_ledger`",
     "spark.connection": "`spark_default`",
     "schedule": '`"*/5 * * * *"`',
+    "evolve": "`follow`",
+    "tables[].evolve": "the file's",
     "auto_backfill": "`false`",
     "alerts.health": "`red`",
     "alerts.max_lag_s": f"`{Alerts().max_lag_s}`",
@@ -284,6 +289,7 @@ class _Reader:
             spark_connection=self.connection(spark, "spark.connection") or "spark_default",
             spark_conf=conf,
             schedule=self.schedule(top, "schedule", "*/5 * * * *"),
+            evolve=self.evolve(top.get("evolve")) or "follow",
             auto_backfill=self.boolean(top.get("auto_backfill"), "auto_backfill", False),
             mask_salt_connection=salt,
             filter_role=self.text(source.get("filter_role"), "source.filter_role"),
@@ -347,7 +353,19 @@ class _Reader:
                     f"target of column {column!r} is {type_!r}; it can be text or decimal(p,s) with p up to 38 and s "
                     f"up to p{hint}",
                 )
-        return TableRule(pattern, leave_out, cast(dict[str, Literal["null", "sha256"]], mask), target, line, clear)
+        evolve = self.evolve(entry.get("evolve"))
+        return TableRule(
+            pattern, leave_out, cast(dict[str, Literal["null", "sha256"]], mask), target, line, clear, evolve
+        )
+
+    def evolve(self, node: Node | None) -> Evolve | None:
+        said = self.text(node, "evolve")
+        choices = get_args(Evolve)
+        if said is not None and said not in choices:
+            assert node is not None
+            self.problem(node, f"evolve is {said!r}; it can be follow, freeze or ask{_did_you_mean(said, choices)}")
+            return None
+        return cast(Evolve | None, said)
 
     def alerts(self, node: Node | None) -> Alerts:
         nodes, options = self.section(node, "alerts"), dict[str, Any]()

@@ -274,6 +274,24 @@ class SchemaNotFollowed(BackfillError):
     )
 
 
+class DefinitionFrozen(ConfigError):
+    happened = (
+        "Table {table} changed at the source, and the file freezes its definition (`evolve: freeze`): {difference}"
+    )
+    remedy = (
+        "Its changes stay in staging and the other tables go on. To follow the change, write `evolve: follow` for the "
+        "table in the pipeline file: the next run goes on with it."
+    )
+
+
+class DefinitionUndecided(ConfigError):
+    happened = (
+        "Table {table} changed at the source, and the pipeline file has somebody asked before that is followed "
+        "(`evolve: ask`): {difference}"
+    )
+    remedy = "Its changes stay in staging and the other tables go on. To follow the change, unpark the table."
+
+
 class KeyValueUnfit(BackfillError):
     happened = "Table {table} holds a key value that the target type of its column cannot hold: {columns}"
     remedy = (

@@ -33,13 +33,18 @@ def table_asset(pipeline: str, table: TableName) -> Asset:
 
 
 def event_extra(config: PipelineConfig, advanced: AdvancedTable) -> dict[str, Any]:
-    """What an event tells: which changes came, how many rows, how far behind the source, and where the tables are."""
+    """What an event tells: which changes came, how many rows, how far behind the source, what was decided when the
+    table's definition changed, and where the tables are."""
     return {
         "generation": advanced.generation,
         "start_lsn": None if advanced.start_lsn is None else str(advanced.start_lsn),
         "end_lsn": str(advanced.end_lsn),
         "rows": advanced.rows,
         "lag_s": None if advanced.lag_s is None else round(advanced.lag_s, 1),
+        "definition_changes": [
+            {"lsn": str(change.lsn), "decided": change.decided, "reason": change.reason}
+            for change in advanced.definition_changes
+        ],
         "current": f"{config.lake}/{current_table(config.pipeline, advanced.table)}",
         "history": f"{config.lake}/{history_table(config.pipeline, advanced.table)}",
     }

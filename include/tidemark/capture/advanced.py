@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from tidemark.capture.merging import Ingested, IngestedTable
-from tidemark.ledger import batches
+from tidemark.ledger import batches, definition_changes
 from tidemark.ledger.connection import open_ledger
+from tidemark.ledger.definition_changes import DefinitionChange
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
 from tidemark.run import Run
@@ -23,7 +24,7 @@ class AdvancedTable:
     """The table's applied position went from `start_lsn` (None: it had none in this generation) to `end_lsn`.
 
     `rows` are those of `formats.result.TableResult`, summed; `lag_s` is the time since the commit of the newest change
-    in the last applied batch.
+    in the last applied batch. `definition_changes` are what was decided of its definition in between, newest first.
     """
 
     table: TableName
@@ -32,6 +33,7 @@ class AdvancedTable:
     end_lsn: Lsn
     rows: dict[str, int]
     lag_s: float | None
+    definition_changes: tuple[DefinitionChange, ...] = ()
 
 
 def advanced(run: Run, ingested: Iterable[Ingested]) -> list[AdvancedTable]:
@@ -54,6 +56,9 @@ def advanced(run: Run, ingested: Iterable[Ingested]) -> list[AdvancedTable]:
                     end_lsn=_end(steps[-1]),
                     rows=dict(sum((Counter(step.rows) for step in steps), Counter())),
                     lag_s=None if committed_at is None else (now - committed_at).total_seconds(),
+                    definition_changes=definition_changes.between(
+                        book, table, generation, steps[0].before, _end(steps[-1])
+                    ),
                 )
             )
     return advanced_tables

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from tidemark.capture import deciding
 from tidemark.capture.health import readable
 from tidemark.config import PipelineConfig
-from tidemark.errors import TableUnknown
+from tidemark.errors import DefinitionFrozen, TableUnknown
 from tidemark.findings import listed
 from tidemark.formats import layout
-from tidemark.ledger import joins, migrations, overview, tables
+from tidemark.ledger import definition_changes, joins, migrations, overview, tables
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.tables import TableRow
 from tidemark.names import TableName
@@ -25,9 +26,12 @@ from tidemark.wording import TABLE_CUTOFF, closest
 NAMES: Final = 20
 
 
-def unpark(config: PipelineConfig, table: str, *, ledger: str, anew: bool = False) -> tuple[str, bool]:
+def unpark(
+    config: PipelineConfig, table: str, *, ledger: str, anew: bool = False, who: str | None = None
+) -> tuple[str, bool]:
     """Un-park a table given as its id or as `schema.table`; what to say, and whether something was done. With `anew`
-    it begins with empty Delta tables, which must be gone, and passes over what is staged of it."""
+    it begins with empty Delta tables, which must be gone, and passes over what is staged of it. One that was stopped
+    since its definition changed goes on with the new one: `who` accepts it."""
     with open_ledger(ledger, config.pipeline) as book:
         migrations.require(book.connection)
         row = named(book, config, table)
@@ -35,7 +39,13 @@ def unpark(config: PipelineConfig, table: str, *, ledger: str, anew: bool = Fals
             return f"{table} is not parked (it is {row.life.merge}).", False
         if anew:
             return _begin_anew(config, book, row.table)
-        tables.unpark(book, row.table)
+        kind = None if row.error is None else row.error.kind
+        if kind == DefinitionFrozen.__name__ and config.evolves(TableName.parse(row.table)) == "freeze":
+            return f"The file says `evolve: freeze` for {readable(row.table)}: nothing was done.", False
+        with book.transaction():
+            if kind in deciding.KINDS:
+                definition_changes.accept(book, row.table, who)
+            tables.unpark(book, row.table)
         return f"{table} is no longer parked; the next run applies all of its staged batches in order.", True
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from tidemark import failpoints
-from tidemark.capture import deferring, followed, levelling
+from tidemark.capture import deciding, deferring, followed, levelling
 from tidemark.config import PipelineConfig
 from tidemark.errors import is_of_no_table
 from tidemark.findings import listed
@@ -110,6 +110,7 @@ def leased_plan(run: Run, wanted: Wanted = Wanted(), *, wait_s: float = 0.0) -> 
     config = run.config
     with open_ledger(run.ledger, config.pipeline) as book:
         followed.let_go(book)
+        deciding.hold(book, config)
         names = {of_table(table): table for table in may_be_planned(book, run, wanted)}
     if not names:
         yield None

@@ -15,6 +15,7 @@ from tidemark.capture.health import SEVERITIES, Concern, Health, readable
 from tidemark.capture.parked import ways_on
 from tidemark.capture.status import Status
 from tidemark.config import PipelineConfig
+from tidemark.ledger.definition_changes import DefinitionChange
 from tidemark.ledger.overview import OpenBackfill, PipelineStatus, TableStatus
 from tidemark.ledger.table_details import TableDetails
 from tidemark.lsn import Lsn
@@ -43,6 +44,7 @@ def to_json(status: Status) -> dict[str, Any]:
         "queue": _queue(status),
         "backfills": [] if ledger is None else [_backfill(backfill) for backfill in ledger.backfills],
         "maintenance": None if ledger is None else _maintenance(ledger),
+        "definition_changes": [] if ledger is None else [definition_change(c) for c in ledger.definition_changes],
         "tables": [*_tables(status, health)],
     }
 
@@ -62,11 +64,26 @@ def details_to_json(config: PipelineConfig, details: TableDetails) -> dict[str, 
         "ways": ways_on(config, row.table, row.error) if row.life.is_parked and row.error is not None else [],
         "holes": row.holes,
         "unfit": details.unfit,
+        "definition_changes": [definition_change(change) for change in details.definition_changes],
         "versions": [{"version": version.number, "changed": list(version.changed)} for version in details.versions],
         "delta": [
             {"kind": one.kind, "files": one.files, "bytes": one.bytes, "rows": one.rows, "seen_at": _time(one.seen_at)}
             for one in details.delta
         ],
+    }
+
+
+def definition_change(change: DefinitionChange) -> dict[str, Any]:
+    """What was decided when a table's definition changed; `before` and `after` are version numbers."""
+    return {
+        "table": readable(change.table),
+        "lsn": _lsn(change.lsn),
+        "decided": change.decided,
+        "reason": change.reason,
+        "before": change.before,
+        "after": change.after,
+        "by": change.decided_by,
+        "at": _time(change.decided_at),
     }
 
 

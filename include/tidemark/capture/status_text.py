@@ -67,6 +67,7 @@ def _summary(status: Status, health: Health) -> list[str]:
         f"  lake    {'cannot be seen' if 'lake' in status.unseen else status.config.lake}",
         f"  tables  {tables}",
         *_waiting(status),
+        *_definitions(status),
         *_maintenance(status),
     ]
 
@@ -83,6 +84,13 @@ def _waiting(status: Status) -> Iterator[str]:
             held.setdefault(holder, []).append(readable(table.table))
     for holder, names in sorted(held.items()):
         yield f"  merge   {holder} works on {listed(names, limit=NAMES)}; other merges leave what waits to the next one"
+
+
+def _definitions(status: Status) -> Iterator[str]:
+    """The last changes of tables' definitions, and what was decided."""
+    for change in () if status.ledger is None else status.ledger.definition_changes[:SAID_IN_FULL]:
+        by = f" by {change.decided_by}" if change.decided_by else ""
+        yield f"  altered {readable(change.table)}: {change.reason}; {change.decided}{by} {moment(change.decided_at)}"
 
 
 def _maintenance(status: Status) -> Iterator[str]:

@@ -93,7 +93,8 @@ def unpark(called: Invocation) -> int:
     from tidemark.capture import by_hand
 
     config = called.with_lake()
-    return _said(*by_hand.unpark(config, called.options.table, ledger=called.ledger, anew=called.options.anew))
+    options = called.options
+    return _said(*by_hand.unpark(config, options.table, ledger=called.ledger, anew=options.anew, who=somebody()))
 
 
 def pause(called: Invocation) -> int:

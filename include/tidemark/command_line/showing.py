@@ -211,9 +211,18 @@ def _one_table(called: Invocation, row: dict[str, Any], now: str) -> None:
         *((one["kind"], _size_of(one, now)) for one in delta),
         ("did not fit", ", ".join(f"{column} ({count})" for column, count in more["unfit"].items())),
         ("holes", ", ".join(f"{column} ({count})" for column, count in more["holes"].items())),
+        *(
+            (f"{change['decided']} {screen.ago(change['at'], now)}", _change(change))
+            for change in more["definition_changes"]
+        ),
         *((f"version {version['version']}", "; ".join(version["changed"])) for version in more["versions"]),
     ]
     screen.table((row["name"], ""), [(name, value) for name, value in facts if value], severities=())
+
+
+def _change(change: dict[str, Any]) -> str:
+    by = f", by {change['by']}" if change["by"] else ""
+    return f"{change['reason']} (at {change['lsn']}{by})"
 
 
 def _size_of(delta: dict[str, Any], now: str) -> str:

@@ -23,7 +23,7 @@ from psycopg.types.json import Jsonb
 
 from tidemark.errors import DrainOvertaken, SchemaVersionClash, SchemaVersionTaken
 from tidemark.formats.manifest import BatchManifest, Claim, StagedFile, Sweep, TableChanges
-from tidemark.ledger import chunks, generations, tables
+from tidemark.ledger import chunks, definition_changes, generations, tables
 from tidemark.ledger.chunks import ChunkId
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.leases import SLOT, Lease
@@ -107,7 +107,7 @@ def register(
         _lock_tables(ledger, manifest, touched)
         _insert_tables(ledger, manifest, touched)
         streamed = {(table.table, file.schema_version) for table in touched for file in table.files}
-        _keep_versions(ledger, manifest, streamed)
+        definition_changes.of_batch(ledger, manifest, _keep_versions(ledger, manifest, streamed))
         tables.keep_fingerprints(ledger, manifest.fingerprints)
         for mark in manifest.marks:
             tables.mark(ledger, mark)
@@ -235,8 +235,9 @@ def _insert_tables(ledger: Ledger, manifest: BatchManifest, touched: Sequence[Ta
     )
 
 
-def _keep_versions(ledger: Ledger, manifest: BatchManifest, streamed: set[tuple[str, int]]) -> None:
-    """`streamed`: table and version of the changes that the batch holds, rather than rows of chunks alone."""
+def _keep_versions(ledger: Ledger, manifest: BatchManifest, streamed: set[tuple[str, int]]) -> list[TableSchema]:
+    """`streamed`: table and version of the changes that the batch holds, rather than rows of chunks alone. Returns the
+    versions of which it is the first batch with changes."""
     schemas = {(str(schema.table), schema.version): schema for schema in manifest.schemas}
     rows = ledger.execute(
         """
@@ -284,6 +285,7 @@ def _keep_versions(ledger: Ledger, manifest: BatchManifest, streamed: set[tuple[
             manifest.pipeline,
         ),
     )
+    return [schemas[at] for at in (*new, *first_streamed) if at in streamed]
 
 
 def of_run(ledger: Ledger, run_id: str) -> list[Batch]:

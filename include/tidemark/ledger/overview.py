@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Final
 
 from psycopg.rows import class_row
 
@@ -18,6 +19,7 @@ from tidemark.ledger import (
     backlogs,
     batches,
     chunks,
+    definition_changes,
     delta_tables,
     generations,
     positions,
@@ -30,6 +32,7 @@ from tidemark.ledger import (
 from tidemark.ledger.backlogs import Backlog
 from tidemark.ledger.chunks import Filled, Progress
 from tidemark.ledger.connection import Ledger
+from tidemark.ledger.definition_changes import DefinitionChange
 from tidemark.ledger.delta_tables import DeltaTable
 from tidemark.ledger.generations import Generation
 from tidemark.ledger.proofs import Verified
@@ -37,6 +40,8 @@ from tidemark.ledger.retirement import LastMaintenance
 from tidemark.ledger.table_errors import TableErrors
 from tidemark.ledger.tables import TableRow
 from tidemark.lsn import Lsn
+
+NEWEST_CHANGES: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +136,7 @@ class PipelineStatus:
     table_errors: tuple[TableErrors, ...]
     maintenance: LastMaintenance | None
     level_at: datetime | None = None
+    definition_changes: tuple[DefinitionChange, ...] = ()
 
 
 def read(ledger: Ledger) -> PipelineStatus | None:
@@ -168,6 +174,7 @@ def read(ledger: Ledger) -> PipelineStatus | None:
             maintenance=retirement.last(ledger),
             level_at=runs.level_at(ledger),
             table_errors=tuple(table_errors.all_of(ledger)),
+            definition_changes=definition_changes.newest(ledger, NEWEST_CHANGES),
         )
 
 

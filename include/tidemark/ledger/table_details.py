@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidemark.ledger import batches, delta_tables, generations, positions, tables
+from tidemark.ledger import batches, definition_changes, delta_tables, generations, positions, tables
 from tidemark.ledger.connection import Ledger
+from tidemark.ledger.definition_changes import DefinitionChange
 from tidemark.ledger.delta_tables import DeltaTable
 from tidemark.ledger.tables import TableRow
 from tidemark.lsn import Lsn
@@ -26,7 +27,8 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class TableDetails:
-    """`unfit` maps a column to its values that the target type could not hold; `versions` stand newest first."""
+    """`unfit` maps a column to its values that the target type could not hold; `versions` and
+    `definition_changes` stand newest first."""
 
     row: TableRow
     history_lsn: Lsn | None
@@ -34,6 +36,7 @@ class TableDetails:
     unfit: dict[str, int]
     versions: tuple[Version, ...]
     delta: tuple[DeltaTable, ...]
+    definition_changes: tuple[DefinitionChange, ...] = ()
 
 
 def read(ledger: Ledger, table: str) -> TableDetails | None:
@@ -52,6 +55,7 @@ def read(ledger: Ledger, table: str) -> TableDetails | None:
             unfit=batches.unfit(ledger).get(table, {}),
             versions=_versions(tables.versions(ledger, table)),
             delta=delta_tables.all_of(ledger).get(table, ()),
+            definition_changes=definition_changes.of_table(ledger, table),
         )
 
 

@@ -115,7 +115,7 @@ class Reading:
         self._kept.pop(config.pipeline, None)
         try:
             if action == "unpark":
-                return by_hand.unpark(config, table, ledger=ledger)
+                return by_hand.unpark(config, table, ledger=ledger, who=who)
             if action == "pause":
                 return by_hand.pause(config, table, ledger=ledger, who=who)
             return by_hand.resume(config, table, ledger=ledger)

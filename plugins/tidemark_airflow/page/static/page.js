@@ -618,6 +618,7 @@ function details(table) {
     block("Delta tables", more.delta.length ? pairs(more.delta.map((each) => [each.kind, h("span", {}, `${each.rows === null ? "" : `${short(each.rows)} rows, `}${bytes(each.bytes)} in ${counted(each.files, "file")}, seen `, ago(each.seen_at))])) : h("p", { class: "quiet" }, "Size and files are known after the first maintenance.")),
     block("Values", pairs([["did not fit", Object.keys(more.unfit).length ? Object.entries(more.unfit).map(([column, number]) => `${column} (${count(number)})`).join(", ") : "none in what is staged"],
       ["holes", Object.keys(more.holes).length ? Object.entries(more.holes).map(([column, number]) => `${column} (${count(number)})`).join(", ") : "none"]])),
+    more.definition_changes.length > 0 && block("Changes of its definition", h("dl", {}, more.definition_changes.map((change) => [h("dt", {}, change.decided), h("dd", {}, change.reason, change.by ? `, by ${change.by}, ` : ", ", ago(change.at), ", at ", h("code", {}, change.lsn))]))),
     block("Schema versions", h("dl", {}, more.versions.map((version) => [h("dt", {}, version.version), h("dd", {}, version.changed.join("; "))]))),
   ));
 }
