@@ -162,6 +162,26 @@ def test_an_old_name_that_came_back_while_a_column_was_dropped_needs_a_backfill(
     assert (merge, 'column "note" was renamed to "remark"' in (reason or "")) == ("merging", True)
 
 
+def test_an_old_name_that_comes_back_where_the_stream_showed_nothing_needs_a_backfill(orders: Pipeline) -> None:
+    orders.execute("ALTER TABLE orders RENAME note TO remark")
+    orders.drain()
+    orders.execute("ALTER TABLE orders DROP remark", "ALTER TABLE orders ADD note varchar(10)")
+    orders.execute("INSERT INTO orders VALUES (2)")
+    orders.drain()
+    merge, reason = state(orders)
+    assert (merge, 'column "note" was dropped and added again' in (reason or "")) == ("merging", True)
+
+
+def test_names_that_went_to_and_fro_while_a_column_was_dropped_need_a_backfill(orders: Pipeline) -> None:
+    """As the catalogue has it in the end, nothing but a new column came."""
+    orders.execute("ALTER TABLE orders RENAME note TO x", "ALTER TABLE orders ADD note varchar(10)")
+    orders.execute("ALTER TABLE orders DROP amount", "INSERT INTO orders VALUES (3)")
+    orders.execute("ALTER TABLE orders RENAME note TO y", "ALTER TABLE orders RENAME x TO note")
+    orders.execute("ALTER TABLE orders RENAME y TO x")
+    orders.drain()
+    assert state(orders) == ("merging", "columns had each other's names for a while")
+
+
 def test_a_column_that_takes_the_name_of_a_dropped_one_parks_the_table(orders: Pipeline) -> None:
     orders.execute("ALTER TABLE orders DROP COLUMN amount", "INSERT INTO orders VALUES (2)")
     orders.drain()

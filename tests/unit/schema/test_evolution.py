@@ -67,6 +67,11 @@ def test_the_streams_shape_decides(change: dict[str, object], verdict: Verdict) 
     assert max(verdicts(list(differences)), key=list(Verdict).index) is verdict
 
 
+def test_columns_in_another_order_are_others_unless_their_numbers_say_which() -> None:
+    swapped = replace(SCHEMA, version=2, columns=(NOTE, ID))
+    assert verdicts(list(compare_schemas(SCHEMA, swapped))) == [NEEDS_BACKFILL]
+
+
 def test_a_column_that_the_catalogue_calls_dropped_is_followed() -> None:
     narrow = replace(SCHEMA, version=2, columns=(ID,))
     assert verdicts(list(compare_schemas(SCHEMA, narrow, {"note"}))) == [FOLLOWED]
