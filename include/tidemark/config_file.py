@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final, Literal, cast, get_args
 
@@ -37,121 +36,19 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from tidemark.config import Alerts, Bounds, Evolve, Maintenance, Merge, PipelineConfig, TableRule, split_pattern
 from tidemark.errors import PipelineFileInvalid
 from tidemark.names import TableName
-from tidemark.wording import closest
+from tidemark.yaml_nodes import NodeReader, Problem, did_you_mean, is_null, kind
 
 _Loader: Final[type[Any]] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
-# section -> option -> what it means. docs/configuration.md is generated from this, from `Bounds` and from `DEFAULTS`.
-OPTIONS: Final[dict[str, dict[str, str]]] = {
-    "": {
-        "pipeline": "name of the pipeline: of its DAGs, of its folder in the lake, of its rows in the ledger",
-        "source": "the database whose changes are captured",
-        "tables": "the tables to capture: names, patterns, or entries with options",
-        "lake": "where the tables go: `{root, connection}`, or the root alone",
-        "ledger": "the database that holds the ledger",
-        "spark": "where the Spark application runs",
-        "schedule": "cron expression or Airflow preset of the capture DAG; null for none",
-        "evolve": "what becomes of a change of a table's definition: `follow`, `ask` (the table waits until somebody "
-        "un-parks it) or `freeze` (until the file says otherwise)",
-        "auto_backfill": "whether a capture run that finds a table in need of a backfill starts it",
-        "mask_salt_connection": "Airflow connection whose password is the salt of `sha256` masks",
-        "alerts": "who is told of what must not stay so, and from when on, see below",
-        "merge": "when tables are merged, and by how many Spark applications, see below",
-        "maintenance": "when staging, ledger and Delta tables are cleaned, and what is kept, see below",
-        "bounds": "bounds and times, see below",
-    },
-    "source": {
-        "connection": "Airflow connection of the source database",
-        "slot": "replication slot; each pipeline needs one of its own",
-        "publication": "publication that the slot reads",
-        "filter_role": "role at the source as which a backfill's row filter runs; docs/operations.md, Row filters",
-        "manage_publication": "whether preflight creates the publication and keeps its tables those of this file; "
-        "if not, it prints the SQL for the publication's owner",
-    },
-    "tables[]": {
-        "name": "a table (`schema.table`) or a pattern (`schema.*`, `schema.order_*`)",
-        "leave_out": "columns that never reach staging",
-        "mask": "column → `null` or `sha256`, applied before the value reaches staging; never on a key column. A mask "
-        "stays with its column when that is renamed (as `null`), until the file names it: `clear` captures it as it is",
-        "evolve": "for these tables, in place of what the file says for all",
-        "target": "column → `text` or `decimal(p,s)`, in place of the type that docs/formats.md gives it",
-    },
-    "lake": {
-        "root": "`s3://bucket/path` or another URI, an absolute path, or a path relative to this file's folder",
-        "connection": "Airflow connection (aws) of the object store; without one, the machine's own identity",
-    },
-    "ledger": {"connection": "Airflow connection of the ledger's database"},
-    "spark": {
-        "connection": "Airflow connection of type spark",
-        "conf": "Spark settings of the pipeline's applications",
-    },
-    "alerts": {
-        "notifier": "dotted path of an Airflow notifier, or of a function that returns one; gets `message=` once for "
-        "each alert, and once when it is over; docs/operations.md, Alerts",
-        "health": "what the capture's task `health` is while the pipeline is not exact: `red`, or `warn` for skipped",
-        "max_lag_s": "how long changes may wait for the drain, or staged ones for the merge",
-        "wal_share": "share of the WAL that the source lets the slot keep (max_slot_wal_keep_size)",
-    },
-    "merge": {
-        "every": "a whole number with `s`, `m`, `h` or `d`, from `1m` to `1d`: a table's staged changes are merged "
-        "when the clock passes the next multiple of it, in UTC; without `every` and `rows`, in each run",
-        "rows": "so many staged changes make a table due before that; alone, with `every: 1h`",
-        "applications": "Spark applications, as mapped tasks, that a run's tables are spread over where that is worth "
-        "their start",
-        "threads": "tables merged at the same time in one Spark application",
-        "timeout_s": "seconds that a Spark application may run, from its start; then it is ended",
-    },
-    "maintenance": {
-        "schedule": "cron expression or Airflow preset of the maintenance DAG; null for none",
-        "staging_days": "how long applied staging is kept, for replay. Longer than the age of the oldest copy of the "
-        "ledger that you would restore",
-        "versions_days": "how far back the Delta tables can be read as they were (time travel)",
-    },
-    "bounds": {bound.name: bound.metadata["help"] for bound in fields(Bounds) if bound.metadata["option"]},
-}
-DEFAULTS: Final[dict[str, str]] = {
-    "pipeline": "the file's name without `.yaml`",
-    "source.slot": "`tidemark_<pipeline>`",
-    "source.publication": "the slot's name",
-    "source.manage_publication": "`true`",
-    "ledger.connection": "`tidemark_ledger`",
-    "spark.connection": "`spark_default`",
-    "schedule": '`"*/5 * * * *"`',
-    "evolve": "`follow`",
-    "tables[].evolve": "the file's",
-    "auto_backfill": "`false`",
-    "alerts.health": "`red`",
-    "alerts.max_lag_s": f"`{Alerts().max_lag_s}`",
-    "alerts.wal_share": f"`{Alerts().wal_share}`",
-    **{f"merge.{name}": f"`{getattr(Merge(), name)}`" for name in ("applications", "threads", "timeout_s")},
-    "maintenance.schedule": '`"@daily"`',
-    "maintenance.staging_days": "`7`",
-    "maintenance.versions_days": "`7`",
-    **{f"bounds.{bound.name}": f"`{bound.default}`" for bound in fields(Bounds) if bound.metadata["option"]},
-}
-REQUIRED: Final = ("source", "source.connection", "tables", "tables[].name", "lake", "lake.root")
 _ZERO_ALLOWED: Final = ("wait_s",)
 
 _PIPELINE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _SLOT_NAME: Final = re.compile(r"[a-z0-9_]{1,63}")
-_CONNECTION_ID: Final = re.compile(r"[A-Za-z0-9_.:/-]+")
 _DECIMAL: Final = re.compile(r"decimal\(\s*(\d{1,2})\s*,\s*(\d{1,2})\s*\)")
 _TIME: Final = re.compile(r"(\d{1,9})\s*([smhd])")
 _UNIT_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _EVERY_S: Final = (60, 86_400)
 _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.+")
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Problem:
-    """One thing that is wrong with a pipeline file; `line` counts from 1, 0 if the file has no line for it."""
-
-    path: str
-    line: int
-    message: str
-
-    def __str__(self) -> str:
-        return f"{self.path}:{self.line}: {self.message}" if self.line else f"{self.path}: {self.message}"
 
 
 def files(folder: Path | str) -> list[Path]:
@@ -239,16 +136,8 @@ def _clashes(config: PipelineConfig, others: Iterable[PipelineConfig]) -> list[s
     return sentences
 
 
-@dataclass(slots=True)
-class _Reader:
-    """Walks the nodes of one file and collects problems; what is missing or wrong is
-    replaced so that the walk goes on."""
-
-    path: Path
-    problems: list[Problem] = field(default_factory=list)
-
-    def problem(self, node: Node | None, message: str) -> None:
-        self.problems.append(Problem(str(self.path), 0 if node is None else node.start_mark.line + 1, message))
+class _Reader(NodeReader):
+    """The sections of one file, read into the parts of its `PipelineConfig`."""
 
     # --- the sections -------------------------------------------------------------------------------------------------
 
@@ -347,7 +236,7 @@ class _Reader:
                     entry["target"], f"column {column!r} of {pattern} has a mask and a target: a hash is always text"
                 )
             if not _is_target(type_):
-                hint = _did_you_mean(type_, ("text", "decimal(p,s)"))
+                hint = did_you_mean(type_, ("text", "decimal(p,s)"))
                 self.problem(
                     entry["target"],
                     f"target of column {column!r} is {type_!r}; it can be text or decimal(p,s) with p up to 38 and s "
@@ -377,7 +266,7 @@ class _Reader:
             if health in (choices := ("red", "warn")):
                 options["health"] = health
             else:
-                hint = _did_you_mean(health, choices)
+                hint = did_you_mean(health, choices)
                 self.problem(nodes["health"], f"alerts.health is {health!r}; it can be red or warn{hint}")
         return Alerts(notifier=self.notifier(nodes.get("notifier")), **options)
 
@@ -390,11 +279,11 @@ class _Reader:
         return Merge(every_s=self.every(nodes.get("every")), **numbers)
 
     def every(self, node: Node | None) -> int | None:
-        if node is None or _is_null(node):
+        if node is None or is_null(node):
             return None
         form = _TIME.fullmatch(node.value) if isinstance(node, ScalarNode) else None
         if form is None:
-            said = repr(node.value) if isinstance(node, ScalarNode) else _kind(node)
+            said = repr(node.value) if isinstance(node, ScalarNode) else kind(node)
             self.problem(node, f"merge.every must be a whole number with s, m, h or d, as in 10m, not {said}")
             return None
         seconds = int(form[1]) * _UNIT_S[form[2]]
@@ -454,177 +343,17 @@ class _Reader:
         node = section.get("schedule")
         if node is None:
             return default
-        return None if _is_null(node) else self.text(node, option, "a cron expression or preset in quotes, or null")
+        return None if is_null(node) else self.text(node, option, "a cron expression or preset in quotes, or null")
 
     def notifier(self, node: Node | None) -> str | None:
-        if node is None or _is_null(node):
+        if node is None or is_null(node):
             return None
         text = self.text(node, "alerts.notifier")
         if text is not None and not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", text):
             self.problem(node, f"alerts.notifier {text!r} is no dotted path of a class")
         return text
 
-    # --- nodes --------------------------------------------------------------------------------------------------------
-
-    def at(self, line: int, message: str) -> None:
-        self.problems.append(Problem(str(self.path), line, message))
-
-    def section(self, node: Node | None, name: str) -> dict[str, Node]:
-        """A mapping with known keys only. `name` is its key in OPTIONS; required options
-        that are missing are problems."""
-        options, prefix = OPTIONS[name], f"{name}." if name else ""
-        if node is None:
-            nodes: dict[str, Node] = {}
-        elif not isinstance(node, MappingNode):
-            self.problem(node, f"{name or 'the file'} must be a mapping with the keys {', '.join(options)}")
-            return {}
-        else:
-            nodes = self.known_keys(node, name)
-        if node is not None:
-            for key in options:
-                if prefix + key in REQUIRED and key not in nodes:
-                    self.problem(node, f"{prefix}{key} is missing: {options[key]}")
-        return nodes
-
-    def section_or(self, node: Node | None, name: str, key: str) -> dict[str, Node]:
-        """A section that may also be written as the value of one of its keys alone."""
-        return {key: node} if isinstance(node, ScalarNode) else self.section(node, name)
-
-    def known_keys(self, node: MappingNode, name: str) -> dict[str, Node]:
-        options, nodes = OPTIONS[name], dict[str, Node]()
-        keys = [str(key.value) for key, _ in node.value]
-        for key, value in node.value:
-            text = str(key.value)
-            if text not in options:
-                self.problem(key, f"unknown key {text!r}{f' in {name}' if name else ''}{_hint(text, name, keys)}")
-            elif text in nodes:
-                self.problem(key, f"{text!r} stands twice in the same section")
-            else:
-                nodes[text] = value
-        return nodes
-
-    def text(self, node: Node | None, option: str, form: str = "a text") -> str | None:
-        if node is None:
-            return None
-        if isinstance(node, ScalarNode) and node.tag == "tag:yaml.org,2002:str" and node.value.strip():
-            return str(node.value)
-        self.problem(node, f"{option} must be {form}, not {_kind(node)}")
-        return None
-
-    def boolean(self, node: Node | None, option: str, default: bool) -> bool:
-        if node is None:
-            return default
-        if isinstance(node, ScalarNode) and node.tag == "tag:yaml.org,2002:bool":
-            return bool(yaml.constructor.SafeConstructor().construct_object(node))
-        self.problem(node, f"{option} must be true or false, not {_kind(node)}")
-        return default
-
-    def integer(self, node: Node, option: str, least: int) -> int | None:
-        if isinstance(node, ScalarNode) and node.tag == "tag:yaml.org,2002:int":
-            number = int(yaml.constructor.SafeConstructor().construct_object(node))
-            if number >= least:
-                return number
-            self.problem(node, f"{option} must be {least} or more, not {number}")
-        else:
-            self.problem(node, f"{option} must be a whole number, not {_kind(node)}")
-        return None
-
-    def share(self, node: Node, what: str) -> float | None:
-        if isinstance(node, ScalarNode) and node.tag in ("tag:yaml.org,2002:float", "tag:yaml.org,2002:int"):
-            number = float(node.value.replace("_", ""))
-            if 0 < number <= 1:
-                return number
-        self.problem(node, f"{what} must be a number above 0, and 1 at most, not {_kind(node)}")
-        return None
-
-    def name(self, section: dict[str, Node], option: str, default: str, form: re.Pattern[str], described: str) -> str:
-        node = section.get(option.rpartition(".")[2])
-        text = default if node is None else self.text(node, option)
-        if text is not None and not form.fullmatch(text):
-            self.problem(node, f"{option} {text!r} is no valid name: {described}")
-        return text or default
-
-    def connection(self, section: dict[str, Node], option: str) -> str | None:
-        node = section.get(option.rpartition(".")[2])
-        text = self.text(node, option)
-        if text is not None and ("://" in text or not _CONNECTION_ID.fullmatch(text)):
-            self.problem(
-                node, f"{option} is the id of an Airflow connection, not an address: put no address or secret here"
-            )
-        return text
-
-    def column_list(self, node: Node | None) -> tuple[str, ...]:
-        if node is None:
-            return ()
-        if not isinstance(node, SequenceNode):
-            self.problem(node, f"leave_out must be a list of columns, not {_kind(node)}")
-            return ()
-        columns = [self.text(entry, "a column of leave_out") for entry in node.value]
-        return tuple(column for column in columns if column is not None)
-
-    def column_map(self, node: Node | None, option: str, allowed: tuple[str, ...] = ()) -> dict[str, str]:
-        if node is None:
-            return {}
-        if not isinstance(node, MappingNode):
-            self.problem(
-                node, f"{option} must be a mapping from column to {' or '.join(allowed) or 'type'}, not {_kind(node)}"
-            )
-            return {}
-        by_column: dict[str, str] = {}
-        for key, value in node.value:
-            column = str(key.value)
-            # An unquoted null means the mask of that name.
-            allowed_null = _is_null(value) and "null" in allowed
-            text = "null" if allowed_null else self.text(value, f"{option} of column {column!r}")
-            if column in by_column:
-                self.problem(key, f"column {column!r} stands twice in {option}")
-            if text is not None and allowed and text not in allowed:
-                self.problem(
-                    value,
-                    f"{option} of column {column!r} is {text!r}; it can be "
-                    f"{' or '.join(allowed)}{_did_you_mean(text, allowed)}",
-                )
-            elif text is not None:
-                by_column[column] = text
-        return by_column
-
-
-def _is_null(node: Node) -> bool:
-    return isinstance(node, ScalarNode) and node.tag == "tag:yaml.org,2002:null"
-
 
 def _is_target(text: str) -> bool:
     decimal = _DECIMAL.fullmatch(text)
     return text == "text" or (decimal is not None and 1 <= int(decimal[1]) <= 38 and int(decimal[2]) <= int(decimal[1]))
-
-
-def _kind(node: Node) -> str:
-    if isinstance(node, SequenceNode):
-        return "a list"
-    if isinstance(node, MappingNode):
-        return "a mapping"
-    return {"null": "empty", "bool": f"true or false ({node.value})", "str": f"{node.value!r}"}.get(
-        node.tag.rpartition(":")[2],
-        f"the number {node.value}" if node.tag.endswith((":int", ":float")) else f"{node.value!r}",
-    )
-
-
-def _hint(key: str, section: str, keys: Sequence[str]) -> str:
-    """The known key that an unknown one resembles and that is not among `keys`, or the section it belongs to."""
-    close = _did_you_mean(key, tuple(OPTIONS[section]), keys)
-    if close:
-        return close
-    for other, options in OPTIONS.items():
-        if key in options and other != section:
-            return f"; {key!r} belongs to {other or 'the top of the file'}"
-    everywhere = {option: name for name, options in OPTIONS.items() for option in options}
-    match = closest(key.lower(), everywhere, taken=OPTIONS[section], cutoff=0.7)
-    if match is not None:
-        where = everywhere[match]
-        return f"; did you mean {match!r} in {where}?" if where else f"; did you mean {match!r} at the top of the file?"
-    return f"; known are {', '.join(OPTIONS[section])}"
-
-
-def _did_you_mean(text: str, choices: Sequence[str], taken: Sequence[str] = ()) -> str:
-    meant = closest(text.lower(), choices, taken=taken)
-    return f"; did you mean {meant!r}?" if meant else ""

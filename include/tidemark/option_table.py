@@ -1,4 +1,4 @@
-"""The options of a pipeline file, from `config` and `config_file` -> docs/configuration.md.
+"""The options of a pipeline file, from `config` and `pipeline_options` -> docs/configuration.md.
 
 `PYTHONPATH=include python -m tidemark.option_table > docs/configuration.md` writes it; a test holds the two together.
 """
@@ -9,12 +9,12 @@ import sys
 from dataclasses import fields
 
 from tidemark.config import Bounds
-from tidemark.config_file import DEFAULTS, OPTIONS, REQUIRED
+from tidemark.pipeline_options import DEFAULTS, OPTIONS, REQUIRED
 
 _HEAD = """# Configuration
 
 One YAML file per pipeline in `include/pipelines/`; every file becomes its DAGs. Generated from the code: edit
-`include/tidemark/config.py` and `config_file.py`, then `python -m tidemark.option_table > docs/configuration.md`.
+`include/tidemark/config.py` and `pipeline_options.py`, then `python -m tidemark.option_table > docs/configuration.md`.
 
 An unknown key, a wrong type or a contradiction is an error with file, line and "did you mean"; all errors of a file are
 said at once. What needs the source (missing tables, keys, rights) is said by preflight, in the same way.

@@ -35,8 +35,9 @@ from typing import Any
 from airflow.sdk import DAG, BaseOperator, TriggerRule, chain
 
 from tidemark.config import PipelineConfig
-from tidemark.config_file import Problem, read_all
+from tidemark.config_file import read_all
 from tidemark.errors import PipelinesNotFound
+from tidemark.yaml_nodes import Problem
 from tidemark_airflow import deadlines, verify_form
 from tidemark_airflow.assets import pipeline_alias
 from tidemark_airflow.auto_backfill import backfill_dag_id

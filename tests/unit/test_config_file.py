@@ -10,6 +10,7 @@ from tidemark import config_file, option_table
 from tidemark.config import Alerts, Bounds, PipelineConfig, TableRule
 from tidemark.errors import PipelineFileInvalid
 from tidemark.names import TableName
+from tidemark.pipeline_options import OPTIONS
 
 SHOP = Path(__file__).parent / "pipelines" / "shop.yaml"
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -311,7 +312,7 @@ class TestFolder:
 
 
 def test_a_file_has_at_most_25_options() -> None:
-    sections = config_file.OPTIONS
+    sections = OPTIONS
     options = [f"{section}.{name}" for section, names in sections.items() for name in names]
     of_sections = [f".{section.removesuffix('[]')}" for section in sections if section]
     assert set(of_sections) < set(options)
