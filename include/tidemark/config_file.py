@@ -252,7 +252,7 @@ class _Reader(NodeReader):
         choices = get_args(Evolve)
         if said is not None and said not in choices:
             assert node is not None
-            self.problem(node, f"evolve is {said!r}; it can be follow, freeze or ask{_did_you_mean(said, choices)}")
+            self.problem(node, f"evolve is {said!r}; it can be follow, freeze or ask{did_you_mean(said, choices)}")
             return None
         return cast(Evolve | None, said)
 

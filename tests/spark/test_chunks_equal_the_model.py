@@ -183,7 +183,6 @@ def test_many_rows_are_joined_without_sending_them_to_the_driver(
 ) -> None:
     """Whether the changes beside the chunks are few or many too: those may go to where the chunks' rows are."""
     monkeypatch.setattr(merge, "FEW_ROWS", -1)
-    monkeypatch.setattr(merge, "MANY_ROWS", 0)
     monkeypatch.setattr(chunk_changes, "FEW_CHANGES", few_changes)
     plans: list[str] = []
 

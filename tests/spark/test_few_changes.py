@@ -6,9 +6,11 @@ import datetime as dt
 import random
 from collections.abc import Iterator
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
@@ -18,7 +20,7 @@ from tests.spark.test_values import delete, insert, move, update
 from tests.support import delta_files
 from tidemark.formats.result import TableResult
 from tidemark.schema.table import TableSchema
-from tidemark.target import data_files, few_changes, merge
+from tidemark.target import data_files, few_changes, merge, target_rows
 
 driver = pytest.mark.parametrize("way", ["driver"], indirect=True)
 pytestmark = driver
@@ -262,6 +264,31 @@ def test_what_a_row_has_in_a_column_that_is_not_of_the_source_stays(
     stored = {row["id"]: (row["n"], row["remark"]) for row in lake.stored("current", table)}
     assert stored == {1: (9, "kept"), 3: (0, None)}
     assert folded == [True, True, False]
+
+
+def test_rows_are_found_in_the_row_groups_that_may_have_them(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, folded: list[bool]
+) -> None:
+    """By the row groups' bounds, and by their numbers in the file, also those that are masked."""
+    whole = partial(pq.write_table, row_group_size=4)
+    monkeypatch.setattr(data_files.pq, "write_table", whole)
+    both = BothWays(lake, table_schema("t", TEXTS), monkeypatch)
+    both.stage([insert(n) for n in range(0, 24, 2)])
+    both.step()
+    read: list[int] = []
+    count = target_rows.TargetRows._count
+
+    def noted(target: Any, parquet: Any, only: int | None = None) -> None:
+        read.append(-1 if only is None else only)
+        count(target, parquet, only)
+
+    monkeypatch.setattr(target_rows.TargetRows, "_count", noted)
+    both.stage([update(10, n=1), delete(8), insert(7, n=2)])  # 7 lies between two groups
+    both.step()
+    assert read == [1]
+    both.stage([update(10, n=3), insert(8), update(22, "body"), delete(0)])
+    both.step()
+    assert folded == [True, False] * 3
 
 
 def test_more_keys_than_the_driver_should_read_are_left_to_spark(

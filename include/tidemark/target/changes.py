@@ -38,6 +38,10 @@ MAX_STRETCHES: Final = 16
 # In place of its copies.
 _ANEW: Final = "anew"
 
+# Changes up to both of these go to wherever current's rows are, which then need not be shuffled.
+SMALL_ROWS: Final = 100_000
+SMALL_BYTES: Final = 8 * 2**20  # as they lie there
+
 # Files of current up to which it is read whole for the values of unchanged columns.
 FEW_FILES: Final = 16
 
@@ -82,6 +86,14 @@ class Changes:
         # The last one first: what is kept of another kept frame would be planned anew.
         for frame in reversed(self._cached):
             frame.unpersist()
+
+    @property
+    def are_small(self) -> bool:
+        """Whether a copy of all of them has room in every executor."""
+        claims = [c for b in self.batches for c in b.claims]
+        rows = sum(b.rows for b in self.batches)
+        size = sum(f.bytes for b in self.batches for f in b.files) + sum(f.bytes for c in claims for f in c.files)
+        return rows <= SMALL_ROWS and size <= SMALL_BYTES
 
     # --- frames ---------------------------------------------------------------------------------------------------
 
@@ -130,7 +142,7 @@ class Changes:
     def _fill(self, changes: DataFrame, unchanged: Sequence[str]) -> fold.Transform:
         before = self._before(changes)
         return fold.fill_unchanged(
-            self.schema.key, unchanged, moved=self.moved, truncated=self.truncated, target=before
+            self.schema.key, unchanged, moved=self.moved, truncated=self.truncated, target=before, small=self.are_small
         )
 
     def _kept(self, frame: DataFrame) -> DataFrame:
@@ -151,6 +163,8 @@ class Changes:
         if self.current.files <= FEW_FILES:
             return delta_tables.rows(self.session, self.current)
         keys = changes.where(F.col("_unchanged").isNotNull() | F.col(fold.INHERITS).isNotNull())
+        keys = keys.select(*[fold.column(k) for k in self.schema.key])
+        keys = F.broadcast(keys) if self.are_small else keys
         return delta_tables.rows_in_files_of(self.session, self.current, keys, self.schema.key)
 
     def _unchanged_names(self, staged: DataFrame) -> list[str]:
@@ -247,7 +261,7 @@ class Changes:
             counted = delta_tables.merge(
                 self.session,
                 self.current,
-                source,
+                F.broadcast(source) if self.are_small else source,
                 on=same_key,
                 delete=F.col("s._op").isin("delete", "sweep"),
                 update=values,
@@ -310,7 +324,7 @@ class Changes:
             copies = net.transform(fold.copies_after(self.source_names, None))
             return self._load(copies.where(F.col(fold.COPY) > 0), application)
         current = delta_tables.rows(self.session, self.current)
-        copies = net.transform(fold.copies_after(self.source_names, current))
+        copies = net.transform(fold.copies_after(self.source_names, current, small=self.are_small))
         types = {f.name: f.dataType for f in self.rows.schema.fields}
         matches: Column = (F.col(f"s.{fold.COPY}") == 0) & fold.same_row(self.source_names, types, "t", "s")
         return delta_tables.merge(

@@ -26,7 +26,7 @@ from tidemark.formats.result import ChunkResult
 from tidemark.formats.snapshot import Snapshot
 from tidemark.schema.table import TableSchema
 from tidemark.target import delta_tables, fold, key_ranges, visibility
-from tidemark.target.changes import Changes, with_row_holes
+from tidemark.target.changes import SMALL_BYTES, SMALL_ROWS, Changes, with_row_holes
 from tidemark.target.delta_tables import PinnedTable
 from tidemark.target.fold import ABOVE, ORIGIN, SEEN
 from tidemark.target.key_ranges import KeyRange
@@ -80,6 +80,14 @@ class ChunkChanges(Changes):
         self.unchanged = self.unchanged or any(b.unchanged for b in evidence)
         self.may_truncate = self.truncated or any(b.truncates for b in evidence)
         self.keyed = bool(self.schema.key)
+
+    @property
+    def are_small(self) -> bool:
+        """What is swept, and what a table without a key has in excess, may be all that the target holds."""
+        if self.sweeps or not self.keyed or not super().are_small:
+            return False
+        files = [f for b in self.evidence for f in b.files]
+        return sum(f.rows for f in files) <= SMALL_ROWS and sum(f.bytes for f in files) <= SMALL_BYTES
 
     # --- what there is ------------------------------------------------------------------------------------------------
 

@@ -49,7 +49,7 @@ ROWS_SETTING: Final = "spark.tidemark.driverFoldRows"  # 0: Spark folds everythi
 PLAIN_FROM: Final = MAX_ROWS  # above it changes that are plain are folded as columns, see `plain_changes`
 MAX_STAGED_BYTES: Final = 16 * 2**20  # as they lie there, and
 MAX_FILES: Final = 200
-MAX_KEY_BYTES: Final = 32 * 2**20  # of current's key columns, decoded
+MAX_KEY_BYTES: Final = 512 * 2**20  # of current's key columns, decoded
 
 
 def few_changes(

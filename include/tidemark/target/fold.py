@@ -139,13 +139,19 @@ def without_holes(changes: DataFrame) -> DataFrame:
 
 
 def fill_unchanged(
-    key: Sequence[str], unchanged: Sequence[str], *, moved: bool, truncated: bool, target: DataFrame | None
+    key: Sequence[str],
+    unchanged: Sequence[str],
+    *,
+    moved: bool,
+    truncated: bool,
+    target: DataFrame | None,
+    small: bool = False,
 ) -> Transform:
     """Put a value where `_unchanged` says that none was sent; the mark stays. Sets HOLES.
 
     `unchanged` are the columns that occur in the mask; `target` is the pinned version of current, None if there is
     none. `moved` says that a change of the key has unchanged values too, `truncated` that the plan holds a truncate:
-    a life above it that no insert began has no base in the target.
+    a life above it that no insert began has no base in the target. `small` changes are broadcast to the target.
 
     A value from a chunk's row brings its text along, since history has no `read` row of a chunk's row that was
     overtaken. So does one from an older change, since a `read` row made of it names nothing in `_unchanged` that would
@@ -162,7 +168,7 @@ def fill_unchanged(
             frame = frame.select("*", *[_absent(changes, name).alias(_handed(name)) for name in unchanged])
             frame = frame.withColumn(_ROOT, _own_root(key, truncated))
         if target is not None:
-            frame = frame.transform(_take_from_target(key, unchanged, target))
+            frame = frame.transform(_take_from_target(key, unchanged, target, small))
         else:
             frame = frame.select("*", *[_absent(changes, name).alias(_base(name)) for name in unchanged])
         filled = {name: _found(name) for name in unchanged}
@@ -323,7 +329,7 @@ def _one_round(unchanged: Sequence[str]) -> Transform:
     return transform
 
 
-def _take_from_target(key: Sequence[str], unchanged: Sequence[str], target: DataFrame) -> Transform:
+def _take_from_target(key: Sequence[str], unchanged: Sequence[str], target: DataFrame, small: bool) -> Transform:
     """Adds the target's values of the row that a life goes back to.
 
     Only the rows of keys that occur with an unchanged value are taken out of the target first, so that its long
@@ -338,7 +344,7 @@ def _take_from_target(key: Sequence[str], unchanged: Sequence[str], target: Data
             .distinct()
         )
         same = [column(k) == F.col(n) for k, n in zip(key, names, strict=True)]
-        base = target.join(needed, on=all_of(same), how="left_semi").select(
+        base = target.join(F.broadcast(needed) if small else needed, on=all_of(same), how="left_semi").select(
             F.struct(*[column(k) for k in key]).alias("__tidemark_target"),
             *[
                 F.when(
@@ -431,7 +437,7 @@ def _text_or_null(columns: Sequence[str]) -> Column:
     return F.when(F.size(text) > 0, text)
 
 
-def copies_after(columns: Sequence[str], target: DataFrame | None) -> Transform:
+def copies_after(columns: Sequence[str], target: DataFrame | None, *, small: bool = False) -> Transform:
     """Multiset: net changes -> the rows that shall be there afterwards, each copy a row, and one row with COPY 0 per
     value.
 
@@ -445,7 +451,9 @@ def copies_after(columns: Sequence[str], target: DataFrame | None) -> Transform:
         else:
             types = {name: net.schema[name].dataType for name in columns}
             with_target = target.alias("target").join(
-                net.alias("net"), on=same_row(columns, types, "target", "net"), how="left_semi"
+                (F.broadcast(net) if small else net).alias("net"),
+                on=same_row(columns, types, "target", "net"),
+                how="left_semi",
             )
             form = row_form(columns, types).alias("__tidemark_form")
             counts = with_target.groupBy(form).agg(F.count(F.lit(1)).alias("__tidemark_there"))

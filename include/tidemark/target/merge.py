@@ -58,7 +58,7 @@ from tidemark.target.delta_tables import PinnedPair, PinnedTable
 from tidemark.target.failures import as_error, condition_of, may_pass, told
 from tidemark.target.few_changes import FewChanges, few_changes
 from tidemark.target.plain_changes import PlainChanges
-from tidemark.target.session import expect_any_rows, expect_few_rows, expect_many_rows, table_session
+from tidemark.target.session import expect_any_rows, expect_few_rows, table_session
 from tidemark.target.staged_changes import check_versions, metadata_ddl, missing_value, struct_of
 from tidemark.target.table_columns import older_rows
 from tidemark.target.whole_chunks import NextBatches, WholeChunks, whole_chunks
@@ -79,9 +79,6 @@ MAX_BROKEN: Final = 3
 # Up to both of these a table is merged without compiling its plans: staged rows, and bytes of current.
 FEW_ROWS: Final = 20_000
 FEW_BYTES: Final = 64 * 2**20
-
-# Above these Spark's own guess of what is small enough for one JVM is not trusted any more.
-MANY_ROWS: Final = 200_000
 
 # The comment of a column that the source dropped.
 DROPPED: Final = "Dropped at the source: NULL in every row that was written since"
@@ -390,8 +387,6 @@ class TableMerge:
         expect_any_rows(self.session)  # another round may have expected others
         if few_rows:
             expect_few_rows(self.session)
-        elif rows > MANY_ROWS:
-            expect_many_rows(self.session)
         return few_rows
 
     def _evidence(self, batches: list[PlannedBatch]) -> list[PlannedBatch]:

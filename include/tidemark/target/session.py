@@ -53,6 +53,10 @@ TABLE_SETTINGS: Final[Mapping[str, str]] = {
     # A cast that loses something is an error, never a NULL.
     "spark.sql.ansi.enabled": "true",
     "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
+    # Spark takes a side of a join for small by the bytes of its files, and how much of them the columns in use may be:
+    # the keys of five million rows were guessed at some megabytes, and no driver of a gigabyte could hold them. What is
+    # known to be small says so itself, with `broadcast`.
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
     # What Spark infers from a condition grows by powers with its length, and is of no use here: no filter of ours can
     # be told from another. Our conditions are short, but those that Delta makes of them are not ours.
     "spark.sql.constraintPropagation.enabled": "false",
@@ -77,11 +81,6 @@ FEW_ROWS_SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.shuffle.partitions": "1",
 }
-
-# Set besides where there are many. Spark takes a side of a join for small by the bytes of its files, and how much of
-# them the columns in use may be; the keys of five million rows in chunks were guessed at some megabytes, and no
-# driver of a gigabyte could hold them. What is known to be small says so itself, with `broadcast`.
-MANY_ROWS_SETTINGS: Final[Mapping[str, str]] = {"spark.sql.autoBroadcastJoinThreshold": "-1"}
 
 DEFAULT_SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
 
@@ -130,7 +129,7 @@ def table_session(spark: SparkSession, pool: str, lake: str) -> SparkSession:
 
 def expect_any_rows(session: SparkSession) -> None:
     """Plan what follows in this session as for a table of which nothing is known yet."""
-    for key in (*FEW_ROWS_SETTINGS, *MANY_ROWS_SETTINGS):
+    for key in FEW_ROWS_SETTINGS:
         session.conf.unset(key)
     # 200 partitions are Spark's guess for a cluster; adaptive execution joins them, but planning them costs.
     partitions = {DEFAULT_SHUFFLE_PARTITIONS: str(max(2, 2 * session.sparkContext.defaultParallelism))}
@@ -140,11 +139,6 @@ def expect_any_rows(session: SparkSession) -> None:
 def expect_few_rows(session: SparkSession) -> None:
     """Plan what follows in this session for a small table with few changes."""
     _set_unless_given(session, FEW_ROWS_SETTINGS)
-
-
-def expect_many_rows(session: SparkSession) -> None:
-    """Plan what follows in this session for many changes or rows of chunks."""
-    _set_unless_given(session, MANY_ROWS_SETTINGS)
 
 
 def _set_unless_given(session: SparkSession, settings: Mapping[str, str]) -> None:

@@ -6,7 +6,8 @@ Raises TooMuch where that is more, or something other, than the driver should ta
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -49,10 +50,12 @@ class TargetRows:
     def find(self, keys: set[Key]) -> None:
         """Where rows of these keys are, in files that may have them by their bounds. Raises TooMuch."""
         self.sought |= keys
-        keys_sought = [pa.array({key[n] for key in keys}) for n in range(len(self.key))] if keys else []
+        if not keys:
+            return
+        sought = _Sought(keys, [sorted({key[n] for key in keys}) for n in range(len(self.key))])
         for number, file in enumerate(self.files):
-            if keys and self._may_hold(file, keys):
-                self._note(number, file, self.keys(file), keys_sought, keys)
+            if self._may_hold(sought, file.low.get, file.high.get):
+                self._note(number, file, sought)
 
     def may_meet(self, file: DataFile, keys: KeySet) -> bool:
         """Whether the file may have one of the keys, by the bounds of whole numbers on both sides."""
@@ -74,39 +77,46 @@ class TargetRows:
     def keys(self, file: DataFile) -> list[pa.ChunkedArray]:
         """The key's columns of all rows of the file, masked ones included. Raises TooMuch."""
         with self._open(file) as source:
-            parquet = pq.ParquetFile(source)
-            self.left -= _bytes_of(parquet, self.key)
-            if self.left < 0 or _LEGACY_CALENDAR in (parquet.metadata.metadata or {}):
-                raise TooMuch
+            parquet = self._known(pq.ParquetFile(source))
+            self._count(parquet)
             return [self._column(parquet.read(columns=[name]), name) for name in self.key]
 
-    def _note(
-        self,
-        number: int,
-        file: DataFile,
-        key_columns: Sequence[pa.ChunkedArray],
-        keys_sought: Sequence[pa.Array],
-        keys: set[Key],
-    ) -> None:
-        if len(key_columns[0]) != file.rows:
-            raise TooMuch  # the log says otherwise: nothing to build on
-        alike = pa.array([True] * file.rows) if not keys_sought else None
-        for column, values in zip(key_columns, keys_sought, strict=True):
-            one = pc.is_in(arrow_fold.comparable(column), values.cast(arrow_fold.comparable(column).type))
-            alike = one if alike is None else pc.and_(alike, one)
-        rows = pc.indices_nonzero(alike).to_pylist()
-        masked = data_files.masked_rows(self.session, self.current, file) if rows else set()
-        some = pa.array(rows, pa.int64())
-        for row, key in zip(rows, arrow_fold.keys_of([column.take(some) for column in key_columns]), strict=True):
-            if key in keys and row not in masked:
-                self.at.setdefault(key, []).append((number, row))
+    def _known(self, parquet: pq.ParquetFile) -> pq.ParquetFile:
+        if _LEGACY_CALENDAR in (parquet.metadata.metadata or {}):
+            raise TooMuch
+        return parquet
 
-    def _may_hold(self, file: DataFile, keys: set[Key]) -> bool:
+    def _count(self, parquet: pq.ParquetFile, only: int | None = None) -> None:
+        self.left -= _bytes_of(parquet, self.key, only)
+        if self.left < 0:
+            raise TooMuch
+
+    def _note(self, number: int, file: DataFile, sought: _Sought) -> None:
+        """The file's rows that have one of the keys: by row groups, since a file may be as large as it likes."""
+        with self._open(file) as source:
+            parquet = self._known(pq.ParquetFile(source))
+            if parquet.metadata.num_rows != file.rows:
+                raise TooMuch  # the log says otherwise: nothing to build on
+            masked: set[int] | None = None
+            ends = 0
+            for group in range(parquet.num_row_groups):
+                begins, ends = ends, ends + parquet.metadata.row_group(group).num_rows
+                low, high = _bounds_of(parquet, group)
+                if not self._may_hold(sought, low.get, high.get):
+                    continue
+                self._count(parquet, group)
+                columns = [self._column(parquet.read_row_group(group, columns=[name]), name) for name in self.key]
+                for row, key in sought.among(columns):
+                    masked = data_files.masked_rows(self.session, self.current, file) if masked is None else masked
+                    if begins + row not in masked:
+                        self.at.setdefault(key, []).append((number, begins + row))
+
+    def _may_hold(self, sought: _Sought, low: Callable[[str], Any], high: Callable[[str], Any]) -> bool:
         """By the bounds of whole numbers; anything else in the log may be cut short or rounded."""
         for n, name in enumerate(self.key):
-            low, high = file.low.get(name), file.high.get(name)
-            bounded = pa.types.is_integer(self.types[name]) and isinstance(low, int) and isinstance(high, int)
-            if bounded and not any(low <= key[n] <= high for key in keys):
+            least, most = low(name), high(name)
+            bounded = pa.types.is_integer(self.types[name]) and isinstance(least, int) and isinstance(most, int)
+            if bounded and not sought.has_between(n, least, most):
                 return False
         return True
 
@@ -167,6 +177,41 @@ class TargetRows:
                     picked = read.take(pa.array(within, pa.int64()))
                     pieces.append(pa.table({n: self._column(picked, n) for n in [*names, ROW_HOLES]}))
         return pa.concat_tables(pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sought:
+    """The keys that are looked for, and the values of each of their columns in order."""
+
+    keys: set[Key]
+    values: Sequence[Sequence[Any]]
+
+    def has_between(self, column: int, low: int, high: int) -> bool:
+        values = self.values[column]
+        at = bisect_left(values, low)
+        return at < len(values) and values[at] <= high
+
+    def among(self, columns: Sequence[pa.ChunkedArray]) -> Iterator[tuple[int, Key]]:
+        """Those of the rows that have one of the keys, by their numbers."""
+        alike: Any = None
+        for column, values in zip(columns, self.values, strict=True):
+            comparable = arrow_fold.comparable(column)
+            one = pc.is_in(comparable, pa.array(values).cast(comparable.type))
+            alike = one if alike is None else pc.and_(alike, one)
+        rows = pc.indices_nonzero(alike)
+        keys = arrow_fold.keys_of([column.take(rows) for column in columns])
+        return ((row, key) for row, key in zip(rows.to_pylist(), keys, strict=True) if key in self.keys)
+
+
+def _bounds_of(parquet: pq.ParquetFile, group: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Between which values a row group's columns are, as far as its footer says."""
+    low, high = dict[str, Any](), dict[str, Any]()
+    described = parquet.metadata.row_group(group)
+    for n in range(described.num_columns):
+        column = described.column(n)
+        if column.is_stats_set and column.statistics.has_min_max:
+            low[column.path_in_schema], high[column.path_in_schema] = column.statistics.min, column.statistics.max
+    return low, high
 
 
 def _is_flat(of: pa.DataType) -> bool:

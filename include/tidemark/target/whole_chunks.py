@@ -302,6 +302,8 @@ class _FirstLoad:
         there = self._there()
         foreign = [f for f in there.files if not self._is_apart(f, attempts)]
         others = foreign if sweeps else [f for f in foreign if _may_meet(f, files)]
+        if sum(file.rows for file in others) > MAX_KEYS:
+            raise TooMuch("many keys are there already")
         keys_there = [there.keys(file) for file in others]
         changes = [self._keys_of(b) for b in self.coming.batches]
         older = [self._keys_of(b) for b in self.coming.evidence]
