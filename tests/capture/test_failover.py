@@ -134,6 +134,9 @@ def test_what_a_promotion_lost_is_named_and_only_its_rows_are_read_again(pair: P
             ["public.item"],
         ]
     pipeline.drain()
+    said = " ".join(str(finding) for finding in pipeline.sound().findings)
+    assert "public.item needs a backfill: the source lost changes of 3 rows: " in said
+    assert f"a run of {pipeline.config.pipeline}_backfill that names no table reads these rows alone" in said
     (backfill,) = [b for b in pipeline.plan() if b.table == "public.item"]
     assert (backfill.mode, backfill.sweeps) == ("keys", True)
     pipeline.read()

@@ -109,6 +109,7 @@ KEYED = """
 """
 
 
+@pytest.mark.thorough
 def test_rows_that_a_promotion_lost_are_made_right_and_no_others_are_read(
     shop: Environment, primary: PostgresServer, standby: Standby
 ) -> None:

@@ -30,6 +30,20 @@ def test_json_and_uri_give_one_connection_string(value: str) -> None:
     }
 
 
+def test_several_hosts_with_a_port_each_are_one_connection() -> None:
+    value = (
+        '{"conn_type": "postgres", "host": "db1,db2", "port": 5432, "login": "u", "schema": "shop", '
+        '"extra": {"port": "5432,5433", "target_session_attrs": "read-write"}}'
+    )
+    assert conninfo_to_dict(parse("c", value).conninfo()) == {
+        "host": "db1,db2",
+        "port": "5432,5433",
+        "user": "u",
+        "dbname": "shop",
+        "target_session_attrs": "read-write",
+    }
+
+
 def test_a_socket_folder_is_a_host() -> None:
     assert conninfo_to_dict(parse("c", "postgres://u@%2Fvar%2Frun/shop").conninfo())["host"] == "/var/run"
 

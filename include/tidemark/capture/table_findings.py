@@ -106,16 +106,19 @@ def captured_tables(matched: Matching, published: Publication | None) -> list[So
 def backfill_findings(ledger: Ledger, config: PipelineConfig) -> Iterator[Finding]:
     """Of a table that is parked nothing can be read or merged: what ends its park is to be done first, and says the
     rest."""
-    reasons: dict[str, list[str]] = {}
+    reasons: dict[tuple[str, bool], list[str]] = {}
     for row in ledger_tables.all_of(ledger):
         if row.life.is_captured and row.life.needs_backfill and not row.life.is_parked:
-            reasons.setdefault(row.backfill_reason or "", []).append(row.table)
-    for reason, names in reasons.items():
+            reasons.setdefault((row.backfill_reason or "", bool(row.lost_keys)), []).append(row.table)
+    for (reason, by_keys), names in reasons.items():
+        way = f"start a backfill of {'it' if len(names) == 1 else 'them'}"
+        if by_keys:
+            way = f"a run of {config.pipeline}_backfill that names no table reads these rows alone"
         yield Finding(
             "warning",
             "backfill",
             f"{listed(names)} {plural(len(names), 'needs')} a backfill{':' if len(names) == 1 else ', each because'} "
             f"{reason}",
-            f"Until then current lacks those rows; start a backfill of {'it' if len(names) == 1 else 'them'}",
+            f"Until then current {'has the lost changes' if by_keys else 'lacks those rows'}; {way}",
             Move.BACKFILL,
         )

@@ -22,6 +22,7 @@ from tidemark.ledger.connection import Ledger
 from tidemark.ledger.leases import SLOT, Lease
 from tidemark.ledger.table_lives import step
 from tidemark.lsn import Lsn, WalPoint
+from tidemark.wording import counted
 
 _COLUMNS = (
     "number, system_identifier, timeline, slot, start_lsn, staged_lsn, confirmed_lsn, heartbeat_lsn, heartbeat_at, "
@@ -151,7 +152,8 @@ def open_generation(ledger: Ledger, lease: Lease, opening: GenerationFile) -> Ge
 def _mark_lost(ledger: Ledger, opening: GenerationFile) -> None:
     """What a table had before it joined above the point that is left, was changed without a trace in what is staged."""
     for table, keys in sorted((opening.tables or {}).items()):
-        tables.mark_lost(ledger, table, opening.reason, keys)
+        rows = "any of its rows" if keys is None else counted(len(keys), "row")
+        tables.mark_lost(ledger, table, f"the source lost changes of {rows}: {opening.reason}", keys)
     for table in joins.lost(ledger, opening.timeline, opening.start_lsn):
         joins.judge_anew(ledger, table, opening.reason)
         tables.mark_lost(ledger, table, opening.reason, None)
