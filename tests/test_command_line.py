@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +14,7 @@ import psycopg
 import pytest
 
 from tests.upgrade.older_version import migrations_up_to
-from tidemark.__main__ import main
+from tidemark.__main__ import READER_IS_GONE, main
 from tidemark.connections import Connection, look_up, parse
 from tidemark.errors import ConnectionMissing
 from tidemark.formats.error_record import ErrorRecord
@@ -29,16 +32,17 @@ def file(source: str, tmp_path: Path) -> Path:
     return path
 
 
+def as_uri(conninfo: str) -> str:
+    parameters = psycopg.conninfo.conninfo_to_dict(conninfo)
+    login = f"{parameters['user']}:{parameters['password']}"
+    return f"postgres://{login}@{parameters['host']}:{parameters['port']}/{parameters['dbname']}"
+
+
 @pytest.fixture
 def connections(source: str, empty_ledger_database: str) -> Callable[[str], Connection]:
-    def uri(conninfo: str) -> str:
-        parameters = psycopg.conninfo.conninfo_to_dict(conninfo)
-        login = f"{parameters['user']}:{parameters['password']}"
-        return f"postgres://{login}@{parameters['host']}:{parameters['port']}/{parameters['dbname']}"
-
     environment = {
-        "AIRFLOW_CONN_SHOP_SOURCE": uri(source),
-        "AIRFLOW_CONN_TIDEMARK_LEDGER": uri(empty_ledger_database),
+        "AIRFLOW_CONN_SHOP_SOURCE": as_uri(source),
+        "AIRFLOW_CONN_TIDEMARK_LEDGER": as_uri(empty_ledger_database),
         "AIRFLOW_CONN_SPARK_DEFAULT": '{"conn_type": "spark", "host": "local[*]"}',
     }
     return lambda wanted: look_up(wanted, environment=environment, ask_airflow=lambda _: None)
@@ -293,3 +297,24 @@ def test_migrate_says_from_where_to_where_and_refuses_a_newer_ledger(
         assert "is at version 999" in "".join(capsys.readouterr())
     assert main(["preflight", str(file)], look_up=connections) == 1
     assert "newer Tidemark has migrated it" in capsys.readouterr().out
+
+
+def test_whoever_reads_the_first_lines_alone_gets_no_traceback(
+    file: Path, source: str, empty_ledger_database: str
+) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    environment = {
+        **os.environ,
+        "AIRFLOW_CONN_SHOP_SOURCE": as_uri(source),
+        "AIRFLOW_CONN_TIDEMARK_LEDGER": as_uri(empty_ledger_database),
+    }
+    with os.fdopen(writer, "wb") as output:
+        status = subprocess.run(
+            [sys.executable, "-m", "tidemark", "status", str(file)],
+            env=environment,
+            stdout=output,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert (status.returncode, status.stderr) == (READER_IS_GONE, "")

@@ -23,9 +23,12 @@ itself; 1: something needs somebody, and it was said what; 2: the command line w
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from tidemark import config_file
 from tidemark.command_line import acting, doctor, showing
@@ -35,6 +38,8 @@ from tidemark.errors import TidemarkError, UnexpectedError
 from tidemark.unexpected import quotes_nothing
 
 Command = Callable[[Invocation], int]
+
+READER_IS_GONE: Final = 128 + signal.SIGPIPE
 
 
 def main(arguments: Sequence[str] | None = None, *, look_up: LookUp = look_up) -> int:
@@ -51,7 +56,13 @@ def main(arguments: Sequence[str] | None = None, *, look_up: LookUp = look_up) -
 
 def _run(options: argparse.Namespace, look_up: LookUp) -> int:
     config = config_file.load(find_file(options.pipeline))
-    return int(options.command(Invocation(config, options, look_up)))
+    try:
+        status = int(options.command(Invocation(config, options, look_up)))
+        sys.stdout.flush()
+    except BrokenPipeError:  # who reads has seen enough, as in `tidemark status shop | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return READER_IS_GONE
+    return status
 
 
 def _parser() -> argparse.ArgumentParser:

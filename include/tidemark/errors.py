@@ -847,7 +847,8 @@ class DeltaMissing(ConfigError):
     happened = "Spark {version} does not have Delta Lake: it knows no class io.delta.tables.DeltaTable"
     remedy = (
         "Give it Delta's jars: a folder of them in TIDEMARK_SPARK_JARS, `spark.jars.packages` in `spark.conf` of the "
-        "pipeline file, or a cluster that has them. Nothing was written."
+        "pipeline file (io.delta:delta-spark_4.2_2.13:4.4.0 for Spark 4.2), or a cluster that has them. Nothing was "
+        "written."
     )
 
 

@@ -118,6 +118,9 @@ def _wrong_programs(spark: SparkConnection, environment: Mapping[str, str]) -> I
         yield _error(missing, "Install Java 17 where Airflow's tasks run, and set JAVA_HOME to its folder")
 
 
+# What spark-submit has to fetch, where it may ask the network; Scala's and Spark's versions stand in the name.
+DELTA_PACKAGE: Final = "io.delta:delta-spark_4.2_2.13:4.4.0"
+
 # Ways besides `--jars` by which Spark may have more classes than its own.
 _OTHER_WAYS: Final = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
 
@@ -140,6 +143,11 @@ def _missing_jars(config: PipelineConfig, jars: str, environment: Mapping[str, s
         )
     if "://" in jars or any(way in config.spark_conf for way in _OTHER_WAYS) or _has_settings_of_its_own(environment):
         return
+    if not listed and urlsplit(config.lake).scheme != "s3a":
+        remedy = (
+            f'Let Spark fetch them: spark: {{conf: {{spark.jars.packages: "{DELTA_PACKAGE}"}}}} in the pipeline file, '
+            "or name their folder in TIDEMARK_SPARK_JARS of Airflow's tasks: docs/clusters.md, Jars"
+        )
     needed = {"delta-spark": "Delta Lake"}
     if urlsplit(config.lake).scheme == "s3a":
         needed["hadoop-aws"] = "S3"
