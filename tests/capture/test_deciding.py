@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -81,6 +82,25 @@ def test_a_table_that_may_not_follow_by_itself_is_stopped_and_the_others_go_on(
     row = strict.table_row(ORDERS)
     assert (row.life.merge, ADDED in (row.error.message if row.error else "")) == ("parked", True)
     assert decided(strict)[1:] == [("asked" if evolve == "ask" else "frozen", ADDED, 1, 2, None)]
+
+
+def test_what_another_run_stages_while_leases_are_taken_stops_a_table_too(
+    orders: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asking = with_rules(orders, "ask")
+    orders.execute("INSERT INTO orders VALUES (2)", "INSERT INTO other VALUES (2)")
+    asking.drain()
+    look = deciding.hold
+
+    def look_too_early(*arguments: Any) -> list[str]:
+        held = look(*arguments)
+        orders.execute("ALTER TABLE orders ADD COLUMN more int", "INSERT INTO orders VALUES (3)")
+        asking.drain()
+        return held
+
+    monkeypatch.setattr(deciding, "hold", look_too_early)
+    assert planned(asking) == ["public.other"]
+    assert asking.table_row(ORDERS).life.is_parked
 
 
 def test_who_goes_on_with_a_table_is_kept_and_it_is_not_stopped_for_that_again(orders: Pipeline) -> None:

@@ -11,12 +11,13 @@ the stream did too. What is staged stays, the slot and the other tables go on.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from tidemark.config import PipelineConfig
 from tidemark.errors import DefinitionFrozen, DefinitionUndecided, TidemarkError
 from tidemark.ledger import batches, definition_changes, schema_versions, tables
+from tidemark.ledger.batches import TouchedTable
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.definition_changes import Decision, Shown
 from tidemark.names import TableName
@@ -42,13 +43,27 @@ def hold(ledger: Ledger, config: PipelineConfig) -> list[str]:
             with ledger.transaction():
                 if definition_changes.accept(ledger, row.table, None) and tables.unpark(ledger, row.table):
                     log.info("%s is merged again: the pipeline file says that it follows", row.table)
-        elif row.life.is_merged and mode in _STOPS and _is_stopped(ledger, row.table, *_STOPS[mode]):
-            held.append(row.table)
+        elif row.life.is_merged and mode in _STOPS:
+            touches = batches.unapplied(ledger, names=[row.table])
+            held += [row.table] * _is_stopped(ledger, row.table, touches, mode)
     return held
 
 
-def _is_stopped(ledger: Ledger, table: str, decided: Decision, stop: type[TidemarkError]) -> bool:
-    touches = batches.unapplied(ledger, names=[table])
+def allowed(
+    ledger: Ledger, config: PipelineConfig, todo: Mapping[str, Sequence[TouchedTable]]
+) -> dict[str, Sequence[TouchedTable]]:
+    """What is about to be planned without the tables that `hold` parks: another run may have staged a change of a
+    definition since it looked."""
+    return {
+        table: touches
+        for table, touches in todo.items()
+        if (mode := config.evolves(TableName.parse(table))) not in _STOPS
+        or not _is_stopped(ledger, table, touches, mode)
+    }
+
+
+def _is_stopped(ledger: Ledger, table: str, touches: Sequence[TouchedTable], mode: str) -> bool:
+    decided, stop = _STOPS[mode]
     numbers = {file.schema_version for touched in touches for file in touched.files}
     numbers |= {file.schema_version for touched in touches for claim in touched.claims for file in claim.files}
     versions = tables.versions(ledger, table)

@@ -123,7 +123,7 @@ def leased_plan(run: Run, wanted: Wanted = Wanted(), *, wait_s: float = 0.0) -> 
         # Read again: until the leases were ours, another task may have merged some of it, or parked it.
         leased = {names[name] for name in lease.names}
         staged = generations.staged(book)
-        todo = _to_plan(book, tables.due(book, config.bounds.unpark_retry_s) & leased)
+        todo = deciding.allowed(book, config, _to_plan(book, tables.due(book, config.bounds.unpark_retry_s) & leased))
         if not todo:
             yield None
             return
@@ -156,7 +156,7 @@ def _say_what_is_left(lease: Lease, tables_by_name: Mapping[str, str]) -> None:
         log.info("Left to the next merge: %s, which %s holds", listed(held), holder)
 
 
-def _to_plan(ledger: Ledger, names: Iterable[str]) -> dict[str, list[TouchedTable]]:
+def _to_plan(ledger: Ledger, names: Iterable[str]) -> dict[str, Sequence[TouchedTable]]:
     """Per table, of these, its unapplied batches in order, all of one generation."""
     unapplied = batches.unapplied(ledger, names=names)
     oldest: dict[str, int] = {}
@@ -174,7 +174,7 @@ def _to_plan(ledger: Ledger, names: Iterable[str]) -> dict[str, list[TouchedTabl
     }
 
 
-def _plan(ledger: Ledger, run: Run, todo: dict[str, list[TouchedTable]], attempt: str) -> MergePlan:
+def _plan(ledger: Ledger, run: Run, todo: Mapping[str, Sequence[TouchedTable]], attempt: str) -> MergePlan:
     starts = {table: touches[0].start_lsn for table, touches in todo.items()}
     before = batches.previous_ends(ledger, next(iter(todo.values()))[0].generation, starts)
     versions = tables.versions_of(ledger, todo)
