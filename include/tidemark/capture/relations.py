@@ -175,7 +175,7 @@ class Schemas:
 
     def _names_not_told(self, schema: TableSchema, before: TableSchema | None) -> list[Difference]:
         """Columns of the version before that are called otherwise by now, or were in between, where it cannot be told
-        which of them the message's are."""
+        which of them the message's are. Once a message shows it, the table goes on (`capture.followed`)."""
         captured = self._catalog.tables.get(schema.relation_oid)
         if before is None or not before.published or schema.published or captured is None:
             return []
@@ -190,7 +190,8 @@ class Schemas:
         sent = [c.name for c in schema.columns if c.name in names.values()]
         if not renamed and sent != [name for name in names.values() if name in sent]:
             renamed = ["columns had each other's names for a while"]
-        return [Difference(Verdict.NEEDS_BACKFILL, reason) for reason in renamed]
+        # Whoever un-parks it before that has its changes merged by names.
+        return [Difference(verdict, reason) for verdict in (Verdict.PARK, Verdict.NEEDS_BACKFILL) for reason in renamed]
 
     def streamed(self, table: str) -> TableSchema | None:
         """The last shape that the stream brought of the table."""

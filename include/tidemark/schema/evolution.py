@@ -92,6 +92,9 @@ def added_again(older: Sequence[TableSchema], new: TableSchema) -> list[Differen
     differences = []
     before = {column.name for column in older[-1].columns} if older else set()
     there = {column.attnum for column in new.columns if column.attnum}
+    for name in _names_of_dropped(older[-1], new) if older else ():
+        reason = f'column "{name}" has a name by now that the target has for a dropped one'
+        differences.append(Difference(Verdict.PARK, reason))
     for column in new.columns:
         was = next((c for schema in reversed(older) for c in schema.columns if c.name == column.name), None)
         if was is None or column.name in before or was.attnum in there:
@@ -108,6 +111,13 @@ def added_again(older: Sequence[TableSchema], new: TableSchema) -> list[Differen
             reason = f"{about} as {column.type} ({column.target}), and the target has the dropped one ({was.target})"
             differences.append(Difference(Verdict.PARK, reason))
     return differences
+
+
+def _names_of_dropped(before: TableSchema, new: TableSchema) -> list[str]:
+    """Names that a column of the version before gave up by being dropped, and another one of it has now."""
+    there = {column.attnum for column in new.columns}
+    gone = {column.name for column in before.columns if column.attnum not in there}
+    return [name for name in new.other_names(before).values() if before.knows_columns_of(new) and name in gone]
 
 
 def dropped_before(versions: Iterable[TableSchema], last: TableSchema) -> tuple[Column, ...]:
