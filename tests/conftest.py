@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from tests.support.capture import Environment
     from tests.support.pipeline import Pipeline
+    from tests.support.remedies import Told
     from tests.support.s3_proxy import Proxy
     from tests.support.s3_server import S3Server
 
@@ -86,6 +87,16 @@ def new_database(postgres: PostgresServer) -> Iterator[Callable[..., str]]:
     yield make
     for conninfo in conninfos:
         drop_database(postgres, conninfo)
+
+
+@pytest.fixture
+def told(request: pytest.FixtureRequest) -> Iterator[Told]:
+    """What a test is told that walks remedies (`tests.support.remedies`)."""
+    from tests.support.remedies import Told
+
+    told = Told()
+    yield told
+    assert told.leaves == {name for mark in request.node.iter_markers("walks") for name in mark.args}
 
 
 @pytest.fixture

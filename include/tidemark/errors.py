@@ -47,7 +47,9 @@ class TidemarkError(Exception):
         if set(facts) != expected:
             raise TypeError(f"{type(self).__name__} takes the facts {sorted(expected)}, got {sorted(facts)}")
         self.facts = facts
-        super().__init__(f"{self.happened.format(**facts)}. {self.remedy.format(**facts)}")
+        happened = self.happened.format(**facts)
+        # What ends with lines of its own has its full stops.
+        super().__init__(f"{happened}{'' if happened.endswith(chr(10)) else '. '}{self.remedy.format(**facts)}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild, (type(self), self.facts))

@@ -15,6 +15,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from tests.airflow.conftest import SHOP
 from tests.support.airflow_home import postgres_connection
+from tests.support.backfills import open_backfill
 from tests.support.runs import a_run
 from tidemark.capture.preflight import preflight
 from tidemark.config import Alerts, PipelineConfig
@@ -145,6 +146,26 @@ def test_each_thing_is_told_once_and_once_when_it_is_over(config: PipelineConfig
     assert len(told) == 2
     assert "over, told " in told[1]
     assert "shop.orders is parked" in told[1]
+
+
+def test_a_backfill_without_progress_is_told_once_and_once_when_it_goes_on(
+    config: PipelineConfig, empty_ledger_database: str
+) -> None:
+    config = with_notifier(config, health="warn")
+    with open_ledger(empty_ledger_database, "shop") as book:
+        open_backfill(book, "shop.orders", pipeline="shop")
+        book.execute("UPDATE tidemark.backfills SET active_at = active_at - interval '3 hours'")
+    for _ in range(2):
+        with pytest.raises(AirflowSkipException, match=r"shop\.orders has a backfill that stands still"):
+            execute(config)
+    (message,) = told
+    assert "airflow dags trigger shop_backfill" in message
+    with open_ledger(empty_ledger_database, "shop") as book:
+        book.execute("UPDATE tidemark.backfills SET active_at = clock_timestamp()")
+    for _ in range(2):
+        execute(config)
+    (_, over) = told
+    assert ": over, told " in over
 
 
 def test_tables_that_were_parked_for_one_reason_are_one_message(

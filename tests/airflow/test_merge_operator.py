@@ -22,6 +22,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from sandbox.services.postgres import wait_for
 from tests.airflow.conftest import SHOP
 from tests.support.airflow_home import REPOSITORY, postgres_connection
+from tests.support.remedies import Told
 from tests.support.s3_server import KEY, REGION, SECRET, S3Server
 from tidemark.capture import advanced, merging
 from tidemark.capture.advanced import AdvancedTable
@@ -342,6 +343,22 @@ def test_what_another_task_ingested_first_is_judged_all_the_same(merge: Merge, m
     merge.tables = [table("orders", error="no disk", kind="LakeFailed")]
     with pytest.raises(SparkApplicationFailed, match="no disk"):
         merge.execute()
+
+
+@pytest.mark.walks("SparkApplicationFailed", "SparkApplicationTooLong")
+def test_after_a_driver_that_ended_early_the_retry_applies_the_rest(
+    merge: Merge, monkeypatch: pytest.MonkeyPatch, told: Told
+) -> None:
+    merge.ends_with("no result", monkeypatch)
+    with told(SparkApplicationFailed, "the next run applies the rest"):
+        merge.execute()
+    limited = dataclasses.replace(merge.config.merge, timeout_s=1)
+    merge.operator.config = dataclasses.replace(merge.config, merge=limited)
+    merge.ends_with("never", monkeypatch)
+    with told(SparkApplicationTooLong, "the retry applies the rest"):
+        merge.execute()
+    merge.ends_with("result", monkeypatch)
+    assert merge.execute()["plan"] == PLAN
 
 
 def test_an_application_that_runs_too_long_is_ended_with_what_it_started(

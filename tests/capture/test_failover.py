@@ -21,6 +21,7 @@ from psycopg.conninfo import conninfo_to_dict
 from sandbox.services.postgres import PostgresServer, running, wait_for
 from tests.conftest import create_database
 from tests.support.pipeline import Pipeline
+from tests.support.remedies import Told
 from tests.support.standby import Standby, standby_of
 from tidemark.backfill import exported
 from tidemark.backfill.verifying import VerifyRequest, plan_verify
@@ -295,7 +296,10 @@ def test_a_standby_without_the_slot_that_has_everything_is_a_gap_from_what_was_s
 
 
 @pytest.mark.thorough
-def test_an_old_primary_that_still_runs_is_not_read_and_the_generation_waits_for_the_new_one(pair: Pair) -> None:
+@pytest.mark.walks("SourceLeftBehind")
+def test_an_old_primary_that_still_runs_is_not_read_and_the_generation_waits_for_the_new_one(
+    pair: Pair, told: Told
+) -> None:
     pipeline = pair.pipeline
     old = pipeline.source
     pair.promote(stop=False)
@@ -304,7 +308,7 @@ def test_an_old_primary_that_still_runs_is_not_read_and_the_generation_waits_for
     new, pipeline.source = pipeline.source, old
     pipeline.close()
     pipeline.execute("INSERT INTO public.item VALUES (66, 'of an application that was not told')")
-    with pytest.raises(SourceLeftBehind, match="timeline 1, and generation 1 has followed it to timeline 2"):
+    with told(SourceLeftBehind, "on timeline 1", "Let the connection lead to the server that is the primary now"):
         pipeline.drain()
     pipeline.close()
     pipeline.source = new

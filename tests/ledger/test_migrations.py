@@ -12,6 +12,7 @@ from psycopg.conninfo import make_conninfo
 
 from sandbox.services.postgres import PostgresServer
 from tests.ledger.conftest import open_at
+from tests.support.remedies import Told
 from tests.upgrade.older_version import migrations_up_to
 from tidemark.errors import LedgerIsNewer, LedgerMigrationRefused, LedgerMigrationWaits, LedgerNotReady
 from tidemark.ledger import connection, generations, leases, migrations
@@ -98,15 +99,16 @@ def test_a_newer_schema_is_refused_and_left_as_it_is(empty_ledger_database: str)
         assert version(book) == 999
 
 
+@pytest.mark.walks("LedgerMigrationWaits")
 def test_a_migration_that_waits_for_a_lock_changes_nothing_and_says_so(
-    empty_ledger_database: str, monkeypatch: pytest.MonkeyPatch
+    empty_ledger_database: str, monkeypatch: pytest.MonkeyPatch, told: Told
 ) -> None:
     with migrations_up_to(11):
         migrate(empty_ledger_database)
     with psycopg.connect(empty_ledger_database) as dump:
         dump.execute("SELECT * FROM tidemark.tables")
         monkeypatch.setattr(connection, "LOCK_TIMEOUT_S", 1)
-        with pytest.raises(LedgerMigrationWaits, match=r"from version 11 to version .*lock timeout"):
+        with told(LedgerMigrationWaits, "from version 11 to version", "lock timeout", "once that has ended"):
             migrate(empty_ledger_database)
     with connect(empty_ledger_database) as book:
         assert version(book) == 11
@@ -131,9 +133,10 @@ class TestARoleThatDoesNotOwnTheSchema:
             for name in names.values():
                 admin.execute(f"DROP OWNED BY {name}; DROP ROLE {name}".encode())
 
-    def test_says_who_can_migrate_and_works_once_that_was_done(self, roles: tuple[str, str]) -> None:
+    @pytest.mark.walks("LedgerMigrationRefused")
+    def test_says_who_can_migrate_and_works_once_that_was_done(self, roles: tuple[str, str], told: Told) -> None:
         owner, tasks = roles
-        with pytest.raises(LedgerMigrationRefused, match=r"from nothing to version .*permission denied.*--connection"):
+        with told(LedgerMigrationRefused, "permission denied", "Let the schema's owner do it: `tidemark migrate"):
             migrate(tasks)
         newest = migrate(owner).after
         assert migrate(tasks) == Migration(newest, newest)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.pipeline import pipeline_config
+from tests.support.remedies import Told
 from tests.support.s3_proxy import Proxy
 from tests.support.s3_server import S3Server
 from tidemark.capture.lake_findings import look_at_bucket
@@ -32,12 +33,15 @@ def test_a_bucket_that_does_all_that_a_lake_needs_is_left_as_it_was(
     assert s3_proxy.counted() == {"PUT": 4, "GET": 2, "LIST": 1, "HEAD": 4, "DELETE": 1}
 
 
+@pytest.mark.walks("LakeUnfit")
 def test_a_store_that_does_not_hear_of_a_condition_is_unfit(
-    store: Store, config: PipelineConfig, s3_proxy: Proxy
+    store: Store, config: PipelineConfig, s3_proxy: Proxy, told: Told
 ) -> None:
     s3_proxy.deaf_to = frozenset({"if-none-match"})
-    with pytest.raises(LakeUnfit, match="replaced an object that was there"):
+    with told(LakeUnfit, "replaced an object that was there", "Use a store that writes an object only if it is absent"):
         severities(store, config)
+    s3_proxy.deaf_to = frozenset()
+    assert severities(store, config) == []
 
 
 def test_a_store_that_does_not_list_what_was_written_is_unfit(

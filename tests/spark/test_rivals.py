@@ -16,6 +16,7 @@ import pytest
 from tests.spark.lake import TEXTS, Lake, StagedTable, both_ways, table_schema, with_columns
 from tests.spark.model import Change, Row, apply
 from tests.spark.test_values import BAG, ONE, delete, insert, move, row, update
+from tests.support.remedies import Told
 from tidemark.target import changes as target_changes
 from tidemark.target import delta_tables, merge
 from tidemark.target.session import java_class
@@ -202,7 +203,10 @@ def test_an_older_plan_goes_on_after_a_newer_one_added_a_column_and_died(
     assert [r["extra"] for r in lake.current(table)] == [None, None, "new"]
 
 
-def test_a_rival_that_never_stops_ends_in_an_error_to_retry(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.walks("MergeContested")
+def test_a_rival_that_never_stops_ends_in_an_error_to_retry(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, told: Told
+) -> None:
     table = _keyed(lake)
     lake.applied(table.planned(0, 1))
     monkeypatch.setattr(merge, "MAX_ROUNDS", 3)
@@ -217,7 +221,8 @@ def test_a_rival_that_never_stops_ends_in_an_error_to_retry(lake: Lake, monkeypa
     monkeypatch.setattr(delta_tables, "append", overtaken)
     (result,) = lake.apply(table.planned(1)).tables
     assert result.error is not None
-    assert (result.error.kind, result.error.move) == ("MergeContested", "RETRY")
+    assert result.error.move == "RETRY"
+    told.parked(result.error, "MergeContested", "end it; the retry goes on from the tables' positions")
     assert result.history_lsn == table.batches[0].end_lsn
     monkeypatch.undo()
     lake.applied(table.planned(1))

@@ -191,6 +191,13 @@ def _missing_publication(
         )
 
 
+def _alone(statement: str) -> str:
+    """What changes a publication changes what its other subscribers receive."""
+    return (
+        f"Name another publication in the pipeline file, and preflight creates it; if nobody else reads it: {statement}"
+    )
+
+
 def _option_findings(config: PipelineConfig, matched: Matching, publication: Publication) -> Iterator[Finding]:
     name = publication.name
     missing = [operation for operation in OPERATIONS if operation not in publication.operations]
@@ -199,8 +206,8 @@ def _option_findings(config: PipelineConfig, matched: Matching, publication: Pub
             "error",
             "publication",
             f'Publication "{name}" does not publish {listed(missing)}: these changes are lost',
-            f"ALTER PUBLICATION {quoted(name)} SET (publish = '{', '.join(OPERATIONS)}'), then start a backfill of the "
-            "tables",
+            _alone(f"ALTER PUBLICATION {quoted(name)} SET (publish = '{', '.join(OPERATIONS)}')")
+            + ", and start a backfill of the tables",
         )
     partitioned = [table.table for table in matched.tables if table.partitioned]
     if partitioned and not publication.via_root:
@@ -208,7 +215,7 @@ def _option_findings(config: PipelineConfig, matched: Matching, publication: Pub
             "publication",
             partitioned,
             f'Publication "{name}" publishes the partitions of {listed(partitioned)} as tables of their own',
-            f"ALTER PUBLICATION {quoted(name)} SET (publish_via_partition_root = true)",
+            _alone(f"ALTER PUBLICATION {quoted(name)} SET (publish_via_partition_root = true)"),
             bars="capture",
         )
     tables = {table.table: table for table in matched.tables}
@@ -273,12 +280,10 @@ def _identity_findings(
             harm = f"{table.table}: {reason}: PostgreSQL refuses the application's own UPDATE and DELETE " + (
                 "now" if published else "once it is published, so it is not captured"
             )
-            stored = "; for a stored one " if table.generated("s") else ""
             mending = f"ALTER TABLE {name} REPLICA IDENTITY DEFAULT (with a primary key), or drop the generated column"
-            if stored:
-                mending += (
-                    f"{stored}ALTER PUBLICATION {quoted(config.publication)} SET (publish_generated_columns = stored)"
-                )
+            if table.generated("s") and publication is not None:
+                publishing = f"{quoted(config.publication)} SET (publish_generated_columns = stored)"
+                mending += f", or, as it is a stored one, ALTER PUBLICATION {publishing}"
             if published or table.exact:
                 bars: Bars = "nothing" if published else "joining"
                 yield Finding.of_tables("replica_identity", [table.table], harm, mending, bars=bars)

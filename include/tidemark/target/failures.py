@@ -20,7 +20,8 @@ from tidemark.target.driver_log import places
 
 MAX_CAUSES: Final = 20
 
-_FILE_GONE: Final = frozenset({"PATH_NOT_FOUND", "FAILED_READ_FILE.FILE_NOT_EXIST"})
+# The last is what the copy of a staged file ends with.
+_FILE_GONE: Final = frozenset({"PATH_NOT_FOUND", "FAILED_READ_FILE.FILE_NOT_EXIST", "java.io.FileNotFoundException"})
 
 # Delta's own checks of what a fold promises: one row per key, no key without a value.
 _PROMISE_BROKEN: Final = frozenset(

@@ -182,7 +182,7 @@ class TestFindings:
         report = shop.preflight(adopt_slot=True)
         assert bool(report.errors) == (severity == "error")
         assert said_of_it in said(report, "publication", severity)
-        statement = said(report, "publication", severity).partition("-> ")[2].partition(", then")[0].rstrip(".")
+        statement = said(report, "publication", severity).partition("reads it: ")[2].partition(", and")[0].rstrip(".")
         shop.sql(statement)
         assert said_of_it not in str(shop.sound())
         assert shop.table_rows()["shop.sales"].life.is_captured
