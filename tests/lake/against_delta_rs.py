@@ -5,14 +5,19 @@ Runs in an environment that has delta-rs; tests/spark/test_other_readers.py make
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
+from dataclasses import replace
+from datetime import timedelta
 
 import pyarrow as pa
 from deltalake import CommitProperties, Transaction, write_deltalake
 
-from tests.lake.told import Told, state_at
-from tidemark.lake import Lake, Past, Position
+from tests.lake.told import NOON, Told, state_at
+from tidemark.errors import MomentBeforeHistory, MomentNotApplied, TidemarkError
+from tidemark.lake import Lake, Past, Position, TableInLake
+from tidemark.lake.positions import Moment
 from tidemark.lsn import Lsn
 
 TYPES = {
@@ -61,6 +66,18 @@ def _one(folder: str, seed: int) -> int:
     return asked + 2
 
 
+def as_others_take_it(past: Past) -> list[int]:
+    """How many rows DuckDB and Polars see in what a moment had."""
+    import duckdb
+    import polars
+
+    rows = past.rows()
+    (counted,) = duckdb.from_arrow(rows).aggregate("count(*)").fetchall()
+    frame = polars.from_arrow(rows)
+    assert isinstance(frame, polars.DataFrame)
+    return [rows.num_rows, counted[0], frame.height]
+
+
 def _compare(seed: int, past: Past, told: Told, position: Position) -> None:
     rows = Counter(tuple(row[name] for name in NAMES) for row in past.rows().to_pylist())
     assert rows == state_at(told.history, told.key, position.generation, position.lsn), (seed, position)
@@ -75,3 +92,90 @@ def _write(folder: str, name: str, told: Told) -> None:
     )
     fields = [pa.field(column, TYPES[column], nullable=column not in told.key) for column in NAMES]
     write_deltalake(f"{folder}/shop/current/s/{name}", pa.schema(fields).empty_table())
+
+
+def columns_and_positions(folder: str) -> str:
+    """What columns mean in older rows, values that nobody knew, and what a merge noted."""
+    types = [pa.field(name, of) for name, of in TYPES.items()]
+    older = {"tidemark.older": json.dumps({"generation": 1, "commit_lsn": 20, "default": "it's \\ open"})}
+    types[list(TYPES).index("body")] = pa.field("body", pa.string(), metadata=older)
+    types.append(pa.field("more", pa.string()))
+    changes = [
+        (10, "insert", 1, None, None),
+        (30, "insert", 2, "x", None),
+        (40, "update", 2, None, ["body"]),
+        (50, "update", 1, None, ["text"]),
+        (60, "read", 3, None, None),
+    ]
+    history = [
+        {
+            **dict.fromkeys(TYPES),
+            "_generation": 1,
+            "_commit_lsn": lsn,
+            "_ordinal": 0,
+            "_op": op,
+            "id": key,
+            "body": body,
+        }
+        | {"_unchanged": unchanged, "_committed_at": NOON + timedelta(seconds=lsn)}
+        for lsn, op, key, body, unchanged in changes
+    ]
+    at = Transaction("tidemark:shop:1:s.t:history", 61)
+    write_deltalake(
+        f"{folder}/shop/history/s/t",
+        pa.Table.from_pylist(history, schema=pa.schema(types)),
+        commit_properties=CommitProperties(app_transactions=[at]),
+    )
+    fields = [pa.field(column, TYPES[column], nullable=column != "id") for column in NAMES]
+    write_deltalake(f"{folder}/shop/current/s/t", pa.schema(fields).empty_table())
+    table = Lake(f"{folder}/shop").table("s.t")
+
+    def said(past: Past) -> dict[int, tuple[str | None, list[str] | None]]:
+        return {row["id"]: (row["body"], row["_holes"]) for row in past.rows().to_pylist()}
+
+    assert "begins at 0/B of generation 1" in _refused(MomentBeforeHistory, table, 10)
+    position = Position(1, Lsn(15))
+    assert said(table.as_of(position)) == {1: (None, None)}, "the column was not there yet"
+    assert said(table.as_of(35)) == {1: ("it's \\ open", None), 2: ("x", None)}
+    assert said(table.as_of(45)) == {1: ("it's \\ open", None), 2: (None, ["body"])}
+    newest = table.newest()
+    assert newest.position == Position(1, Lsn(61))
+    assert newest.exact_from is None, "nothing was noted"
+    assert said(newest)[1] == (None, None), "a name that is no column's says nothing"
+    columns = tuple(replace(column, may_be_renamed=column.name == "body") for column in newest.look.shape.columns)
+    newest.look.shape = replace(newest.look.shape, columns=columns)
+    assert said(newest)[1] == (None, ["body"]), "the column may have been called so"
+
+    noted = [("s.t", 55, False), ("s.t", 58, True), ("s.t", 70, True), ("s.other", 90, True)]
+    write_deltalake(
+        f"{folder}/shop/_positions",
+        pa.table(
+            {
+                "table_name": [name for name, _, _ in noted],
+                "generation": pa.array([1] * len(noted), pa.int32()),
+                "lsn": pa.array([lsn for _, lsn, _ in noted], pa.int64()),
+                "committed_at": pa.array(
+                    [NOON + timedelta(seconds=lsn) for _, lsn, _ in noted], TYPES["_committed_at"]
+                ),
+                "exact": [exact for _, _, exact in noted],
+            }
+        ),
+    )
+    level = table.newest()
+    assert (level.position, level.exact_from) == (Position(1, Lsn(70)), Position(1, Lsn(61)))
+    assert level.is_exact
+    assert not table.as_of(60).is_exact
+    assert as_others_take_it(level) == [3, 3, 3]
+    assert table.as_of(NOON + timedelta(seconds=65)).position == Position(1, Lsn(70))
+    assert table.as_of(NOON + timedelta(seconds=45)).position == Position(1, Lsn(50))
+    # Another table is merged so far, this one is not.
+    assert "applied up to 0/46 of generation 1" in _refused(MomentNotApplied, table, NOON + timedelta(seconds=70))
+    return "so it is"
+
+
+def _refused(error: type[TidemarkError], table: TableInLake, moment: Moment) -> str:
+    try:
+        table.as_of(moment)
+    except error as refused:
+        return str(refused)
+    return "it was not refused"

@@ -181,6 +181,12 @@ def test_delta_rs_tells_any_moment_of_what_spark_merged(lake: Lake, orders: Stag
         assert said(readers, program + printed, lake=str(lake.root)) == expected
 
 
+def test_delta_rs_knows_defaults_unknown_values_and_what_merges_noted(readers: Path, tmp_path: Path) -> None:
+    program = "from tests.lake.against_delta_rs import columns_and_positions\nimport json\n"
+    printed = "print(json.dumps(columns_and_positions(folder)))"
+    assert said(readers, program + printed, folder=str(tmp_path)) == "so it is"
+
+
 def test_delta_rs_tells_any_moment_of_random_histories(readers: Path, tmp_path: Path) -> None:
     told = said(readers, "from tests.lake.against_delta_rs import play\nprint(play(folder, 40))", folder=str(tmp_path))
     assert told > 150, "too few moments were asked for"

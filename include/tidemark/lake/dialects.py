@@ -33,6 +33,9 @@ class Dialect(Protocol):
     def without(self, array: str, element: str) -> str:
         """The array without the element."""
 
+    def has_others(self, array: str, elements: str) -> str:
+        """Whether the array has more than the elements of the other one; not true of NULL."""
+
     def one_of_each(self, count: str) -> str:
         """In a SELECT list: as many rows as this whole number says."""
 
@@ -62,6 +65,9 @@ class SparkSql:
     def without(self, array: str, element: str) -> str:
         return f"array_remove({array}, {element})"
 
+    def has_others(self, array: str, elements: str) -> str:
+        return f"coalesce(size(array_except({array}, {elements})), 0) > 0"
+
     def one_of_each(self, count: str) -> str:
         return f"explode(sequence(1L, {count}))"
 
@@ -90,6 +96,9 @@ class DataFusionSql:
 
     def without(self, array: str, element: str) -> str:
         return f"array_remove_all({array}, {element})"
+
+    def has_others(self, array: str, elements: str) -> str:
+        return f"coalesce(array_length(array_except({array}, {elements})), 0) > 0"
 
     def one_of_each(self, count: str) -> str:
         return f"unnest(range(0, {count}))"

@@ -148,12 +148,15 @@ def _stored(dialect: Dialect, column: LakeColumn) -> str:
 
 
 def _holes(dialect: Dialect, shape: TableShape) -> str:
-    """The columns that the change did not send and nobody filled in."""
-    unknown = {
-        column.name: f"{dialect.name(column.name)} IS NULL AND {dialect.has('_unchanged', dialect.text(column.name))}"
-        for column in shape.columns
-        if column.name not in shape.key and column.target.startswith(_STORED_APART)
-    }
+    """The columns that the change did not send and nobody filled in. Where one had another name, rather too many."""
+    names = dialect.array([dialect.text(column.name) for column in shape.columns])
+    unknown = {}
+    for column in shape.columns:
+        if column.name not in shape.key and column.target.startswith(_STORED_APART):
+            unsent = dialect.has("_unchanged", dialect.text(column.name))
+            if column.may_be_renamed:
+                unsent = f"({unsent} OR {dialect.has_others('_unchanged', names)})"
+            unknown[column.name] = f"{dialect.name(column.name)} IS NULL AND {unsent}"
     if not unknown:
         return "NULL"
     named = dialect.array(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from tidemark.lake.positions import Position
@@ -21,6 +21,9 @@ OLDER: Final = "tidemark.older"
 # How the comment begins of a column that the source dropped.
 DROPPED: Final = "Dropped at the source"
 
+# Delta's own, of a table with column mapping.
+PHYSICAL_NAME: Final = "delta.columnMapping.physicalName"
+
 _DDL: Final = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
 _OF_HISTORY: Final = frozenset((*CHANGE_COLUMNS, *MARK_COLUMNS))
 
@@ -28,7 +31,8 @@ _OF_HISTORY: Final = frozenset((*CHANGE_COLUMNS, *MARK_COLUMNS))
 @dataclass(frozen=True, slots=True)
 class LakeColumn:
     """`target` is the Delta type as DDL. Rows from below `added_at` are older than the column and mean `missing`,
-    PostgreSQL's text; None if there are none such."""
+    PostgreSQL's text; None if there are none such. If it may have had another name, older rows call it so in
+    `_unchanged`."""
 
     name: str
     target: str
@@ -36,6 +40,7 @@ class LakeColumn:
     added_at: Position | None = None
     missing: str | None = None
     is_dropped: bool = False
+    may_be_renamed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +52,13 @@ class TableShape:
 
 
 def shape_of(history: Sequence[LakeColumn], current: Sequence[LakeColumn] | None) -> TableShape:
-    """The shape of the table that these two Delta tables, by their columns, are of. Without a key what was dropped says
-    nothing of which row it is, at no time, so it is left out."""
-    key = tuple(column.name for column in current or () if not column.nullable)
+    """The shape of the table that these two Delta tables, by their columns, are of."""
+    return shape_with(history, tuple(column.name for column in current or () if not column.nullable))
+
+
+def shape_with(history: Sequence[LakeColumn], key: tuple[str, ...]) -> TableShape:
+    """The shape of a table with this key. Without one what was dropped says nothing of which row it is, at no time, so
+    it is left out."""
     columns = (column for column in history if column.name not in _OF_HISTORY and (key or not column.is_dropped))
     return TableShape(tuple(columns), key)
 
@@ -64,10 +73,13 @@ def _column(field: dict[str, Any]) -> LakeColumn:
     is_dropped = field.get("metadata", {}).get("comment", "").startswith(DROPPED)
     if isinstance(older, str):
         older = json.loads(older)
+    named = field.get("metadata", {}).get(PHYSICAL_NAME, field["name"]) != field["name"]
+    column = LakeColumn(
+        field["name"], _ddl(field["type"]), field["nullable"], is_dropped=is_dropped, may_be_renamed=named
+    )
     if older is None:
-        return LakeColumn(field["name"], _ddl(field["type"]), field["nullable"], is_dropped=is_dropped)
-    added_at = Position(older["generation"], Lsn(older["commit_lsn"]))
-    return LakeColumn(field["name"], _ddl(field["type"]), field["nullable"], added_at, older["default"], is_dropped)
+        return column
+    return replace(column, added_at=Position(older["generation"], Lsn(older["commit_lsn"])), missing=older["default"])
 
 
 def _ddl(of: Any) -> str:
