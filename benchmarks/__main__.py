@@ -38,10 +38,9 @@ def main() -> int:
     failed = []
     with scratch(options.folder) as folder:
         for module in options.modules or MODULES:
-            of_module = measured(module, options, folder / f"{module}.json")
-            if of_module is None:
+            of_module, all_of_it = measured(module, options, folder / f"{module}.json")
+            if not all_of_it:
                 failed.append(module)
-                continue
             for part in ("lines", "curves"):
                 figures[part] += of_module[part]
             written.write_text(json.dumps(figures, indent=1, ensure_ascii=False) + "\n")
@@ -53,15 +52,16 @@ def main() -> int:
     return len(failed)
 
 
-def measured(module: str, options: argparse.Namespace, figures: Path) -> dict[str, Any] | None:
-    """The figures of one module, None if it failed."""
+def measured(module: str, options: argparse.Namespace, figures: Path) -> tuple[dict[str, Any], bool]:
+    """The figures of one module as far as it came, and whether that is to its end."""
     command = [sys.executable, "-m", f"benchmarks.{module}", "--json", str(figures)]
     command += ["--scale", options.scale, "--rounds", str(options.rounds)]
     command += [] if options.no_curves else ["--curves"]
     command += [] if options.folder is None else ["--folder", str(options.folder)]
     print(f"— {module}", flush=True)
     process = subprocess.run(command, cwd=this_checkout().root)
-    return None if process.returncode else json.loads(figures.read_text())
+    written = json.loads(figures.read_text()) if figures.exists() else {"lines": [], "curves": []}
+    return written, process.returncode == 0
 
 
 if __name__ == "__main__":

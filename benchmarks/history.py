@@ -19,8 +19,6 @@ from benchmarks.warm_spark import applied, jvm_pid, warm_session
 from tidemark.capture.merging import ingest
 from tidemark.config import TableRule
 
-WARMING = 1_000
-
 
 def pairs(setting: Setting) -> Pairs:
     with (
@@ -39,15 +37,14 @@ def pairs(setting: Setting) -> Pairs:
             spark.read.parquet(*files).write.format("delta").mode("append").save(beside)
 
         for number in range(-1, setting.rounds):
-            size = setting.size if number >= 0 else min(setting.size, WARMING)
-            workloads.insert(connection, 0, size)
-            if pipeline.drain().rows != size:
+            workloads.insert(connection, 0, setting.size)
+            if pipeline.drain().rows != setting.size:
                 raise Refused("not all changes were staged")
             plan = pipeline.plan()
             pair = meter.pair(number, partial(applied, spark, plan), partial(append, files_of(plan)))
             ingest(pipeline.task("merge"))
             if number >= 0:
-                yield Pair(pair.ours, pair.beside, {"changes_per_s": size / pair.ours.seconds})
+                yield Pair(pair.ours, pair.beside, {"changes_per_s": setting.size / pair.ours.seconds})
 
 
 BENCHMARKS = (

@@ -346,18 +346,18 @@ def main(benchmarks: Sequence[Benchmark] = (), curves: Sequence[Curve] = (), abo
     set_up()
     chosen = [b for b in benchmarks if not options.names or b.name in options.names]
     drawn = [c for c in curves if c.name in options.names or (options.curves and not options.names)]
-    lines, plotted = [], []
-    for benchmark in chosen:
+    figures: dict[str, Any] = {**surroundings(), "lines": [], "curves": []}
+    all_of_them: list[Benchmark | Curve] = [*chosen, *drawn]
+    for each in all_of_them:
         with scratch(options.folder) as folder:
-            lines.append(measured(benchmark, options.scale, options.rounds, folder))
-    for curve in drawn:
-        with scratch(options.folder) as folder:
-            plotted.append(curve_of(curve, options.scale, folder))
-    if lines:
-        print(f"\n{table(lines)}", flush=True)
-    if options.json:
-        figures = {**surroundings(), "lines": lines, "curves": plotted}
-        options.json.write_text(json.dumps(figures, indent=1, ensure_ascii=False) + "\n")
+            if isinstance(each, Benchmark):
+                figures["lines"].append(measured(each, options.scale, options.rounds, folder))
+            else:
+                figures["curves"].append(curve_of(each, options.scale, folder))
+        if options.json:  # what is measured is kept, whatever becomes of the rest
+            options.json.write_text(json.dumps(figures, indent=1, ensure_ascii=False) + "\n")
+    if figures["lines"]:
+        print(f"\n{table(figures['lines'])}", flush=True)
 
 
 def set_up() -> None:

@@ -1,8 +1,8 @@
 """One pipeline for a benchmark: an embedded server as source and ledger, the stages of its runs, and spark-submit.
 
 The stages are the library's own, as Airflow's tasks call them; a merge is started as the operator starts it, with the
-same flags and the same archive of classes. A plain script beside it is started by the same program, with Spark's
-defaults and Delta's two settings.
+same flags and the same archive of classes. A plain script beside it is started by the same program, with Delta's
+settings and with few partitions, as for a small machine.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ DELTA: Final = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
+# And what somebody sets who knows that tables and machine are small.
+SMALL: Final = {"spark.sql.shuffle.partitions": "4", "spark.databricks.delta.snapshotPartitions": "2"}
 QUIET: Final = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 
 
@@ -162,9 +164,9 @@ def errors_of(result: Path) -> PlanResult:
     return merged
 
 
-def plain_submit(script: Path, arguments: Sequence[str], **settings: str) -> None:
+def plain_submit(script: Path, arguments: Sequence[str]) -> None:
     """spark-submit of a script that knows Delta and nothing of Tidemark."""
-    spark_submit(str(script), arguments, settings={**DELTA, **QUIET, **settings})
+    spark_submit(str(script), arguments, settings={**DELTA, **SMALL, **QUIET})
 
 
 def spark_submit(
