@@ -9,7 +9,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from benchmarks.pipeline import Refused, jars
+from benchmarks.pipeline import SMALL, Refused, jars
 from tidemark.formats import layout
 from tidemark.formats.plan import MergePlan
 from tidemark.target.merge import apply_plan
@@ -26,6 +26,8 @@ def warm_session() -> Iterator[SparkSession]:
     }
     spark = start("benchmark", settings)
     spark.sparkContext.setLogLevel("ERROR")
+    for name, value in SMALL.items():  # for what stands beside: a table's session is set up by itself
+        spark.conf.set(name, value)
     try:
         yield spark
     finally:
