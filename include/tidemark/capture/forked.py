@@ -48,8 +48,8 @@ NAMED: Final = 5
 @dataclass(frozen=True, slots=True)
 class LostPart:
     """`transactions` are the lost ones that touched captured tables, in the shape of transactions.parquet; `tables`
-    maps each table that they touched to the keys, as texts that PostgreSQL reads, or to None where they cannot be
-    told."""
+    maps each table that they touched to the keys, as texts that PostgreSQL reads, or to None where they cannot be told.
+    A table that has a history alone is not there: nothing of it can be repaired."""
 
     transactions: pa.Table
     tables: dict[str, tuple[Key, ...] | None] = field(repr=False)
@@ -104,12 +104,15 @@ class _Look:
             self._transactions += self._rows(manifest.transactions, transactions.SCHEMA.names)
         schemas = {(str(schema.table), schema.version): schema for schema in manifest.schemas}
         for changes in manifest.tables:
-            if changes.table in manifest.fingerprints:
-                # Its definition may be one of the lost part.
-                self._untold |= {changes.table} if self._is_touched(changes.files) else set()
-                continue
             for file in changes.files:
-                self._add_keys(schemas[changes.table, file.schema_version], file)
+                schema = schemas[changes.table, file.schema_version]
+                if not schema.key and not schema.is_multiset:
+                    continue  # it has a history alone, and no backfill takes anything out of that
+                if changes.table in manifest.fingerprints:
+                    # Its definition may be one of the lost part.
+                    self._untold |= {changes.table} if self._is_touched(file) else set()
+                else:
+                    self._add_keys(schema, file)
 
     def lost_part(self) -> LostPart:
         found = pa.concat_tables([transactions.SCHEMA.empty_table(), *self._transactions])
@@ -128,8 +131,8 @@ class _Look:
                 rows = parquet.read_row_group(group, columns=[*columns])
                 yield rows.filter(pc.greater_equal(rows[at], self._left))
 
-    def _is_touched(self, files: Sequence[StagedFile]) -> bool:
-        return any(rows.num_rows for file in files for rows in self._rows(file, ["_commit_lsn"]))
+    def _is_touched(self, file: StagedFile) -> bool:
+        return any(rows.num_rows for rows in self._rows(file, ["_commit_lsn"]))
 
     def _add_keys(self, schema: TableSchema, file: StagedFile) -> None:
         table = str(schema.table)

@@ -104,6 +104,9 @@ def parse_relation(message: bytes, xid: int | None = None) -> RelationMessage:
             raise MalformedMessage(detail=f"RELATION {oid} has a column with flags {flags}")
         columns.append(RelationColumn(reader.string(), reader.uint32(), reader.int32(), bool(flags)))
     reader.end()
+    if len({column.name for column in columns}) < len(columns):
+        # A value of one would stand under the other.
+        raise MalformedMessage(detail=f"RELATION {oid} has two columns of one name")
     return RelationMessage(oid, TableName(schema, name), identity, tuple(columns), xid)
 
 

@@ -60,3 +60,9 @@ def test_a_prefix_that_is_not_utf_8_is_read_as_another_one() -> None:
 def test_a_message_that_is_not_transactional_belongs_to_no_transaction() -> None:
     message = parse_logical(logical(b"tidemark", b"", flags=0), Lsn(120), 700)
     assert (message.transactional, message.commit_lsn, message.xid) == (False, None, None)
+
+
+def test_two_columns_of_one_name_are_no_relation() -> None:
+    """Found by streams with flipped bits: of the two, one would have been read as the other, or none at all."""
+    with pytest.raises(MalformedMessage, match="RELATION 7 has two columns of one name"):
+        parse_relation(pgoutput.relation(7, ["id", "note", "id"], key=["id"]))
