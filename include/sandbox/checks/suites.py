@@ -103,11 +103,19 @@ def simulation(checkout: Checkout) -> int:
 def faults(checkout: Checkout) -> int:
     """SIGKILL, rivals, slots and ledgers that move, at every failpoint and from every side; then the same, and all
     scenarios, with their lakes in buckets."""
-    chosen = ["tests/faults", "tests/scenarios/backfill", "tests/spark", "tests/capture/test_killed_drain.py"]
+    alterations = "tests/scenarios/test_alterations.py"
+    chosen = [
+        "tests/faults",
+        "tests/scenarios/backfill",
+        alterations,
+        "tests/spark",
+        "tests/capture/test_killed_drain.py",
+    ]
     here = _all(checkout, {"tests of faults": _pytest(checkout, "tests of faults", chosen)})
     os.environ["TIDEMARK_TEST_LAKE"] = "s3"
     merges = [f"tests/spark/test_{name}.py" for name in ("rivals", "merge_equals_the_model", "both_ways_in_turns")]
-    chosen = ["tests/scenarios", "tests/faults", "--ignore=tests/faults/test_lake_on_s3.py", *merges]
+    left_out = [f"--ignore={path}" for path in ("tests/faults/test_lake_on_s3.py", alterations)]
+    chosen = ["tests/scenarios", "tests/faults", *left_out, *merges]
     on_s3 = _all(checkout, {"faults on S3": _pytest(checkout, "faults on S3", chosen)})
     return max(here, on_s3)
 

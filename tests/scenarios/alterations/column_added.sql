@@ -1,0 +1,13 @@
+-- A nullable column is added.
+-- part: table
+CREATE TABLE item (id int PRIMARY KEY, name text);
+-- part: rows
+INSERT INTO item SELECT n, 'old' FROM generate_series(1, 4) n;
+-- part: before
+UPDATE item SET name = 'before' WHERE id = 2;
+-- part: alteration
+ALTER TABLE item ADD COLUMN size int;
+-- part: after
+UPDATE item SET name = 'after', size = 3 WHERE id = 3;
+INSERT INTO item VALUES (5, 'new', 5);
+-- outcome: merging item

@@ -1,0 +1,17 @@
+-- A partition is attached with what it holds, of which the stream says nothing.
+-- capture: item
+-- part: table
+CREATE TABLE item (id int, part int, name text, PRIMARY KEY (id, part)) PARTITION BY LIST (part);
+CREATE TABLE item_1 PARTITION OF item FOR VALUES IN (1);
+CREATE TABLE item_2 PARTITION OF item FOR VALUES IN (2);
+-- part: rows
+INSERT INTO item SELECT n, 1 + n % 2, 'old' FROM generate_series(1, 4) n;
+-- part: before
+UPDATE item SET name = 'before' WHERE id = 2;
+-- part: alteration
+CREATE TABLE item_3 (id int, part int, name text, PRIMARY KEY (id, part));
+INSERT INTO item_3 VALUES (9, 3, 'there');
+ALTER TABLE item ATTACH PARTITION item_3 FOR VALUES IN (3);
+-- part: after
+UPDATE item SET name = 'after' WHERE id = 3;
+-- outcome: needs backfill item (attached)

@@ -1,0 +1,155 @@
+"""Every tests/scenarios/alterations/*.sql is what somebody alters at the source, and is played in four places: between
+two runs, in the middle of a batch, while a merge is killed, while a chunk is read. All tables of a place share a
+pipeline.
+
+A file says in parts what there is, which rows, a change from before the alteration, it, and changes behind it, then the
+outcome: one expectation per line. Behind a chunk, and the backfill that the outcome may ask for, each table is
+merged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from sandbox.services.postgres import PostgresServer, running
+from tests.support import scenario
+from tests.support.capture import Environment
+from tests.support.hung_commit import SERVER_SETTINGS
+from tests.support.playing import play, rules
+
+pytestmark = pytest.mark.thorough
+
+FOLDER = Path(__file__).parent / "alterations"
+FILES = sorted(path.stem for path in FOLDER.glob("*.sql"))
+PARTS = ("table", "rows", "before", "alteration", "after")
+PLACES = {
+    "between_runs": """{table}
+-- step: run
+{rows}
+-- step: run
+{alteration}
+{after}
+-- step: run
+{outcome}
+""",
+    "mid_batch": """{table}
+-- step: run
+{rows}
+-- step: run
+{before}
+{alteration}
+{after}
+-- step: run
+{outcome}
+""",
+    "while_a_merge_dies": """-- alone
+{table}
+-- step: run
+{rows}
+-- step: run
+{before}
+-- step: drain
+-- step: crash at merge.after_history
+{alteration}
+{after}
+-- step: run
+{outcome}
+""",
+    "while_a_chunk_is_read": """{table}
+{rows}
+-- step: run
+-- step: plan
+-- at: high item
+{before}
+{alteration}
+{after}
+-- step: read
+-- step: end backfill
+{seen}
+-- step: read
+-- step: end backfill
+{seen}
+-- step: run
+{seen}
+-- step: backfill wanted
+-- expect: merging item
+""",
+}
+
+
+def read_parts(name: str) -> dict[str, str]:
+    lines = (FOLDER / f"{name}.sql").read_text(encoding="utf-8").splitlines()
+    parts: dict[str, list[str]] = {"head": [], "outcome": []}
+    at = "head"
+    for line in lines:
+        if line.startswith("-- part: "):
+            at = line.removeprefix("-- part: ")
+            assert at in PARTS, line
+            parts[at] = []
+        elif line.startswith("-- outcome: "):
+            parts["outcome"].append(line.replace("outcome", "expect", 1))
+        else:
+            parts[at].append(line)
+    assert set(parts) == {"head", "outcome", *PARTS}, f"{name}.sql lacks a part"
+    return {part: "\n".join(text) for part, text in parts.items()}
+
+
+def is_merged_in_the_end(name: str) -> bool:
+    """Of what parks a table, or makes another one of it, no chunk is followed by a merge; one with a column's old name
+    is read again, which leaves the backfill open."""
+    parts = read_parts(name)
+    parks = "parked" in parts["outcome"] or "marked" in parts["outcome"]
+    return not parks and "RENAME COLUMN" not in parts["alteration"]
+
+
+CASES = [
+    (place, name)
+    for place in PLACES
+    for name in FILES
+    if place != "while_a_chunk_is_read" or is_merged_in_the_end(name)
+]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
+    with running(tmp_path_factory.mktemp("altered"), 18, fsync="off", **SERVER_SETTINGS) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def outcome_in(
+    request: pytest.FixtureRequest,
+    new_environment: Callable[..., Environment],
+    server: PostgresServer,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[[str], dict[str, BaseException | None]]:
+    """What became of the selected alterations in a place, which are all played at once, once."""
+    here = [item for item in request.session.items if item.path == request.path and hasattr(item, "callspec")]
+    selected = [(item.callspec.params["place"], item.callspec.params["name"]) for item in here]
+    outcomes: dict[str, dict[str, BaseException | None]] = {}
+
+    def played(place: str) -> dict[str, BaseException | None]:
+        if place not in outcomes:
+            folder = tmp_path_factory.mktemp(place)
+            scenarios = [written(folder, place, name) for at, name in selected if at == place]
+            named = tuple(rule for one in scenarios for rule in rules(one))
+            outcomes[place] = play(new_environment(place, named, server=server), scenarios)
+        return outcomes[place]
+
+    return played
+
+
+def written(folder: Path, place: str, name: str) -> scenario.Scenario:
+    parts = read_parts(name)
+    seen = parts["outcome"] if "needs backfill" in parts["outcome"] else ""
+    path = folder / f"{name}.sql"
+    path.write_text(f"{parts['head']}\n{PLACES[place].format(**parts, seen=seen)}", encoding="utf-8")
+    return scenario.read(path)
+
+
+@pytest.mark.parametrize(("place", "name"), CASES)
+def test_alteration(place: str, name: str, outcome_in: Callable[[str], dict[str, BaseException | None]]) -> None:
+    if (failed := outcome_in(place)[name]) is not None:
+        raise failed
