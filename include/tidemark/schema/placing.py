@@ -31,14 +31,17 @@ class Published:
 def place(names: Sequence[str], now: Published, before: Iterable[Collection[int]]) -> tuple[int, ...] | None:
     """The numbers of a message's columns, None if they are not certain.
 
-    `before` are the numbers that the stream sent in the versions before, oldest first. Without any, names alone can
-    tell: the message is placed if it has the names that the catalogue has now, in the same order.
+    `before` are the numbers that the stream sent in the versions before, oldest first. Without any, the message is
+    placed if no column of the table was ever dropped, and all are published; or else if it has the names that the
+    catalogue has now, in the same order.
     """
     if len(names) > len(now.columns):
         return None
     placed = now.columns[: len(names)]
     earlier = [frozenset(numbers) for numbers in before if numbers]
     if not earlier:
+        if {number for number, _ in now.columns} == now.live == set(range(1, len(now.live) + 1)):
+            return _numbers(placed)  # nothing is gone that it could have had: it has the first ones
         return _numbers(placed) if [name for _, name in placed] == list(names) else None
     last = earlier[-1]
     # What some version had and the last one had not was gone, or not published, before the message already; so was

@@ -70,6 +70,22 @@ def test_a_message_is_placed_rightly_or_not_at_all(seed: int) -> None:
     assert placed > 30
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_without_a_version_before_a_message_is_placed_where_nothing_was_ever_dropped(seed: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(100):
+        table = Altered(rng)
+        table.unpublished.clear()
+        for _ in range(rng.randint(0, 3)):
+            table.alter()
+        message = table.sent()
+        for _ in range(rng.randint(0, 3)):
+            table.alter()
+        is_whole = not table.unpublished and set(table.columns) == set(range(1, table.last + 1))
+        if is_whole:
+            assert place(list(message.values()), table.published(), ()) == tuple(message)
+
+
 def test_without_a_version_before_the_names_must_be_those_of_now() -> None:
     now = Published(((1, "id"), (3, "note"), (4, "more")), frozenset({1, 3, 4}))
     assert place(["id", "note"], now, ()) == (1, 3)
