@@ -62,7 +62,7 @@ def append_and_merge(spark: SparkSession, lake: Path, tables: Sequence[PlannedTa
 def warm(setting: Setting) -> Pairs:
     with warm_session() as spark:
         if setting.size < WARMING:  # so few tables would warm nothing up
-            for _ in rounds(spark, Setting(min(WARMING, setting.size * 4), 2, setting.folder / "warming")):
+            for _ in rounds(spark, Setting(min(WARMING, setting.size * 4), 0, setting.folder / "warming")):
                 pass
         yield from rounds(spark, setting)
 
@@ -101,7 +101,7 @@ def whole(setting: Setting) -> Pairs:
 def growing(sizes: Sequence[int], folder: Path) -> Iterator[tuple[int, Pair]]:
     """All in one session; the last size is done once before, as far as it warms anything up."""
     with warm_session() as spark:
-        for _ in rounds(spark, Setting(min(WARMING, sizes[-1]), 2, folder / "warming")):
+        for _ in rounds(spark, Setting(min(WARMING, sizes[-1]), 0, folder / "warming")):
             pass
         for size in sizes:
             for pair in rounds(spark, Setting(size, 1, folder / str(size))):
