@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from py4j.protocol import Py4JJavaError
@@ -22,6 +22,7 @@ from tests.support.s3_server import SECRET, S3Server, put_lake
 from tests.support.thorough import thorough
 from tidemark import failpoints
 from tidemark.errors import LakeRefused, LakeUnreachable
+from tidemark.target import merge
 from tidemark.target.failures import as_refusal
 
 STAGES = ("drain", "merge", "confirm")
@@ -248,3 +249,34 @@ def test_a_driver_of_another_jvm_that_outlives_its_task_changes_nothing(at: str,
     shop.let_leases_end()
     assert judge.wrongs(shop) == []
     assert judge.second_run_changes_nothing(shop) == []
+
+
+@pytest.mark.thorough
+def test_a_first_load_puts_the_files_of_its_chunks_into_the_tables_and_is_proven(
+    shop: Environment, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole: list[int] = []
+    original = merge.whole_chunks
+
+    def spied(*given: Any) -> Any:
+        loaded = original(*given)
+        whole.append(0 if loaded is None else loaded.rows)
+        return loaded
+
+    monkeypatch.setattr(merge, "whole_chunks", spied)
+    old = old_tables(shop)
+    shop.begin_backfill(old.item, chunk_rows=5)
+    proxy.fault = one_in(3)
+    shop.plan()
+    shop.read()
+    proxy.fault = lambda _: None
+    assert proxy.broken
+    old.change()
+    shop.end_backfill()
+    assert sum(whole) > 0
+    shop.backfill(*old.tables, chunk_rows=5)
+    shop.run()
+    assert judge.wrongs(shop) == []
+    proofs = shop.verify().tables
+    assert {proof.table for proof in proofs} == set(shop.table_rows())
+    assert [str(proof) for proof in proofs if proof.unproven or proof.outcome.differences] == []

@@ -108,7 +108,8 @@ def _client(url: str, service: str) -> Any:
         region_name=REGION,
         aws_access_key_id=KEY,
         aws_secret_access_key=SECRET,
-        config=Config(s3={"addressing_style": "path"}, retries={"total_max_attempts": 1}),
+        # A server closes connections that were idle; what is asked here may be asked again.
+        config=Config(s3={"addressing_style": "path"}, retries={"total_max_attempts": 3}),
     )
 
 
