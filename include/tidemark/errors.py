@@ -1009,6 +1009,19 @@ class MomentBeforeHistory(ConfigError):
     remedy = "Ask for a later moment; what the table was before it was captured is in no file of the lake."
 
 
+class ReplayRefused(ConfigError):
+    happened = "The replay of pipeline {pipeline} was refused, nothing was done: {problems}"
+    remedy = "Correct the form's answers and trigger the DAG again."
+
+
+class ReplayFailed(TargetError):
+    happened = "Not all tables of the replay of pipeline {pipeline} were made:\n{tables}"
+    remedy = (
+        "The others were. Each line says what to do about its table; then trigger the DAG again, for these tables or "
+        "for all of them: what was made is made again, the same."
+    )
+
+
 class DeltaRsMissing(ConfigError):
     happened = "Without a SparkSession the lake is read through delta-rs, and the package deltalake is not installed"
     remedy = "Install it (`pip install 'tidemark[lake]'`), or give `Lake` the SparkSession that shall read."

@@ -59,9 +59,11 @@ OF_MAINTENANCE: Final = (
     "maintain.before_result",
 )
 
+OF_REPLAY: Final = ("replay.before_commit", "replay.after_commit")
+
 # Of what brings changes and rows into the tables; maintenance runs beside it.
 NAMES: Final = OF_A_BACKFILL + OF_CAPTURE
-ALL: Final = NAMES + OF_MAINTENANCE
+ALL: Final = NAMES + OF_MAINTENANCE + OF_REPLAY
 
 
 def reach(name: str) -> None:

@@ -1,8 +1,9 @@
-"""Pipeline files -> DAGs: `<pipeline>_capture`, `_backfill`, `_verify` and `_maintenance` each.
+"""Pipeline files -> DAGs: `<pipeline>_capture`, `_backfill`, `_verify`, `_maintenance` and `_replay` each.
 
     preflight ─► changes_waiting ─► drain ─► merge ─► confirm ─► health
     plan ─► read_chunks (one per reader) ─► drain ─► merge ─► confirm ─► report        backfill and verify
     retire ─► compact                                   watch                          maintenance
+    replay                                                                             replay
 
 Where the file spreads merges over several Spark applications, merge is `spread ─► merge (one per application)`.
 
@@ -38,7 +39,7 @@ from tidemark.config import PipelineConfig
 from tidemark.config_file import read_all
 from tidemark.errors import PipelinesNotFound
 from tidemark.yaml_nodes import Problem
-from tidemark_airflow import deadlines, verify_form
+from tidemark_airflow import deadlines, replay_form, verify_form
 from tidemark_airflow.assets import pipeline_alias
 from tidemark_airflow.auto_backfill import backfill_dag_id
 from tidemark_airflow.backfill_operators import PlanBackfillOperator, ReadChunksOperator, ReportBackfillOperator
@@ -57,6 +58,7 @@ from tidemark_airflow.operators import (
     SpreadOperator,
     slot_wait_s,
 )
+from tidemark_airflow.replay_operators import ReplayOperator
 from tidemark_airflow.sensors import TRIGGERER_GRACE_S, ChangesWaitingSensor
 from tidemark_airflow.verify_operators import PlanVerifyOperator, ReportVerifyOperator
 
@@ -98,6 +100,15 @@ longest ago; `status` says through which LSN each table is proven as a whole.
 """
 
 
+_REPLAY_DOCUMENT = """\
+Makes Delta tables of pipeline `{pipeline}` anew from their history, without the source.
+
+- **as_of** writes the tables as they were at one moment beside the live ones, below `as_of/` of the pipeline's folder;
+  all tables of one run show the same position. The live ones are only read.
+- **rebuild** puts what `history` says in the place of all that `current` holds, in one commit per table: after somebody
+  wrote to `current` by hand, or removed it. Merges leave these tables to their next run meanwhile.
+"""
+
 _MAINTENANCE_DOCUMENT = """\
 Removes what pipeline `{pipeline}` does not need any more: applied staging after {days} days, chunks, plans, rows of the
 ledger, and dead files of the Delta tables, whose small files become few. Nothing is wrong while it is paused, things
@@ -114,7 +125,13 @@ def pipeline_dags(folder: Path | str | None = None) -> Iterator[DAG]:
     dag_ids: set[str] = set()
     for config in configs:
         try:
-            dags = [capture_dag(config), backfill_dag(config), verify_dag(config), maintenance_dag(config)]
+            dags = [
+                capture_dag(config),
+                backfill_dag(config),
+                verify_dag(config),
+                maintenance_dag(config),
+                replay_dag(config),
+            ]
             for dag in dags:
                 dag.validate()
         except Exception as refused:  # whatever Airflow says of one file must not take the others with it
@@ -244,6 +261,26 @@ def maintenance_dag(config: PipelineConfig) -> DAG:
     )
     chain(retire, compact)
     HealthOperator(task_id="watch", decides=False, dag=dag, config=config)
+    return dag
+
+
+def replay_dag(config: PipelineConfig) -> DAG:
+    """The DAG `<pipeline>_replay`: no schedule, a form. It is not paused when it is new, as that of the backfill."""
+    dag = DAG(
+        dag_id=f"{config.pipeline}_replay",
+        description=f"Makes the Delta tables of {config.pipeline} anew from their history",
+        doc_md=_REPLAY_DOCUMENT.format(pipeline=config.pipeline),
+        schedule=None,
+        start_date=START,
+        catchup=False,
+        max_active_runs=1,
+        allowed_run_types=["manual", "operator_triggered"],  # type: ignore[list-item]
+        is_paused_upon_creation=False,
+        params=replay_form.form(config),
+        default_args=_defaults(),
+        tags=["tidemark", config.pipeline],
+    )
+    ReplayOperator(task_id="replay", max_active_tis_per_dag=1, retries=MERGE_RETRIES, dag=dag, config=config)
     return dag
 
 

@@ -15,7 +15,7 @@ CAPTURE_TASKS = {"preflight", "changes_waiting", "drain", "merge", "confirm", "h
 
 def test_every_dag_imports_and_serializes_with_the_network_blocked(sound: dict[str, Any]) -> None:
     assert sound["import_errors"] == {}
-    named = {"shop_capture", "shop_backfill", "shop_verify", "shop_maintenance", "example_orders_report"}
+    named = {"shop_capture", "shop_backfill", "shop_verify", "shop_maintenance", "shop_replay", "example_orders_report"}
     assert named <= set(sound["dags"])
     assert all(sound["serialized"].values())
 

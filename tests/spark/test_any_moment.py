@@ -18,11 +18,14 @@ from tests.spark.model import Change, Key, Row, apply, random_changes
 from tests.unit.test_architecture import REPOSITORY
 from tidemark.errors import MomentBeforeHistory, MomentInvalid, MomentNotApplied, TableNotInLake
 from tidemark.formats.plan import Level, MergePlan, PlannedTable
+from tidemark.formats.result import PlanResult
+from tidemark.formats.upkeep import UpkeepPlan
 from tidemark.lake import Lake as Reader
 from tidemark.lake import Position
 from tidemark.lsn import Lsn
 from tidemark.schema.table import Column
-from tidemark.target import merge, positions_table
+from tidemark.target import delta_tables, merge, positions_table
+from tidemark.target.upkeep import keep_positions
 
 PAGE = (REPOSITORY / "docs" / "time-travel.md").read_text()
 
@@ -86,6 +89,7 @@ def test_every_moment_of_random_changes_is_what_the_model_had(lake: Lake) -> Non
     assert (spoken["now"].count(), spoken["was"].count()) == (len(stored), len(kept.after[7][1]))
 
 
+@pytest.mark.thorough
 def test_a_moment_that_nobody_can_know_is_refused(lake: Lake) -> None:
     kept = Kept(lake.table(table_schema("orders", TEXTS, schema="shop")), random.Random(5))
     kept.stage(2)
@@ -124,6 +128,16 @@ def test_a_join_of_tables_as_of_one_moment_sees_whole_transactions(lake: Lake) -
     both = shop.together("shop.orders", "shop.lines")
     assert rows(both["shop.orders"], "id") == rows(both["shop.lines"], "id") == [{"id": 1}]
     assert both.versions == {"shop.orders": None, "shop.lines": lake.version("current", lines)}
+    views = both.create_views("at_first")
+    assert [lake.spark.table(view).count() for view in views] == [1, 1]
+    named = shop.register("shop_lake", "shop.orders")
+    assert named == ["`shop_lake`.`orders`", "`shop_lake`.`orders__history`"]
+    assert shop.register("shop_lake", "shop.orders") == named
+    lake.applied(orders.planned(2))
+    assert [lake.spark.table(name).count() for name in named] == [3, 3]
+    assert [lake.spark.table(view).count() for view in views] == [1, 1]
+    with pytest.raises(TableNotInLake):
+        shop.register("shop_lake", "shop.nothing")
     assert both["shop.orders"].current().columns == ["id", "n", "_holes", "_commit_lsn", "_committed_at"]
 
 
@@ -171,6 +185,17 @@ def test_a_plan_that_is_repeated_and_a_position_that_cannot_be_noted_harm_nobody
         ("shop.orders", 0x16B380000, lake.version("current", table))
     ] * 2
     assert reader(lake).table("shop.orders").newest().position == Position(1, Lsn(0x16B380000))
+
+
+@pytest.mark.thorough
+def test_maintenance_makes_few_files_of_what_merges_noted(lake: Lake) -> None:
+    level = Level(1, Lsn(0x16B380000), None, ("shop.idle",), ())
+    plan = replace(lake.plan(), level=level)
+    for _ in range(9):
+        positions_table.note(lake.spark, plan, PlanResult("p", "shop", 1, ()))
+    keep_positions(lake.spark, UpkeepPlan("p", "shop", lake.uri, "look", (), 1, 7, False))
+    table = delta_tables.pin(lake.spark, f"{lake.uri}/shop/_positions")
+    assert (table.files, delta_tables.rows(lake.spark, table).count()) == (1, 9)
 
 
 @pytest.mark.thorough

@@ -44,6 +44,8 @@ NOT_YET = frozenset(
         "MomentNotApplied",
         "PositionBelowPlan",
         "PositionInsideBatch",
+        "ReplayFailed",
+        "ReplayRefused",
         "SchemaNotFollowed",
         "SchemaVersionsDiffer",
         "SourceForked",

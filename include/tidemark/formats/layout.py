@@ -11,6 +11,8 @@
     <pipeline>/maintenance/<plan>/plan.json, result.json
     <pipeline>/current/<schema>/<table>    <pipeline>/history/<schema>/<table>
     <pipeline>/differences/<schema>/<table>    keys of the rows that a verify found to differ
+    <pipeline>/replays/<plan>/plan.json, result.json
+    <pipeline>/as_of/g<generation>-<LSN, 16 hex digits>/<schema>/<table>    what a replay made of tables as of a moment
     <pipeline>/_positions    up to where the tables were level, and at which versions, after each merge
 
 The end LSN is unknown when a batch's first file opens, and object stores cannot rename: folders
@@ -133,6 +135,18 @@ def history_table(pipeline: str, table: TableName) -> str:
 
 def differences_table(pipeline: str, table: TableName) -> str:
     return f"{pipeline}/differences/{table.path}"
+
+
+def replay_folder(pipeline: str, plan: str) -> str:
+    return f"{pipeline}/replays/{plan}"
+
+
+def replay_file(pipeline: str, plan: str) -> str:
+    return f"{replay_folder(pipeline, plan)}/plan.json"
+
+
+def as_of_table(pipeline: str, generation: int, lsn: Lsn, table: TableName) -> str:
+    return f"{pipeline}/as_of/g{generation}-{lsn.hex16}/{table.path}"
 
 
 def positions_table(pipeline: str) -> str:

@@ -12,6 +12,7 @@ always a state that the source had, and never half a transaction.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeAlias
@@ -33,6 +34,19 @@ class Position:
 
 # What `as_of` takes; an LSN is one of the newest generation.
 Moment: TypeAlias = Position | Lsn | int | str | datetime
+
+
+def parse(text: str) -> Lsn | datetime:
+    """A moment as a form or a file has it: an LSN, or a time in ISO 8601 with its zone. Raises MomentInvalid."""
+    with suppress(ValueError):
+        return Lsn.parse(text)
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise MomentInvalid(moment=text, reason="it is neither an LSN nor a time") from None
+    if time.tzinfo is None:
+        raise MomentInvalid(moment=text, reason="a time needs its zone")
+    return time
 
 
 def read(moment: Moment, newest_generation: int) -> Position | datetime:

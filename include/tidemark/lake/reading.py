@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from tidemark.errors import MomentBeforeHistory, MomentNotApplied, TableNotInLake
@@ -28,8 +28,11 @@ from tidemark.lake.past import Truncated
 from tidemark.lake.positions import Moment, Position
 from tidemark.lake.shapes import TableShape
 from tidemark.lsn import Lsn
-from tidemark.names import TableName
+from tidemark.names import TableName, spark_identifier
 from tidemark.wording import moment as in_words
+
+if TYPE_CHECKING:
+    from tidemark.lake.spark_engine import SparkEngine
 
 # A generation without a commit on the table leaves no transaction in it; so many are passed over.
 _GENERATIONS_AHEAD: Final = 3
@@ -63,6 +66,22 @@ class Lake:
         looks = self._look(names)
         return Together(_pasts(looks, min(look.applied for look in looks)))
 
+    def register(self, schema: str, *names: str) -> list[str]:
+        """Name the Delta tables in the catalogue of the SparkSession, where they lie: `<schema>.<table>`,
+        `<schema>.<table>__history`, `<schema>.tidemark_positions`. Returns what is named now; a name that is taken is
+        left. Raises TableNotInLake."""
+        spark = _spark(self.engine)
+        places = {"tidemark_positions": f"{self.root}/{layout.positions_table(self.pipeline)}"}
+        for name in names:
+            table = TableName.parse(name)
+            places |= {table.name: self.path("current", table), f"{table.name}__history": self.path("history", table)}
+        there = {name: path for name, path in places.items() if self.engine.open(path) is not None}
+        lacking = [name for name in names if f"{TableName.parse(name).name}__history" not in there]
+        if lacking:
+            table = TableName.parse(lacking[0])
+            raise TableNotInLake(table=table, path=self.path("history", table))
+        return [spark.register(schema, name, path) for name, path in there.items()]
+
     def path(self, kind: str, table: TableName) -> str:
         place = layout.history_table if kind == "history" else layout.current_table
         return f"{self.root}/{place(self.pipeline, table)}"
@@ -81,6 +100,15 @@ def _engine(spark: Any, storage_options: Mapping[str, str] | None) -> Engine:
     from tidemark.lake.spark_engine import SparkEngine
 
     return SparkEngine(spark)
+
+
+def _spark(engine: Engine) -> SparkEngine:
+    """The engine, which must be Spark for what is about its catalogue."""
+    from tidemark.lake.spark_engine import SparkEngine
+
+    if not isinstance(engine, SparkEngine):
+        raise TypeError("a catalogue is Spark's: give Lake a SparkSession")
+    return engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,11 +256,14 @@ class Past:
     def rows(self) -> Any:
         """The source's columns, and of the change that said what the row is `_commit_lsn`, `_committed_at` and `_op`;
         `_holes` names columns whose value nobody knew."""
+        name = _made_up()
+        return self.look.engine.frame(self.statement(name), {name: self.look.history})
+
+    def statement(self, history: str) -> str:
+        """What `rows` asks of the table's history, in the engine's SQL, if history is known by that name."""
         look = self.look
         truncated = [Truncated(**row) for row in look.listed(past.last_truncate, self.position)]
-        name = _made_up()
-        statement = past.rows(look.engine.dialect, look.shape, name, self.position, next(iter(truncated), None))
-        return look.engine.frame(statement, {name: look.history})
+        return past.rows(look.engine.dialect, look.shape, history, self.position, next(iter(truncated), None))
 
     def current(self) -> Any:
         """The rows without `_op`, from the version of `current` if there is one: as good, and faster."""
@@ -255,6 +286,16 @@ class Together:
 
     def __getitem__(self, name: str) -> Past:
         return self._pasts[name]
+
+    def create_views(self, schema: str) -> list[str]:
+        """In the catalogue of the SparkSession a view for each table, `<schema>.<table>`, which shows it at this
+        position for good; one that is there is replaced. Returns their names."""
+        return [
+            _spark(one.look.engine).create_view(
+                schema, one.look.table.name, one.statement(f"delta.{spark_identifier(one.look.history.path)}")
+            )
+            for one in self._pasts.values()
+        ]
 
     @property
     def versions(self) -> dict[str, int | None]:

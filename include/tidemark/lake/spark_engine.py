@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tidemark.lake.dialects import Dialect, SparkSql
 from tidemark.lake.engine import OpenedTable
 from tidemark.lake.shapes import columns_of
+from tidemark.names import spark_identifier
 from tidemark.target import delta_tables
 
 
@@ -44,3 +45,22 @@ class SparkEngine:
 
     def listed(self, statement: str, tables: Mapping[str, OpenedTable]) -> list[dict[str, Any]]:
         return [row.asDict() for row in self.frame(statement, tables).collect()]
+
+    def register(self, schema: str, name: str, path: str) -> str:
+        """A table of the session's catalogue over a Delta table where it lies; its name."""
+        full = self._in_schema(schema, name)
+        located = self.dialect.text(path)
+        self.spark.sql(f"CREATE TABLE IF NOT EXISTS {full} USING DELTA LOCATION {located}")
+        return full
+
+    def create_view(self, schema: str, name: str, statement: str) -> str:
+        """A view of the session's catalogue; its name."""
+        full = self._in_schema(schema, name)
+        self.spark.sql(f"CREATE OR REPLACE VIEW {full} AS {statement}")
+        return full
+
+    def _in_schema(self, schema: str, name: str) -> str:
+        """`schema` may name its catalogue: main.shop."""
+        quoted = ".".join(spark_identifier(part) for part in schema.split("."))
+        self.spark.sql(f"CREATE SCHEMA IF NOT EXISTS {quoted}")
+        return f"{quoted}.{spark_identifier(name)}"

@@ -433,6 +433,43 @@ def add_files(spark: SparkSession, table: PinnedTable, written: Sequence[Written
     transaction.commit(sequence(spark, actions), write_operation(spark))
 
 
+def exchange_all(
+    spark: SparkSession, table: PinnedTable, frame: DataFrame, positions: Mapping[str, Lsn], shape: StructType | None
+) -> int:
+    """One commit on the pinned version after which the table holds these rows alone, in this shape if one is given, and
+    is at these positions, by application. Returns the number of rows.
+
+    Raises what `is_contested` recognises if anything was committed since it was pinned.
+    """
+    transaction = table.log.startTransaction(option(spark), option(spark, table.snapshot))
+    transaction.readWholeTable()
+    if shape is not None:
+        metadata = json.loads(table.snapshot.metadata().json())
+        metadata["metaData"]["schemaString"] = shape.json()
+        action = java_class(spark, "org.apache.spark.sql.delta.actions.Action").fromJson(json.dumps(metadata))
+        transaction.updateMetadata(action, False)
+    now = java_class(spark, "java.lang.System").currentTimeMillis()
+    actions = array_list(spark)
+    for application, lsn in positions.items():
+        transaction.readTxn().addOne(application)
+        actions.add(
+            java_class(spark, "org.apache.spark.sql.delta.actions.SetTransaction")(
+                application, int(lsn), option(spark, now)
+            )
+        )
+    for file in table.snapshot.allFiles().collectAsList():
+        actions.add(file.removeWithTimestamp(now, True))
+    files = transaction.writeFiles(frame._jdf)
+    transaction.commit(sequence(spark, actions).appendedAll(files), write_operation(spark))
+    counted = (files.apply(n).numLogicalRecords() for n in range(files.size()))
+    return sum(int(records.get()) for records in counted if records.isDefined())
+
+
+def properties_for(names: Sequence[str]) -> dict[str, str]:
+    """What a new table needs for columns of these names."""
+    return _column_mapping(names)
+
+
 def write_operation(spark: SparkSession) -> Any:
     """What DESCRIBE HISTORY calls the commit. Delta's own MERGE would have to name how long it searched and wrote, and
     of a "manual update" Delta derives no checksum, so that each would cost two jobs to read the log anew."""

@@ -78,7 +78,26 @@ def keep_up(spark: SparkSession, plan: UpkeepPlan) -> UpkeepResult:
         return [upkept for kind in kinds if (upkept := _guarded(session, plan, table, kind)) is not None]
 
     with ThreadPoolExecutor(max_workers=max(1, plan.threads), thread_name_prefix="upkeep") as pool:
-        return UpkeepResult(plan.plan, tuple(upkept for of_table in pool.map(one, plan.tables) for upkept in of_table))
+        result = UpkeepResult(
+            plan.plan, tuple(upkept for of_table in pool.map(one, plan.tables) for upkept in of_table)
+        )
+    if plan.step == "look":
+        keep_positions(spark, plan)
+    return result
+
+
+def keep_positions(spark: SparkSession, plan: UpkeepPlan) -> None:
+    """The same for `_positions`, which gets a file with each merge and is small; beside merges, which only append."""
+    session = table_session(spark, pool="positions", lake=plan.lake)
+    for key, value in {**OPTIMIZE, **LISTING}.items():
+        session.conf.set(key, value)
+    try:
+        table = delta_tables.pin(session, f"{plan.lake}/{layout.positions_table(plan.pipeline)}")
+        if table.exists:
+            kept = _keep_up(session, plan, "_positions", "history", table)
+            log.info("_positions: %d files, %d before", kept.files_after, kept.files_before)
+    except Exception as failed:  # the next run does it
+        log.warning("_positions was not compacted (%s):\n%s", condition_of(failed), told(failed))
 
 
 def _guarded(session: SparkSession, plan: UpkeepPlan, table: str, kind: Kind) -> Upkept | None:

@@ -12,7 +12,7 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 from tidemark.errors import FormatIsNewer
-from tidemark.formats import generation_file, manifest, plan, result, retired_file, upkeep
+from tidemark.formats import generation_file, manifest, plan, replay, result, retired_file, upkeep
 
 RECORDED = Path(__file__).with_name("fields.json")
 
@@ -24,6 +24,8 @@ FILES: dict[str, tuple[ModuleType, type[Any]]] = {
     "retired.json": (retired_file, retired_file.RetiredFile),
     "plan.json of a maintenance": (upkeep, upkeep.UpkeepPlan),
     "result.json of a maintenance": (upkeep, upkeep.UpkeepResult),
+    "plan.json of a replay": (replay, replay.ReplayPlan),
+    "result.json of a replay": (replay, replay.ReplayResult),
 }
 
 

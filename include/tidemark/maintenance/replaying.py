@@ -1,0 +1,103 @@
+"""Around the Spark application that makes tables anew from history: a form's answers -> plan.json, result.json -> what
+it says.
+
+A rebuild holds the leases of its tables, all or none, so that no merge works on one of them; a table as of a moment is
+made beside the live one, and needs none. Nothing is written into the ledger: what current shows stands in its own
+position, which the next plan reads (R5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from secrets import token_hex
+
+from tidemark.errors import MomentInvalid, ReplayRefused
+from tidemark.formats import layout
+from tidemark.formats.replay import ReplayPlan, ReplayResult, Step
+from tidemark.lake import positions
+from tidemark.ledger import generations, leases, migrations, tables
+from tidemark.ledger.connection import Ledger, open_ledger
+from tidemark.names import TableName
+from tidemark.run import Run
+from tidemark.staging.store import Store
+from tidemark.wording import TABLE_CUTOFF, closest
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayRequest:
+    """`tables` by their names as a person writes them; `moment` an LSN or a time, "" of a rebuild."""
+
+    step: Step
+    tables: tuple[str, ...]
+    moment: str = ""
+
+
+@contextmanager
+def leased_replay(run: Run, request: ReplayRequest, *, wait_s: float = 0.0) -> Iterator[ReplayPlan]:
+    """The plan, written, with the leases that it needs while the block runs. Raises ReplayRefused, LeaseTaken."""
+    config = run.config
+    with open_ledger(run.ledger, run.pipeline, config.application_name) as book:
+        migrations.require(book.connection)
+        keys = _keys(book, request)
+        generation = generations.required(book).number
+    names = [leases.of_table(table) for table in keys]
+    held = leases.hold(run.ledger, run.pipeline, names, run.holder, wait_s=wait_s)
+    with held if request.step == "rebuild" else nullcontext():
+        plan = ReplayPlan(
+            plan=f"{run.now():%Y%m%dT%H%M%S}-{token_hex(8)}",
+            pipeline=run.pipeline,
+            lake=config.lake,
+            step=request.step,
+            keys=keys,
+            generation=generation,
+            moment=request.moment,
+            threads=config.merge.threads,
+        )
+        path = layout.replay_file(run.pipeline, plan.plan)
+        Store(config.lake, config.lake_access).write_new(path, plan.to_json().encode())
+        yield plan
+
+
+def _keys(ledger: Ledger, request: ReplayRequest) -> dict[str, tuple[str, ...]]:
+    """The tables that are meant, with their keys; every problem is said at once."""
+    there = {row.table for row in tables.all_of(ledger)}
+    versions = tables.versions_of(ledger, there)
+    problems = [] if request.tables else ["it names no table"]
+    keys: dict[str, tuple[str, ...]] = {}
+    for name in request.tables:
+        try:
+            table = str(TableName.parse(name))
+        except ValueError:
+            table = name
+        if not versions.get(table):
+            meant = closest(table, versions, cutoff=TABLE_CUTOFF)
+            problems.append(f"nothing of {name} was ever merged" + (f" (did you mean {meant}?)" if meant else ""))
+            continue
+        newest = versions[table][-1]
+        if request.step == "rebuild" and not newest.has_current:
+            problems.append(f"{name} has no identity, and so no current")
+        keys[table] = newest.key
+    if request.step == "as_of":
+        try:
+            positions.parse(request.moment)
+        except MomentInvalid:
+            problems.append("the moment is neither an LSN (16/B374D848) nor a time with its zone")
+    elif request.moment:
+        problems.append("a rebuild goes up to where history is, and takes no moment")
+    if problems:
+        raise ReplayRefused(pipeline=ledger.pipeline, problems="; ".join(problems))
+    return keys
+
+
+def take_result(run: Run, plan: ReplayPlan) -> ReplayResult | None:
+    """What the application said, None if it left no result; its files are deleted."""
+    store = Store(run.config.lake, run.config.lake_access)
+    folder = layout.replay_folder(plan.pipeline, plan.plan)
+    try:
+        return ReplayResult.from_json(store.read(f"{folder}/result.json").decode())
+    except (FileNotFoundError, ValueError):
+        return None
+    finally:
+        store.delete(folder)
