@@ -259,6 +259,7 @@ def test_an_event_is_added_for_each_table_that_advanced(merge: Merge, monkeypatc
         "end_lsn": "0/C8",
         "rows": {"inserted": 3},
         "lag_s": 2.0,
+        "definition_changes": [],
         "current": f"{merge.folder}/lake/shop/current/shop/orders",
         "history": f"{merge.folder}/lake/shop/history/shop/orders",
     }

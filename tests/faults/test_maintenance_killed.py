@@ -27,7 +27,7 @@ def in_use(shop: Environment) -> None:
     shop.run()
 
 
-@pytest.mark.parametrize("name", ["maintain.after_optimize", *thorough("maintain.before_result", *OF_STAGING)])
+@pytest.mark.parametrize("name", thorough(*OF_DELTA, *OF_STAGING))
 def test_a_maintenance_killed_here_is_finished_by_the_next_and_loses_nothing(name: str, shop: Environment) -> None:
     in_use(shop)
     shop.begin_run()

@@ -69,6 +69,7 @@ def merged(lake: Lake, *planned: PlannedTable, level: Level | None = None) -> No
     assert [table.error for table in result.tables if table.error] == []
 
 
+@pytest.mark.thorough
 def test_every_moment_of_random_changes_is_what_the_model_had(lake: Lake) -> None:
     """TOAST, changes of keys, truncates; in one merge, of which current knows the end alone."""
     kept = Kept(lake.table(table_schema("orders", TEXTS, schema="shop")), random.Random(11))

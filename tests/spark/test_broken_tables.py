@@ -19,7 +19,7 @@ from tests.spark.model import Change
 from tests.spark.test_values import insert, update
 from tidemark.errors import DeltaMissing
 from tidemark.formats.plan import PlannedTable
-from tidemark.formats.result import PlanResult, TableResult
+from tidemark.formats.result import FORMAT, PlanResult, TableResult
 from tidemark.lsn import Lsn
 from tidemark.schema.table import Column
 from tidemark.target import session
@@ -136,7 +136,7 @@ def test_the_application_writes_its_result_beside_the_plan(lake: Lake, spark: Sp
     assert bad.error is not None
     assert bad.error.kind == "PositionBelowPlan"
     assert sorted(p.name for p in folder.iterdir() if not p.name.startswith(".")) == ["plan.json", "result.json"]
-    assert json.loads((folder / "result.json").read_text())["format"] == 1
+    assert json.loads((folder / "result.json").read_text())["format"] == FORMAT
 
 
 def test_deltas_classes_are_missed_by_name(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -135,7 +135,7 @@ def test_holes_texts_and_values_before_a_truncate_are_those_of_spark(both: BothW
 
 
 def test_many_rows_of_a_file_are_masked_by_a_vector_beside_it(lake: Lake, spark: SparkSession) -> None:
-    """Beyond a kilobyte a vector is no line of the log. What a DELETE of Spark's had masked stays so; of a file that
+    """Also a small vector is no line of the log. What a DELETE of Spark's had masked stays so; of a file that
     has no row left nothing stays."""
     table = lake.table(table_schema("t", TEXTS))
     table.stage([insert(n) for n in range(4000)])
@@ -155,7 +155,7 @@ def test_many_rows_of_a_file_are_masked_by_a_vector_beside_it(lake: Lake, spark:
     assert _by_spark(spark, path) == (1334, 1334)
     table.stage([update(0, n=6)])
     lake.applied(table.planned(3))
-    assert sorted(v["storageType"] for _, v in _files(lake, table) if v) == ["i"]
+    assert sorted(v["storageType"] for _, v in _files(lake, table) if v) == ["u"]
     assert _by_spark(spark, path) == (1334, 1333)
     spark.sql(f"OPTIMIZE delta.`{path}`")
     table.stage([update(6, n=6)])

@@ -15,8 +15,10 @@ from tests.support import scenario
 from tests.support.capture import Environment
 from tests.support.hung_commit import SERVER_SETTINGS
 from tests.support.playing import play, rules
+from tests.support.thorough import thorough
 
 FILES = {path.stem: path for path in sorted(Path(__file__).parent.glob("*.sql"))}
+LONG = {"another_hand_in_the_lake"}
 BOUNDS = {"lock_timeout_s": 3, "join_wait_s": 60}
 
 
@@ -38,7 +40,7 @@ def shared_outcome(
     return play(new_environment("filled", rules_of_all, BOUNDS, server=server), sharing)
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", [*sorted(FILES.keys() - LONG), *thorough(*sorted(LONG))])
 def test_scenario(
     name: str, request: pytest.FixtureRequest, new_environment: Callable[..., Environment], server: PostgresServer
 ) -> None:
