@@ -33,7 +33,7 @@ _READ_BY_SPARK: Final = "/current/shop/bag/"
 MOST: Final[Mapping[str, Mapping[str, int]]] = {
     "preflight": {"PUT": 4, "GET": 2, "LIST": 1, "HEAD": 4, "DELETE": 1},
     "drain": {"PUT": 5, "GET": 1, "LIST": 3},
-    "merge": {"PUT": 21, "GET": 20, "LIST": 12, "HEAD": 28},
+    "merge": {"PUT": 22, "GET": 24, "LIST": 12, "HEAD": 30},
     "confirm": {},
 }
 
