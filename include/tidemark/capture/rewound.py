@@ -32,7 +32,7 @@ from tidemark.ledger.leases import SLOT, Lease
 from tidemark.lsn import Lsn
 from tidemark.pgoutput.messages import parse_logical
 from tidemark.postgres_session import to_the_same_server
-from tidemark.source.replication import XLOG_HEADER_BYTES, ReplicationStream
+from tidemark.source.replication import XLOG_HEADER_BYTES, ReplicationStream, sent_by
 from tidemark.source.slot_use import take_when_free
 from tidemark.source.wal_messages import LOGICAL_MESSAGE
 
@@ -76,14 +76,21 @@ def was_rewound(
         check_lease=partial(lease.check, ledger, SLOT),
     )
     with stream:
-        return not _has_heartbeat(stream, config, generation, heartbeat_lsn, attempt)
+        return not _has_heartbeat(stream, source, config, generation, heartbeat_lsn, attempt)
 
 
 def _has_heartbeat(
-    stream: ReplicationStream, config: PipelineConfig, generation: Generation, heartbeat_lsn: Lsn, attempt: str
+    stream: ReplicationStream,
+    source: psycopg.Connection[Any],
+    config: PipelineConfig,
+    generation: Generation,
+    heartbeat_lsn: Lsn,
+    attempt: str,
 ) -> bool:
     """Read up to where the heartbeat's transaction ends. Only BEGIN and logical messages are looked at: what else is
-    sent was staged, or is not what was, and either way nothing here decodes it."""
+    sent was staged, or is not what was, and either way nothing here decodes it. The server begins to read where the
+    slot's oldest open transaction began, and says nothing until it is here: it may take as long as it gets on."""
+    read_lsn, patience_s = Lsn(0), float(config.bounds.drain_stall_s)
     while True:
         for payload in stream.read(_BLOCK_BYTES, 1.0):
             kind = payload[XLOG_HEADER_BYTES]
@@ -93,7 +100,12 @@ def _has_heartbeat(
                 return False
         if stream.sent_lsn >= heartbeat_lsn:
             return False
-        if stream.silent_s() > config.bounds.drain_stall_s:
+        if stream.silent_s() > patience_s:
+            # Not the stream's own note of it: what was sent up to there may still be on its way.
+            before, read_lsn = read_lsn, sent_by(source, stream.pid) or Lsn(0)
+            if read_lsn > before:
+                patience_s = stream.silent_s() + config.bounds.drain_stall_s
+                continue
             raise GenerationStale(
                 slot=config.slot,
                 generation=generation.number,

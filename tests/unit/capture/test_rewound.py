@@ -1,0 +1,46 @@
+"""How long a server may take to say whether it has a heartbeat."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tidemark.capture import rewound
+from tidemark.config import Bounds
+from tidemark.errors import GenerationStale
+from tidemark.lsn import Lsn
+
+
+class SilentStream:
+    """A server that reads WAL from long ago, for which no test has the time."""
+
+    pid = 7
+    sent_lsn = Lsn(0)
+
+    def __init__(self) -> None:
+        self.clock = 0.0
+
+    def read(self, max_bytes: int, wait_s: float) -> list[bytes]:
+        self.clock += 50
+        return []
+
+    def silent_s(self) -> float:
+        return self.clock
+
+
+def asked(monkeypatch: pytest.MonkeyPatch, positions: Iterator[int]) -> float:
+    stream: Any = SilentStream()
+    monkeypatch.setattr(rewound, "sent_by", lambda *_: Lsn(next(positions)))
+    config: Any = SimpleNamespace(slot="s", bounds=Bounds())
+    generation: Any = SimpleNamespace(number=1)
+    source: Any = None
+    with pytest.raises(GenerationStale, match="did not say"):
+        rewound._has_heartbeat(stream, source, config, generation, Lsn(1000), "attempt")
+    return float(stream.clock)
+
+
+def test_a_server_that_gets_on_is_waited_for_and_one_that_stands_still_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert asked(monkeypatch, iter([10, 10])) < asked(monkeypatch, iter([10, 20, 30, 30]))
