@@ -156,8 +156,13 @@ def _keys_of(schema: TableSchema, rows: pa.Table) -> Iterator[Key]:
     """The keys of changes, those from before a key was changed included. Raises _Untold."""
     if not schema.key or pc.any(pc.equal(rows["_op"], "truncate")).as_py():
         raise _Untold
-    yield from zip(*(map(_text, rows[name].to_pylist()) for name in schema.key), strict=True)
-    for old in rows["_old_key"].drop_null().to_pylist():
+    try:
+        new = [rows[name].to_pylist() for name in schema.key]
+        before = rows["_old_key"].drop_null().to_pylist()
+    except OverflowError:  # Python knows no day before the year 1, and none beyond 9999
+        raise _Untold from None
+    yield from zip(*(map(_text, values) for values in new), strict=True)
+    for old in before:
         yield tuple(_text(old[name]) for name in schema.key)
 
 
