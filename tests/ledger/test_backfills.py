@@ -12,9 +12,9 @@ from tests.ledger.conftest import open_at
 from tests.support.backfills import HALVES, backfill_of, chunk_of, open_backfill, record
 from tests.support.manifests import manifest_of, path_of, schema_of
 from tidemark.errors import LeaseLost
-from tidemark.ledger import backfills, batches, chunks, leases, schema_versions, tables
+from tidemark.ledger import backfill_progress, backfills, batches, chunks, leases, schema_versions, tables
+from tidemark.ledger.backfill_progress import Filled
 from tidemark.ledger.backfills import Range
-from tidemark.ledger.chunks import Filled
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import Lease
@@ -211,19 +211,19 @@ def test_the_keys_of_a_rejected_chunk_are_read_again(ledger: str, book: Book, ge
 
 def test_progress_counts_what_was_read_against_the_estimate(ledger: str, book: Book, generation: Generation) -> None:
     backfill = open_backfill(book, "s.a", "b1", *HALVES)
-    (nothing,) = chunks.progress(book, "backfill1")
+    (nothing,) = backfill_progress.progress(book, "backfill1")
     assert (nothing.rows, nothing.chunks, nothing.rate_rows_s, nothing.left_s) == (0, 0, None, None)
     rejected = chunk_of(backfill, "1-1", upper=("10",))
     assert record(ledger, rejected, done=True)
     assert record(ledger, chunk_of(backfill, "2-1", lower=("10",), upper=("15",)), done=False)
     chunks.reject(book, rejected.id, "the table was rewritten")
-    (now,) = chunks.progress(book)
+    (now,) = backfill_progress.progress(book)
     assert (now.rows, now.estimated_rows, now.chunks, now.rejected, now.ranges, now.ranges_done) == (5, 20, 1, 1, 3, 1)
     assert now.rate_rows_s is not None
     assert now.left_s is not None
     assert str(now).startswith("25 %")
     assert "5 of about 20 rows read in 1 chunk, 1 of 3 ranges done" in str(now)
-    assert chunks.progress(book, "another") == []
+    assert backfill_progress.progress(book, "another") == []
 
 
 def test_after_a_retry_the_rate_and_the_time_left_count_from_it(
@@ -242,10 +242,10 @@ def test_after_a_retry_the_rate_and_the_time_left_count_from_it(
 
     read("1-1", ago_s=100, seconds=10)
     read("2-1", ago_s=97, seconds=3)
-    (without,) = chunks.progress(book)
+    (without,) = backfill_progress.progress(book)
     assert without.rate_rows_s == pytest.approx(10 / 110, rel=0.1)
     read("2-1", ago_s=0, seconds=5)  # the first chunk of another try, 95 seconds later
-    (after,) = chunks.progress(book)
+    (after,) = backfill_progress.progress(book)
     assert after.rate_rows_s == pytest.approx(5 / 5, rel=0.1)
     assert after.left_s == pytest.approx(10, rel=0.1)
 
@@ -260,7 +260,7 @@ def test_filled_are_the_stretches_whose_chunks_were_claimed(ledger: str, book: B
         )
         before = cursor
     book.execute("UPDATE tidemark.chunks SET claimed_lsn = '0/C8' WHERE chunk IN ('1-1', '1-2', '1-4')")
-    assert chunks.filled(book, "b1") == [
+    assert backfill_progress.filled(book, "b1") == [
         Filled(1, None, ("4",), None),
         Filled(1, ("6",), ("8",), None),
     ]

@@ -42,7 +42,7 @@ from tidemark.errors import (
 )
 from tidemark.failpoints import reach
 from tidemark.formats.watermark import Watermark
-from tidemark.ledger import backfills, chunks, leases, migrations, pipeline_files, tables
+from tidemark.ledger import backfill_progress, backfills, chunks, leases, migrations, pipeline_files, tables
 from tidemark.ledger.backfills import Backfill, Key, Range
 from tidemark.ledger.chunks import ReadChunk
 from tidemark.ledger.connection import Ledger, open_ledger
@@ -215,7 +215,7 @@ class _RangeReader:
         if time.monotonic() - self._told_at < PROGRESS_S:
             return
         self._told_at = time.monotonic()
-        for progress in chunks.progress(self._ledger, self._run.run_id):
+        for progress in backfill_progress.progress(self._ledger, self._run.run_id):
             if progress.backfill == backfill.backfill:
                 log.info("%s", progress)
 

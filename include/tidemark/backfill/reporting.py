@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from tidemark.errors import BackfillClosed, BackfillNotApplied
-from tidemark.ledger import backfills, chunks, migrations, tables
+from tidemark.ledger import backfill_progress, backfills, chunks, migrations, tables
 from tidemark.ledger.backfills import Backfill
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.lsn import Lsn
@@ -112,14 +112,14 @@ def how_far(run: Run) -> list[str]:
         migrations.require(book.connection)
         return [
             f"{now}; {filled_ranges(book, now.backfill)}"
-            for now in chunks.progress(book, run.run_id)
+            for now in backfill_progress.progress(book, run.run_id)
             if now.state == "open"
         ]
 
 
 def pending_of(ledger: Ledger, backfill: Backfill) -> str:
     """What is still to be done of an open one, half a sentence."""
-    (now,) = (p for p in chunks.progress(ledger) if p.backfill == backfill.backfill)
+    (now,) = (p for p in backfill_progress.progress(ledger) if p.backfill == backfill.backfill)
     row = tables.one(ledger, backfill.table)
     suspension = ""
     if row is not None and row.life.is_parked and row.error is not None:

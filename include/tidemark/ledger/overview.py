@@ -15,6 +15,7 @@ from psycopg.rows import class_row
 
 from tidemark.formats.manifest import Purpose
 from tidemark.ledger import (
+    backfill_progress,
     backfills,
     backlogs,
     batches,
@@ -29,8 +30,8 @@ from tidemark.ledger import (
     table_errors,
     tables,
 )
+from tidemark.ledger.backfill_progress import Filled, Progress
 from tidemark.ledger.backlogs import Backlog
-from tidemark.ledger.chunks import Filled, Progress
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.definition_changes import DefinitionChange
 from tidemark.ledger.delta_tables import DeltaTable
@@ -107,7 +108,7 @@ class HeldLease:
 @dataclass(frozen=True, slots=True)
 class OpenBackfill:
     """How far an open backfill, or a verify by its `purpose`, is, since when it is open, who reads it (None: nobody),
-    and the stretches that are filled, as `chunks.filled` has them: their bounds are values of rows."""
+    and the stretches that are filled, as `backfill_progress.filled` has them: their bounds are values of rows."""
 
     purpose: Purpose
     progress: Progress
@@ -220,7 +221,7 @@ def _leases(ledger: Ledger) -> tuple[HeldLease, ...]:
 def _backfills(ledger: Ledger) -> tuple[OpenBackfill, ...]:
     by_id = {b.backfill: b for b in backfills.all_open(ledger)}
     open_backfills = []
-    for progress in chunks.progress(ledger):
+    for progress in backfill_progress.progress(ledger):
         backfill = by_id[progress.backfill]
         assert backfill.opened_at is not None
         assert backfill.active_at is not None
@@ -231,7 +232,7 @@ def _backfills(ledger: Ledger) -> tuple[OpenBackfill, ...]:
                 opened_at=backfill.opened_at,
                 active_at=backfill.active_at,
                 read_by=_reader(ledger, progress.backfill),
-                filled=tuple(chunks.filled(ledger, progress.backfill)),
+                filled=tuple(backfill_progress.filled(ledger, progress.backfill)),
             )
         )
     return tuple(open_backfills)

@@ -12,8 +12,8 @@ from tidemark.capture.health import KINDS, LINE_CHARACTERS, SEVERITIES, STANDSTI
 from tidemark.config import Alerts, Merge, PipelineConfig, TableRule
 from tidemark.errors import SlotMissing
 from tidemark.formats.error_record import ErrorRecord
+from tidemark.ledger.backfill_progress import Progress
 from tidemark.ledger.backlogs import Backlog
-from tidemark.ledger.chunks import Progress
 from tidemark.ledger.generations import Generation
 from tidemark.ledger.overview import OpenBackfill, PipelineStatus, TableStatus
 from tidemark.ledger.proofs import Verified
