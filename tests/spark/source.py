@@ -46,6 +46,7 @@ class Source:
     chunks: int = 0
     late: list[Claim] = field(default_factory=list)  # read, and without a high watermark yet
     truncates: bool = True
+    plain: bool = False  # no change moves a key, or leaves a value unsent
 
     def fill(self, count: int) -> None:
         """Rows from before the stream began."""
@@ -100,7 +101,7 @@ class Source:
             weights = {
                 "insert": 3 * bool(free),
                 "update": 8 * bool(keys_in_use),
-                "move": 3 * bool(keys_in_use and free),
+                "move": 3 * bool(keys_in_use and free and not self.plain),
             }
             weights |= {"delete": 3 * bool(keys_in_use)}
             if not any(weights.values()):
@@ -113,7 +114,8 @@ class Source:
             else:
                 old = self.rng.choice(keys_in_use)
                 new = old if op == "update" else self.rng.choice(free)
-                unchanged = tuple(c for c in TOASTED if state[(old,)][c] is not None and self.rng.random() < 0.6)
+                sends = 1.0 if self.plain else 0.4
+                unchanged = tuple(c for c in TOASTED if state[(old,)][c] is not None and self.rng.random() >= sends)
                 change = Change(
                     "update", {"id": new, **self._values(unchanged)}, unchanged, {"id": old} if new != old else None
                 )

@@ -26,7 +26,9 @@ from tidemark.formats.result import TableResult
 from tidemark.formats.upkeep import Step, UpkeepPlan
 from tidemark.lsn import Lsn
 from tidemark.schema.table import TableSchema
-from tidemark.target import merge, parquet_footer, upkeep, whole_chunks
+from tidemark.target import chunk_fold, merge, parquet_footer, upkeep, whole_chunks
+from tidemark.target.plain_changes import PlainChanges
+from tidemark.target.whole_chunks import WholeChunks
 
 driver = pytest.mark.parametrize("way", ["driver"], indirect=True)
 pytestmark = driver
@@ -46,6 +48,24 @@ def added(monkeypatch: pytest.MonkeyPatch) -> Added:
         return whole
 
     monkeypatch.setattr(merge, "whole_chunks", spied)
+    return done
+
+
+Folded = list[tuple[str, int | None]]
+
+
+@pytest.fixture(autouse=True)
+def folded(monkeypatch: pytest.MonkeyPatch) -> Folded:
+    """Per merge with rows of chunks that changes have too, how many of them the driver folded; None: Spark did."""
+    done: Folded = []
+    original = chunk_fold.folded
+
+    def spied(schemas: Sequence[TableSchema], whole: WholeChunks) -> PlainChanges | None:
+        changes = original(schemas, whole)
+        done.append((schemas[-1].table.name, None if changes is None else whole.masked))
+        return changes
+
+    monkeypatch.setattr(chunk_fold, "folded", spied)
     return done
 
 
@@ -382,17 +402,21 @@ def _keys(lake: Lake, claim: Claim) -> list[int]:
     return keys
 
 
-def _told_by_chance(lake: Lake, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def _told_by_chance(lake: Lake, monkeypatch: pytest.MonkeyPatch, seeds: Sequence[int], *, plain: bool = False) -> None:
+    """One table per seed, all of them merged together."""
     ways = BothWays(lake, monkeypatch)
-    twin = ways.twin(table_schema(f"s{seed}", TEXTS))
-    sources = [Source(random.Random(seed), table, truncates=False) for table in (twin.mine, twin.sparks)]
-    pinned = sources[0].snapshot()
-    for source in sources:
+    twins = {seed: ways.twin(table_schema(f"s{seed}", TEXTS)) for seed in seeds}
+    sources = {
+        seed: [Source(random.Random(seed), table, truncates=False, plain=plain) for table in (twin.mine, twin.sparks)]
+        for seed, twin in twins.items()
+    }
+    pinned = {seed: both[0].snapshot() for seed, both in sources.items()}
+    for source in (s for both in sources.values() for s in both):
         source.fill(10)
     keys = list(KEYS)
     parts = [keys[:4], keys[4:5], keys[5:9], keys[9:]]
     for part in parts:
-        for source in sources:
+        for source in (s for both in sources.values() for s in both):
             if source.rng.random() < 0.6:
                 source.write()
             source.show_some()
@@ -401,31 +425,46 @@ def _told_by_chance(lake: Lake, monkeypatch: pytest.MonkeyPatch, seed: int) -> N
                 source.write()
             if source.rng.random() < 0.6:
                 source.stage()
-        if sources[0].rng.random() < 0.7:
-            sources[1].rng.random()
-            ways.merge([twin])
-        else:
-            sources[1].rng.random()
-    for source in sources:
-        source.show_all()
-        source.mark_late()
-        source.stage([Sweep("b1", str(pinned), len(parts))])
-    ways.merge([twin])
+        chances = {seed: [source.rng.random() for source in both] for seed, both in sources.items()}
+        ways.merge([twins[seed] for seed, (own, _) in chances.items() if own < 0.7])
+    for seed, both in sources.items():
+        for source in both:
+            source.show_all()
+            source.mark_late()
+            source.stage([Sweep("b1", str(pinned[seed]), len(parts))])
+    ways.merge(list(twins.values()))
 
 
 def test_whatever_is_written_meanwhile_the_rows_are_the_same(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, added: Added
 ) -> None:
-    _told_by_chance(lake, monkeypatch, 1)
+    _told_by_chance(lake, monkeypatch, [1])
     assert [rows for _, rows in added if rows], "nothing was added as it is"
+
+
+def test_rows_that_changed_meanwhile_are_folded_by_the_driver(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, folded: Folded
+) -> None:
+    """As Spark folds them: the same rows, the same counts."""
+    _told_by_chance(lake, monkeypatch, range(20, 24), plain=True)
+    assert len(folded) > 4
+    assert not [table for table, rows in folded if rows is None], "one was left to Spark"
+
+
+@pytest.mark.thorough
+def test_rows_that_changed_meanwhile_are_folded_by_the_driver_often(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, folded: Folded
+) -> None:
+    for first in range(100, 180, 10):
+        _told_by_chance(lake, monkeypatch, range(first, first + 10), plain=True)
+    assert not [table for table, rows in folded if rows is None], "one was left to Spark"
 
 
 @pytest.mark.thorough
 def test_whatever_is_written_meanwhile_the_rows_are_the_same_often(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, added: Added
 ) -> None:
-    for seed in range(2, 16):
-        _told_by_chance(lake, monkeypatch, seed)
+    _told_by_chance(lake, monkeypatch, range(2, 16))
     assert len([rows for _, rows in added if rows]) > 20
 
 

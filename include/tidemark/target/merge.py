@@ -50,7 +50,7 @@ from tidemark.names import CHANGE_COLUMNS, MARK_COLUMNS, ROW_COLUMNS, ROW_HOLES,
 from tidemark.schema.mapping import widens
 from tidemark.schema.naming import Ahead, Naming
 from tidemark.schema.table import TableSchema
-from tidemark.target import comparison, delta_tables, positions_table, table_columns
+from tidemark.target import chunk_fold, comparison, delta_tables, positions_table, table_columns
 from tidemark.target.changes import Changes
 from tidemark.target.chunk_changes import ChunkChanges
 from tidemark.target.comparison import Comparison
@@ -308,6 +308,8 @@ class TableMerge:
                 # Without a key, a history that is ahead has the chunk's rows already: what became of them is not known.
                 results = changes.chunk_results()
                 self.swept |= changes.swept_rows()
+            elif isinstance(changes, PlainChanges):
+                results = changes.chunk_results
             if whole is not None:
                 results = whole.results(results)
                 self.swept |= {sweep.backfill: 0 for sweep in whole.sweeps}
@@ -381,7 +383,7 @@ class TableMerge:
         if whole is not None:
             of_evidence = sum(b.changes for b in self._evidence(batches))
             compared = sum(c.rows for b in batches for c in b.of("verify").claims)
-            rows = sum(b.rows for b in whole.batches) + of_evidence + compared
+            rows = sum(b.changes for b in batches) + whole.masked + of_evidence + compared
             there = sum(file.bytes for file in whole.others)
         few_rows = rows <= FEW_ROWS and there is not None and there <= FEW_BYTES
         expect_any_rows(self.session)  # another round may have expected others
@@ -405,8 +407,12 @@ class TableMerge:
         """The batches that come next, with what stands behind them in evidence or plan; without the chunks that are
         only compared."""
         batches = [b.of("fill", "repair") for b in batches]
+        if whole is not None and whole.masked:
+            folded = chunk_fold.folded(self.schemas, whole)
+            if folded is not None:
+                return folded
         if whole is not None:
-            batches = [*whole.batches]
+            batches = whole.left()
         few = few_changes(self.session, self.plan.lake, self.schemas, batches, PinnedPair(history, current), whole)
         if few is not None:
             return few

@@ -28,10 +28,11 @@ from tidemark import failpoints
 from tidemark.errors import StagedFileDiffers
 from tidemark.formats.columns import row_schema, staged_schema
 from tidemark.formats.plan import PlannedBatch, PlannedFile
+from tidemark.formats.result import ChunkResult
 from tidemark.lsn import Lsn
 from tidemark.names import CHANGE_COLUMNS, MARK_COLUMNS, ROW_HOLES
 from tidemark.schema.table import TableSchema
-from tidemark.target import data_files, delta_tables, lake_files, staged_changes
+from tidemark.target import arrow_fold, data_files, delta_tables, lake_files, staged_changes
 from tidemark.target.data_files import DataFile
 from tidemark.target.delta_tables import PinnedTable
 from tidemark.target.key_set import KeySet
@@ -50,6 +51,10 @@ MAX_MASKED: Final = 500_000  # rows of current
 _only_one: Final = threading.BoundedSemaphore(1)
 
 _ORDER: Final = [("_commit_lsn", "ascending"), ("_ordinal", "ascending")]
+# Rows of a file of current, by their numbers.
+Replaced = tuple[DataFile, Sequence[int]]
+
+_REMOVES: Final = pa.array(["delete", "sweep"])
 
 
 def are_plain(schemas: Sequence[TableSchema], batches: Sequence[PlannedBatch]) -> bool:
@@ -69,54 +74,37 @@ def plain_changes(
     whole: WholeChunks | None,
 ) -> PlainChanges:
     """Everything that has to be known before something is written; to be released. Raises TooMuch."""
-    if not _only_one.acquire(blocking=False):
-        raise TooMuch("another table has the driver's memory")
+    reserve_memory()
     try:
-        return _folded(session, lake, schema, batches, current, whole)
+        staged = staged_changes_of(session, lake, schema, [f for b in batches for f in b.files])
+        return Gathered(
+            session, lake, schema, batches, staged, _rows_of(session, current, schema, whole), whole
+        ).folded()
     except BaseException:
-        _only_one.release()
+        free_memory()
         raise
 
 
-def _folded(
+def reserve_memory() -> None:
+    """For this table alone, until its `PlainChanges` are released. Raises TooMuch where another one has it."""
+    if not _only_one.acquire(blocking=False):
+        raise TooMuch("another table has the driver's memory")
+
+
+def free_memory() -> None:
+    _only_one.release()
+
+
+def staged_changes_of(
     session: SparkSession,
     lake: str,
     schema: TableSchema,
-    batches: Sequence[PlannedBatch],
-    current: PinnedTable,
-    whole: WholeChunks | None,
-) -> PlainChanges:
-    files = [(b, f) for b in batches for f in b.files]
-    staged = _staged(session, lake, schema, [f for _, f in files])
-    newest = _newest(staged, schema.key)
-    there = _rows_of(session, current, schema, whole)
-    types = [staged.schema.field(k).type for k in schema.key]
-    masked, keys_there = _replaced(there, KeySet(types, [[newest[k] for k in schema.key]]))
-    is_there = KeySet(types, keys_there).holds([newest[k] for k in schema.key])
-    stays = pc.not_equal(newest["_op"], "delete")
-    staying = newest.filter(stays)
-    updated = pc.sum(pc.and_(is_there, stays)).as_py() or 0
-    gone = pc.sum(pc.and_(is_there, pc.invert(stays))).as_py() or 0
-    return PlainChanges(
-        session,
-        lake,
-        schema,
-        files,
-        staged,
-        staying,
-        there,
-        masked,
-        {"inserted": staying.num_rows - updated, "updated": updated, "deleted": gone},
-        batches[-1].end_lsn,
-        whole,
-    )
-
-
-def _staged(session: SparkSession, lake: str, schema: TableSchema, files: Sequence[PlannedFile]) -> pa.Table:
-    """All changes in R1 order. The bytes are those that were staged."""
-    shape = staged_schema(schema)
-    names = [*CHANGE_COLUMNS, *(c.name for c in schema.columns), *MARK_COLUMNS]
-    shape = pa.schema([shape.field(name) for name in names])
+    files: Sequence[PlannedFile],
+    only: KeySet | None = None,
+) -> pa.Table:
+    """All changes, or those of some keys, in R1 order. The bytes are those that were staged. Raises TooMuch."""
+    shape = shape_of(schema)
+    names = shape.names
     tables = [shape.empty_table()]
     left = MAX_BYTES
     for file in files:
@@ -131,11 +119,22 @@ def _staged(session: SparkSession, lake: str, schema: TableSchema, files: Sequen
         columns = [
             read[f.name].cast(f.type) if f.name in read.column_names else pa.nulls(read.num_rows, f.type) for f in shape
         ]
-        tables.append(pa.table(columns, schema=shape))
-    together = pa.concat_tables(tables)
-    order = pc.sort_indices(together.select([name for name, _ in _ORDER]), _ORDER)
-    as_they_are = pa.array(range(together.num_rows), order.type)
-    return together if order.equals(as_they_are) else together.take(order)
+        table = pa.table(columns, schema=shape)
+        tables.append(table if only is None else table.filter(only.holds([table[k] for k in schema.key])))
+    return in_order(pa.concat_tables(tables))
+
+
+def shape_of(schema: TableSchema) -> pa.Schema:
+    """What history has of a change."""
+    staged = staged_schema(schema)
+    return pa.schema([staged.field(n) for n in (*CHANGE_COLUMNS, *(c.name for c in schema.columns), *MARK_COLUMNS)])
+
+
+def in_order(changes: pa.Table) -> pa.Table:
+    """By R1."""
+    order = pc.sort_indices(changes.select([name for name, _ in _ORDER]), _ORDER)
+    as_they_are = pa.array(range(changes.num_rows), order.type)
+    return changes if order.equals(as_they_are) else changes.take(order)
 
 
 def _newest(staged: pa.Table, key: Sequence[str]) -> pa.Table:
@@ -156,9 +155,9 @@ def _rows_of(session: SparkSession, current: PinnedTable, schema: TableSchema, w
     return TargetRows(session, current, files, schema.key, types, left=MAX_KEY_BYTES)
 
 
-def _replaced(there: TargetRows, keys: KeySet) -> tuple[list[tuple[DataFile, list[int]]], list[list[pa.ChunkedArray]]]:
+def _replaced(there: TargetRows, keys: KeySet) -> tuple[list[Replaced], list[list[pa.ChunkedArray]]]:
     """The rows of current that have one of the keys, by their files, and these rows' keys."""
-    masked: list[tuple[DataFile, list[int]]] = []
+    masked: list[Replaced] = []
     keys_there: list[list[pa.ChunkedArray]] = []
     left = MAX_MASKED
     for file in there.files if len(keys) else ():
@@ -179,52 +178,108 @@ def _replaced(there: TargetRows, keys: KeySet) -> tuple[list[tuple[DataFile, lis
     return masked, keys_there
 
 
-@dataclass(slots=True)
-class PlainChanges:
-    """`staged` is every change, `staying` the row of each key that the changes leave with one, `masked` are the rows of
-    current that they replace. `whole` are chunks whose files are added besides, none of whose rows a change touches."""
+@dataclass(frozen=True, slots=True)
+class OfChunks:
+    """What chunks add to the changes, `read` and `sweep` rows in their shape, and what became of the chunks' rows."""
+
+    added: pa.Table
+    results: tuple[ChunkResult, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """Everything that a fold is made of: `staged` are the changes of the batches in R1 order, `there` knows the rows
+    of current that they replace. `whole` are chunks whose files are added besides, none of whose rows a change touches;
+    `of_chunks` is what comes of those that one does. `reserved`: the driver's memory is this table's."""
 
     session: SparkSession
     lake: str
     schema: TableSchema
-    files: Sequence[tuple[PlannedBatch, PlannedFile]]
+    batches: Sequence[PlannedBatch]
     staged: pa.Table
-    staying: pa.Table
     there: TargetRows
-    masked: Sequence[tuple[DataFile, Sequence[int] | None]]
-    counts: dict[str, int]
-    end: Lsn
     whole: WholeChunks | None
+    of_chunks: OfChunks | None = None
+    reserved: bool = True
+
+    def folded(self) -> PlainChanges:
+        """Raises TooMuch."""
+        events = self.staged
+        if self.of_chunks is not None:
+            events = in_order(pa.concat_tables([events, self.of_chunks.added]))
+        newest = _newest(events, self.schema.key)
+        masked, is_there = self._replaced([newest[k] for k in self.schema.key])
+        stays = pc.invert(pc.is_in(newest["_op"], _REMOVES))
+        staying = newest.filter(stays)
+        updated = pc.sum(pc.and_(is_there, stays)).as_py() or 0
+        gone = pc.sum(pc.and_(is_there, pc.invert(stays))).as_py() or 0
+        counts = {"inserted": staying.num_rows - updated, "updated": updated, "deleted": gone}
+        return PlainChanges(self, staying, masked, counts)
+
+    def _replaced(self, keys: Sequence[pa.ChunkedArray]) -> tuple[Sequence[Replaced], pa.ChunkedArray]:
+        """The rows of current that have one of the keys, by their files; and per key, whether there is one."""
+        if self.whole is not None:  # they were looked for already, row group by row group
+            listed = arrow_fold.keys_of(keys)
+            found = pa.array([key in self.there.at for key in listed], pa.bool_())
+            return self.there.places(listed), pa.chunked_array([found])
+        types = [self.staged.schema.field(k).type for k in self.schema.key]
+        masked, keys_there = _replaced(self.there, KeySet(types, [keys]))
+        return masked, KeySet(types, keys_there).holds(keys)
+
+
+@dataclass(slots=True)
+class PlainChanges:
+    """`staying` is the row of each key that the changes leave with one, `masked` are the rows of current that they
+    replace."""
+
+    of: Gathered
+    staying: pa.Table
+    masked: Sequence[Replaced]
+    counts: dict[str, int]
     new_holes: bool = False
+
+    @property
+    def end(self) -> Lsn:
+        return self.of.batches[-1].end_lsn
 
     def release(self) -> None:
         """Let another table have the memory; once."""
-        _only_one.release()
+        if self.of.reserved:
+            free_memory()
+
+    @property
+    def chunk_results(self) -> tuple[ChunkResult, ...]:
+        return () if self.of.of_chunks is None else self.of.of_chunks.results
 
     def move_history(self, history: PinnedTable, application: str) -> int:
-        """Append every change. Returns the rows appended."""
+        """Append every change, and what chunks add. Returns the rows appended."""
         failpoints.reach("merge.before_history")
-        if staged_changes.are_crumbs([file for _, file in self.files]):
-            written = data_files.write_rows(self.session, history, self.staged, self.schema.key)
+        of = self.of
+        files = [(b, f) for b in of.batches for f in b.files]
+        if staged_changes.are_crumbs([file for _, file in files]):
+            written = data_files.write_rows(of.session, history, of.staged, of.schema.key)
         else:
             written = [
-                staged_changes.copied(self.session, history, self.lake, self.schema, batch, file)
-                for batch, file in self.files
+                staged_changes.copied(of.session, history, of.lake, of.schema, batch, file) for batch, file in files
             ]
-        written += [] if self.whole is None else self.whole.files_of_history(history)
-        count = delta_tables.append(self.session, history, None, application, self.end, written)
+        if of.of_chunks is not None:
+            written += data_files.write_rows(of.session, history, of.of_chunks.added, of.schema.key)
+        written += [] if of.whole is None else of.whole.files_of_history(history)
+        count = delta_tables.append(of.session, history, None, application, self.end, written)
         failpoints.reach("merge.after_history")
         return count
 
     def move_current(self, application: str) -> dict[str, int]:
         """One commit that brings current to the end of the batches. Returns the rows inserted, updated, deleted."""
         failpoints.reach("merge.before_current")
-        shape = row_schema(self.schema)
+        of = self.of
+        current = of.there.current
+        shape = row_schema(of.schema)
         holes = pa.nulls(self.staying.num_rows, shape.field(ROW_HOLES).type)
         rows = self.staying.append_column(ROW_HOLES, holes).select(shape.names)
-        written = data_files.write_rows(self.session, self.there.current, rows, self.schema.key)
-        written += [] if self.whole is None else self.whole.files_of_current()
-        data_files.exchange(self.session, self.there.current, self.masked, written, application, self.end)
+        written = data_files.write_rows(of.session, current, rows, of.schema.key)
+        written += [] if of.whole is None else of.whole.files_of_current()
+        data_files.exchange(of.session, current, self.masked, written, application, self.end)
         failpoints.reach("merge.after_current")
-        added = 0 if self.whole is None else self.whole.rows
+        added = 0 if of.whole is None else of.whole.rows
         return {**self.counts, "inserted": self.counts["inserted"] + added}

@@ -145,7 +145,7 @@ class TargetRows:
             rows = sorted({row for file, row in first.values() if file == number})
             begins = sum(picked_rows.num_rows for picked_rows in pieces)
             number_in_parts |= {(number, row): begins + n for n, row in enumerate(rows)}
-            pieces.append(self._rows(self.files[number], rows, names))
+            pieces.append(self.rows(self.files[number], rows, names))
         shape = pa.schema([*((name, self.types[name]) for name in names), (ROW_HOLES, pa.list_(pa.string()))])
         rows_picked = pa.concat_tables([shape.empty_table(), *pieces]).combine_chunks()
         places = [number_in_parts.get(first[key]) if key in first else None for key in fold.base]
@@ -157,9 +157,9 @@ class TargetRows:
         ]
         return {name: rows_in_order[name].combine_chunks() for name in names}, lacking
 
-    def _rows(self, file: DataFile, rows: Sequence[int], names: Sequence[str]) -> pa.Table:
-        """These rows, read by the row groups that they lie in. Texts come as dictionaries: written once and repeated a
-        million times, one would be a million of them in memory."""
+    def rows(self, file: DataFile, rows: Sequence[int], names: Sequence[str]) -> pa.Table:
+        """The columns, and ROW_HOLES, of these rows, which ascend; read by the row groups that they lie in. Texts come
+        as dictionaries: written once and repeated a million times, one would be a million of them in memory."""
         texts = [n for n in names if pa.types.is_string(self.types[n]) or pa.types.is_binary(self.types[n])]
         pieces = []
         with self._open(file) as source:

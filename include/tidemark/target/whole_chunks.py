@@ -1,6 +1,6 @@
 """The chunks of a first load, as far as they are what history and current get: files become files, rows stay encoded.
 
-    chunk files ─┬─ rows whose key a change has, or current: a copy of them as smaller chunks ──► `ChunkChanges`, Spark
+    chunk files ─┬─ rows whose key a change has, or current ─► `chunk_fold`; or copied as chunks ─► `ChunkChanges`
                  └─ all others, masked where they are not these ─► history: `read` rows at the watermark     (AddFile)
                                                                 ─► current: rows of keys that it has not     (AddFile)
 
@@ -55,7 +55,7 @@ SETTING: Final = "spark.tidemark.chunksAsTheyAre"  # false: Spark encodes all ro
 
 MAX_CHANGES: Final = 200_000  # of the plan
 MAX_KEYS: Final = 2_000_000  # that the chunks' are compared with
-MAX_MASKED: Final = 200_000  # rows of chunks that Spark gets
+MAX_MASKED: Final = 200_000  # rows of chunks that are not added as they are
 MAX_FILES: Final = 10_000  # of current
 MAX_KEY_BYTES: Final = 512 * 2**20  # of current's keys
 FILE_BYTES: Final = 128 * 2**20  # from which on an added file takes in no further chunk
@@ -73,35 +73,67 @@ Facts = Callable[[Claim], Mapping[str, pa.Scalar]]
 @dataclass(slots=True)
 class _ChunkFile:
     """One file of a claim: where its pages lie, between which values its key's whole numbers are, and the numbers of
-    the rows that are not added as they are."""
+    the rows that are not added as they are, with these rows."""
 
     claim: Claim
     file: StagedFile
     footer: Footer
     bounds: dict[str, tuple[int, int]]
     masked: pa.Array = field(default_factory=lambda: pa.array([], pa.uint64()))
+    rows: pa.Table | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class WholeChunks:
-    """`batches` are the plan's without the rows that are added here, and without sweeps. `there` knows the rows of
-    current whose keys these have; `others` are those files of current that may have keys of chunks."""
+    """`there` knows the rows of current whose keys the masked rows have, or the changes; `others` are those files of
+    current that may have keys of chunks."""
 
     session: SparkSession
     lake: str
     schema: TableSchema
-    generation: int
+    coming: NextBatches
     claims: Sequence[Claim]
     sweeps: Sequence[Sweep]
     files: Sequence[_ChunkFile]
-    batches: Sequence[PlannedBatch]
     there: TargetRows
     others: Sequence[DataFile]
 
     @property
     def rows(self) -> int:
         """How many are added as they are."""
-        return sum(file.file.rows - len(file.masked) for file in self.files)
+        return sum(file.file.rows for file in self.files) - self.masked
+
+    @property
+    def masked(self) -> int:
+        """How many are not."""
+        return sum(len(file.masked) for file in self.files)
+
+    def masked_rows(self) -> Iterator[tuple[Claim, pa.Table]]:
+        """Those that are not, by the chunks that they are of."""
+        return ((file.claim, file.rows) for file in self.files if file.rows is not None)
+
+    def left(self) -> list[PlannedBatch]:
+        """The plan's batches without the rows that are added here, and without sweeps: as if the chunks had the masked
+        rows alone, which are copied beside the plan."""
+        claims = {claim.chunk: self._left(claim) for claim in self.claims}
+        return [
+            replace(b, claims=tuple(claims[c.chunk] for c in b.claims if claims[c.chunk].rows), sweeps=())
+            for b in self.coming.batches
+        ]
+
+    def _left(self, claim: Claim) -> Claim:
+        copies = []
+        for file in self.files:
+            if file.claim is claim and file.rows is not None:
+                sink = io.BytesIO()
+                pq.write_table(file.rows, sink, compression="zstd", compression_level=1)
+                content = sink.getvalue()
+                folder = f"{self.coming.scratch}/{claim.chunk}-{claim.attempt}"
+                name = lake_files.write_new(self.session, f"{self.lake}/{folder}", content)
+                sha256 = hashlib.sha256(content).hexdigest()
+                version = file.file.schema_version
+                copies.append(StagedFile(f"{folder}/{name}", len(file.masked), len(content), sha256, version))
+        return replace(claim, rows=sum(copy.rows for copy in copies), files=tuple(copies))
 
     def target(self) -> DataFrame | None:
         """The rows of current that chunks may have too."""
@@ -120,7 +152,7 @@ class WholeChunks:
         def facts(claim: Claim) -> dict[str, pa.Scalar]:
             return {
                 **self._of_commit(claim),
-                "_generation": pa.scalar(self.generation, pa.int32()),
+                "_generation": pa.scalar(self.coming.generation, pa.int32()),
                 "_ordinal": pa.scalar(0, pa.int64()),
                 "_op": pa.scalar("read", pa.string()),
             }
@@ -148,7 +180,7 @@ class WholeChunks:
         """ROW_COLUMNS of all rows of a chunk."""
         return {
             "_commit_lsn": pa.scalar(int(claim.watermark_lsn), pa.int64()),
-            "_committed_at": pa.scalar(_moment(claim), pa.timestamp("us", "UTC")),
+            "_committed_at": pa.scalar(moment_of(claim), pa.timestamp("us", "UTC")),
         }
 
     def _groups(self) -> Iterator[list[_ChunkFile]]:
@@ -200,7 +232,8 @@ def _parts(group: Sequence[_ChunkFile], facts: Facts) -> list[tuple[Footer, Cons
     return [(f.footer, parquet_footer.constants(f.footer.rows, facts(f.claim))) for f in group]
 
 
-def _moment(claim: Claim) -> datetime:
+def moment_of(claim: Claim) -> datetime:
+    """When its high watermark was committed. Raises TooMuch where that is not said in full."""
     moment = datetime.fromisoformat(claim.watermark_at)
     if moment.tzinfo is None:
         raise TooMuch
@@ -317,27 +350,22 @@ class _FirstLoad:
             self._mask(file, touched)
         if sum(len(f.masked) for f in files) > MAX_MASKED:
             raise TooMuch("many of their keys are there already, or changed meanwhile")
-        rows = {id(f): self._rows(f) for f in files if len(f.masked)}
         wanted: set[Key] = set()
-        for of_file in rows.values():
-            wanted.update(arrow_fold.keys_of([of_file[k] for k in self.schema.key]))
+        for file in files:
+            if len(file.masked):
+                file.rows = self._rows(file)
+                wanted.update(arrow_fold.keys_of([file.rows[k] for k in self.schema.key]))
         for columns in (k for b in changes for k in b):
             wanted.update(arrow_fold.keys_of(columns))
         there.find(wanted)
-        left = {c.chunk: self._left(c, files, rows) for c in self.claims}
-        batches = [
-            replace(b, claims=tuple(left[c.chunk] for c in b.claims if left[c.chunk].rows), sweeps=())
-            for b in self.coming.batches
-        ]
         whole = WholeChunks(
             self.session,
             self.lake,
             self.schema,
-            self.coming.generation,
+            self.coming,
             self.claims,
             sweeps,
             files,
-            batches,
             there,
             [f for f in others if _may_meet(f, files)],
         )
@@ -413,21 +441,6 @@ class _FirstLoad:
                 if len(within):
                     parts.append(parquet.read_row_group(group).take(pc.subtract(within, begins)))
         return pa.concat_tables(parts)
-
-    def _left(self, claim: Claim, files: Sequence[_ChunkFile], rows: Mapping[int, pa.Table]) -> Claim:
-        """The claim as if its chunk had the masked rows alone; they are copied beside the plan."""
-        copies = []
-        for file in files:
-            if file.claim is claim and len(file.masked):
-                sink = io.BytesIO()
-                pq.write_table(rows[id(file)], sink, compression="zstd", compression_level=1)
-                content = sink.getvalue()
-                folder = f"{self.coming.scratch}/{claim.chunk}-{claim.attempt}"
-                name = lake_files.write_new(self.session, f"{self.lake}/{folder}", content)
-                sha256 = hashlib.sha256(content).hexdigest()
-                version = file.file.schema_version
-                copies.append(StagedFile(f"{folder}/{name}", len(file.masked), len(content), sha256, version))
-        return replace(claim, rows=sum(copy.rows for copy in copies), files=tuple(copies))
 
     def _prove_nothing_swept(
         self,
