@@ -18,7 +18,8 @@ from tests.support import pgoutput
 from tidemark.errors import MalformedMessage
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
-from tidemark.pgoutput.decoder import DecodedBlock, Decoder
+from tidemark.pgoutput.blocks import DecodedBlock
+from tidemark.pgoutput.decoder import Decoder
 from tidemark.pgoutput.messages import RelationMessage, parse_relation
 from tidemark.schema.mapping import PgType, target_type, type_name
 from tidemark.schema.table import Column, TableSchema

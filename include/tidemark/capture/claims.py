@@ -31,7 +31,7 @@ from tidemark.ledger import backfills, chunks
 from tidemark.ledger.chunks import ChunkId, ReadChunk
 from tidemark.ledger.connection import Ledger
 from tidemark.lsn import Lsn
-from tidemark.pgoutput.decoder import DecodedBlock
+from tidemark.pgoutput.blocks import DecodedBlock
 from tidemark.pgoutput.messages import LogicalMessage
 from tidemark.schema.evolution import Verdict, compare_fingerprints
 from tidemark.schema.fingerprint import Fingerprint

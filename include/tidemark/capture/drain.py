@@ -39,7 +39,8 @@ from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.leases import Lease
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
-from tidemark.pgoutput.decoder import DecodedBlock, Decoder
+from tidemark.pgoutput.blocks import DecodedBlock
+from tidemark.pgoutput.decoder import Decoder
 from tidemark.run import Run
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import TableSchema

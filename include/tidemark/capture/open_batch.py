@@ -21,7 +21,7 @@ from tidemark.formats import layout
 from tidemark.formats.manifest import StagedFile, TableChanges
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
-from tidemark.pgoutput.decoder import DecodedBlock
+from tidemark.pgoutput.blocks import DecodedBlock
 from tidemark.pgoutput.messages import widen_xids
 from tidemark.schema.table import TableSchema
 from tidemark.staging.store import Store

@@ -9,7 +9,7 @@ from tidemark.capture.open_batch import Held, end_of_batch
 from tidemark.config import Bounds
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
-from tidemark.pgoutput.decoder import Commits, DecodedBlock, TableBlock
+from tidemark.pgoutput.blocks import Commits, DecodedBlock, TableBlock
 from tidemark.schema.table import TableSchema
 
 SCHEMA = TableSchema(TableName("public", "t"), 1, 1, "default", (), ())

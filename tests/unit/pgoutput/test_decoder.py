@@ -12,7 +12,8 @@ from tests.support.pgoutput import UNCHANGED
 from tidemark.errors import MalformedMessage, MaskWithoutSalt, SchemaDisagrees
 from tidemark.formats.columns import staged_schema
 from tidemark.lsn import Lsn
-from tidemark.pgoutput.decoder import DecodedBlock, Decoder
+from tidemark.pgoutput.blocks import DecodedBlock
+from tidemark.pgoutput.decoder import Decoder
 from tidemark.pgoutput.messages import RelationMessage, parse_relation
 from tidemark.schema import values
 from tidemark.schema.table import TableSchema

@@ -1,0 +1,114 @@
+"""What was decoded, block by block: typed rows of tables, the transactions that ended, and logical messages; to be cut
+where a batch ends (R2).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from tidemark.lsn import Lsn
+from tidemark.names import OLD_KEY_PREFIX, OLD_PREFIX
+from tidemark.pgoutput.messages import LogicalMessage
+from tidemark.schema.table import TableSchema
+
+
+@dataclass(frozen=True, slots=True)
+class TableBlock:
+    """Consecutive changes of one table under one definition, in R1 order; `rows` follows `staged_schema(schema)`.
+
+    `counts` maps an operation to its changes (only operations that occur). `unchanged` counts rows with an
+    `_unchanged` mask, `moved` rows with an `_old_key`, `converted` per column the rows that keep its text in `_text`
+    (R8), those of old keys and old rows not counted. `key_unfit` names the key columns holding a value that their
+    target type cannot (or NULL): such a table must be parked.
+    """
+
+    schema: TableSchema
+    rows: pa.RecordBatch
+    counts: dict[str, int]
+    unchanged: int
+    moved: int
+    converted: dict[str, int]
+    key_unfit: tuple[str, ...]
+
+    @classmethod
+    def of(cls, schema: TableSchema, rows: pa.RecordBatch) -> TableBlock:
+        """Count what the rows hold."""
+        counts = {v["values"]: v["counts"] for v in rows.column("_op").value_counts().to_pylist()}
+        unchanged, text = rows.column("_unchanged"), rows.column("_text")
+        converted: dict[str, int] = {}
+        if text.null_count < len(text):
+            names = text.filter(text.is_valid()).keys.value_counts().to_pylist()
+            counted = (v for v in names if not v["values"].startswith((OLD_KEY_PREFIX, OLD_PREFIX)))
+            converted = {v["values"]: v["counts"] for v in counted}
+        moved, unfit = 0, []
+        if schema.key:
+            old_key = rows.column("_old_key")
+            moved = len(old_key) - old_key.null_count
+            for at, name in enumerate(schema.key):
+                missing = rows.column(name).null_count - counts.get("truncate", 0)
+                # By its place: Arrow reads a text as a path, in which a dot of the name stands between two names.
+                missing += pc.struct_field(old_key, [at]).null_count - old_key.null_count
+                if missing:
+                    unfit.append(name)
+        return cls(schema, rows, counts, len(unchanged) - unchanged.null_count, moved, converted, tuple(unfit))
+
+    def split(self, end_lsn: Lsn) -> tuple[TableBlock | None, TableBlock | None]:
+        """The rows with `commit_lsn < end_lsn`, and the rest; None for a part without rows."""
+        cut = int(np.searchsorted(self.rows.column("_commit_lsn").to_numpy(), int(end_lsn)))
+        if cut == 0:
+            return None, self
+        if cut == self.rows.num_rows:
+            return self, None
+        return TableBlock.of(self.schema, self.rows.slice(0, cut)), TableBlock.of(self.schema, self.rows.slice(cut))
+
+
+@dataclass(frozen=True, slots=True)
+class Commits:
+    """The transactions that ended in a block, in stream order: equally long arrays.
+
+    `committed_at` is in microseconds since the Unix epoch, `xid32` as BEGIN carried it.
+    """
+
+    commit_lsn: NDArray[np.int64]
+    end_lsn: NDArray[np.int64]
+    xid32: NDArray[np.uint32]
+    committed_at: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.commit_lsn)
+
+    def slice(self, start: int, stop: int) -> Commits:
+        piece = slice(start, stop)
+        return Commits(self.commit_lsn[piece], self.end_lsn[piece], self.xid32[piece], self.committed_at[piece])
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedBlock:
+    """What one call of `Decoder.decode` returned. `changes` is in stream order per table.
+
+    A transaction may begin before the block and end behind it: its changes carry its commit LSN all the same, since
+    BEGIN already has it, but only a transaction of `commits` is known to be whole.
+    """
+
+    changes: tuple[TableBlock, ...]
+    commits: Commits
+    messages: tuple[LogicalMessage, ...]
+
+    def split(self, end_lsn: Lsn) -> tuple[DecodedBlock, DecodedBlock]:
+        """The part with `commit_lsn < end_lsn`, and the rest (R2). A non-transactional message goes by its own LSN."""
+        halves = [change.split(end_lsn) for change in self.changes]
+        cut = int(np.searchsorted(self.commits.commit_lsn, int(end_lsn)))
+        below: list[LogicalMessage] = []
+        above: list[LogicalMessage] = []
+        for message in self.messages:
+            lsn = message.lsn if message.commit_lsn is None else message.commit_lsn
+            (below if lsn < end_lsn else above).append(message)
+        return (
+            DecodedBlock(tuple(b for b, _ in halves if b), self.commits.slice(0, cut), tuple(below)),
+            DecodedBlock(tuple(a for _, a in halves if a), self.commits.slice(cut, len(self.commits)), tuple(above)),
+        )
