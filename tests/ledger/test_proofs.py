@@ -115,6 +115,14 @@ def test_what_is_repaired_is_proven_and_told_once(world: HandMerged) -> None:
     assert differences(world) == ""
 
 
+def test_what_differs_is_said_whatever_else_is_not_known(world: HandMerged) -> None:
+    world.merge((result(verified(world), inserted=1),))  # nobody knows of the sweep
+    words = "1 row is missing, what became of 1 chunk is not known"
+    with pytest.raises(DifferencesFound, match=words):
+        report_of(world)
+    assert differences(world) == f"verify v1: {words}"
+
+
 @pytest.mark.parametrize("results", ["no chunk", "no sweep"])
 def test_what_is_not_known_proves_nothing(world: HandMerged, results: str) -> None:
     chunk = verified(world)
@@ -146,16 +154,33 @@ def test_an_open_verify_fills_no_hole_and_is_no_try_of_a_backfill(world: HandMer
     assert backfills.tables_tried_within(world.book, 3600) == set()
 
 
-def test_a_filter_proves_no_part_and_reports_what_it_found(world: HandMerged) -> None:
+def of_a_filter(world: HandMerged, verify: str, purpose: Purpose, **counts: Any) -> None:
     backfill = open_backfill(
-        world.book, "s.a", "v1", purpose="verify", row_filter="id > 1", sweeps=False, run_id="run1"
+        world.book, "s.a", verify, purpose=purpose, row_filter="id > 1", sweeps=False, run_id=verify
     )
     chunk = world.read(backfill)
     world.claim(chunk)
-    world.merge((result(chunk),))
+    world.merge((result(chunk, **counts),))
+
+
+def test_a_filter_proves_no_part_and_reports_what_it_found(world: HandMerged) -> None:
+    of_a_filter(world, "v1", "verify")
     assert proven(world) == [False, False]
-    (table,) = outcome_of(world.task(run_id="run1")).tables
+    (table,) = outcome_of(world.task(run_id="v1")).tables
     assert "the rows of the filter equal to the source" in str(table)
+
+
+def test_what_a_filter_found_stays_until_the_whole_table_is_proven(world: HandMerged) -> None:
+    of_a_filter(world, "v1", "verify", repaired=2)
+    assert differences(world) == "verify v1: 2 rows differ"
+    of_a_filter(world, "v2", "repair", repaired=2)
+    assert differences(world) == "verify v1: 2 rows differ", "others of the table may differ too"
+    backfill = open_backfill(world.book, "s.a", "v3", purpose="repair", run_id="run3")
+    chunk = world.read(backfill)
+    world.claim(chunk, sweeps=(Sweep("v3", backfill.snapshot, 1, "repair"),))
+    world.merge((result(chunk),), {"v3": 0})
+    assert differences(world) == ""
+    assert proven(world) == [True, True]
 
 
 def test_a_verify_that_was_closed_proves_nothing(world: HandMerged) -> None:

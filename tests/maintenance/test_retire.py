@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import psycopg
@@ -79,6 +80,15 @@ def test_what_is_young_stays(shop: Pipeline) -> None:
     shop.config = replace(shop.config, maintenance=Maintenance(staging_days=9))
     assert retire(run_for(shop)).batches == 0
     assert kept(shop) == ["manifest.json", A, B, "transactions.parquet"]
+
+
+def test_what_a_killed_replay_left_goes_in_its_time(shop: Pipeline) -> None:
+    name = shop.config.pipeline
+    old, young, theirs = "20250101T000000-ab", f"{datetime.now(UTC):%Y%m%dT%H%M%S}-ab", "notes"
+    for folder in (old, young, theirs):
+        shop.store.write_new(f"{layout.replays_root(name)}/{folder}/plan.json", b"{}")
+    assert retire(run_for(shop)).plans == 1
+    assert shop.store.list(layout.replays_root(name)) == sorted([young, theirs])
 
 
 def test_a_transaction_that_is_open_keeps_what_came_after_it(shop: Pipeline) -> None:

@@ -108,7 +108,7 @@ def _table(ledger: Ledger, verify: Backfill) -> TableProof:
         unproven = verify.state_reason or "it was closed"
     elif row is not None and row.life.needs_backfill:
         unproven = f"the table needs a backfill: {row.backfill_reason}"
-    elif outcome.unknown:
+    elif outcome.unknown and not outcome.differences:
         unproven = f"what became of {counted(outcome.unknown, 'chunk')} is not known"
     parts = None
     if verify.row_filter is None:

@@ -210,7 +210,9 @@ class _Planner:
         with looking.locked(self._config, self._source, captured, row_filter, VerifyRefused) as locked:
             to_read = locked.to_read
             rows = keyset.estimated_rows(self._source, to_read)
-            cut = None if row_filter is not None else self._cut(captured, to_read, rows)
+            # What a filter finds is said of parts as well.
+            parts = self._cut(captured, to_read, rows)
+            cut = None if row_filter is not None else parts
             ranges = self._ranges(to_read, rows) if cut is None or len(cut.parts) == 1 else ()
         return _Look(captured, locked.snapshot, to_read, rows, cut, ranges)
 

@@ -51,10 +51,11 @@ KINDS: Final[Mapping[str, str]] = {
     "backfill stands still": "has a backfill that stands still",
     "failed": "failed to merge",
     "behind": "waits for its merge",
+    "joining": "has joined and is not judged yet",
     "paused": "is paused",
     "being backfilled": "is being backfilled",
     "unfit values": "has values that do not fit",
-    "proof is old": "was proven long ago",
+    "proof is old": "was not proven for long",
     "unproven": "is not proven yet",
 }
 
@@ -159,7 +160,7 @@ def judge(
         concerns += [*_runs(config, ledger, now), *_errors_of_preflight(ledger)]
         being_read = frozenset(_table(one) for one in ledger.backfills if _is_read(one))
         for table in ledger.tables:
-            concerns += _of_table(config, table, now, being_read)
+            concerns += _of_table(config, ledger, table, now, being_read)
             states[table.table] = _state(config, table, now, being_read)
         concerns += _standing_still(config, ledger.backfills, now)
     order = list(KINDS)
@@ -236,11 +237,15 @@ def _errors_of_preflight(ledger: PipelineStatus) -> Iterator[Concern]:
 
 
 def _of_table(
-    config: PipelineConfig, table: TableStatus, now: datetime, being_read: frozenset[str]
+    config: PipelineConfig, ledger: PipelineStatus, table: TableStatus, now: datetime, being_read: frozenset[str]
 ) -> Iterator[Concern]:
     row, name = table.row, readable(table.table)
     if not row.life.is_captured:
         return
+    if not row.life.can_be_read and not row.life.needs_backfill:
+        why = "whether it had rows before its first change was staged, nobody has looked yet"
+        way = f"The next run of {config.pipeline}_capture looks"
+        yield Concern("joining", "warning", f"It joined, and {why}.", name, brief=why, ways=(way,))
     if row.life.is_parked and row.error is not None:
         ways = tuple(ways_on(config, row.table, row.error))
         do = way_on(config, row.table, row.error)
@@ -270,7 +275,7 @@ def _of_table(
         )
         way = f"To have them as they are: target: {{{next(iter(table.unfit))}: text}} in {config.path}, and a backfill"
         yield Concern("unfit values", "note", message, name, brief=columns, ways=(way,))
-    yield from _proof(config, table, now)
+    yield from _proof(config, ledger, table, now)
 
 
 def _paused(config: PipelineConfig, table: TableStatus) -> Concern:
@@ -316,17 +321,27 @@ def _unfilled(config: PipelineConfig, table: TableStatus, being_read: frozenset[
     return Concern("needs a backfill", "red", reason, name, reason, since=row.backfill_since, ways=(way,))
 
 
-def _proof(config: PipelineConfig, table: TableStatus, now: datetime) -> Iterator[Concern]:
+def _proof(config: PipelineConfig, ledger: PipelineStatus, table: TableStatus, now: datetime) -> Iterator[Concern]:
+    """A table of history alone has nothing to be proven. One that never was, where two rounds of nights went by, is as
+    one whose proof is as old as that."""
     name, proof = readable(table.table), table.verified
-    if proof is None or proof.through_at is None:
+    if not table.row.has_current:
+        return
+    oldest = None if proof is None else proof.through_at
+    since = oldest or max(ledger.generation.opened_at, table.row.state_since)
+    is_old = now - since > timedelta(days=PROOF_DAYS)
+    if oldest is None:
         part = "no part" if proof is None else f"{proof.proven} of {counted(proof.parts, 'part')}"
-        yield Concern("unproven", "note", f"{part} of it {'was' if proof is None else 'are'} proven so far", name)
-    elif now - proof.through_at > timedelta(days=PROOF_DAYS):
-        message = (
-            f"Its oldest proof is of {moment(proof.through_at)}: {config.pipeline}_verify does not get round to it."
-        )
+        said = f"{part} of it {'was' if proof is None else 'are'} proven so far"
+        if not is_old:
+            yield Concern("unproven", "note", said, name)
+            return
+        message = f"In {PROOF_DAYS} days {said}: {config.pipeline}_verify does not get round to it."
+    else:
+        message = f"Its oldest proof is of {moment(oldest)}: {config.pipeline}_verify does not get round to it."
+    if is_old:
         way = f"Look at the runs of {config.pipeline}_verify, or whether it is paused"
-        yield Concern("proof is old", "warning", message, name, since=proof.through_at, ways=(way,))
+        yield Concern("proof is old", "warning", message, name, since=since, ways=(way,))
 
 
 def _state(config: PipelineConfig, table: TableStatus, now: datetime, being_read: frozenset[str]) -> str:
@@ -341,6 +356,10 @@ def _state(config: PipelineConfig, table: TableStatus, now: datetime, being_read
         return f"failed {counted(row.failed_runs, 'run')}"
     if row.life.needs_backfill:
         return "being backfilled" if table.table in being_read else "needs a backfill"
+    if table.differences:
+        return "differs"
+    if not row.life.can_be_read:
+        return "joining"
     if not table.waiting_batches:
         return "ok"
     return "behind" if deferring.waits_until(config, table, now) is None else "deferred"

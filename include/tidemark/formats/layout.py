@@ -137,8 +137,12 @@ def differences_table(pipeline: str, table: TableName) -> str:
     return f"{pipeline}/differences/{table.path}"
 
 
+def replays_root(pipeline: str) -> str:
+    return f"{pipeline}/replays"
+
+
 def replay_folder(pipeline: str, plan: str) -> str:
-    return f"{pipeline}/replays/{plan}"
+    return f"{replays_root(pipeline)}/{plan}"
 
 
 def replay_file(pipeline: str, plan: str) -> str:

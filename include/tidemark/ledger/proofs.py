@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, LiteralString
 
 from psycopg.types.json import Jsonb
 
@@ -91,6 +91,8 @@ class Outcome:
             columns = ", ".join(f"{name} ({count})" for name, count in self.columns.items())
             differ = "differs" if self.differs == 1 else "differ"
             kinds.append(f"{counted(self.differs, 'row')} {differ}" + (f" in {columns}" if columns else ""))
+        if self.unknown:
+            kinds.append(f"what became of {counted(self.unknown, 'chunk')} is not known")
         return ", ".join(kinds) or "no difference"
 
 
@@ -173,33 +175,32 @@ def outcome(ledger: Ledger, verify: Backfill) -> Outcome:
 
 
 def conclude(ledger: Ledger, verify: Backfill) -> bool:
-    """Write down what an applied verify says of its parts; whether they are proven. Nothing is said where a result is
-    missing, where only rows of a filter were read, and where the table is marked: then it may differ. The caller has
-    the table's row locked."""
+    """Write down what an applied verify says of its parts; whether they are proven. What differs is said whatever else
+    is not known, of all parts where only rows of a filter were read, unless it was repaired. Nothing is proven where a
+    result is missing or a filter was read; nothing is said where the table is marked: then it may differ. The caller
+    has the table's row locked."""
     row = tables.one(ledger, verify.table)
     result = outcome(ledger, verify)
-    if (
-        row is None
-        or row.life.needs_backfill
-        or not row.life.is_captured
-        or result.unknown
-        or verify.row_filter is not None
-    ):
+    if row is None or row.life.needs_backfill or not row.life.is_captured:
         return False
-    proven = not result.differences or verify.purpose == "repair"
-    proof: tuple[Any, ...] = (
-        (verify.ended_at, verify.complete_lsn) if proven else (f"verify {verify.backfill}: {result}",)
-    )
-    set_to = "proven_at = %s, proven_lsn = %s, differing = NULL" if proven else "differing = %s"
-    condition, values = "true", []
+    if result.differences and verify.purpose == "verify":
+        _write(ledger, verify, "differing = %s", f"verify {verify.backfill}: {result}")
+        return False
+    if result.unknown or verify.row_filter is not None:
+        return False
+    _write(ledger, verify, "proven_at = %s, proven_lsn = %s, differing = NULL", verify.ended_at, verify.complete_lsn)
+    return True
+
+
+def _write(ledger: Ledger, verify: Backfill, assignments: LiteralString, *values: Any) -> None:
+    condition, numbers = "true", []
     if verify.parts is not None:
         condition = "part = ANY(%s)"
-        values = [[part.part for part in _numbered(ledger, verify)]]
+        numbers = [[part.part for part in _numbered(ledger, verify)]]
     ledger.execute(
-        f'UPDATE tidemark.parts SET {set_to} WHERE pipeline = %s AND "table" = %s AND {condition}'.encode(),
-        (*proof, ledger.pipeline, verify.table, *values),
+        f'UPDATE tidemark.parts SET {assignments} WHERE pipeline = %s AND "table" = %s AND {condition}'.encode(),
+        (*values, ledger.pipeline, verify.table, *numbers),
     )
-    return proven
 
 
 def _numbered(ledger: Ledger, verify: Backfill) -> list[Part]:

@@ -74,6 +74,13 @@ class TableRow:
     paused_by: str | None = None
     lost_keys: list[list[str]] | None = field(default=None, repr=False)
 
+    @property
+    def has_current(self) -> bool:
+        """Whether it is more than history alone, as the last batch that was staged found it at the source; a table that
+        no batch has met yet counts as any other."""
+        looked_at = self.fingerprint
+        return looked_at is None or bool(looked_at.get("key")) or looked_at.get("identity") == "full"
+
 
 def _row(
     *, error: dict[str, str] | None, capture_state: str, merge_state: str, target_state: str, **columns: Any

@@ -235,6 +235,10 @@ def _remove_plans(ledger: Ledger, store: Store, cutoff: datetime, report: Retire
     for plan in _unknown_plans(ledger, store, cutoff):
         _remove_plan(ledger, store, plan)
         report.plans += 1
+    for name in store.list(layout.replays_root(ledger.pipeline)):
+        if _is_older(name, cutoff):  # of a task that was killed: any other takes its plan away itself
+            store.delete(layout.replay_folder(ledger.pipeline, name))
+            report.plans += 1
 
 
 def _remove_plan(ledger: Ledger, store: Store, plan: str) -> None:

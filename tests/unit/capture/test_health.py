@@ -152,7 +152,9 @@ def test_a_table_at_rest_is_ok_and_its_pipeline_exact() -> None:
         (a_table("s.a", verified=None), "ok", [("unproven", "note")]),
         (a_table("s.a", verified=Verified(30, 7, None, None, ())), "ok", [("unproven", "note")]),
         (a_table("s.a", verified=Verified(3, 3, Lsn(1), ago(days=61), ())), "ok", [("proof is old", "warning")]),
-        (a_table("s.a", verified=Verified(3, 3, Lsn(1), ago(days=1), ("2 rows",))), "ok", [("differs", "red")]),
+        (a_table("s.a", verified=Verified(3, 3, Lsn(1), ago(days=1), ("2 rows",))), "differs", [("differs", "red")]),
+        (a_table("s.a", capture="joining"), "joining", [("joining", "warning")]),
+        (a_table("s.a", capture="joining", target="holes"), "needs a backfill", [("needs a backfill", "red")]),
     ],
 )
 def test_what_is_not_exact_is_a_concern_of_its_kind(
@@ -160,6 +162,27 @@ def test_what_is_not_exact_is_a_concern_of_its_kind(
 ) -> None:
     health = judged(table, a_table("s.b"))
     assert (kinds(health), health.states["s.a"]) == (expected, state)
+
+
+@pytest.mark.parametrize(
+    ("days", "fingerprint", "expected"),
+    [
+        (59, None, [("unproven", "note")]),
+        (61, None, [("proof is old", "warning")]),
+        (61, {"key": ["id"], "identity": "default"}, [("proof is old", "warning")]),
+        (61, {"key": [], "identity": "full"}, [("proof is old", "warning")]),
+        (61, {"key": [], "identity": "nothing"}, []),
+    ],
+)
+@pytest.mark.parametrize("verified", [None, Verified(30, 29, None, None, ())])
+def test_what_was_never_proven_is_not_right_for_ever(
+    verified: Verified | None, days: int, fingerprint: dict[str, Any] | None, expected: list[tuple[str, str]]
+) -> None:
+    table = a_table("s.a", verified=verified, fingerprint=fingerprint, state_since=ago(days=days))
+    ledger = a_ledger(table)
+    opened_long_ago = replace(ledger.generation, opened_at=ago(days=90))
+    assert kinds(judge(CONFIG, replace(ledger, generation=opened_long_ago), now=NOW)) == expected
+    assert kinds(judge(CONFIG, ledger, now=NOW)) == ([] if expected == [] else [("unproven", "note")])
 
 
 @pytest.mark.parametrize(
