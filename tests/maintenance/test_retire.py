@@ -20,10 +20,12 @@ from tidemark.config import Maintenance
 from tidemark.errors import LedgerBehindStaging, Move, ParkedKeepsStaging
 from tidemark.formats import layout
 from tidemark.formats.error_record import ErrorRecord
+from tidemark.formats.upkeep import Kind, UpkeepResult, Upkept
 from tidemark.ledger import batches, chunks, positions, tables
 from tidemark.ledger.connection import open_ledger
 from tidemark.lsn import Lsn
 from tidemark.maintenance.retiring import Retired, retire
+from tidemark.maintenance.upkeep import note
 from tidemark.run import Run
 
 A, B = "public.a", "public.b"
@@ -89,6 +91,35 @@ def test_what_a_killed_replay_left_goes_in_its_time(shop: Pipeline) -> None:
         shop.store.write_new(f"{layout.replays_root(name)}/{folder}/plan.json", b"{}")
     assert retire(run_for(shop)).plans == 1
     assert shop.store.list(layout.replays_root(name)) == sorted([young, theirs])
+
+
+def test_an_idle_table_whose_current_is_gone_is_parked_and_a_busy_one_is_the_merges(shop: Pipeline) -> None:
+    run, applied = run_for(shop), shop.registered()[-1].end_lsn
+    with open_ledger(shop.ledger, shop.config.pipeline) as book:
+        positions.rise(book, 1, {B: (applied, applied)})
+
+    def noted(*kinds: Kind) -> str | None:
+        """After a look that found these of both tables; why `a` is parked."""
+        seen = [Upkept(table, kind, 1, 1, bytes=9) for table in (A, B) for kind in kinds]
+        note(run, [UpkeepResult("p", tuple(seen))])
+        with open_ledger(shop.ledger, shop.config.pipeline) as book:
+            row, other = tables.one(book, A), tables.one(book, B)
+        assert row is not None
+        assert other is not None
+        assert other.error is not None
+        assert other.error.kind == "TargetDiffers", "it was parked before"
+        return row.error.message if row.life.is_parked and row.error is not None else None
+
+    assert noted() is None, "nobody has seen one yet"
+    assert noted("history", "current") is None
+    with open_ledger(shop.ledger, shop.config.pipeline) as book:
+        book.execute("UPDATE tidemark.positions SET risen_at = clock_timestamp()")
+    assert noted("history") is None, "a merge came in between, and looks itself"
+    assert noted("history", "current") is None
+    said = noted("history")
+    assert said is not None
+    assert said.startswith(f"The Delta table current of {A} is at no position")
+    assert f"after {applied}" in said
 
 
 def test_a_transaction_that_is_open_keeps_what_came_after_it(shop: Pipeline) -> None:

@@ -10,18 +10,18 @@ maintenance. Nothing here is needed for a table to be right, so nothing is repea
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from secrets import token_hex
 from typing import Any, Final
 
 from tidemark.config import PipelineConfig
-from tidemark.errors import LeaseTaken
+from tidemark.errors import LeaseTaken, PositionBelowPlan
 from tidemark.formats import layout
 from tidemark.formats.upkeep import Step, UpkeepPlan, UpkeepResult
-from tidemark.ledger import delta_tables, leases, migrations, retirement, tables
-from tidemark.ledger.connection import open_ledger
+from tidemark.ledger import delta_tables, generations, leases, migrations, positions, retirement, tables
+from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.run import Run
 from tidemark.staging.store import Store
 
@@ -110,6 +110,28 @@ def note(run: Run, results: Sequence[UpkeepResult]) -> dict[str, Any]:
     }
     with open_ledger(run.ledger, run.pipeline, run.config.application_name) as book:
         retirement.note(book, tables=figures)
+        _park_what_is_gone(book, {(table.table, table.kind) for table in upkept})
         # Of a table that was looked at and then compacted, the second is what is left.
         delta_tables.keep(book, {(t.table, t.kind): t for t in upkept if t.bytes is not None}.values())
     return figures
+
+
+def _park_what_is_gone(ledger: Ledger, seen: Collection[tuple[str, str]]) -> None:
+    """A table that lost a Delta table since the last look, and that no merge has met: the next one would park it so,
+    but where nothing happens at the source none comes."""
+    reached = positions.all_of(ledger, generations.required(ledger).number)
+    kept = delta_tables.all_of(ledger)
+    for row in tables.all_of(ledger):
+        at = reached.get(row.table)
+        if at is None or row.life.is_parked or not row.life.is_captured:
+            continue
+        for one in kept.get(row.table, ()):
+            if (row.table, one.kind) in seen or at.risen_at > one.seen_at:
+                continue
+            after = at.history_lsn if one.kind == "history" else at.current_lsn
+            gone = PositionBelowPlan(step=one.kind, table=row.table, position="no position", after=after)
+            log.error("%s", gone)
+            with ledger.transaction():
+                tables.lock(ledger, [row.table])
+                tables.park(ledger, row.table, gone.record())
+            break
