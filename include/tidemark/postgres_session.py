@@ -35,6 +35,9 @@ SESSION_SETTINGS: Final = {
 
 CONNECT_TIMEOUT_S: Final = 10
 
+# What a connection that names a primary and its standby says in `target_session_attrs` to have the slot on the latter.
+SLOT_ON_STANDBY: Final = "prefer-standby"
+
 # What libpq needs to notice a machine that vanished: an idle probe after 20 s, given up after about a minute.
 _KEEPALIVES: Final = {"keepalives": 1, "keepalives_idle": 20, "keepalives_interval": 10, "keepalives_count": 4}
 
@@ -106,21 +109,25 @@ def open_session(
     application_name: str | None = None,
     settings: dict[str, str] | None = None,
     **keywords: Any,
-) -> psycopg.Connection[tuple[Any, ...]]:
+) -> Session:
     """The one place where a connection is opened: its errors quote no value, and if it fails, no password.
 
-    Without an `application_name` the string is taken as it is, with one as `with_settings` makes it.
+    Without an `application_name` the string is taken as it is, with one as `with_settings` makes it. One that prefers
+    a standby wants the slot there (`source.slot_server`); everything else needs the primary.
     """
-    password = ""
+    password, servers = "", ""
     try:
-        password = str(conninfo_to_dict(conninfo).get("password") or "")
+        parameters = conninfo_to_dict(conninfo)
+        password = str(parameters.get("password") or "")
+        if parameters.get("target_session_attrs") == SLOT_ON_STANDBY and "target_session_attrs" not in keywords:
+            servers, conninfo = conninfo, make_conninfo(conninfo, target_session_attrs="read-write")
         if application_name is not None:
             conninfo = with_settings(conninfo, application_name, settings, **keywords)
         session = Session.connect(conninfo, autocommit=autocommit)
     except psycopg.Error as failed:
         failure = without_values(failed, password=password)
     else:
-        session.database = database
+        session.database, session.servers = database, servers
         return session
     if isinstance(failure, psycopg.OperationalError):
         raise unreachable(failure, database)
@@ -150,6 +157,13 @@ class Session(psycopg.Connection[tuple[Any, ...]]):
     statement, the COMMIT of a block or the end of one. An error keeps which `database` it is of, for `outages`."""
 
     database = "source"
+    servers = ""  # what names both servers, where the slot is on the standby
+    beside: Session | None = None  # the session at the standby
+
+    def close(self) -> None:
+        if self.beside is not None:
+            self.beside.close()
+        super().close()
 
     def _check_connection_ok(self) -> None:
         """Asked before anything is sent; a session that ended earlier says so here."""

@@ -28,6 +28,7 @@ from tidemark.ledger.leases import SLOT, Lease
 from tidemark.lsn import Lsn
 from tidemark.run import Run
 from tidemark.source import slot as slots
+from tidemark.source.slot_server import at_slot
 from tidemark.source.slot_use import take_when_free
 from tidemark.waits import saying
 
@@ -86,7 +87,9 @@ def _move(
     """The slot's confirmed LSN before and after."""
     config = run.config
     with postgres_session.connect(
-        run.source, application_name=config.application_name, statement_timeout_s=ADVANCE_TIMEOUT_S
+        run.source,
+        application_name=config.application_name,
+        statement_timeout_s=ADVANCE_TIMEOUT_S,
     ) as connection:
         if config.slot != generation.slot:
             # The position is that of another slot, and this one may be somebody else's.
@@ -121,7 +124,8 @@ def _advance(
 
     def move() -> None:
         with saying(ADVANCE_TIMEOUT_S, lambda: f'the source, which moves the slot "{config.slot}" to {position}'):
-            connection.execute("SELECT pg_replication_slot_advance(%s, %s::pg_lsn)", (config.slot, str(position)))
+            moves = "SELECT pg_replication_slot_advance(%s, %s::pg_lsn)"
+            at_slot(connection, config.slot).execute(moves, (config.slot, str(position)))
 
     take_when_free(
         connection,

@@ -41,12 +41,14 @@ from tidemark.lsn import Lsn
 from tidemark.names import TableName
 from tidemark.pgoutput.blocks import DecodedBlock
 from tidemark.pgoutput.decoder import Decoder
+from tidemark.postgres_session import to_the_same_server
 from tidemark.run import Run
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import TableSchema
 from tidemark.source import catalog, slot
 from tidemark.source.publication import lock_bounded
 from tidemark.source.replication import XLOG_HEADER_BYTES, ReplicationStream, sent_by, why_silent
+from tidemark.source.slot_server import at_slot
 from tidemark.source.slot_use import take_when_free
 from tidemark.source.wal_messages import emit_heartbeat
 from tidemark.staging.abandoned import abandoned, read_name
@@ -96,7 +98,9 @@ def drain(run: Run, *, run_s: float | None = None, wait_s: float = 0.0) -> Drain
         with (
             leases.hold(run.ledger, config.pipeline, leases.SLOT, run.holder, wait_s=wait_s) as lease,
             postgres_session.connect(
-                run.source, application_name=config.application_name, lock_timeout_s=config.bounds.lock_timeout_s
+                run.source,
+                application_name=config.application_name,
+                lock_timeout_s=config.bounds.lock_timeout_s,
             ) as source_conn,
             postgres_session.outages(),
         ):
@@ -190,9 +194,11 @@ def _open_stream(
     """Start streaming at what is staged. Raises SlotBusy if the slot stays in use."""
     config = run.config
 
+    there = at_slot(source_conn, config.slot)
+
     def start_streaming() -> ReplicationStream:
         return ReplicationStream(
-            run.source,
+            run.source if there is source_conn else to_the_same_server(there),
             application_name=config.application_name,
             slot=config.slot,
             publication=config.publication,
@@ -470,11 +476,13 @@ class _Draining:
         stalled, and the error says on what."""
         stall_s = self._config.bounds.drain_stall_s
         self._silence = self._silence or Wait(math.inf)
-        cause = partial(why_silent, self._source, self._config.slot, stream.pid, stream.sent_lsn)
+        cause = partial(
+            why_silent, at_slot(self._source, self._config.slot), self._config.slot, stream.pid, stream.sent_lsn
+        )
         self._silence.note(lambda: f"the source's messages up to {self._heartbeat.after_lsn}: {cause()}")
         if stream.silent_s() <= stall_s:
             return
-        read_lsn = sent_by(self._source, stream.pid)
+        read_lsn = sent_by(at_slot(self._source, self._config.slot), stream.pid)
         if read_lsn is not None and stream.note_progress(read_lsn):
             return
         raise DrainStalled(

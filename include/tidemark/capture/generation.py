@@ -57,6 +57,7 @@ from tidemark.lsn import Lsn
 from tidemark.run import utc_now
 from tidemark.source import slot as slots
 from tidemark.source.slot import Server, SlotState
+from tidemark.source.slot_server import at_slot, replayed_timeline, system_identifier
 from tidemark.source.timelines import History, read_history
 from tidemark.source.wal_messages import make_durable
 from tidemark.staging.store import Store
@@ -237,10 +238,26 @@ def still_continues(source: psycopg.Connection[Any], generation: Generation) -> 
     difference = _other_life(server, generation)
     if difference is None and server.timeline != generation.timeline:
         difference = f"timeline {server.timeline} instead of {generation.timeline}"
+    if difference is None:
+        difference = _beside_another_history(source, generation)
     if difference is None and confirmed_lsn > generation.staged_lsn:
         difference = f"it stands at {confirmed_lsn}, beyond {generation.staged_lsn}, the last position staged"
     if difference is not None:
         raise GenerationStale(slot=slot.name, generation=generation.number, difference=difference)
+
+
+def _beside_another_history(source: psycopg.Connection[Any], generation: Generation) -> str | None:
+    """Why the stream of a standby is not that of the primary; None if it is, or the slot is at the primary. A standby
+    that received what the primary lost, as a promotion leaves it, stays on the timeline that it came along."""
+    standby = at_slot(source, generation.slot)
+    if standby is source:
+        return None
+    theirs, replayed = system_identifier(standby), replayed_timeline(standby)
+    if theirs != generation.system_identifier:
+        return f"the standby has the system identifier {theirs} instead of {generation.system_identifier}"
+    if replayed != generation.timeline:
+        return f"the standby replays timeline {replayed}, and the primary is on {generation.timeline}"
+    return None
 
 
 def _what_is_gone(

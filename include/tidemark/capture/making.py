@@ -30,6 +30,7 @@ from tidemark.source.identifiers import readable
 from tidemark.source.publication import Matching
 from tidemark.source.publication_findings import PublicationWork, publication_work
 from tidemark.source.slot import PLUGIN, read_slot
+from tidemark.source.slot_server import at_slot, logging_snapshots
 from tidemark.waits import saying
 from tidemark.wording import duration
 
@@ -71,12 +72,23 @@ def create_slot(source: psycopg.Connection[Any], config: PipelineConfig, conninf
         with postgres_session.connect(conninfo, application_name=config.application_name) as other:
             return listed(publication.transactions_in_flight(other)) or "they have just ended"
 
+    there = at_slot(source, config.slot)
+
+    def make(*named: str) -> None:
+        if there is source:
+            source.execute(_CREATE if source.info.server_version < 170000 else _CREATE_FAILOVER, named)
+            return
+        # It is the standby's own, and stays there.
+        there.execute("SELECT set_config('statement_timeout', %s, false)", (f"{bound_s}s",))
+        with logging_snapshots(source):
+            there.execute(_CREATE, named)
+
     source.execute("SELECT set_config('statement_timeout', %s, false)", (f"{bound_s}s",))
     # The wait is one for the transactions' locks, so the lock timeout would end it first.
     source.execute("SELECT set_config('lock_timeout', '0', false)")
     try:
         with saying(bound_s, lambda: f'the slot "{config.slot}", which waits for open transactions: {blocking()}'):
-            source.execute(_CREATE if source.info.server_version < 170000 else _CREATE_FAILOVER, (config.slot, PLUGIN))
+            make(config.slot, PLUGIN)
     except psycopg.errors.QueryCanceled as waited:
         blockers = listed(publication.transactions_in_flight(source)) or "they have ended by now"
         raise SlotCreationBlocked(slot=config.slot, waited=duration(bound_s), blockers=blockers) from waited

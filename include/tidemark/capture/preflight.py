@@ -47,6 +47,8 @@ from tidemark.source import column_look, inspection, publication
 from tidemark.source.publication import Matching, Publication
 from tidemark.source.publication_findings import PublicationWork, publication_work
 from tidemark.source.slot import SlotState, read_server, read_slot, usable
+from tidemark.source.slot_server import at_slot, is_beside
+from tidemark.source.standby_findings import standby_findings
 from tidemark.spark_connection import SparkConnection
 from tidemark.staging.store import Store
 
@@ -161,6 +163,9 @@ class _Look:
         ) as source:
             self.transport("source", self.config.source_connection, source)
             facts = inspection.read_server_facts(source)
+            if is_beside(source, self.config.slot):
+                beside = at_slot(source, self.config.slot)
+                self.findings += standby_findings(beside, self.config.source_connection, self.config.slot)
             slot = read_slot(source, self.config.slot)
             self.findings += inspection.server_findings(facts, self.config, slot=slot)
             if facts.major < inspection.OLDEST_VERSION:

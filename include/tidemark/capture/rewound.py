@@ -33,6 +33,7 @@ from tidemark.lsn import Lsn
 from tidemark.pgoutput.messages import parse_logical
 from tidemark.postgres_session import to_the_same_server
 from tidemark.source.replication import XLOG_HEADER_BYTES, ReplicationStream, sent_by
+from tidemark.source.slot_server import at_slot
 from tidemark.source.slot_use import take_when_free
 from tidemark.source.wal_messages import LOGICAL_MESSAGE
 
@@ -59,7 +60,7 @@ def was_rewound(
 
     def start() -> ReplicationStream:
         return ReplicationStream(
-            to_the_same_server(source),
+            to_the_same_server(at_slot(source, config.slot)),
             application_name=config.application_name,
             slot=config.slot,
             publication=config.publication,
@@ -102,7 +103,7 @@ def _has_heartbeat(
             return False
         if stream.silent_s() > patience_s:
             # Not the stream's own note of it: what was sent up to there may still be on its way.
-            before, read_lsn = read_lsn, sent_by(source, stream.pid) or Lsn(0)
+            before, read_lsn = read_lsn, sent_by(at_slot(source, config.slot), stream.pid) or Lsn(0)
             if read_lsn > before:
                 patience_s = stream.silent_s() + config.bounds.drain_stall_s
                 continue

@@ -32,6 +32,7 @@ from tidemark.lsn import Lsn
 from tidemark.run import utc_now
 from tidemark.source import slot as slots
 from tidemark.source.slot import Server, SlotState
+from tidemark.source.slot_server import at_slot
 from tidemark.wording import counted, duration, plural
 
 # WAL that a look may read: above `staged`, where a first transaction of ours would be put together, and in all from
@@ -74,7 +75,9 @@ def changes_waiting(
         # A look would make it busy for a moment, and it may be somebody else's.
         return Waiting(True, f'the pipeline file names the slot "{config.slot}", staged is "{generation.slot}"')
     with postgres_session.connect(
-        source, application_name=config.application_name, statement_timeout_s=PEEK_TIMEOUT_S
+        source,
+        application_name=config.application_name,
+        statement_timeout_s=PEEK_TIMEOUT_S,
     ) as connection:
         try:
             slot, confirmed_lsn = slots.usable(connection, config.slot)
@@ -128,14 +131,18 @@ def _at_source(
     if ahead_bytes > PEEK_BYTES or server.flush_lsn - restart_lsn > PEEK_FROM_RESTART_BYTES:
         return unread
     try:
-        row = connection.execute(
-            """
+        row = (
+            at_slot(connection, config.slot)
+            .execute(
+                """
             SELECT 1 FROM pg_logical_slot_peek_binary_changes(
                 %s, NULL, 1, 'proto_version', '1', 'publication_names', %s, 'messages', 'false')
              WHERE lsn >= %s::pg_lsn LIMIT 1
             """,
-            (config.slot, sql.Identifier(config.publication).as_string(connection), str(staged_lsn)),
-        ).fetchone()
+                (config.slot, sql.Identifier(config.publication).as_string(connection), str(staged_lsn)),
+            )
+            .fetchone()
+        )
     except psycopg.Error:
         # In use, too slow, or not decodable: whatever it is, the drain finds it out and says it.
         return unread

@@ -26,6 +26,8 @@ from tidemark.errors import (
     SourceInRecovery,
 )
 from tidemark.lsn import Lsn
+from tidemark.postgres_session import Session
+from tidemark.source.slot_server import at_slot
 
 PLUGIN = "pgoutput"
 
@@ -90,7 +92,10 @@ def read_server(connection: psycopg.Connection[Any]) -> Server:
 
 
 def read_slot(connection: psycopg.Connection[Any], name: str) -> SlotState | None:
-    """The slot as it stands now; None if there is none of this name."""
+    """The slot as it stands now; None if there is none of this name. One on a standby stays there, whoever is promoted:
+    it counts as a failover slot."""
+    stays = isinstance(connection, Session) and bool(connection.servers)
+    connection = at_slot(connection, name)
     row = connection.execute(
         """
         SELECT to_jsonb(s),
@@ -116,7 +121,7 @@ def read_slot(connection: psycopg.Connection[Any], name: str) -> SlotState | Non
         wal_status=raw["wal_status"],
         safe_wal_size=raw["safe_wal_size"],
         two_phase=raw["two_phase"],
-        failover=raw.get("failover", False),
+        failover=stays or raw.get("failover", False),
         synced=raw.get("synced", False),
         invalidation_reason=raw.get("invalidation_reason") or conflicting,
         inactive_since=raw.get("inactive_since"),
@@ -135,7 +140,7 @@ def usable(connection: psycopg.Connection[Any], name: str) -> tuple[SlotState, L
         raise SlotOfAnother(slot=name, reason="it is a temporary slot and ends with its session")
     if slot.plugin != PLUGIN:
         raise SlotPluginDiffers(slot=name, plugin=slot.plugin)
-    row = connection.execute("SELECT current_database()::text, pg_is_in_recovery()").fetchone()
+    row = at_slot(connection, name).execute("SELECT current_database()::text, pg_is_in_recovery()").fetchone()
     connected, in_recovery = ("", False) if row is None else row
     if slot.database != connected:
         raise SlotDatabaseDiffers(slot=name, database=slot.database, connected=connected)

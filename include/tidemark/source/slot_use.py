@@ -20,6 +20,7 @@ import psycopg
 
 from tidemark.errors import SlotBusy
 from tidemark.source.replication import SlotInUse
+from tidemark.source.slot_server import at_slot
 from tidemark.waits import Wait
 
 log = logging.getLogger(__name__)
@@ -41,12 +42,16 @@ class SlotUser:
 
 def read_user(connection: psycopg.Connection[Any], name: str) -> SlotUser | None:
     """Who reads the slot now; None if nobody does. A name that this role may not see is empty."""
-    row = connection.execute(
-        "SELECT s.active_pid, coalesce(a.application_name, '') FROM pg_replication_slots s "
-        "LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid "
-        "WHERE s.slot_name = %s AND s.active_pid IS NOT NULL",
-        (name,),
-    ).fetchone()
+    row = (
+        at_slot(connection, name)
+        .execute(
+            "SELECT s.active_pid, coalesce(a.application_name, '') FROM pg_replication_slots s "
+            "LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid "
+            "WHERE s.slot_name = %s AND s.active_pid IS NOT NULL",
+            (name,),
+        )
+        .fetchone()
+    )
     return None if row is None else SlotUser(row[0], row[1])
 
 
@@ -81,7 +86,8 @@ def take_when_free(
             if user is not None and is_own and wait.waited_s >= min(OWN_BACKEND_WAIT_S, limit_s / 2):
                 check_lease()
                 log.warning('Ending process %d of a dead attempt, which holds the slot "%s"', user.pid, slot)
-                connection.execute("SELECT pg_terminate_backend(%s, %s)", (user.pid, TERMINATE_TIMEOUT_MS))
+                ends = "SELECT pg_terminate_backend(%s, %s)"
+                at_slot(connection, slot).execute(ends, (user.pid, TERMINATE_TIMEOUT_MS))
                 ended.add(user.pid)
                 continue  # the slot may be free now, however long that took
             if not wait.goes_on(partial(in_words, slot, user)):
