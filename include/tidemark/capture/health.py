@@ -51,7 +51,7 @@ KINDS: Final[Mapping[str, str]] = {
     "backfill stands still": "has a backfill that stands still",
     "failed": "failed to merge",
     "behind": "waits for its merge",
-    "joining": "has joined and is not judged yet",
+    "joining": "has joined unjudged",
     "paused": "is paused",
     "being backfilled": "is being backfilled",
     "unfit values": "has values that do not fit",

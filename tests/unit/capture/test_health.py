@@ -287,6 +287,11 @@ def test_a_line_says_what_where_since_when_and_what_to_do_and_fits_a_screen() ->
     assert len(health.line) <= LINE_CHARACTERS
 
 
+def test_two_tables_are_said_of_in_the_plural() -> None:
+    tables = (a_table(name, capture="joining") for name in ("s.a", "s.b"))
+    assert judged(*tables).line == "shop: 2 tables have joined unjudged (s.a, s.b)"
+
+
 def test_the_hardest_stands_first() -> None:
     health = judged(
         a_table("s.a", verified=None),
