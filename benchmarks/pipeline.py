@@ -19,6 +19,7 @@ from typing import Any, Final
 import psycopg
 
 from sandbox.services.postgres import PostgresServer, running
+from tidemark import spark_jars
 from tidemark.capture.confirm import ConfirmResult, confirm
 from tidemark.capture.drain import DrainResult, drain
 from tidemark.capture.merging import ingest, leased_plan, make_plan
@@ -151,7 +152,7 @@ def submitted(plan: MergePlan) -> None:
     environment = submission.driver_environment() | submission.quiet_log({}) | submission.short_lived(plan)
     with class_archive(submission.chosen_jvm_flags({})) as archive:
         environment |= submission.with_jvm_flags(archive.flags, environment)
-        spark_submit(submission.application("merge_batch"), ["--manifest", uri], environment=environment)
+        spark_submit(spark_jars.application("merge_batch", os.environ), ["--manifest", uri], environment=environment)
         archive.ended_well = True
     errors_of(Path(uri).parent / "result.json")
 

@@ -48,6 +48,29 @@ def connections(source: str, empty_ledger_database: str) -> Callable[[str], Conn
     return lambda wanted: look_up(wanted, environment=environment, ask_airflow=lambda _: None)
 
 
+def test_preflight_sees_which_jars_spark_would_be_given(
+    file: Path,
+    connections: Callable[[str], Connection],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    monkeypatch.delenv("SPARK_CONF_DIR", raising=False)
+    monkeypatch.delenv("TIDEMARK_SPARK_JARS", raising=False)
+    assert main(["preflight", str(file), "--look"], look_up=connections) == 0
+    assert "where Spark has its jars for Delta Lake from" in capsys.readouterr().out
+
+    (tmp_path / "delta-spark_1.jar").touch()
+    monkeypatch.setenv("TIDEMARK_SPARK_JARS", str(tmp_path))
+    assert main(["preflight", str(file), "--look"], look_up=connections) == 0
+    assert "Delta Lake" not in capsys.readouterr().out
+
+    monkeypatch.setenv("TIDEMARK_SPARK_JARS", str(tmp_path / "gone.jar"))
+    assert main(["preflight", str(file), "--look"], look_up=connections) == 1
+    assert "jars that are not there" in capsys.readouterr().out
+
+
 def test_preflight_status_and_unpark_of_a_pipeline(
     file: Path,
     connections: Callable[[str], Connection],

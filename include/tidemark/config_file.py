@@ -48,6 +48,10 @@ _DECIMAL: Final = re.compile(r"decimal\(\s*(\d{1,2})\s*,\s*(\d{1,2})\s*\)")
 _TIME: Final = re.compile(r"(\d{1,9})\s*([smhd])")
 _UNIT_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _EVERY_S: Final = (60, 86_400)
+# Names of Spark's and Hadoop's settings whose values are secrets; a file or a provider that has one is none.
+_SECRET_SETTING: Final = re.compile(
+    r"(secret([.-]?key)?|password|passphrase|token|account\.key(\.[\w.-]+)?|sas\.[\w.-]+)$", re.IGNORECASE
+)
 _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.+")
 
 
@@ -321,6 +325,13 @@ class _Reader(NodeReader):
                 self.problem(value, f"spark.conf {key.value} must be a text or a number")
             elif not str(key.value).startswith("spark."):
                 self.problem(key, f"spark.conf {key.value!r} is no Spark setting: their names begin with 'spark.'")
+            elif _SECRET_SETTING.search(str(key.value)):
+                self.problem(
+                    key,
+                    f"spark.conf {key.value} is a secret, and would stand in spark-submit's command line, which "
+                    "everybody on the machine reads: name a connection, lake: {root, connection}, or set it in "
+                    "spark-defaults.conf of the machines that run Spark",
+                )
             else:
                 conf[str(key.value)] = str(value.value)
         return conf

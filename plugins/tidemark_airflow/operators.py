@@ -11,6 +11,7 @@ A task hands nothing to the next one: what is staged, planned, applied and confi
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
+from tidemark import spark_jars
 from tidemark.config import PipelineConfig
 from tidemark.errors import LeaseTaken, PipelineFileInvalid, SparkApplicationFailed, SparkApplicationTooLong
 from tidemark.findings import listed
@@ -96,7 +98,7 @@ class PreflightOperator(BaseOperator):
         report = preflight(
             run_of(self.config, context),
             spark=spark_connection(self.config.spark_connection),
-            jars=submission.jars(self.config.lake) or "",
+            jars=spark_jars.jars(self.config.lake, os.environ) or "",
             only_new_notes=True,
         )
         self.log.info("%s", report)
@@ -158,10 +160,10 @@ class ApplicationOperator(SparkSubmitOperator):
         failure: Exception | None = None
         with tempfile.TemporaryDirectory(prefix="tidemark-") as scratch:
             self._hook = None  # it keeps the arguments of the application before
-            self.application = submission.application(name)
+            self.application = spark_jars.application(name, os.environ)
             self.application_args = ["--manifest", manifest]
             self.conf = {**access.spark_settings(self.config.lake), **self.config.spark_conf}
-            self.jars = submission.jars(self.config.lake)
+            self.jars = spark_jars.jars(self.config.lake, os.environ)
             self._environment, self.py_files = {}, None
             chosen_flags = None
             if spark_connection(self.config.spark_connection).drives_here:

@@ -17,20 +17,13 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 import tidemark
 from tidemark.lake_access import LakeAccess
+from tidemark.spark_jars import APPLICATIONS_VARIABLE, EVERYWHERE, own_applications
 
 if TYPE_CHECKING:
     from tidemark.formats.plan import MergePlan
-
-# A folder of jars, or a comma-separated list of them; `local:/folder` is one that every machine of the cluster has.
-JARS_VARIABLE = "TIDEMARK_SPARK_JARS"
-# The folder spark_apps, if it is neither of the two places below; `local:/folder` is one that the driver's image has,
-# with the library beside it.
-APPLICATIONS_VARIABLE = "TIDEMARK_SPARK_APPS"
-EVERYWHERE = "local:"  # Spark's own scheme for it
 
 SESSION_TOKEN = "AWS_SESSION_TOKEN"
 
@@ -43,33 +36,6 @@ SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
 SHORT_PLAN_ROWS = 100_000
 
 _LIBRARY = Path(tidemark.__file__).resolve().parent
-
-
-def application(name: str) -> str:
-    """The file of a Spark application: where the variable says, in the installed library, or in this checkout."""
-    set_path = os.environ.get(APPLICATIONS_VARIABLE)
-    return f"{set_path.rstrip('/')}/{name}.py" if set_path else str(_own_applications() / f"{name}.py")
-
-
-def _own_applications() -> Path:
-    installed = _LIBRARY / "spark_apps"
-    return installed if installed.is_dir() else _LIBRARY.parents[1] / "spark_apps"
-
-
-def jars(lake: str) -> str | None:
-    """What `--jars` gets: Delta's jars, if they are known to this machine; for a lake on S3 Hadoop's beside them,
-    and always our log store, which nothing else brings."""
-    set_path = os.environ.get(JARS_VARIABLE, "")
-    on_s3 = urlsplit(lake).scheme == "s3a"
-    scheme = EVERYWHERE if set_path.startswith(EVERYWHERE) else ""
-    folder = Path("/" + set_path.removeprefix(EVERYWHERE).lstrip("/") if scheme else set_path)
-    listed = [set_path] if set_path else []
-    if set_path and folder.is_dir():
-        files = sorted([*folder.glob("*.jar"), *(folder.glob("s3a/*.jar") if on_s3 else ())])
-        listed = [f"{scheme}{jar}" for jar in files]
-    if on_s3:
-        listed.append(f"{Path(application('merge_batch')).parent}/log_store/tidemark-log-store.jar")
-    return ",".join(listed) or None
 
 
 def lake_secrets(access: LakeAccess) -> dict[str, str]:
@@ -90,7 +56,7 @@ def quiet_log(spark_conf: Mapping[str, str]) -> dict[str, str]:
     options = spark_conf.get("spark.driver.extraJavaOptions", "")
     if LOG_VARIABLE in os.environ or "log4j2.configurationFile" in options or "log4j.configurationFile" in options:
         return {}
-    return {LOG_VARIABLE: str(_own_applications() / "log4j2.properties")}
+    return {LOG_VARIABLE: str(own_applications() / "log4j2.properties")}
 
 
 def chosen_jvm_flags(spark_conf: Mapping[str, str]) -> str:

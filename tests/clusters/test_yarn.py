@@ -23,8 +23,7 @@ from tests.support import judge
 from tests.support.airflow_home import REPOSITORY, delta_jars
 from tests.support.capture import Environment
 from tests.support.on_cluster import OnCluster, command_of
-from tidemark import failpoints
-from tidemark_airflow import submission
+from tidemark import failpoints, spark_jars
 
 pytestmark = pytest.mark.thorough
 
@@ -109,7 +108,7 @@ def test_a_driver_in_the_cluster_that_outlives_its_task_changes_nothing(
     (driver,) = wait_for("a driver stands still", lambda: halted_drivers(yarn[1], task), 300)
     try:
         below = {process: command_of(process) for process in psutil.Process().children(recursive=True)}
-        of_submit = {"org.apache.spark.deploy.SparkSubmit", submission.application("merge_batch")}
+        of_submit = {"org.apache.spark.deploy.SparkSubmit", spark_jars.application("merge_batch", os.environ)}
         (submit,) = [process for process, command in below.items() if of_submit <= set(command)]
         submit.kill()
         task.join(timeout=60)

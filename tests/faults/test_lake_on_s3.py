@@ -4,23 +4,30 @@ end as on a disk: equal. `make faults` plays every scenario there too (TIDEMARK_
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from pathlib import Path
 from random import Random
 from typing import Any, Final
 
 import pytest
 from py4j.protocol import Py4JJavaError
 
+from sandbox.setup.log_store import JAR
+from spark_apps import merge_batch
 from tests.faults import workload
 from tests.faults.rows_from_before import old_tables
-from tests.support import judge
-from tests.support.capture import Environment, go_on
+from tests.support import judge, local_spark, stages
+from tests.support.capture import REPOSITORY, Environment, go_on
+from tests.support.remedies import Told
 from tests.support.s3_proxy import PASSING, Fault, Proxy, Request, by_lot, from_the, in_front_of, one_in
 from tests.support.s3_server import SECRET, S3Server, put_lake
 from tests.support.thorough import thorough
-from tidemark import failpoints
+from tidemark import failpoints, log_stores
 from tidemark.errors import LakeRefused, LakeUnreachable
 from tidemark.target import merge
 from tidemark.target.failures import as_refusal
@@ -61,13 +68,21 @@ def shop(shared: Environment, proxy: Proxy) -> Iterator[Environment]:
     proxy.fault = proxy.gate = lambda _: None
 
 
-def test_changes_a_killed_merge_and_a_backfill_end_equal(shop: Environment) -> None:
+def test_changes_a_killed_drain_a_driver_that_outlives_its_task_and_a_backfill_end_equal(shop: Environment) -> None:
+    """The next run finds history one step ahead of current, as behind a merge that was killed there."""
     workload.change(shop)
     shop.begin_run()
+    shop.crash("drain.after_manifest")
     shop.drain()
-    shop.crash("merge.after_history")
-    shop.merge()
-    shop.confirm()
+    outlived = shop.halt("merge", "merge.before_current")
+    shop.let_leases_end()
+    workload.change(shop)
+    shop.run()
+    assert judge.wrongs(shop) == []
+    before = judge.delta_versions(shop)
+    go_on(outlived)
+    assert judge.delta_versions(shop) == before
+    shop.let_leases_end()
     old = old_tables(shop)
     shop.backfill(*old.tables, chunk_rows=5)
     assert judge.wrongs(shop) == []
@@ -152,11 +167,11 @@ def _the_nth_put(nth: int) -> Callable[[Request], Fault | None]:
 @pytest.mark.parametrize(
     ("stage", "nth", "how", "word"),
     [
-        ("drain", 6, "expired", "ExpiredToken"),
         ("merge", 20, "expired", "400, ExpiredToken"),
         *(
             pytest.param(*case, marks=pytest.mark.thorough)
             for case in (
+                ("drain", 6, "expired", "ExpiredToken"),
                 ("drain", 1, "wrong secret", "SignatureDoesNotMatch"),
                 ("merge", 4, "wrong secret", "403, SignatureDoesNotMatch"),
                 ("merge", 40, "no right", "403, AccessDenied"),
@@ -280,3 +295,54 @@ def test_a_first_load_puts_the_files_of_its_chunks_into_the_tables_and_is_proven
     proofs = shop.verify().tables
     assert {proof.table for proof in proofs} == set(shop.table_rows())
     assert [str(proof) for proof in proofs if proof.unproven or proof.outcome.differences] == []
+
+
+@pytest.mark.thorough
+@pytest.mark.walks("LogStoreUnfenced")
+def test_a_driver_whose_machine_has_another_log_store_writes_nothing_and_another_one_tells_no_secret(
+    shop: Environment, proxy: Proxy, tmp_path: Path, told: Told
+) -> None:
+    """Drivers of their own, as spark-submit starts them, with all that Spark itself keeps of an application."""
+    workload.change(shop)
+    shop.begin_run()
+    shop.drain()
+    settings = {
+        **shop.config.lake_access.spark_settings(shop.config.lake),
+        "spark.master": "local[2]",
+        "spark.jars": f"{local_spark.jars()},{JAR}",
+        "spark.driver.extraClassPath": local_spark.s3a_jars(),
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": str(tmp_path / "events"),
+        "spark.logConf": "true",
+    }
+    (tmp_path / "events").mkdir()
+    said: list[str] = []
+
+    def submit(uri: str) -> None:
+        lines = [f"{name} {value}" for name, value in settings.items()]
+        (tmp_path / "spark-defaults.conf").write_text("\n".join(lines))
+        own = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
+        secrets = shop.config.lake_access.driver_environment()
+        driver = subprocess.run(
+            [sys.executable, merge_batch.__file__, "--manifest", uri],
+            env={**own, **secrets, "SPARK_CONF_DIR": str(tmp_path), "PYTHONPATH": str(REPOSITORY / "include")},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+        )
+        said.append(driver.stdout + driver.stderr)
+
+    proxy.forget()
+    settings[log_stores.OF_S3] = "io.delta.storage.S3SingleDriverLogStore"
+    stages.merge(shop.stage_input(), submit)
+    told.read("LogStoreUnfenced", said[0], f"{log_stores.OF_S3} is io.delta.storage.S3SingleDriverLogStore")
+    assert [r.target for r in proxy.requests if r.method == "PUT" and "/plans/" not in r.target] == []
+
+    del settings[log_stores.OF_S3]
+    stages.merge(shop.stage_input(), submit)
+    shop.confirm()
+    assert shop.confirmed_lsn() == shop.staged_lsn(), said[1][-3000:]
+    assert judge.wrongs(shop) == []
+    events = [file.read_text(errors="replace") for file in (tmp_path / "events").rglob("*") if file.is_file()]
+    assert any("fs.s3a.secret.key" in text for text in events), "Spark's own page of settings is not there"
+    assert [text for text in (*said, *events) if SECRET in text] == []

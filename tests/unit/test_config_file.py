@@ -174,6 +174,38 @@ class TestProblems:
         assert problems(tmp_path, LEAST + more + "\n") == [message]
 
     @pytest.mark.parametrize(
+        "setting",
+        [
+            "spark.hadoop.fs.s3a.secret.key",
+            "spark.hadoop.fs.s3a.bucket.lake.session.token",
+            "spark.hadoop.fs.azure.account.key.shop.dfs.core.windows.net",
+            "spark.hadoop.fs.azure.sas.c.shop.blob.core.windows.net",
+            "spark.hadoop.fs.azure.account.oauth2.client.secret",
+            "spark.authenticate.secret",
+            "spark.ssl.keyPassword",
+        ],
+    )
+    def test_a_setting_of_spark_that_is_a_secret_is_refused_by_its_name(self, tmp_path: Path, setting: str) -> None:
+        (problem,) = problems(tmp_path, LEAST + f"spark: {{conf: {{{setting}: sesame}}}}\n")
+        assert problem.startswith(
+            f"4: spark.conf {setting} is a secret, and would stand in spark-submit's command line"
+        )
+        assert "sesame" not in problem
+
+    @pytest.mark.parametrize(
+        "setting",
+        [
+            "spark.hadoop.fs.s3a.access.key",
+            "spark.kubernetes.authenticate.driver.oauthTokenFile",
+            "spark.hadoop.hadoop.security.credential.provider.path",
+            "spark.hadoop.fs.s3a.aws.credentials.provider",
+            "spark.network.crypto.enabled",
+        ],
+    )
+    def test_a_setting_that_says_where_a_secret_is_is_none(self, tmp_path: Path, setting: str) -> None:
+        assert problems(tmp_path, LEAST + f"spark: {{conf: {{{setting}: there}}}}\n") == []
+
+    @pytest.mark.parametrize(
         ("entry", "message"),
         [
             ("{leave_out: [a]}", "tables[].name is missing"),

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 from urllib.parse import urlsplit
 from uuid import uuid4
 
+from tidemark import log_stores
 from tidemark.config import PipelineConfig
 from tidemark.errors import LakeUnusable, Move, TidemarkError
 from tidemark.findings import Finding
 from tidemark.staging.store import Store
-
-LOG_STORE: Final = "tidemark.delta.ConditionalLogStore"
-_DYNAMODB_LOG_STORE: Final = "io.delta.storage.S3DynamoDBLogStore"
 
 
 def probe(store: Store, config: PipelineConfig) -> None:
@@ -87,21 +85,22 @@ _OF_ANOTHER_CLOUD: Final = {
 }
 
 
-def log_store_findings(config: PipelineConfig) -> Iterator[Finding]:
+def log_store_findings(config: PipelineConfig, of_this_machine: Mapping[str, str]) -> Iterator[Finding]:
     """Whether Delta's log store for this scheme can put if absent; without it two drivers
-    would overwrite each other (R5)."""
+    would overwrite each other (R5). `of_this_machine` is what spark-defaults.conf says."""
     scheme = urlsplit(config.lake).scheme
     if scheme == "s3a":
-        option = "spark.delta.logStore.s3a.impl"
-        chosen = config.spark_conf.get(option, LOG_STORE)
-        if chosen not in (LOG_STORE, _DYNAMODB_LOG_STORE) or "spark.delta.logStore.class" in config.spark_conf:
+        unfenced = log_stores.unfenced({**of_this_machine, **config.spark_conf})
+        if unfenced is not None:
+            where = "spark.conf" if unfenced in config.spark_conf else "spark-defaults.conf of this machine"
+            removed = "spark.conf of the pipeline file" if unfenced in config.spark_conf else "spark-defaults.conf"
             yield Finding(
                 "error",
                 "log_store",
-                f"spark.conf gives Delta a log store for {scheme}:// that may let a second Spark driver overwrite the "
-                "commits of the first",
-                f"Remove {option} and spark.delta.logStore.class from spark.conf of the pipeline file: Tidemark brings "
-                f"a log store of its own; {_DYNAMODB_LOG_STORE} is possible too, with its jar and a DynamoDB table",
+                f"{where} gives Delta a log store for {scheme}:// that may let a second Spark driver overwrite the "
+                f"commits of the first, by {unfenced}",
+                f"Remove {unfenced} from {removed}: Tidemark brings a log store of its own; {log_stores.DYNAMODB} is "
+                f"possible too, by {log_stores.OF_S3}, with its jar and a DynamoDB table",
                 Move.FIX_CONFIG,
             )
     elif scheme in ("gs", "abfss"):
@@ -113,7 +112,7 @@ def log_store_findings(config: PipelineConfig) -> Iterator[Finding]:
             _OF_ANOTHER_CLOUD[scheme],
             Move.FIX_CONFIG,
         )
-    elif scheme not in ("", "file", "abfs", "hdfs", "oss"):
+    elif scheme not in ("", "file", "hdfs"):
         yield Finding(
             "warning",
             "log_store",

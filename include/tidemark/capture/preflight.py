@@ -30,7 +30,7 @@ from tidemark.capture.guarding import GuardBook, guard_findings, look_first
 from tidemark.capture.joining import join, joining, leaving, look_again_at_marked
 from tidemark.capture.lake_findings import log_store_findings, look_at_bucket, probe
 from tidemark.capture.making import bring_about_publication, make_slot
-from tidemark.capture.spark_findings import spark_findings
+from tidemark.capture.spark_findings import spark_defaults, spark_findings
 from tidemark.capture.survey import STATEMENT_TIMEOUT_S, Survey
 from tidemark.capture.table_findings import InLedger
 from tidemark.config import PipelineConfig
@@ -132,7 +132,7 @@ class _Look:
     # --- looking ------------------------------------------------------------------------------------------------------
 
     def lake(self) -> None:
-        self.findings += log_store_findings(self.config)
+        self.findings += log_store_findings(self.config, spark_defaults(os.environ))
         store = Store(self.config.lake, self.config.lake_access)
         if store.is_bucket:
             self.findings += look_at_bucket(store, self.config)

@@ -7,7 +7,8 @@
     yarn, k8s    cluster       in the cluster, in a Python of its own
 
 Nothing of it asks Spark to do anything: a Master that is down must not keep the source from being drained (R3), so that
-is a warning. What only Spark's machines know, whether all of them see the lake, `cluster_look` finds out.
+is a warning. What only Spark's machines know, whether all of them see the lake, nobody says before a merge: executors
+that do not see it cannot read what is staged, and the merge ends with that.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from tidemark.config import PipelineConfig
 from tidemark.errors import Move
 from tidemark.findings import Finding
 from tidemark.spark_connection import SparkConnection
+from tidemark.spark_jars import JARS_VARIABLE
 
 _MASTER: Final = re.compile(r"local(\[[^\]]+\])?|yarn|k8s://.+|spark://[^\[\]/]+:\d+(,[^\[\]/]+:\d+)*")
 _MODES: Final = (None, "client", "cluster")
@@ -129,6 +131,7 @@ def _missing_jars(config: PipelineConfig, jars: str, environment: Mapping[str, s
     """`jars` is comma-separated; what lies elsewhere than on this machine cannot be looked at here."""
     listed = [Path(jar.removeprefix("local:")) for jar in jars.split(",") if jar and "://" not in jar]
     gone = [str(jar) for jar in listed if not jar.is_file()]
+    of_this_machine = spark_defaults(environment)
     remedy = "Name their folder in TIDEMARK_SPARK_JARS of Airflow's tasks: docs/clusters.md, Jars"
     if gone:
         yield _error(f"Spark would be given jars that are not there: {', '.join(gone)}", remedy)
@@ -141,13 +144,15 @@ def _missing_jars(config: PipelineConfig, jars: str, environment: Mapping[str, s
             "Name all jars in TIDEMARK_SPARK_JARS, and leave spark.jars out",
             Move.FIX_CONFIG,
         )
-    if "://" in jars or any(way in config.spark_conf for way in _OTHER_WAYS) or _has_settings_of_its_own(environment):
+    if "://" in jars or any(way in {**of_this_machine, **config.spark_conf} for way in _OTHER_WAYS):
         return
     if not listed and urlsplit(config.lake).scheme != "s3a":
         remedy = (
             f'Let Spark fetch them: spark: {{conf: {{spark.jars.packages: "{DELTA_PACKAGE}"}}}} in the pipeline file, '
             "or name their folder in TIDEMARK_SPARK_JARS of Airflow's tasks: docs/clusters.md, Jars"
         )
+    # Whoever asks from a command line may have fewer variables than Airflow's tasks.
+    unset = "" if environment.get(JARS_VARIABLE) else f". {JARS_VARIABLE} is not set here"
     needed = {"delta-spark": "Delta Lake"}
     if urlsplit(config.lake).scheme == "s3a":
         needed["hadoop-aws"] = "S3"
@@ -158,7 +163,7 @@ def _missing_jars(config: PipelineConfig, jars: str, environment: Mapping[str, s
                 "warning",
                 "spark",
                 f"Nothing says where Spark has its jars for {what} from: no {prefix} is among those that it is given "
-                "or has by itself, and neither spark.conf nor spark-defaults.conf names others",
+                f"or has by itself, and neither spark.conf nor spark-defaults.conf names others{unset}",
                 remedy,
                 Move.FIX_CONFIG,
             )
@@ -172,15 +177,21 @@ def _spark_home(environment: Mapping[str, str]) -> Path:
     return Path(pyspark.origin).parent if pyspark is not None and pyspark.origin else Path("/nonexistent")
 
 
-def _has_settings_of_its_own(environment: Mapping[str, str]) -> bool:
-    """Whether spark-defaults.conf names jars, whichever."""
+def spark_defaults(environment: Mapping[str, str]) -> dict[str, str]:
+    """What spark-defaults.conf of this machine says, as spark-submit finds and reads it (Java's properties); nothing
+    where there is none."""
     folder = environment.get("SPARK_CONF_DIR")
     file = (Path(folder) if folder else _spark_home(environment) / "conf") / "spark-defaults.conf"
     try:
         lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
-        return False
-    return any(line.split("=")[0].split()[:1] == [way] for line in lines if line.strip() for way in _OTHER_WAYS)
+        return {}
+    pairs = (_PROPERTY.fullmatch(line.strip()) for line in lines)
+    return {pair[1]: pair[2] for pair in pairs if pair is not None}
+
+
+# A name, and behind blanks or one of "=:" the value; a comment begins with another sign than a name.
+_PROPERTY: Final = re.compile(r"(spark\.[^\s=:]+)(?:\s*[=:]\s*|\s+)(.*)")
 
 
 # Settings by which a driver in a cluster gets a Python of somebody's choice.

@@ -10,6 +10,7 @@ import socket
 import subprocess
 from typing import Final
 
+from tidemark import spark_jars
 from tidemark.command_line import screen
 from tidemark.command_line.invocation import Invocation, somebody
 from tidemark.errors import ConnectionInvalid, ConnectionMissing
@@ -34,7 +35,8 @@ def preflight(called: Invocation) -> int:
         look_up(config.mask_salt_connection).salt()
     holder = f"preflight/{socket.gethostname()}/{os.getpid()}"
     run = Run(called.with_lake(), source=called.source, ledger=called.ledger, run_id=holder, holder=holder)
-    report = preflight(run, spark=spark, act=not called.options.look, adopt_slot=called.options.adopt_slot)
+    jars = spark_jars.jars(run.config.lake, os.environ) or ""
+    report = preflight(run, spark=spark, jars=jars, act=not called.options.look, adopt_slot=called.options.adopt_slot)
     print(report)
     return 1 if report.errors or report.table_errors else 0
 

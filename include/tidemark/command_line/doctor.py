@@ -45,7 +45,10 @@ def doctor(called: Invocation) -> int:
         "pipeline": _options(config),
         "connections": {
             name: _connection(called, name)
-            for name in (config.source_connection, config.ledger_connection, config.spark_connection)
+            for name in (
+                *(config.source_connection, config.ledger_connection, config.spark_connection),
+                *filter(None, [config.lake_connection]),
+            )
         },
         "source": _server(called, config.source_connection),
         "ledger": _server(called, config.ledger_connection) | _ledger(called),

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from tidemark.errors import TidemarkError
 from tidemark.target.failures import as_refusal, condition_of, told
-from tidemark.target.session import start
+from tidemark.target.session import require_fence, start
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +31,7 @@ def run_application(
     try:
         spark = start(name)
         try:
+            require_fence(dict(spark.sparkContext.getConf().getAll()), uri)
             work(spark, uri)
         finally:
             spark.stop()

@@ -18,12 +18,10 @@ from py4j.java_gateway import JavaPackage
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from tidemark.errors import DeltaMissing
+from tidemark import log_stores
+from tidemark.errors import DeltaMissing, LogStoreUnfenced
 from tidemark.target.driver_log import let_speak
 from tidemark.target.jvm import java_class
-
-LOG_STORE_OF_S3: Final = "spark.delta.logStore.s3a.impl"
-OWN_LOG_STORE: Final = "tidemark.delta.ConditionalLogStore"
 
 # Taken when the application starts; whatever spark-submit or the pipeline file sets explicitly wins.
 APPLICATION_SETTINGS: Final[Mapping[str, str]] = {
@@ -33,7 +31,7 @@ APPLICATION_SETTINGS: Final[Mapping[str, str]] = {
     "spark.scheduler.mode": "FAIR",
     # Of two drivers that commit one version on S3 exactly one wins (spark_apps/log_store); Delta's own log store there
     # knows of one driver only.
-    LOG_STORE_OF_S3: OWN_LOG_STORE,
+    log_stores.OF_S3: log_stores.OWN,
     # A staged file is read from its beginning to its end, and nobody looks for folders before a file is written.
     "spark.hadoop.fs.s3a.create.performance": "true",
     "spark.ui.enabled": "false",
@@ -111,6 +109,14 @@ def _require_delta(session: SparkSession) -> None:
         raise DeltaMissing(version=session.version)
 
 
+def require_fence(settings: Mapping[str, str], lake: str) -> None:
+    """The last look at the driver's own settings: what spark-submit was given wins over Tidemark's, and a machine's
+    spark-defaults.conf may say what Delta's documentation says of one driver. Raises LogStoreUnfenced."""
+    setting = log_stores.unfenced(settings) if lake.startswith("s3a://") else None
+    if setting is not None:
+        raise LogStoreUnfenced(setting=setting, value=settings[setting])
+
+
 def table_session(spark: SparkSession, pool: str, lake: str) -> SparkSession:
     """A session for one table of the lake, to be called on the thread that works on it: it becomes that thread's active
     session.
@@ -120,7 +126,7 @@ def table_session(spark: SparkSession, pool: str, lake: str) -> SparkSession:
     session = spark.newSession()
     # 200 partitions are Spark's guess for a cluster; adaptive execution joins them, but planning them costs.
     partitions = {DEFAULT_SHUFFLE_PARTITIONS: str(max(2, 2 * spark.sparkContext.defaultParallelism))}
-    of_s3 = S3_SETTINGS if lake.startswith("s3a://") and spark.conf.get(LOG_STORE_OF_S3) == OWN_LOG_STORE else {}
+    of_s3 = S3_SETTINGS if lake.startswith("s3a://") and spark.conf.get(log_stores.OF_S3) == log_stores.OWN else {}
     _set_unless_given(session, {**TABLE_SETTINGS, **partitions, **of_s3})
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", pool)
     activate(session)
@@ -203,7 +209,7 @@ def _put(spark: SparkSession, uri: str, text: str) -> None:
     configuration = spark._jsparkSession.sessionState().newHadoopConf()
     lines = java_class(spark, "java.util.ArrayList")()
     lines.add(text)
-    store = java_class(spark, str(spark.conf.get(LOG_STORE_OF_S3)))(configuration)
+    store = java_class(spark, str(spark.conf.get(log_stores.OF_S3)))(configuration)
     try:
         store.write(path, lines.iterator(), False, configuration)
     except Py4JJavaError:

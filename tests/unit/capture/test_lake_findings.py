@@ -1,4 +1,4 @@
-"""The lake's log store, judged from the pipeline file alone."""
+"""The lake's log store, judged from the pipeline file and from what this machine has Spark do."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from tidemark import log_stores
 from tidemark.capture.lake_findings import log_store_findings
 from tidemark.config import PipelineConfig, TableRule
 
@@ -23,11 +24,24 @@ DYNAMODB = "io.delta.storage.S3DynamoDBLogStore"
         ("s3a://bucket/lake", {"spark.delta.logStore.s3a.impl": DYNAMODB}, []),
         ("s3a://bucket/lake", {"spark.delta.logStore.class": DYNAMODB}, ["error"]),
         ("s3a://bucket/lake", {"spark.delta.logStore.s3a.impl": "io.delta.storage.S3SingleDriverLogStore"}, ["error"]),
+        ("hdfs://host/lake", {}, []),
+        ("abfs://c@a.dfs.core.windows.net/lake", {}, ["warning"]),
+        ("oss://bucket/lake", {}, ["warning"]),
         ("ftp://host/lake", {}, ["warning"]),
     ],
 )
 def test_a_log_store_that_does_not_fence_drivers_is_refused(
     lake: str, conf: dict[str, str], severities: list[str]
 ) -> None:
-    findings = list(log_store_findings(replace(CONFIG, lake=lake, spark_conf=conf)))
-    assert [f.severity for f in findings] == severities
+    of_file = list(log_store_findings(replace(CONFIG, lake=lake, spark_conf=conf), {}))
+    assert [f.severity for f in of_file] == severities
+    of_machine = list(log_store_findings(replace(CONFIG, lake=lake), conf))
+    assert [f.severity for f in of_machine] == severities
+    for found, file in ((of_file, "spark.conf"), (of_machine, "spark-defaults.conf")):
+        assert [f.remedy for f in found if f.severity == "error" and f"from {file}" not in f.remedy] == []
+
+
+def test_what_the_pipeline_file_says_wins_over_the_machine() -> None:
+    config = replace(CONFIG, lake="s3a://bucket/lake", spark_conf={log_stores.OF_S3: log_stores.OWN})
+    machine = {log_stores.OF_S3: "io.delta.storage.S3SingleDriverLogStore"}
+    assert list(log_store_findings(config, machine)) == []

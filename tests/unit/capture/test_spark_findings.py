@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tidemark.capture import spark_findings as of_spark
-from tidemark.capture.spark_findings import spark_findings
+from tidemark.capture.spark_findings import spark_defaults, spark_findings
 from tidemark.config import PipelineConfig, TableRule
 from tidemark.findings import Finding
 from tidemark.lake_access import LakeAccess
@@ -146,7 +146,7 @@ class TestJars:
         if way == "spark.conf":
             config = replace(CONFIG, spark_conf={"spark.jars.packages": "io.delta:delta-spark_4.2_2.13:4.4.0"})
         elif way == "spark-defaults.conf":
-            (tmp_path / "spark-defaults.conf").write_text("# ours\nspark.jars  /opt/delta.jar\n")
+            (tmp_path / "spark-defaults.conf").write_text("# spark.jars.packages=not\nspark.jars  /opt/delta.jar\n")
             machine["SPARK_CONF_DIR"] = str(tmp_path)
         elif way == "a server":
             jars = "https://jars.example/delta-spark_1.jar"
@@ -156,6 +156,26 @@ class TestJars:
             (folder / "delta-spark_1.jar").touch()
             jars = str(folder / "delta-spark_1.jar") if way == "--jars" else ""
         assert found("local[2]", None, machine, config, jars) == []
+
+    def test_whose_variable_is_not_set_is_told_so(self, machine: dict[str, str]) -> None:
+        """A command line's process may have fewer than Airflow's tasks."""
+        (without,) = found("local[2]", None, machine, jars="")
+        (with_one,) = found("local[2]", None, {**machine, "TIDEMARK_SPARK_JARS": "/elsewhere"}, jars="")
+        assert "TIDEMARK_SPARK_JARS is not set here" in without.message
+        assert "is not set" not in with_one.message
+
+
+def test_spark_defaults_are_read_as_java_reads_them(tmp_path: Path) -> None:
+    (tmp_path / "spark-defaults.conf").write_text(
+        "# spark.a 1\n  ! spark.b 1\nspark.c 1\nspark.d=2 3\n spark.e\t: 4 \nspark.f.g = x=y\nother 5\nspark.h\n"
+    )
+    assert spark_defaults({"SPARK_CONF_DIR": str(tmp_path)}) == {
+        "spark.c": "1",
+        "spark.d": "2 3",
+        "spark.e": "4",
+        "spark.f.g": "x=y",
+    }
+    assert spark_defaults({"SPARK_CONF_DIR": str(tmp_path / "nowhere")}) == {}
 
 
 class TestTheWayToTheCluster:

@@ -1,0 +1,48 @@
+"""Two variables of this process -> the files that spark-submit is told of: an application, and the jars of `--jars`.
+
+Airflow's tasks hand them to spark-submit; preflight, from a task or a command line, looks whether they are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+# A folder of jars, or a comma-separated list of them; `local:/folder` is one that every machine of the cluster has.
+JARS_VARIABLE: Final = "TIDEMARK_SPARK_JARS"
+# The folder spark_apps, if it is neither of the two places below; `local:/folder` is one that the driver's image has,
+# with the library beside it.
+APPLICATIONS_VARIABLE: Final = "TIDEMARK_SPARK_APPS"
+EVERYWHERE: Final = "local:"  # Spark's own scheme for it
+
+_LIBRARY: Final = Path(__file__).resolve().parent
+
+
+def application(name: str, environment: Mapping[str, str]) -> str:
+    """The file of a Spark application: where the variable says, in the installed library, or in this checkout."""
+    set_path = environment.get(APPLICATIONS_VARIABLE)
+    return f"{set_path.rstrip('/')}/{name}.py" if set_path else str(own_applications() / f"{name}.py")
+
+
+def own_applications() -> Path:
+    installed = _LIBRARY / "spark_apps"
+    return installed if installed.is_dir() else _LIBRARY.parents[1] / "spark_apps"
+
+
+def jars(lake: str, environment: Mapping[str, str]) -> str | None:
+    """What `--jars` gets: Delta's jars, if they are known to this machine; for a lake on S3 Hadoop's beside them,
+    and always our log store, which nothing else brings."""
+    set_path = environment.get(JARS_VARIABLE, "")
+    on_s3 = urlsplit(lake).scheme == "s3a"
+    scheme = EVERYWHERE if set_path.startswith(EVERYWHERE) else ""
+    folder = Path("/" + set_path.removeprefix(EVERYWHERE).lstrip("/") if scheme else set_path)
+    listed = [set_path] if set_path else []
+    if set_path and folder.is_dir():
+        files = sorted([*folder.glob("*.jar"), *(folder.glob("s3a/*.jar") if on_s3 else ())])
+        listed = [f"{scheme}{jar}" for jar in files]
+    if on_s3:
+        log_store = Path(application("merge_batch", environment)).parent / "log_store" / "tidemark-log-store.jar"
+        listed.append(str(log_store))
+    return ",".join(listed) or None
