@@ -13,12 +13,13 @@ from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import pytest
 from py4j.protocol import Py4JJavaError
 
 from sandbox.setup.log_store import JAR
-from spark_apps import merge_batch
+from spark_apps import compact_tables, merge_batch
 from tests.faults import workload
 from tests.faults.rows_from_before import old_tables
 from tests.support import judge, local_spark, stages
@@ -29,7 +30,12 @@ from tests.support.s3_server import SECRET, S3Server, put_lake
 from tests.support.thorough import thorough
 from tidemark import failpoints, log_stores
 from tidemark.errors import LakeRefused, LakeUnreachable
-from tidemark.target import merge
+from tidemark.formats import layout
+from tidemark.formats.upkeep import UpkeepPlan, Upkept
+from tidemark.maintenance import upkeep
+from tidemark.maintenance.retiring import retire
+from tidemark.target import few_changes, merge
+from tidemark.target import upkeep as upkeep_of_tables
 from tidemark.target.failures import as_refusal
 
 STAGES = ("drain", "merge", "confirm")
@@ -298,6 +304,52 @@ def test_a_first_load_puts_the_files_of_its_chunks_into_the_tables_and_is_proven
 
 
 @pytest.mark.thorough
+def test_what_lies_in_a_bucket_is_compacted_retired_and_proven(
+    shop: Environment, s3_server: S3Server, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the files that only a merge of many changes makes. While the tables are compacted for the first time, a
+    request in thirteen is broken: what that leaves undone is left to the next night, and whole."""
+    bucket = urlsplit(shop.config.lake).netloc
+    for _ in range(2):
+        workload.change(shop)
+        shop.run()
+    with monkeypatch.context() as many:
+        many.setattr(few_changes, "MAX_ROWS", -1)
+        for number in range(2):
+            shop.execute(f"INSERT INTO shop.item SELECT i, 'many' FROM generate_series({90_000 + number}, 90_100, 2) i")
+            shop.run()
+    names = [key.rpartition("/")[2] for key in s3_server.keys(bucket)]
+    assert any(name.startswith("staged-") for name in names), "no staged file became one of history"
+    assert any(name.startswith("deletion_vector_") for name in names), "no vector is a file of its own"
+
+    monkeypatch.setattr(upkeep_of_tables, "MANY_SMALL", {"history": 2, "current": 2})
+    monkeypatch.setattr(upkeep_of_tables, "LITTLE_BYTES", 0)
+    proxy.fault = one_in(13)
+    _keep_up(shop)
+    proxy.fault = lambda _: None
+    assert proxy.broken
+    assert judge.wrongs(shop) == []
+    workload.change(shop)
+    shop.run()
+    kept = _keep_up(shop)
+    assert [table.left for table in kept if table.left] == []
+    assert {table.kind for table in kept if table.compacted} == {"history", "current"}
+
+    staged = [key for key in s3_server.keys(bucket) if "/staging/" in key]
+    shop.ledger_query("UPDATE tidemark.batches SET registered_at = registered_at - interval '30 days'")
+    retire(shop.task("maintenance"))
+    assert len([key for key in s3_server.keys(bucket) if "/staging/" in key]) < len(staged) / 2
+
+    workload.change(shop)
+    shop.run()
+    assert judge.wrongs(shop) == []
+    proofs = shop.verify().tables
+    assert {proof.table for proof in proofs} == set(shop.table_rows())
+    assert [str(proof) for proof in proofs if proof.unproven or proof.outcome.differences] == []
+    assert judge.second_run_changes_nothing(shop) == []
+
+
+@pytest.mark.thorough
 @pytest.mark.walks("LogStoreUnfenced")
 def test_a_driver_whose_machine_has_another_log_store_writes_nothing_and_another_one_tells_no_secret(
     shop: Environment, proxy: Proxy, tmp_path: Path, told: Told
@@ -346,3 +398,21 @@ def test_a_driver_whose_machine_has_another_log_store_writes_nothing_and_another
     events = [file.read_text(errors="replace") for file in (tmp_path / "events").rglob("*") if file.is_file()]
     assert any("fs.s3a.secret.key" in text for text in events), "Spark's own page of settings is not there"
     assert [text for text in (*said, *events) if SECRET in text] == []
+
+
+def _keep_up(shop: Environment) -> list[Upkept]:
+    """Both steps of the maintenance DAG, each an application; what they say of each Delta table."""
+    task = shop.task("maintenance")
+    plan = upkeep.plan_look(task)
+    assert plan is not None
+    kept = _applied(shop, plan)
+    with upkeep.plan_current(task, plan.tables) as taken:
+        assert taken is not None
+        return kept + _applied(shop, taken)
+
+
+def _applied(shop: Environment, plan: UpkeepPlan) -> list[Upkept]:
+    with suppress(Py4JJavaError):  # of the result's file
+        compact_tables.run(shop.spark(), f"{plan.lake}/{layout.maintenance_file(plan.pipeline, plan.plan)}")
+    result = upkeep.take_result(shop.config, plan)
+    return [] if result is None else list(result.tables)
