@@ -377,7 +377,13 @@ def test_a_driver_whose_machine_has_another_log_store_writes_nothing_and_another
         secrets = shop.config.lake_access.driver_environment()
         driver = subprocess.run(
             [sys.executable, merge_batch.__file__, "--manifest", uri],
-            env={**own, **secrets, "SPARK_CONF_DIR": str(tmp_path), "PYTHONPATH": str(REPOSITORY / "include")},
+            env={
+                **own,
+                **secrets,
+                "AWS_SESSION_TOKEN": "",
+                "SPARK_CONF_DIR": str(tmp_path),
+                "PYTHONPATH": str(REPOSITORY / "include"),
+            },
             cwd=tmp_path,
             capture_output=True,
             text=True,

@@ -69,6 +69,19 @@ def test_a_wrong_secret_and_a_wrong_key_are_refused_and_stand_in_no_message(
         assert not any(secret in said for secret in wrong.secrets.values())
 
 
+def test_a_token_of_the_machines_own_identity_does_not_go_with_the_key_of_a_connection(
+    s3_proxy: Proxy, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "of the machine")
+    known_by = access(s3_proxy.url)
+    lake = f"s3a://{bucket}/lake"
+    Store(lake, known_by).write_new("p/one", b"")
+    session = replace(known_by, secrets={**known_by.secrets, "session_token": "of the connection"})
+    Store(lake, session).write_new("p/two", b"")
+    assert [request.token for request in s3_proxy.requests] == ["", "of the connection"]
+    assert look(bucket, known_by) == []
+
+
 @pytest.mark.parametrize(
     ("how", "word"), [("expired", "ExpiredToken"), ("wrong secret", "SignatureDoesNotMatch"), ("no right", "Access")]
 )

@@ -39,10 +39,12 @@ PASSING: Final[tuple[Fault, ...]] = ("after", "before", "slow down", "half", "in
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request as it came in: `kind` is what S3 calls it, as far as it matters here."""
+    """One request as it came in: `kind` is what S3 calls it, as far as it matters here; `token` is that of a session,
+    which its headers have beside the key."""
 
     method: str
     target: str
+    token: str = ""
 
     @property
     def kind(self) -> str:
@@ -140,7 +142,7 @@ def in_front_of(url: str, host: str = "127.0.0.1") -> Iterator[Proxy]:
                 self.send_response_only(100)
                 self.end_headers()
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            request = Request(self.command, self.path)
+            request = Request(self.command, self.path, self.headers.get("x-amz-security-token", ""))
             proxy.gate(request)
             fault = proxy.judge(request)
             if fault is None and request.kind in proxy.refuses:

@@ -256,10 +256,12 @@ class _Incomplete(RawIOBase):
 
 def _open(root: str, access: LakeAccess) -> Any:
     plain = access.settings.get("endpoint", "").startswith("http://")
-    settings: Any = {**access.settings, **access.secrets}
+    key = _key_of_s3(access.secrets)
+    settings: Any = {**access.settings, **({} if key else access.secrets)}
     return from_url(
         root,
         config=settings,
+        credential_provider=None if key is None else lambda: key,
         client_options={"allow_http": plain, "timeout": timedelta(seconds=REQUEST_S)},
         retry_config={
             "max_retries": 10,
@@ -267,6 +269,19 @@ def _open(root: str, access: LakeAccess) -> Any:
             "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=15), "base": 2},
         },
     )
+
+
+def _key_of_s3(secrets: Mapping[str, str]) -> Any:
+    """A connection's key as obstore asks for it, None if it has none. What is not said obstore takes from the
+    environment: a token of the machine's own identity would go with another's key, to another's server."""
+    if "access_key_id" not in secrets:
+        return None
+    return {
+        "access_key_id": secrets["access_key_id"],
+        "secret_access_key": secrets["secret_access_key"],
+        "token": secrets.get("session_token"),
+        "expires_at": None,
+    }
 
 
 def _asked(target: str, ask: Callable[[], Answer]) -> Answer:
