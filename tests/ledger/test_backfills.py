@@ -224,6 +224,8 @@ def test_progress_counts_what_was_read_against_the_estimate(ledger: str, book: B
     assert str(now).startswith("25 %")
     assert "5 of about 20 rows read in 1 chunk, 1 of 3 ranges done" in str(now)
     assert backfill_progress.progress(book, "another") == []
+    done = replace(now, ranges_done=now.ranges)
+    assert str(done).startswith("100 %: s.a: 5 rows read in 1 chunk, 3 of 3 ranges done"), "an estimate says no more"
 
 
 def test_after_a_retry_the_rate_and_the_time_left_count_from_it(

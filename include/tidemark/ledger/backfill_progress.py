@@ -67,9 +67,10 @@ class Progress:
 
     def __str__(self) -> str:
         left = f", about {duration(self.left_s)} left" if self.left_s else ""
+        is_read = self.ranges_done == self.ranges
+        rows = counted(self.rows, "row") if is_read else f"{self.rows} of about {counted(self.estimated_rows, 'row')}"
         line = (
-            f"{int(self.share * 100)} %{left}: {self.table}: {self.rows} of about "
-            f"{counted(self.estimated_rows, 'row')} read in {counted(self.chunks, 'chunk')}, "
+            f"{int(self.share * 100)} %{left}: {self.table}: {rows} read in {counted(self.chunks, 'chunk')}, "
             f"{self.ranges_done} of {counted(self.ranges, 'range')} done, {counted(self.claimed, 'chunk')} claimed"
         )
         if self.rejected:
