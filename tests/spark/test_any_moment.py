@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import random
 import re
+import sys
 import textwrap
 from collections import Counter
 from dataclasses import dataclass, field, replace
@@ -15,8 +16,9 @@ import pytest
 
 from tests.spark.lake import NOON, TEXTS, Lake, StagedTable, table_schema, with_columns
 from tests.spark.model import Change, Key, Row, apply, random_changes
+from tests.support.remedies import Told
 from tests.unit.test_architecture import REPOSITORY
-from tidemark.errors import MomentBeforeHistory, MomentInvalid, MomentNotApplied, TableNotInLake
+from tidemark.errors import DeltaRsMissing, MomentBeforeHistory, MomentInvalid, MomentNotApplied, TableNotInLake
 from tidemark.formats.plan import Level, MergePlan, PlannedTable
 from tidemark.formats.result import PlanResult
 from tidemark.formats.upkeep import UpkeepPlan
@@ -91,22 +93,31 @@ def test_every_moment_of_random_changes_is_what_the_model_had(lake: Lake) -> Non
 
 
 @pytest.mark.thorough
-def test_a_moment_that_nobody_can_know_is_refused(lake: Lake) -> None:
+@pytest.mark.walks("MomentNotApplied", "MomentBeforeHistory", "MomentInvalid", "TableNotInLake", "DeltaRsMissing")
+def test_a_moment_that_nobody_can_know_is_refused(lake: Lake, told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = Kept(lake.table(table_schema("orders", TEXTS, schema="shop")), random.Random(5))
     kept.stage(2)
-    lake.applied(kept.table.planned())
-    table = reader(lake).table("shop.orders")
+    lake.applied(kept.table.planned(0, 1))
+    first = kept.table.batches[-1].end_lsn
+    kept.stage(2)
     end = kept.table.batches[-1].end_lsn
-    with pytest.raises(MomentNotApplied, match=f"applied up to {end}"):
-        table.as_of(Lsn(end + 1))
-    with pytest.raises(MomentBeforeHistory):
+    with told(MomentNotApplied, f"applied up to {first}", "the same question is answered then"):
+        reader(lake).table("shop.orders").as_of(end)
+    lake.applied(kept.table.planned(1))
+    table = reader(lake).table("shop.orders")
+    assert rows(table.as_of(end)) == in_order(kept.after[-1][1])
+    with told(MomentBeforeHistory, "Ask for a later moment"):
         table.as_of(kept.after[0][0])
-    with pytest.raises(MomentInvalid, match="zone"):
-        table.as_of(NOON.replace(tzinfo=None))
-    with pytest.raises(MomentInvalid, match="not an LSN"):
-        table.as_of("yesterday")
-    with pytest.raises(TableNotInLake, match=r"shop\.nothing"):
+    for moment, reason in ((NOON.replace(tzinfo=None), "zone"), ("yesterday", "not an LSN")):
+        with told(MomentInvalid, reason, "Give an LSN as PostgreSQL writes it"):
+            table.as_of(moment)
+    assert table.as_of(str(end)).position == table.as_of(end).position
+    with told(TableNotInLake, "shop.nothing", "the name is the table's id"):
         reader(lake).table("shop.nothing").as_of(end)
+    with monkeypatch.context() as patch, told(DeltaRsMissing, "or give `Lake` the SparkSession that shall read"):
+        patch.setitem(sys.modules, "deltalake", None)
+        Reader(f"{lake.uri}/shop")
+    assert reader(lake).table("shop.orders").newest().version >= 0
     # A time is known only once something that was committed later is there.
     last = NOON + timedelta(seconds=kept.after[-1][0])
     with pytest.raises(MomentNotApplied):

@@ -17,6 +17,7 @@ from spark_apps import merge_batch
 from tests.spark.lake import PIPELINE, TEXTS, Lake, StagedTable, table_schema
 from tests.spark.model import Change
 from tests.spark.test_values import insert, update
+from tests.support.remedies import Told
 from tidemark.errors import DeltaMissing
 from tidemark.formats.plan import PlannedTable
 from tidemark.formats.result import FORMAT, PlanResult, TableResult
@@ -147,18 +148,20 @@ def test_deltas_classes_are_missed_by_name(spark: SparkSession, monkeypatch: pyt
 
 
 @pytest.mark.thorough
-def test_a_spark_without_delta_is_told_so_before_any_table(lake: Lake) -> None:
+@pytest.mark.walks("DeltaMissing")
+def test_a_spark_without_delta_is_told_so_before_any_table(lake: Lake, told: Told) -> None:
     plan = lake.plan(_table(lake).planned())
     folder = lake.root / PIPELINE / "plans" / plan.plan
     folder.mkdir(parents=True)
     (folder / "plan.json").write_text(plan.to_json())
-    process = subprocess.run(
-        [sys.executable, merge_batch.__file__, "--manifest", f"file://{folder}/plan.json"],
-        env={name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))},
-        capture_output=True,
-        text=True,
-    )
+    command = [sys.executable, merge_batch.__file__, "--manifest", f"file://{folder}/plan.json"]
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
+    process = subprocess.run(command, env=inherited, capture_output=True, text=True)
     assert process.returncode == 1
-    assert "does not have Delta Lake" in process.stderr
-    assert "TIDEMARK_SPARK_JARS" in process.stderr
+    told.read("DeltaMissing", process.stderr, "a folder of them in TIDEMARK_SPARK_JARS", "does not have Delta Lake")
     assert [file.name for file in folder.iterdir()] == ["plan.json"], "a result says of no table what Spark lacks"
+    # The merge task hands that folder to spark-submit so.
+    jars = ",".join(map(str, sorted(Path(os.environ["TIDEMARK_SPARK_JARS"]).glob("*.jar"))))
+    submit = {**inherited, "PYSPARK_SUBMIT_ARGS": f"--jars {jars} pyspark-shell"}
+    subprocess.run(command, env=submit, check=True, capture_output=True)
+    assert (folder / "result.json").exists()

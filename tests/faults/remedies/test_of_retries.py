@@ -19,6 +19,7 @@ from tests.faults.remedies.conftest import another_row
 from tests.support.capture import Environment
 from tests.support.hung_commit import SERVER_SETTINGS, HungCommit
 from tests.support.remedies import Told, ends_equal
+from tests.upgrade.older_version import migrations_up_to
 from tidemark.capture import drain as drain_module
 from tidemark.capture import generation
 from tidemark.config import TableRule
@@ -28,10 +29,12 @@ from tidemark.errors import (
     DatabaseUnreachable,
     DrainOvertaken,
     DrainStalled,
+    FormatIsNewer,
     GenerationStale,
     LakeUnusable,
     LeaseLost,
     LeaseTaken,
+    LedgerIsNewer,
     LedgerNotReady,
     PipelineFileDiffers,
     PipelineFileSuperseded,
@@ -43,6 +46,7 @@ from tidemark.errors import (
     TidemarkError,
     UnexpectedError,
 )
+from tidemark.formats import manifest
 from tidemark.formats.result import PlanResult
 from tidemark.ledger.connection import open_ledger
 from tidemark.target import delta_tables
@@ -311,4 +315,25 @@ def test_a_lake_or_cluster_that_failed_parks_nothing_and_the_next_run_goes_on(
     told.parked(result.tables[0].error, "LakeFailed", "the next run goes on from the tables' positions")
     row = shop.table_row("shop.item")
     assert (row.life.merge, row.failed_runs) == ("merging", 0)
+    ends_equal(shop)
+
+
+@pytest.mark.walks("LedgerIsNewer", "FormatIsNewer")
+def test_a_worker_of_an_older_version_is_upgraded(
+    begun: Callable[..., Environment], told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = begun("older")
+    another_row(shop)
+    shop.begin_run()
+    with migrations_up_to(11), told(LedgerIsNewer, "Install the newer version wherever tasks of this ledger's"):
+        shop.drain()
+    shop.crash("drain.before_register")
+    shop.let_leases_end()
+    with monkeypatch.context() as patch:
+        patch.setattr(manifest, "FORMAT", manifest.FORMAT - 1)
+        with told(FormatIsNewer, "Install the newer version wherever tasks of this pipeline run"):
+            shop.drain()
+    shop.drain()
+    shop.merge()
+    shop.confirm()
     ends_equal(shop)
