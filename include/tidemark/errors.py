@@ -897,7 +897,10 @@ class TargetDiffers(TargetError):
         "The Delta table {step} of {table} does not have the columns it was given; differing: {columns}. Nothing was "
         "written"
     )
-    remedy = "Undo what was done to the Delta table's columns by hand and unpark the table, or " + BEGIN_ANEW
+    remedy = (
+        "Undo what was done to the Delta table's columns by hand and unpark the table; what `current` alone lacks is "
+        "undone by the DAG `<pipeline>_replay` with the step rebuild. Otherwise " + BEGIN_ANEW
+    )
 
 
 class TargetAhead(RetryError):

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, StructField
 
@@ -23,6 +24,7 @@ from tests.support import delta_files
 from tidemark.schema.table import Column, TableSchema
 from tidemark.schema.values import convert
 from tidemark.target import delta_tables, table_columns
+from tidemark.target.delta_tables import PinnedTable
 from tidemark.target.merge import DROPPED
 
 
@@ -336,3 +338,56 @@ def test_a_rename_of_a_table_without_key_and_one_of_what_rows_lack(lake: Lake) -
     assert sorted((row["id"], row["_holes"]) for row in lake.stored("current", table)) == [(1, ["text"]), (2, None)]
     assert result.holes is not None
     assert result.holes.columns == {"text": 1}
+
+
+# --- columns that somebody else dropped -------------------------------------------------------------------------------
+
+
+@pytest.mark.thorough
+def test_a_column_that_was_taken_away_by_hand_is_missed_and_one_that_is_new_is_not(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("new", "of_history", "of_current", "gone_at_the_source")
+    tables = {name: lake.table(numbered_schema(name)) for name in names}
+    for table in tables.values():
+        table.stage([insert(1), insert(2)])
+    lake.applied(*[table.planned() for table in tables.values()])
+    new = tables["new"]
+    with_names(new, {}, Column("later", "int", 23, -1, "int", attnum=5))
+    new.stage([insert(3, later=3)])
+
+    def dies(spark: SparkSession, table: PinnedTable, *rest: Any) -> None:
+        if "/current/" in table.path:
+            raise OSError
+        adds(spark, table, *rest)
+
+    adds = table_columns.add
+    with monkeypatch.context() as patch:
+        patch.setattr(table_columns, "add", dies)
+        (failed,) = lake.apply(new.planned(1)).tables
+    assert failed.error is not None
+    assert "later" in lake.read("history", new).columns
+    assert "later" not in lake.read("current", new).columns
+    lake.applied(new.planned(1))
+    assert [row["later"] for row in lake.current(new)] == [None, None, 3]
+
+    taken = {"new": "later", "of_history": "body", "of_current": "body", "gone_at_the_source": "body"}
+    versions = {}
+    for name, column in taken.items():
+        step = "history" if name == "of_history" else "current"
+        quoted = f"delta.`{lake.path(step, tables[name])}`"
+        lake.spark.sql(f"ALTER TABLE {quoted} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
+        lake.spark.sql(f"ALTER TABLE {quoted} DROP COLUMN {column}")
+        versions[name] = lake.version("current", tables[name])
+    narrow(tables["gone_at_the_source"])
+    for name, table in tables.items():
+        change = insert(4)
+        table.stage([without_body(change) if name == "gone_at_the_source" else change])
+    results = lake.apply(*[table.planned(len(table.batches) - 1) for table in tables.values()]).tables
+    errors = {result.table.rpartition(".")[2]: result.error for result in results}
+    assert errors.pop("gone_at_the_source") is None, "the source does not have it either"
+    for name, error in errors.items():
+        assert error is not None, name
+        assert error.kind == "TargetDiffers"
+        assert f"differing: {taken[name]}" in error.message
+        assert lake.version("current", tables[name]) == versions[name]

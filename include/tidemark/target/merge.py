@@ -60,7 +60,7 @@ from tidemark.target.few_changes import FewChanges, few_changes
 from tidemark.target.plain_changes import PlainChanges
 from tidemark.target.session import expect_any_rows, expect_few_rows, table_session
 from tidemark.target.staged_changes import check_versions, metadata_ddl, missing_value, struct_of
-from tidemark.target.table_columns import older_rows
+from tidemark.target.table_columns import added_at, older_rows
 from tidemark.target.whole_chunks import NextBatches, WholeChunks, whole_chunks
 from tidemark.wording import counted, duration, plural
 
@@ -279,10 +279,10 @@ class TableMerge:
     def _move(self, state: State, missing: list[PlannedBatch], lagging: list[PlannedBatch]) -> None:
         """Towards the end of the plan. If history is ahead, current alone, up to where history is."""
         self._settle_shape(state.history)
-        history = self._with_columns("history", state.history, self._history_type(), [*ROW_COLUMNS])
         current = state.current
+        history = self._with_columns("history", state.history, self._history_type(), [*ROW_COLUMNS], current)
         if current is not None:
-            current = self._with_columns("current", current, self._current_type(), ())
+            current = self._with_columns("current", current, self._current_type(), (), history)
         ahead = [b for b in lagging if b not in missing]
         batches = ahead or missing
         whole = self._whole_chunks(batches, history, current)
@@ -477,10 +477,10 @@ class TableMerge:
         check_versions(self.schemas)
 
     def _with_columns(
-        self, step: str, table: PinnedTable, schema: StructType, statistics: Sequence[str]
+        self, step: str, table: PinnedTable, schema: StructType, statistics: Sequence[str], other: PinnedTable | None
     ) -> PinnedTable:
         """Create the table, or add the columns that are new and widen those that are wider now: metadata commits that
-        carry no position.
+        carry no position. `other` is the other one of the two.
 
         `statistics` are the columns that get file statistics besides the key: those of the key prune a MERGE, those of
         all others would only cost every write.
@@ -494,6 +494,7 @@ class TableMerge:
         missing = [f for f in schema.fields if f.name not in types]
         followed = {ROW_HOLES, *(c.name for c in self.schema.columns if c.name not in self.schema.key)}
         differing = [f.name for f in missing if f.name not in followed]
+        differing += self._taken_away(step, table, [f.name for f in missing if f.name in followed], other)
         altered = [f for f in schema.fields if f.name in types and types[f.name] != f.dataType]
         wider = [f for f in altered if widens(types[f.name].simpleString(), f.dataType.simpleString())]
         differing += [f.name for f in altered if f not in wider]
@@ -506,6 +507,34 @@ class TableMerge:
             self._add_columns(step, table, missing)
             table = delta_tables.pin(self.session, table.path)
         return self._with_marks(table)
+
+    def _taken_away(
+        self, step: str, table: PinnedTable, missing: Sequence[str], other: PinnedTable | None
+    ) -> list[str]:
+        """Those of the missing columns that the table had: somebody dropped them by hand, and what its rows had there
+        is gone with them. History gets a column first, so it had what current has. Current had what history got at a
+        position that current has left behind; up to there, a driver may have died between the two. What the source
+        has no more may go from the target too."""
+        if other is None or not other.exists:
+            return []
+        if step == "history":
+            names = self._naming("current", other, self.schema).names
+            had = {names.get(f.name, f.name) for f in other.schema().fields if table_columns.SOURCE in f.metadata}
+        else:
+            had = {f.name for f in other.schema().fields if self._is_beyond(table, table_columns.added_when(f))}
+        return [name for name in missing if name in had and name not in self.schema.dropped]
+
+    def _is_beyond(self, current: PinnedTable, added: tuple[int, Lsn] | None) -> bool:
+        if added is None:
+            return False
+        generations = range(max(added[0], 1), self.plan.generation + 1)
+        reached = [(number, self._position_in(number, current)) for number in generations]
+        return any(at is not None and (number, at) > added for number, at in reached)
+
+    def _position_in(self, generation: int, current: PinnedTable) -> Lsn | None:
+        return current.position(
+            application_id(replace(self.plan, generation=generation), self.planned.table, "current")
+        )
 
     def _with_names(self, step: str, table: PinnedTable) -> PinnedTable:
         """The table with its columns called as the source calls them by now: one metadata commit without a position. In
@@ -534,6 +563,9 @@ class TableMerge:
         others = [f for f in fields if f.name not in defaults]
         delta_tables.make_room(self.session, table, fields)
         table = delta_tables.pin(self.session, table.path)
+        at = table.position(self.history_id)
+        if step == "history":
+            others = [added_at(f, self.plan.generation, at) for f in others]
         if others:
             table_columns.add(self.session, table, others, {})
             table = delta_tables.pin(self.session, table.path)
@@ -545,14 +577,9 @@ class TableMerge:
             rows = None if table.files == 0 else delta_tables.rows(self.session, table)
             table_columns.add(self.session, table, filled, values, rows)
             return
-        at = table.position(self.history_id)
+        older = {f.name: older_rows(self.plan.generation, at, defaults[f.name].missing or "") for f in filled}
         marked = [
-            StructField(
-                f.name,
-                f.dataType,
-                True,
-                {**f.metadata, **older_rows(self.plan.generation, at, defaults[f.name].missing or "")},
-            )
+            added_at(StructField(f.name, f.dataType, True, {**f.metadata, **older[f.name]}), self.plan.generation, at)
             for f in filled
         ]
         table_columns.add(self.session, table, marked, values)

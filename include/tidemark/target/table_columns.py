@@ -8,7 +8,8 @@ Metadata", "Schema Serialization Format".
 
 What the source says of a column stands in its metadata in Delta's schema: SOURCE is which column it is there, by the
 OID of the table and its number; OLDER, of `history` alone, says which of its rows were written before the column was
-added, hold NULL there, and mean the default.
+added, hold NULL there, and mean the default. ADDED, of `history` alone, says where the table was when it got a column
+that it had not from the beginning: `current`, which gets it behind `history`, has had it once it is beyond that.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from tidemark.target.staged_changes import missing_value
 
 OLDER: Final = "tidemark.older"
 SOURCE: Final = "tidemark.column"
+ADDED: Final = "tidemark.added"
 
 _STATISTICS: Final = "delta.dataSkippingStatsColumns"
 _IDENTIFIER: Final = re.compile(r"`(?:[^`]|``)+`|[^,]+")
@@ -48,6 +50,20 @@ def older_rows(generation: int, position: Lsn | None, default: str) -> dict[str,
         "comment": f"Added at the source with a default. A row of _generation < {generation}, or of _generation = "
         f"{generation} and _commit_lsn < {before}, has NULL here and means: {default}",
     }
+
+
+def added_at(field: StructField, generation: int, position: Lsn | None) -> StructField:
+    """The field of a `history` that gets it at `position`."""
+    at = {ADDED: {"generation": generation, "commit_lsn": 0 if position is None else int(position)}}
+    return StructField(field.name, field.dataType, field.nullable, {**field.metadata, **at})
+
+
+def added_when(field: StructField) -> tuple[int, Lsn] | None:
+    """Generation and position of the `history` that got the field; the lowest of one that it had from the beginning.
+    None of a column that is not known to be Tidemark's."""
+    if ADDED in field.metadata:
+        return int(field.metadata[ADDED]["generation"]), Lsn(field.metadata[ADDED]["commit_lsn"])
+    return (0, Lsn(0)) if SOURCE in field.metadata else None
 
 
 def add(
