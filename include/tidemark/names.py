@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import unquote
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-]")
+_PLACE = re.compile(r"[1-9][0-9]*")
 
 # What a staged change and a row of `history` have before the source's columns, with the Delta types, and behind them.
 CHANGE_COLUMNS = {
@@ -97,27 +98,44 @@ def _folder(name: str) -> str:
 
 @dataclass(frozen=True, slots=True, order=True)
 class TableName:
-    """A table of the source. `str()` gives its id, "schema.table" percent-encoded: the
-    key in ledger, manifest and plan."""
+    """A table of the source, or one of the places that its name has in the lake. `str()` gives its id, "schema.table"
+    percent-encoded: the key in ledger, manifest and plan. The first table of a name has the place 1, which is not
+    written; another one of that name is "schema.table~2"."""
 
     schema: str
     name: str
+    place: int = 1
 
     @classmethod
     def parse(cls, table_id: str) -> TableName:
         """The reverse of `str()`. Raises ValueError if the text is not an id."""
         schema, dot, name = table_id.partition(".")
-        if not (schema and dot and name) or "." in name:
+        name, tilde, place = name.partition("~")
+        if not (schema and dot and name) or "." in name or (tilde and not _PLACE.fullmatch(place)):
             raise ValueError(f"not a table id: {table_id!r} (expected schema.table)")
-        return cls(unquote(schema), unquote(name))
+        return cls(unquote(schema), unquote(name), int(place or 1))
 
     def __str__(self) -> str:
-        return f"{encode(self.schema)}.{encode(self.name)}"
+        return f"{encode(self.schema)}.{encode(self.name)}{self._place}"
 
     @property
     def path(self) -> str:
         """Where the table lies below `current/` and `history/` of the lake: "<schema>/<table>"."""
-        return f"{_folder(self.schema)}/{_folder(self.name)}"
+        return f"{_folder(self.schema)}/{_folder(self.name)}{self._place}"
+
+    @property
+    def at_source(self) -> TableName:
+        """The name alone, as the source has it."""
+        return replace(self, place=1)
+
+    @property
+    def exact(self) -> str:
+        """The id with its place, also the first: no name of another table."""
+        return f"{self.at_source}~{self.place}"
+
+    @property
+    def _place(self) -> str:
+        return "" if self.place == 1 else f"~{self.place}"
 
 
 def spark_identifier(name: str) -> str:

@@ -266,9 +266,18 @@ def test_a_key_that_does_not_fit_parks_the_table_and_the_others_go_on(captured: 
     assert "infinity" not in row.error.message
 
 
-@pytest.mark.parametrize(
-    "statement", ["DROP TABLE t", "ALTER TABLE t RENAME TO other", "ALTER PUBLICATION {} DROP TABLE t"]
-)
+def test_a_table_is_read_by_the_name_that_it_has_now(captured: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    a_table(captured, rows=20)
+    (backfill,) = captured.plan(tables=["public.t"], chunk_rows=10, readers=1)
+    read_one_chunk(captured, monkeypatch)
+    captured.execute("ALTER TABLE t RENAME TO other", "CREATE TABLE t (n int PRIMARY KEY, v text)")
+    captured.execute("INSERT INTO t VALUES (15, 'of another table')")
+    captured.read()
+    assert [row["n"] for row in captured.rows(backfill)] == list(range(1, 21))
+    assert "of another table" not in {row["v"] for row in captured.rows(backfill)}
+
+
+@pytest.mark.parametrize("statement", ["DROP TABLE t", "ALTER PUBLICATION {} DROP TABLE t"])
 def test_a_table_that_is_gone_ends_its_backfill(captured: Pipeline, statement: str) -> None:
     a_table(captured)
     (backfill,) = captured.plan(tables=["public.t"])

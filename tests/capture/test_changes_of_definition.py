@@ -290,13 +290,6 @@ def test_a_mark_is_made_once_and_not_again_after_it_was_cleared(orders: Pipeline
     assert state(orders) == ("merging", None)
 
 
-def test_a_table_dropped_and_created_again_needs_a_backfill(orders: Pipeline) -> None:
-    orders.execute("DROP TABLE orders")
-    orders.execute("CREATE TABLE orders (id int PRIMARY KEY, amount numeric(10,2), note varchar(10))")
-    orders.drain()
-    assert state(orders) == ("merging", "the table was dropped and created again")
-
-
 def test_a_dropped_table_is_said_to_be_gone(orders: Pipeline) -> None:
     orders.execute("DROP TABLE orders")
     orders.drain()

@@ -185,7 +185,7 @@ def test_a_table_renamed_under_a_pattern_keeps_the_masks_of_its_entry(
     people.execute("INSERT INTO persons VALUES (3, 'secretmail', 'secretnote', 'Ulm')")
     people.drain()
     assert nothing_in_clear(people)
-    assert staged(people, "public.persons") == [
+    assert staged(people)[1:] == [
         {"id": 2, "email": None, "town": "Ulm"},
         {"id": 3, "mail": None, "town": "Ulm"},
     ]
@@ -200,7 +200,8 @@ def test_a_table_dropped_and_created_again_is_masked_by_name(people: Pipeline, m
 
     while_draining(people, monkeypatch, create_again)
     assert nothing_in_clear(people)
-    assert [row["id"] for row in staged(people)] == [1, 3], "which columns the dropped one had cannot be told"
+    assert [row["id"] for row in staged(people)] == [1], "which columns the dropped one had cannot be told"
+    assert [row["id"] for row in staged(people, f"{PEOPLE}~2")] == [3]
     assert people.table_row(PEOPLE).life.needs_backfill
 
 

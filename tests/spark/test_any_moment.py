@@ -25,6 +25,7 @@ from tidemark.formats.upkeep import UpkeepPlan
 from tidemark.lake import Lake as Reader
 from tidemark.lake import Position
 from tidemark.lsn import Lsn
+from tidemark.names import TableName
 from tidemark.schema.table import Column
 from tidemark.target import delta_tables, merge, positions_table
 from tidemark.target.upkeep import keep_positions
@@ -197,6 +198,35 @@ def test_a_plan_that_is_repeated_and_a_position_that_cannot_be_noted_harm_nobody
         ("shop.orders", 0x16B380000, lake.version("current", table))
     ] * 2
     assert reader(lake).table("shop.orders").newest().position == Position(1, Lsn(0x16B380000))
+
+
+@pytest.mark.thorough
+def test_a_name_leads_to_the_table_that_has_it_now(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = table_schema("orders", {"id": "int", "n": "int"}, schema="shop")
+    first, second = lake.table(schema), lake.table(replace(schema, table=TableName("shop", "orders", 2)))
+    first.stage([Change("insert", {"id": 1, "n": 1})])
+    second.stage([Change("insert", {"id": 2, "n": 2})])
+
+    def ids(name: str) -> list[int]:
+        found = reader(lake).table(name)
+        assert [row["id"] for row in found.newest().rows().collect()] == [row["id"] for row in found.rows().collect()]
+        return [row["id"] for row in found.rows().collect()]
+
+    def level(lsn: int, names: dict[str, str | None], *others: str) -> Level:
+        return Level(1, Lsn(0x16B380000 + lsn), None, others, (), names)
+
+    with monkeypatch.context() as patched:  # as a version before wrote it
+        patched.setattr(positions_table, "COLUMNS", {**positions_table.COLUMNS})
+        del positions_table.COLUMNS["source_name"]
+        patched.setattr(positions_table, "_ARROW", positions_table._ARROW.remove(9))
+        merged(lake, first.planned(), level=level(0, {}))
+    assert ids("shop.orders") == [1]
+    merged(lake, second.planned(), level=level(1, {"shop.orders~2": "shop.orders"}))
+    assert (ids("shop.orders"), ids("shop.orders~1"), ids("shop.orders~2")) == ([2], [1], [2])
+    first.stage([Change("insert", {"id": 3, "n": 3})])
+    swapped: dict[str, str | None] = {"shop.orders~2": "shop.old"}
+    merged(lake, first.planned(1), level=level(2, swapped, "shop.orders~2"))
+    assert (sorted(ids("shop.orders")), ids("shop.old")) == ([1, 3], [2])
 
 
 @pytest.mark.thorough

@@ -25,6 +25,7 @@ from tests.support.capture import Environment
 from tests.support.delta_files import DeltaFiles, Row
 from tests.support.s3_server import S3Server
 from tidemark.formats import layout
+from tidemark.ledger import relations
 from tidemark.ledger import tables as ledger_tables
 from tidemark.ledger.tables import TableRow
 from tidemark.names import METADATA_COLUMNS, TableName
@@ -39,6 +40,12 @@ def captured(environment: Environment) -> dict[str, TableRow]:
     """The tables that the pipeline captures now, by id."""
     with environment.ledger_connection() as connection:
         return {row.table: row for row in ledger_tables.all_of(connection) if row.life.is_captured}
+
+
+def called(environment: Environment, table: str) -> TableName:
+    """What the source calls the table that has this id."""
+    with environment.ledger_connection() as connection:
+        return relations.name_of(connection, table)
 
 
 def schema_of(environment: Environment, table: str) -> TableSchema | None:
@@ -88,10 +95,11 @@ def current_equals_source(environment: Environment, table: str, lacking: Collect
     schema = schema_of(environment, table)
     if schema is not None and not schema.key and schema.identity != "full":
         return []  # history only
-    rule = environment.config.rule(TableName.parse(table))
-    assert rule is not None
+    name = called(environment, table)
+    rule = environment.config.rule(name)
+    assert rule is not None, f"the file does not name {name}"
     current = read(environment, "current", table)
-    compared = compare(environment.source, current, table, (*rule.leave_out, *lacking), tuple(rule.mask))
+    compared = compare(environment.source, current, str(name), (*rule.leave_out, *lacking), tuple(rule.mask))
     if compared.equal:
         return []
     examples = "; ".join(str(example) for example in compared.examples)

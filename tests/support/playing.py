@@ -232,13 +232,13 @@ class Play:
 
     def _by_hand(self, act: ByHand) -> None:
         def path(named: re.Match[str]) -> str:
-            uri = judge.table_uri(self.environment, named[1], str(TableName(self.scenario.name, named[2])))
+            uri = judge.table_uri(self.environment, named[1], self._id(named[2]))
             return f"delta.`{uri}`"
 
         self.environment.spark().sql(re.sub(r"\{(current|history) (\w+)\}", path, act.sql)).collect()
 
     def _pause(self, act: Pause) -> None:
-        table = str(TableName(self.scenario.name, act.table))
+        table = self._id(act.table)
         with self.environment.ledger_connection() as connection:
             if act.ends:
                 is_changed = judge.ledger_tables.resume(connection, table)
@@ -290,6 +290,11 @@ class Play:
     def _session(self, name: str) -> str:
         return f"{self.scenario.name} {name}"
 
+    def _id(self, name: str) -> str:
+        """The id of a table of the scenario; "item~2" is the second one of its name."""
+        name, _, place = name.partition("~")
+        return str(TableName(self.scenario.name, name, int(place or 1)))
+
     def _captured(self) -> dict[str, judge.TableRow]:
         return {
             table: row
@@ -300,7 +305,7 @@ class Play:
     # --- expectations --------------------------------------------------------------------------------------------
 
     def expect(self, expected: Expectation) -> None:
-        table = str(TableName(self.scenario.name, expected.table))
+        table = self._id(expected.table)
         match expected.kind:
             case "history" | "current":
                 self._rows(expected, table)
@@ -320,9 +325,7 @@ class Play:
                 columns = [f.name for f in frame.fields if f.name not in METADATA_COLUMNS]
                 assert columns == split_columns(expected.detail), f"it has {columns}"
             case "tables":
-                expected_tables = {
-                    str(TableName(self.scenario.name, name.strip())) for name in expected.table.split(",")
-                }
+                expected_tables = {self._id(name.strip()) for name in expected.table.split(",")}
                 assert set(self._captured()) == expected_tables, f"captured are {sorted(self._captured())}"
             case "parked" | "paused" | "needs backfill" | "marked" | "merging":
                 self._state(expected, table)

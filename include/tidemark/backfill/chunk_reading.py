@@ -25,12 +25,13 @@ from tidemark.backfill import keyless, sessions
 from tidemark.backfill.chunk_rows import ChunkRows
 from tidemark.backfill.sessions import ImportedSnapshot
 from tidemark.capture.guarding import GuardBook, Withheld
+from tidemark.capture.places import Places
 from tidemark.capture.relations import Catalog, define, numbered
 from tidemark.config import PipelineConfig
 from tidemark.errors import JoinHorizonAhead, ReadInterrupted, ReadRefused, SchemaNotFollowed, SourceInRecovery
 from tidemark.formats import layout
 from tidemark.formats.snapshot import Snapshot
-from tidemark.ledger import schema_versions, tables
+from tidemark.ledger import generations, schema_versions, tables
 from tidemark.ledger.backfills import Backfill, Range
 from tidemark.ledger.chunks import ReadChunk
 from tidemark.ledger.connection import Ledger
@@ -77,6 +78,7 @@ class ChunkReader:
         self._imported = imported
         self._sub_readers = sub_readers
         self._schemas: dict[TableName, tuple[CapturedTable, TableSchema]] = {}
+        self._relations: dict[TableName, int] = {}
 
     def read(
         self, backfill: Backfill, key_range: Range, attempt: str, *, low_lsn: Lsn, limit: int
@@ -124,18 +126,19 @@ class ChunkReader:
     ) -> tuple[ChunkRows, str, Fingerprint]:
         """What was written, the snapshot and the fingerprint it was read under."""
         conn, imported = self._conn, self._imported
+        relation, called = self._called(table)
         with lock_bounded(conn, self._config.bounds.lock_timeout_s, str(table)), conn.transaction():
             for setting in sessions.CHUNK_SETTINGS:
                 conn.execute(setting)
             if imported is not None:
                 sessions.import_snapshot(conn, imported.identifier)
-            snapshot = self._lock_and_look(table)
-            captured = self._captured(table)
+            snapshot = self._lock_and_look(table, called)
+            if imported is not None and renamed_since(conn, relation):
+                # The query would read other columns than those that the catalogue of the snapshot calls so.
+                raise sessions.SnapshotUnfit(f"{called} or a column of it was renamed since the snapshot was exported")
+            captured = self._captured(table, called, relation)
             if imported is not None and _was_rewritten(conn, captured):
                 raise sessions.SnapshotUnfit(f"{table} was rewritten since the snapshot was exported")
-            if imported is not None and renamed_since(conn, captured.relation_oid):
-                # The query would read other columns than those that the catalogue of the snapshot calls so.
-                raise sessions.SnapshotUnfit(f"{table} or a column of it was renamed since the snapshot was exported")
             prints = catalog.fingerprint(conn, self._config.publication, [captured])
             to_read = keyset.table_to_read(conn, captured, backfill.row_filter)
             if to_read.key_order != backfill.key_order:
@@ -169,10 +172,24 @@ class ChunkReader:
             return nullcontext()
         return sessions.filtered(self._conn, self._config, table, self._config.bounds.filter_s)
 
-    def _lock_and_look(self, table: TableName) -> str:
+    def _called(self, table: TableName) -> tuple[int, TableName]:
+        """The relation that is kept as the table, and what it is called now; asked in a transaction of its own."""
+        if table not in self._relations:
+            opened = generations.required(self._ledger)
+            kept = Places(self._config, self._ledger, opened.system_identifier).relation_of(table)
+            if kept is None:
+                raise TableLost("the capture has not seen it")
+            self._relations[table] = kept.oid
+        relation = self._relations[table]
+        names = catalog.called_now(self._conn, [relation]).names
+        if relation not in names:
+            raise TableLost("it is not at the source any more")
+        return relation, names[relation][0]
+
+    def _lock_and_look(self, table: TableName, called: TableName) -> str:
         """The lock, then the transaction's first snapshot: none of the statements before takes one."""
         conn = self._conn
-        name = sql.Identifier(table.schema, table.name)
+        name = sql.Identifier(called.schema, called.name)
         try:
             conn.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(name))
         except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName) as gone:
@@ -191,15 +208,18 @@ class ChunkReader:
             raise JoinHorizonAhead(table=table, xmin=xmin, horizon=table_row.join_horizon)
         return str(snapshot)
 
-    def _captured(self, table: TableName) -> CapturedTable:
-        alone = exactly(self._config, table)
+    def _captured(self, table: TableName, called: TableName, relation: int) -> CapturedTable:
+        alone = exactly(self._config, called)
         captured = [] if alone is None else catalog.captured_tables(self._conn, alone)
+        if captured and captured[0].relation_oid != relation:
+            raise ReadInterrupted(table=table, detail=f"it was called {called}, and another table has that name by now")
         if not captured or not captured[0].published:
             raise TableLost("it is not in the publication, or the pipeline file does not name it any more")
         try:
-            return GuardBook(self._config, self._ledger, read_server(self._conn)).applied(captured[0])
+            guarded = GuardBook(self._config, self._ledger, read_server(self._conn)).applied(captured[0])
         except Withheld as withheld:
             raise TableLost(str(withheld)) from None
+        return guarded.kept_as(table)
 
     def _schema(self, captured: CapturedTable) -> TableSchema:
         """The table's numbered shape, built from the catalogue as the drain builds it from a RELATION message."""

@@ -18,6 +18,7 @@ from psycopg import sql
 
 from tidemark.backfill import sessions
 from tidemark.capture import generation
+from tidemark.capture.places import Places
 from tidemark.config import PipelineConfig
 from tidemark.errors import BackfillRefused, CaptureNotBegun, GenerationStale, ReadRefused, VerifyRefused
 from tidemark.findings import listed
@@ -59,10 +60,11 @@ def settled(
     return opened
 
 
-def published(config: PipelineConfig, source: psycopg.Connection[Any]) -> dict[str, CapturedTable]:
+def published(config: PipelineConfig, source: psycopg.Connection[Any], ledger: Ledger) -> dict[str, CapturedTable]:
     """What file and publication capture now, by id."""
+    places = Places(config, ledger, generations.required(ledger).system_identifier)
     with lock_bounded(source, config.bounds.lock_timeout_s, "the published tables"):
-        return {str(table.table): table for table in catalog.captured_tables(source, config)}
+        return {str(table.table): table for table in places.kept(catalog.captured_tables(source, config))}
 
 
 @contextmanager
@@ -76,7 +78,7 @@ def locked(
     """The table while nobody can alter it, in one transaction with the settings of a chunk; with a row filter the block
     runs under the bounds, and as the role, of row filters. Raises ReadRefused, RowFilterInvalid, and `refused` if the
     table is not what the catalogue said just before."""
-    table = captured.table
+    table = captured.name
     filtered: AbstractContextManager[None] = nullcontext()
     try:
         with lock_bounded(source, config.bounds.lock_timeout_s, str(table)), source.transaction():
@@ -84,8 +86,12 @@ def locked(
                 source.execute(setting)
             name = sql.Identifier(table.schema, table.name)
             source.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(name))
-            row = source.execute("SELECT pg_current_snapshot()::text").fetchone()
+            row = source.execute(
+                "SELECT pg_current_snapshot()::text, to_regclass(%s)::oid", (name.as_string(None),)
+            ).fetchone()
             assert row is not None
+            if row[1] != captured.relation_oid:
+                raise refused(table=table, reason=CHANGED_MEANWHILE)  # another table has its name by now
             to_read = keyset.table_to_read(source, captured, row_filter)
             if row_filter is not None:
                 filtered = sessions.filtered(source, config, table, sessions.TRY_FILTER_S)

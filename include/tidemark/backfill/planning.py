@@ -210,7 +210,7 @@ class _Planner:
 
     def _wishes(self) -> list[_Wish]:
         request = self._request
-        at_source = looking.published(self._config, self._source)
+        at_source = looking.published(self._config, self._source, self._ledger)
         rows = {row.table: row for row in tables.all_of(self._ledger)}
         if not request.tables:
             return self._wanted(at_source, rows)
@@ -287,7 +287,7 @@ class _Planner:
             elif matches:
                 not_captured[text] = self._unfit(at_source[matches[0]], rows.get(matches[0])) or ""
             else:
-                names = [readable(captured.table) for captured in at_source.values()]
+                names = [readable(captured.name) for captured in at_source.values()]
                 meant = closest(text, names, taken=self._request.tables, cutoff=TABLE_CUTOFF)
                 problems.append(f"{text!r}" + (f" (did you mean {meant!r}?)" if meant else ""))
         if problems:
@@ -513,7 +513,7 @@ def matching(text: str, at_source: Mapping[str, CapturedTable]) -> list[str]:
     """The ids of the tables that the pattern matches."""
     rule = TableRule(text)
     try:
-        return [table for table, captured in at_source.items() if rule.matches(captured.table)]
+        return [table for table, captured in at_source.items() if rule.matches(captured.name)]
     except ValueError:
         return []
 

@@ -139,7 +139,7 @@ class _Planner:
 
     def _fit_tables(self) -> dict[str, CapturedTable]:
         """The tables to look at, by id. Raises VerifyRefused if one that the form names cannot be proven."""
-        at_source = looking.published(self._config, self._source)
+        at_source = looking.published(self._config, self._source, self._ledger)
         rows = {row.table: row for row in tables.all_of(self._ledger)}
         named = self._named(at_source)
         chosen = {table: at_source[table] for table in (at_source if named is None else named)}
@@ -167,7 +167,7 @@ class _Planner:
             if not fitting:
                 meant = closest(
                     text,
-                    [readable(captured.table) for captured in at_source.values()],
+                    [readable(captured.name) for captured in at_source.values()],
                     taken=self._request.tables,
                     cutoff=TABLE_CUTOFF,
                 )
@@ -217,7 +217,7 @@ class _Planner:
         return _Look(captured, locked.snapshot, to_read, rows, cut, ranges)
 
     def _cut(self, captured: CapturedTable, to_read: TableToRead, rows: int) -> Cut:
-        last_cut = proofs.cut_of(self._ledger, str(to_read.table))
+        last_cut = proofs.cut_of(self._ledger, str(captured.table))
         few = self._config.bounds.chunk_rows
         fits = last_cut is not None and last_cut.key_order == to_read.key_order
         if last_cut is not None and fits and rows <= OUTGROWN * max(last_cut.estimated_rows, few):
@@ -226,7 +226,7 @@ class _Planner:
         if to_read.key and keyset.is_ordered_as_stored(self._source, to_read.key, self._stored(captured)):
             bounds = keyset.sampled_bounds(self._source, to_read, min(MOST_PARTS, rows // few))
         parts = [KeyPart(lower, upper) for lower, upper in zip([None, *bounds], [*bounds, None], strict=True)]
-        return proofs.cut(self._ledger, str(to_read.table), to_read.key_order, parts, rows)
+        return proofs.cut(self._ledger, str(captured.table), to_read.key_order, parts, rows)
 
     def _stored(self, captured: CapturedTable) -> dict[str, str]:
         """The Delta type of each column."""

@@ -15,7 +15,7 @@ from tidemark.config import PipelineConfig
 from tidemark.errors import DefinitionFrozen, TableUnknown
 from tidemark.findings import listed
 from tidemark.formats import layout
-from tidemark.ledger import definition_changes, joins, migrations, overview, tables
+from tidemark.ledger import definition_changes, joins, migrations, overview, relations, tables
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.tables import TableRow
 from tidemark.names import TableName
@@ -40,7 +40,7 @@ def unpark(
         if anew:
             return _begin_anew(config, book, row.table)
         kind = None if row.error is None else row.error.kind
-        if kind == DefinitionFrozen.__name__ and config.evolves(TableName.parse(row.table)) == "freeze":
+        if kind == DefinitionFrozen.__name__ and config.evolves(relations.name_of(book, row.table)) == "freeze":
             return f"The file says `evolve: freeze` for {readable(row.table)}: nothing was done.", False
         with book.transaction():
             if kind in deciding.KINDS:
@@ -106,7 +106,8 @@ def forget(config: PipelineConfig, table: str, *, ledger: str) -> tuple[str, boo
         migrations.require(book.connection)
         row = named(book, config, table)
         name = TableName.parse(row.table)
-        entry = next((rule for rule in config.tables if rule.exact and rule.matches(name)), None)
+        called = relations.name_of(book, row.table)
+        entry = next((rule for rule in config.tables if rule.exact and rule.matches(called)), None)
         if entry is not None:
             return f"The file names {readable(row.table)} in line {entry.line}: take it out first.", False
         if row.life.is_captured:
@@ -129,11 +130,15 @@ def forget(config: PipelineConfig, table: str, *, ledger: str) -> tuple[str, boo
 
 
 def named(ledger: Ledger, config: PipelineConfig, table: str) -> TableRow:
-    """The table's row. Raises TableUnknown, which names those that there are."""
+    """The table's row: of the captured table that the source calls so, or else of the one that has this id. Raises
+    TableUnknown, which names those that there are."""
     rows = {readable(row.table): row for row in tables.all_of(ledger) if row.life.is_listed}
-    for name, row in rows.items():
-        if table in (row.table, name):
-            return row
+    called = relations.names(ledger)
+    captured = {str(called.get(row.table, row.table)): row for row in rows.values() if row.life.is_captured}
+    for named_rows in (captured, {row.table: row for row in rows.values()}):
+        for name, row in named_rows.items():
+            if table in (name, readable(name)):
+                return row
     meant = closest(table, rows, cutoff=TABLE_CUTOFF)
     hint = f" (did you mean {meant}?)" if meant else ""
     raise TableUnknown(pipeline=config.pipeline, table=table + hint, known=listed(rows, limit=NAMES) or "none yet")

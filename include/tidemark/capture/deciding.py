@@ -16,7 +16,7 @@ from typing import Final
 
 from tidemark.config import PipelineConfig
 from tidemark.errors import DefinitionFrozen, DefinitionUndecided, TidemarkError
-from tidemark.ledger import batches, definition_changes, schema_versions, tables
+from tidemark.ledger import batches, definition_changes, relations, schema_versions, tables
 from tidemark.ledger.batches import TouchedTable
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.definition_changes import Decision, Shown
@@ -37,8 +37,9 @@ def hold(ledger: Ledger, config: PipelineConfig) -> list[str]:
     """Park every table whose next merge would follow a change that it may not follow, and let those go on that may by
     now; which were parked."""
     held = []
+    names = relations.names(ledger)
     for row in tables.all_of(ledger):
-        mode = config.evolves(TableName.parse(row.table))
+        mode = config.evolves(names.get(row.table, TableName.parse(row.table)))
         if row.life.is_parked and row.error is not None and row.error.kind in KINDS and mode == "follow":
             with ledger.transaction():
                 if definition_changes.accept(ledger, row.table, None) and tables.unpark(ledger, row.table):
@@ -54,10 +55,11 @@ def allowed(
 ) -> dict[str, Sequence[TouchedTable]]:
     """What is about to be planned without the tables that `hold` parks: another run may have staged a change of a
     definition since it looked."""
+    names = relations.names(ledger)
     return {
         table: touches
         for table, touches in todo.items()
-        if (mode := config.evolves(TableName.parse(table))) not in _STOPS
+        if (mode := config.evolves(names.get(table, TableName.parse(table)))) not in _STOPS
         or not _is_stopped(ledger, table, touches, mode)
     }
 

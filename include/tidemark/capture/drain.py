@@ -27,8 +27,9 @@ from tidemark.capture import confirm, generation
 from tidemark.capture.claims import Claims, Watermarks, claims_of, emit_again
 from tidemark.capture.guarding import GuardBook, Guarding
 from tidemark.capture.open_batch import Held, OpenBatch, Staged, end_of_batch
-from tidemark.capture.relations import Catalog, Schemas, catalogue_marks, passed_over_marks, unfit_key
-from tidemark.config import PipelineConfig, TableRule
+from tidemark.capture.places import Places
+from tidemark.capture.relations import Catalog, Kept, Schemas, catalogue_marks, passed_over_marks, unfit_key
+from tidemark.config import PipelineConfig
 from tidemark.errors import DrainStalled
 from tidemark.failpoints import reach
 from tidemark.formats import layout
@@ -250,15 +251,18 @@ class _Draining:
         self._server = slot.read_server(source_conn)
         # Read under the lease `slot`: until this run ends, no table joins and none leaves.
         self._passed_over = table_errors.passed_over(ledger_conn)
+        self._places = Places(config, ledger_conn, open_generation.system_identifier)
+        self._places.look(source_conn)
+        self._captured = {row.table for row in tables.all_of(ledger_conn) if row.life.is_captured}
         named = {table.relation_oid: table.table for table in catalog.captured_tables(source_conn, config)}
         self._guarding = Guarding(GuardBook(config, ledger_conn, self._server), source_conn, named)
         self._schemas = Schemas(
-            self._rule,
+            config.rule,
             self._look,
             schema_versions.Streamed(ledger_conn),
             lambda t: schema_versions.ahead(ledger_conn, t),
             lambda t: schema_versions.merged(ledger_conn, t),
-            self._guarding.place,
+            Kept(self._kept_as, self._captured_as, self._guarding.place),
         )
         self._fingerprints, self._changed, self._marks = self._read_fingerprints()
         self._schemas.explain_by(self._fingerprints)
@@ -422,15 +426,21 @@ class _Draining:
 
     # --- the catalogue ------------------------------------------------------------------------------------------------
 
-    def _rule(self, table: TableName) -> TableRule | None:
-        """What the file says of a table; nothing of one that its errors keep out of the capture."""
-        return None if str(table) in self._passed_over else self._config.rule(table)
+    def _kept_as(self, oid: int, called: TableName) -> TableName | None:
+        """The table that a relation is kept as; none where its errors keep it out of the capture."""
+        table = self._places.of(oid, called)
+        return None if str(table) in self._passed_over else table
+
+    def _captured_as(self, oid: int) -> TableName | None:
+        table = self._places.known(oid)
+        return table if str(table) in self._captured else None
 
     def _look(self) -> Catalog:
         with lock_bounded(self._source, self._config.bounds.lock_timeout_s, "the published tables"):
             captured = catalog.captured_tables(self._source, self._config)
             types = catalog.read_types(self._source)
-        return Catalog({table.relation_oid: self._guarding.applied(table) for table in captured}, types)
+        kept = self._places.kept(map(self._guarding.applied, captured))
+        return Catalog({table.relation_oid: table for table in kept}, types)
 
     def _read_fingerprints(self) -> tuple[dict[str, Fingerprint], frozenset[str], tuple[TableMark, ...]]:
         """This run's fingerprints, which of them the ledger does not have yet, and what they mean (R11)."""
@@ -446,14 +456,16 @@ class _Draining:
         looks = catalog.fingerprint(self._source, self._config.publication, looked_at)
         fingerprints = {table: look.carried(before.get(table)) for table, look in looks.items()}
         at_source = {str(t.table) for t in self._schemas.catalog.tables.values()}
-        # Preflight has already taken a dropped or renamed table for "no longer captured". The file still names it, as
-        # it does not name a table taken out by choice. Said once: the mark stays until the table is back.
+        # Preflight has already taken a dropped table for "no longer captured". The file still names it, as it does not
+        # name a table taken out by choice. Said once: the mark stays until the table is back. Where another one has its
+        # name, that one is captured, and nothing of this one is missing.
         gone = sorted(
             table
             for table in before
             if table not in fingerprints
             and table not in at_source
-            and self._config.rule(TableName.parse(table)) is not None
+            and self._config.rule(self._places.name_of(TableName.parse(table))) is not None
+            and not self._places.is_superseded(TableName.parse(table))
             and (rows[table].life.is_captured or not rows[table].life.needs_backfill)
         )
         changed = frozenset(table for table, fingerprint in fingerprints.items() if before.get(table) != fingerprint)

@@ -83,7 +83,7 @@ class GuardBook:
 
     def applied(self, captured: CapturedTable) -> CapturedTable:
         """A table that nobody can alter meanwhile, with its rule by its columns' guards. Raises Withheld."""
-        oid, table = captured.relation_oid, captured.table
+        oid, table = captured.relation_oid, captured.name
         rows = {column.attnum: (column.name, column.xmin) for column in captured.columns}
         stored = self.stored().get(oid)
         bound = self.bind(oid, table, rows, {} if stored is None else stored.guards)

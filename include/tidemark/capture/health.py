@@ -173,7 +173,7 @@ def judge(
 
 def readable(table: str) -> str:
     name = TableName.parse(table)
-    return f"{name.schema}.{name.name}"
+    return f"{name.schema}.{name.name}" + ("" if name.place == 1 else f"~{name.place}")
 
 
 # --- the pipeline -----------------------------------------------------------------------------------------------------

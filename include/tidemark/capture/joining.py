@@ -8,6 +8,7 @@ is taken for one with rows, and costs the others nothing (R6, R9).
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from typing import Any, Final
 
 import psycopg
@@ -18,10 +19,12 @@ from tidemark.config import PipelineConfig
 from tidemark.errors import TimelineNotFollowed
 from tidemark.findings import listed
 from tidemark.formats import layout
-from tidemark.ledger import generations, joins
+from tidemark.ledger import batches, generations, joins
 from tidemark.ledger import tables as ledger_tables
 from tidemark.ledger.tables import TableRow
 from tidemark.names import TableName
+from tidemark.schema import table_life
+from tidemark.schema.fingerprint import Fingerprint
 from tidemark.source import catalog, publication
 from tidemark.source.publication import Matching, Publication, SourceTable
 from tidemark.source.wal_messages import make_durable
@@ -34,7 +37,7 @@ LOOKS_S: Final = 60
 
 def leaving(survey: Survey, matched: Matching, published: Publication | None) -> list[str]:
     """Tables that the ledger takes for captured, and that are no longer in both file and publication."""
-    captured = {str(table.table) for table in captured_tables(matched, published)}
+    captured = {str(survey.places.of_table(table)) for table in captured_tables(matched, published)}
     rows = ledger_tables.all_of(survey.ledger)
     return [row.table for row in rows if row.life.is_captured and row.table not in captured]
 
@@ -44,16 +47,46 @@ def joining(
 ) -> list[tuple[SourceTable, TableRow | None]]:
     """Captured tables whose join was not judged yet, with what the ledger knows of them."""
     rows = {row.table: row for row in ledger_tables.all_of(survey.ledger)}
-    pairs = [(table, rows.get(str(table.table))) for table in captured_tables(matched, published)]
+    pairs = [(table, rows.get(str(survey.places.of_table(table)))) for table in captured_tables(matched, published)]
     return [(table, row) for table, row in pairs if row is None or row.life.awaits_its_join]
 
 
+def begun_in_stream(survey: Survey, matched: Matching, published: Publication | None) -> set[str]:
+    """The tables that join and of which all rows are in the stream: each was created under its name, in the place of a
+    captured one that was dropped, after that one had joined, and a publication of all tables, or of all of its schema,
+    has published both. To be asked before the one that was dropped leaves."""
+    rows = {row.table: row for row in ledger_tables.all_of(survey.ledger)}
+    pairs = {}
+    for table, _ in joining(survey, matched, published):
+        before = [rows[str(one)] for one in survey.places.predecessors(table.table) if str(one) in rows]
+        exact = [row for row in before if row.life.keeps_its_promise and row.life.can_be_read and row.fingerprint]
+        if len(exact) == 1:
+            pairs[table.relation.oid] = (table, exact[0])
+    if not pairs:
+        return set()
+    looked_at = catalog.captured_tables(survey.source, survey.config)
+    prints = catalog.fingerprint(
+        survey.source, survey.config.publication, [t for t in looked_at if t.relation_oid in pairs]
+    )
+    made = catalog.made_as_they_are(survey.source, pairs)
+    begun = set()
+    for oid, (table, row) in pairs.items():
+        now = prints.get(str(table.table))
+        if oid not in made or now is None or now.relation_oid != oid or made[oid] < (row.join_horizon or 0):
+            continue
+        assert row.fingerprint is not None
+        then = Fingerprint.from_json(row.fingerprint)
+        wholes = {one for one in {*then.membership} & {*now.membership} if not one.startswith("table ")}
+        if wholes and then.publication_xmin == now.publication_xmin:
+            begun.add(str(survey.places.of_table(table)))
+    return begun
+
+
 def join(
-    survey: Survey,
-    matched: Matching,
-    published: Publication | None,
+    survey: Survey, matched: Matching, published: Publication | None, begun: Collection[str] = frozenset()
 ) -> None:
-    """Judge the tables that joined: was each seen empty by a snapshot that saw all the stream lacks?"""
+    """Judge the tables that joined: was each seen empty by a snapshot that saw all the stream lacks? Of those that have
+    `begun` in the stream it lacks nothing."""
     newcomers = joining(survey, matched, published)
     if not newcomers:
         return
@@ -62,7 +95,7 @@ def join(
     looks = _Looks(survey.source, survey.config.bounds.lock_timeout_s)
     # Before the tables are looked into: what alters one from here on differs from its fingerprint (R11).
     with publication.lock_bounded(survey.source, survey.config.bounds.lock_timeout_s, "the tables that join"):
-        captured = [t for t in catalog.captured_tables(survey.source, survey.config) if t.published]
+        captured = survey.places.kept(t for t in catalog.captured_tables(survey.source, survey.config) if t.published)
         prints = catalog.fingerprint(survey.source, survey.config.publication, captured)
     emptied = {str(table.table) for table, _ in newcomers if not blockers and looks.seen_empty(table, horizon) is True}
     # Horizon, publication and looks: what they are judged by must not be lost in a crash behind the judgement.
@@ -71,27 +104,51 @@ def join(
     if opened is not None and seen.timeline < opened.timeline:
         raise TimelineNotFollowed(what="No table joined", timeline=seen.timeline, followed=opened.timeline)
     for table, row in newcomers:
+        kept_as = survey.places.of_table(table)
         backfill: tuple[str, str] | None = None
         if row is not None and not row.life.is_captured:
             why = "it was out of the publication for a while; what changed meanwhile is in no stream"
             backfill = (joins.REJOINED, why)
-        elif _in_lake(survey.config, table.table):
+        elif str(kept_as) in begun:
+            pass
+        elif kept_as.place == 1 and _in_lake(survey.config, kept_as):
             backfill = (joins.REJOINED, "its Delta table is older than the ledger's knowledge of it")
         elif blockers:
             why = f"transactions older than its capture are still open: {listed(blockers)}"
             backfill = (joins.EXISTING_ROWS, why)
         elif str(table.table) not in emptied:
             backfill = (joins.EXISTING_ROWS, "it had rows before it was captured")
-        table_id = str(table.table)
+        table_id = str(kept_as)
         if (row is None or row.fingerprint is None) and table_id in prints:
             ledger_tables.keep_fingerprints(survey.ledger, {table_id: prints[table_id].to_json()})
         joins.join(survey.ledger, table_id, horizon, seen, backfill=backfill)
     survey.note("tables", f"Capturing {listed(table.table for table, _ in newcomers)}")
 
 
+def to_put_aside(survey: Survey) -> list[str]:
+    """Tables of which nothing comes any more, since another one has their name, and nothing waits."""
+    rows = ledger_tables.all_of(survey.ledger)
+    done = [
+        row.table
+        for row in rows
+        if row.life.capture == table_life.LEFT
+        and row.life.is_merged
+        and survey.places.is_superseded(TableName.parse(row.table))
+    ]
+    waiting = batches.unapplied_counts(survey.ledger, done) if done else {}
+    return [table for table in done if table not in waiting]
+
+
+def put_aside(survey: Survey) -> None:
+    """What nothing comes of any more is listed no more; its Delta tables stay as they are."""
+    for table in to_put_aside(survey):
+        joins.forget(survey.ledger, table)
+        survey.note("tables", f"Another table has the name of {table} by now: its Delta tables are kept as they are")
+
+
 def look_again_at_marked(survey: Survey, matched: Matching) -> None:
     """A table marked for its older rows and seen empty now has none that matter: the stream brought the rest."""
-    tables = {str(table.table): table for table in matched.tables}
+    tables = {str(survey.places.of_table(table)): table for table in matched.tables}
     looks = _Looks(survey.source, survey.config.bounds.lock_timeout_s)
     for row in ledger_tables.all_of(survey.ledger):
         table = tables.get(row.table)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from tidemark.formats.plan import Level
-from tidemark.ledger import batches, tables
+from tidemark.ledger import batches, relations, tables
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.generations import Staged
 
@@ -20,10 +20,13 @@ def level_with(ledger: Ledger, staged: Staged, planned: Collection[str]) -> Leve
     waiting = batches.unapplied_counts(ledger, captured)
     level = [table for table in captured if table not in waiting and table not in planned]
     promised = {table for table, row in captured.items() if row.life.keeps_its_promise and row.life.can_be_read}
+    called = relations.names(ledger)
+    names = {table: str(called.get(table, table)) if table in captured else None for table in {*level, *planned}}
     return Level(
         generation=staged.generation,
         lsn=staged.lsn,
         committed_at=None if staged.committed_at is None else staged.committed_at.isoformat(),
         tables=tuple(level),
         inexact=tuple(sorted({*level, *planned} - promised)),
+        names={table: name for table, name in sorted(names.items()) if name != table},
     )

@@ -27,9 +27,18 @@ from tidemark import postgres_session
 from tidemark.capture import ownership, table_findings
 from tidemark.capture.generation import settle
 from tidemark.capture.guarding import GuardBook, guard_findings, look_first
-from tidemark.capture.joining import join, joining, leaving, look_again_at_marked
+from tidemark.capture.joining import (
+    begun_in_stream,
+    join,
+    joining,
+    leaving,
+    look_again_at_marked,
+    put_aside,
+    to_put_aside,
+)
 from tidemark.capture.lake_findings import log_store_findings, look_at_bucket, probe
 from tidemark.capture.making import bring_about_publication, make_slot
+from tidemark.capture.places import Places
 from tidemark.capture.spark_findings import spark_defaults, spark_findings
 from tidemark.capture.survey import STATEMENT_TIMEOUT_S, Survey
 from tidemark.capture.table_findings import InLedger
@@ -47,7 +56,7 @@ from tidemark.source import column_look, inspection, publication
 from tidemark.source.publication import Matching, Publication
 from tidemark.source.publication_findings import PublicationWork, publication_work
 from tidemark.source.slot import SlotState, read_server, read_slot, usable
-from tidemark.source.slot_server import at_slot, is_beside
+from tidemark.source.slot_server import at_slot, is_beside, system_identifier
 from tidemark.source.standby_findings import standby_findings
 from tidemark.spark_connection import SparkConnection
 from tidemark.staging.store import Store
@@ -179,7 +188,9 @@ class _Look:
             with open_ledger(self.about.ledger, self.config.pipeline) as ledger:
                 self.transport("ledger", self.config.ledger_connection, ledger.connection)
                 self.same_database(source, ledger)
-                survey = Survey(self.config, source, ledger, facts, self.adopt_slot, self.findings)
+                places = Places(self.config, ledger, system_identifier(source), records=self.act)
+                places.look(source)
+                survey = Survey(self.config, source, ledger, facts, self.adopt_slot, self.findings, places)
                 self.compare(survey, slot if own else None, slot)
 
     def compare(self, survey: Survey, own_slot: SlotState | None, slot: SlotState | None) -> None:
@@ -188,7 +199,7 @@ class _Look:
         if self.act:
             pipeline_files.refuse_superseded(ledger, self.config.digest, self.settle_s)
         rows = ledger_tables.all_of(ledger)
-        captured = frozenset(TableName.parse(row.table) for row in rows if row.life.is_captured)
+        captured = frozenset(survey.places.name_of(TableName.parse(row.table)) for row in rows if row.life.is_captured)
         followed = () if survey.facts.standby else self.guarded(source, ledger)
         selected, published = table_findings.select(
             source, self.config, survey.facts, self.findings, slot=own_slot, in_ledger=InLedger(captured, followed)
@@ -278,8 +289,10 @@ class _Look:
             published = publication.read(source, self.config.publication)
             # A table that left is recorded before it can come back, so that coming back is seen as a join; and before
             # its file holds, since a drain by that file passes it over.
+            begun = begun_in_stream(survey, selected, published)
             for left in leaving(survey, selected, published):
                 joins.leave(ledger, left)
+            put_aside(survey)
             # Before anything else is done by it: a drain with another file waits from here on.
             pipeline_files.note(ledger, lease, self.config)
             if self.adopt_slot:
@@ -295,7 +308,7 @@ class _Look:
                 store = Store(self.config.lake, self.config.lake_access)
                 generation = settle(self.config, source, ledger, store, lease, accepts=self.adopt_slot)
                 survey.note("generation", f"Generation {generation.number} is open from {generation.start_lsn} on")
-            join(survey, selected, publication.read(source, self.config.publication))
+            join(survey, selected, publication.read(source, self.config.publication), begun)
 
 
 def _pending(survey: Survey, selected: Matching, published: Publication | None) -> bool:
@@ -306,6 +319,7 @@ def _pending(survey: Survey, selected: Matching, published: Publication | None) 
         or generations.current(survey.ledger) is None
         or leaving(survey, selected, published)
         or joining(survey, selected, published)
+        or to_put_aside(survey)
     )
 
 

@@ -48,6 +48,17 @@ class Catalog:
     types: Mapping[int, PgType]
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """As which table a relation is kept (`capture.places`): `table` by its OID and its name in the stream, None if
+    nothing of it is to be staged; `captured` the table that a relation is captured as, whatever it is called. `rule` is
+    that of its name, in the names of a message, or raises Withheld (`capture.guarding`)."""
+
+    table: Callable[[int, TableName], TableName | None] = lambda _, called: called
+    captured: Callable[[int], TableName | None] = lambda _: None
+    rule: Callable[[RelationMessage, TableRule], TableRule] = lambda _, rule: rule
+
+
 class Schemas:
     """Answers the decoder's question which captured table a relation is, and in which version; one per drain."""
 
@@ -58,15 +69,14 @@ class Schemas:
         versions: Callable[[str], list[TableSchema]],
         ahead: Callable[[str], list[TableSchema]] = lambda _: [],
         merged: Callable[[str], TableSchema | None] = lambda _: None,
-        place: Callable[[RelationMessage, TableRule], TableRule] = lambda _, rule: rule,
+        kept: Kept = Kept(),
     ) -> None:
         """`rule_for` is `PipelineConfig.rule`; `look` reads the catalogue, `versions` what the stream brought of a
         table so far, oldest first, `ahead` the newer versions that only a backfill's reader has seen, in the
-        catalogue, `merged` the one that its target has. `place` gives the rule in the names of a message, or raises
-        Withheld (`capture.guarding`)."""
+        catalogue, `merged` the one that its target has. `kept` says as which table a relation is kept."""
+        self._kept = kept
         self._fingerprints: Mapping[str, Fingerprint] = {}
         self._older: dict[TableName, list[TableSchema]] = {}
-        self._place = place
         self._rule_for = rule_for
         self._look = look
         self._versions = versions
@@ -88,14 +98,18 @@ class Schemas:
     def schema_for(self, relation: RelationMessage) -> TableSchema | None:
         """The definition that the changes behind this message follow; None if no rule names the table."""
         rule = self._rule_for(relation.table)
-        self._note_other_name(relation)
         if rule is None:
+            self._note_other_name(relation)
+            return None
+        table = self._kept.table(relation.relation_oid, relation.table)
+        if table is None:
             return None
         try:
-            rule = self._place(relation, rule)
+            rule = self._kept.rule(relation, rule)
         except Withheld as withheld:
-            self._renamed += withheld_marks(relation.table, str(withheld))
+            self._renamed += withheld_marks(table, str(withheld))
             return None
+        relation = replace(relation, table=table)
         if relation.relation_oid not in self._catalog.tables or any(
             c.type_oid not in self._catalog.types for c in relation.columns
         ):
@@ -239,19 +253,17 @@ class Schemas:
         return [*all_of_them, *others] if all_of_them else differences
 
     def _note_other_name(self, relation: RelationMessage) -> None:
-        """Changes of a captured table under another name than it has now: they go to that name's table, or nowhere,
-        and where it was renamed there and back, the catalogue shows nothing of it (R8)."""
-        captured = self._catalog.tables.get(relation.relation_oid)
-        if captured is None or captured.table == relation.table:
+        """Changes of a captured table under a name that the file does not name: where it was renamed there and back,
+        the catalogue shows nothing of it (R8)."""
+        table = self._kept.captured(relation.relation_oid)
+        if table is None:
             return
-        reason = f"{captured.table} was called {relation.table} for a while, and its changes stand under that name"
-        for table in (captured.table, relation.table):
-            if self._rule_for(table) is not None:
-                self._renamed += marks_of(table, [Difference(Verdict.NEEDS_BACKFILL, reason)])
+        reason = f"it was called {relation.table} for a while, which the file does not name: what changed then is lost"
+        self._renamed += marks_of(table, [Difference(Verdict.NEEDS_BACKFILL, reason)])
 
     def take_renamed(self) -> tuple[TableMark, ...]:
         """The marks of tables that had another name for a while; once, with the next batch."""
-        renamed, self._renamed = self._renamed, []
+        renamed, self._renamed = dict.fromkeys(self._renamed), []
         return tuple(renamed)
 
     def take_marks(self, schema: TableSchema) -> tuple[TableMark, ...]:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import psycopg
 
+from tidemark.capture.places import Places
 from tidemark.config import PipelineConfig
 from tidemark.findings import Finding
 from tidemark.ledger.connection import Ledger
@@ -20,7 +21,8 @@ SHORTEST_LOCK_TIMEOUT_S: Final = 0.05
 @dataclass(frozen=True, slots=True)
 class Survey:
     """One preflight with source and ledger at hand. A finding is added where it is made, so that what was said before
-    an error stays said. `adopt_slot`: a person says that slot and publication of the file are this pipeline's."""
+    an error stays said. `adopt_slot`: a person says that slot and publication of the file are this pipeline's. `places`
+    says as which table a relation is kept."""
 
     config: PipelineConfig
     source: psycopg.Connection[Any]
@@ -28,6 +30,7 @@ class Survey:
     facts: ServerFacts
     adopt_slot: bool
     findings: list[Finding]
+    places: Places
 
     def note(self, check: str, message: str) -> None:
         self.findings.append(Finding("note", check, message))

@@ -80,10 +80,10 @@ def keep(survey: Survey, captured: frozenset[TableName]) -> None:
     errors: dict[str, list[TableError]] = {}
     for finding in survey.findings:
         for table in finding.tables:
-            errors.setdefault(str(table), []).append(
+            errors.setdefault(str(survey.places.called(table)), []).append(
                 TableError(finding.check, finding.message, finding.remedy, finding.bars)
             )
-    barred = {str(table) for table in barred_by(survey.findings, captured)}
+    barred = {str(survey.places.called(table)) for table in barred_by(survey.findings, captured)}
     table_errors.keep(survey.ledger, errors, barred)
 
 

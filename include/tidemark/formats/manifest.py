@@ -15,7 +15,8 @@ from tidemark.formats import format_version
 from tidemark.lsn import Lsn
 from tidemark.schema.table import TableSchema
 
-FORMAT = 3  # 2: `purpose` of claims and sweeps, `parts` of sweeps; 3: `keys` of sweeps
+# 2: `purpose` of claims and sweeps, `parts` of sweeps; 3: `keys` of sweeps; 4: tables' ids may have a place
+FORMAT = 4
 OLDEST = 1
 
 # What a chunk was read for: to be merged; to be compared with the target; to be compared and merged.

@@ -15,7 +15,7 @@ from tidemark.formats.manifest import Claim, Purpose, Sweep
 from tidemark.lsn import Lsn
 from tidemark.schema.table import Column, TableSchema
 
-FORMAT = 6  # 3: `purpose`, `parts`, `dropped`, `ahead`; 4: `level`; 5: `called`; 6: `keys` of sweeps
+FORMAT = 7  # 3: `purpose`, `parts`, `dropped`, `ahead`; 4: `level`; 5: `called`; 6: `keys` of sweeps; 7: `names`
 OLDEST = 2
 
 
@@ -129,13 +129,15 @@ class Level:
     """How far the pipeline was staged before the plan was put together: all its tables in `tables` were level with
     that, and those of the plan are once it is applied. `committed_at` is the latest commit time of a change below, None
     if there is none. `inexact` are tables, of both, that are not what the source was: they need a backfill, or joined
-    and were not judged yet."""
+    and were not judged yet. `names` are what the source calls tables, of both, whose id is not their name; None of what
+    is captured no more. A plan of format 6 has none."""
 
     generation: int
     lsn: Lsn
     committed_at: str | None
     tables: tuple[str, ...]
     inexact: tuple[str, ...]
+    names: dict[str, str | None] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "lsn": str(self.lsn)}

@@ -52,19 +52,25 @@ class Lake:
         self.engine = _engine(spark, storage_options)
 
     def table(self, name: str) -> TableInLake:
-        """`name` is the table's id: "shop.orders"; a name with a dot of its own is percent-encoded."""
-        return TableInLake(self, TableName.parse(name))
+        """`name` is what the source calls the table: "shop.orders"; a name with a dot of its own is percent-encoded. Of
+        several tables that had the name it is the one that has it now, as the last merge knew; "shop.orders~1",
+        "shop.orders~2" are the first and the second of them, whatever they are called."""
+        return TableInLake(self, name)
+
+    def place(self, name: str) -> TableName:
+        """The id of the table, by which its Delta tables lie."""
+        return self._places([name])[name]
 
     def as_of(self, moment: Moment, *names: str) -> Together:
         """Tables as of one moment: a time is turned into a position once, for all of them. Raises TableNotInLake,
         MomentInvalid, MomentNotApplied, MomentBeforeHistory."""
         looks = self._look(names)
-        return Together(_pasts(looks, _position(looks, moment)))
+        return Together(_pasts(looks, _position([*looks.values()], moment)))
 
     def together(self, *names: str) -> Together:
         """Tables as of the newest position that all of them have reached. Raises TableNotInLake."""
         looks = self._look(names)
-        return Together(_pasts(looks, min(look.applied for look in looks)))
+        return Together(_pasts(looks, min(look.applied for look in looks.values())))
 
     def register(self, schema: str, *names: str) -> list[str]:
         """Name the Delta tables in the catalogue of the SparkSession, where they lie: `<schema>.<table>`,
@@ -72,13 +78,14 @@ class Lake:
         left. Raises TableNotInLake."""
         spark = _spark(self.engine)
         places = {"tidemark_positions": f"{self.root}/{layout.positions_table(self.pipeline)}"}
+        ids = self._places(names)
         for name in names:
-            table = TableName.parse(name)
-            places |= {table.name: self.path("current", table), f"{table.name}__history": self.path("history", table)}
+            called, table = TableName.parse(name).name, ids[name]
+            places |= {called: self.path("current", table), f"{called}__history": self.path("history", table)}
         there = {name: path for name, path in places.items() if self.engine.open(path) is not None}
         lacking = [name for name in names if f"{TableName.parse(name).name}__history" not in there]
         if lacking:
-            table = TableName.parse(lacking[0])
+            table = ids[lacking[0]]
             raise TableNotInLake(table=table, path=self.path("history", table))
         return [spark.register(schema, name, path) for name, path in there.items()]
 
@@ -86,10 +93,30 @@ class Lake:
         place = layout.history_table if kind == "history" else layout.current_table
         return f"{self.root}/{place(self.pipeline, table)}"
 
-    def _look(self, names: Iterable[str]) -> list[Look]:
-        tables = [TableName.parse(name) for name in names]
-        noted = self.engine.open(f"{self.root}/{layout.positions_table(self.pipeline)}")
-        return [Look(self, table, noted) for table in tables]
+    def _look(self, names: Iterable[str]) -> dict[str, Look]:
+        noted = self._noted()
+        return {name: Look(self, table, noted) for name, table in self._places(names, noted).items()}
+
+    def _noted(self) -> OpenedTable | None:
+        return self.engine.open(f"{self.root}/{layout.positions_table(self.pipeline)}")
+
+    def _places(self, names: Iterable[str], noted: OpenedTable | None = None) -> dict[str, TableName]:
+        ids = {name: TableName.parse(name) for name in names}
+        asked = {str(table): name for name, table in ids.items() if "~" not in name}
+        noted = noted or self._noted()
+        if not asked or noted is None or "source_name" not in {column.name for column in noted.columns}:
+            return ids  # no table has had the name of another one yet
+        positions, listed = _made_up(), ", ".join(map(self.engine.dialect.text, asked))
+        last: dict[str, Position] = {}
+        for row in self.engine.listed(
+            f"SELECT source_name, table_name, generation, max(lsn) AS lsn FROM {positions} "
+            f"WHERE source_name IN ({listed}) GROUP BY source_name, table_name, generation",
+            {positions: noted},
+        ):
+            position, name = Position(row["generation"], Lsn(row["lsn"])), row["source_name"]
+            if name not in last or last[name] < position:
+                last[name], ids[asked[name]] = position, TableName.parse(row["table_name"])
+        return ids
 
 
 def _engine(spark: Any, storage_options: Mapping[str, str] | None) -> Engine:
@@ -116,29 +143,30 @@ class TableInLake:
     """One table of the lake; each call looks at it anew."""
 
     lake: Lake
-    name: TableName
+    name: str
 
     def rows(self) -> Any:
         """The rows of `current` as they are. Raises TableNotInLake."""
-        opened = self.lake.engine.open(self.lake.path("current", self.name))
-        if opened is None:
-            raise TableNotInLake(table=self.name, path=self.lake.path("current", self.name))
-        return self.lake.engine.rows(opened)
+        return self.lake.engine.rows(self._opened("current"))
 
     def history(self) -> Any:
         """Every change, in no order. Raises TableNotInLake."""
-        opened = self.lake.engine.open(self.lake.path("history", self.name))
+        return self.lake.engine.rows(self._opened("history"))
+
+    def _opened(self, kind: str) -> OpenedTable:
+        path = self.lake.path(kind, self.lake.place(self.name))
+        opened = self.lake.engine.open(path)
         if opened is None:
-            raise TableNotInLake(table=self.name, path=self.lake.path("history", self.name))
-        return self.lake.engine.rows(opened)
+            raise TableNotInLake(table=self.name, path=path)
+        return opened
 
     def as_of(self, moment: Moment) -> Past:
         """See `Lake.as_of`."""
-        return self.lake.as_of(moment, str(self.name))[str(self.name)]
+        return self.lake.as_of(moment, self.name)[self.name]
 
     def newest(self) -> Past:
         """As of the position that the table has reached."""
-        return self.lake.together(str(self.name))[str(self.name)]
+        return self.lake.together(self.name)[self.name]
 
 
 class Look:
@@ -278,7 +306,7 @@ def _without_op(rows: Any) -> Any:
 
 
 class Together:
-    """Tables at one position, by their ids: a join of them never sees part of a transaction."""
+    """Tables at one position, by the names they were asked for: a join of them never sees part of a transaction."""
 
     def __init__(self, pasts: Mapping[str, Past]) -> None:
         self._pasts = dict(pasts)
@@ -292,9 +320,11 @@ class Together:
         position for good; one that is there is replaced. Returns their names."""
         return [
             _spark(one.look.engine).create_view(
-                schema, one.look.table.name, one.statement(f"delta.{spark_identifier(one.look.history.path)}")
+                schema,
+                TableName.parse(name).name,
+                one.statement(f"delta.{spark_identifier(one.look.history.path)}"),
             )
-            for one in self._pasts.values()
+            for name, one in self._pasts.items()
         ]
 
     @property
@@ -303,20 +333,20 @@ class Together:
         return {name: one.version for name, one in self._pasts.items()}
 
 
-def _pasts(looks: Sequence[Look], position: Position) -> dict[str, Past]:
-    for look in looks:
+def _pasts(looks: Mapping[str, Look], position: Position) -> dict[str, Past]:
+    for look in looks.values():
         if look.applied < position:
             raise MomentNotApplied(table=look.table, moment=position, applied=look.applied)
         first = look.first()
         if first is None or position < first:
             raise MomentBeforeHistory(table=look.table, moment=position, first=first or "nothing yet")
     return {
-        str(look.table): Past(
+        name: Past(
             look,
             position,
             look.current.version if look.current is not None and look.shows(position) else None,
         )
-        for look in looks
+        for name, look in looks.items()
     }
 
 

@@ -23,7 +23,7 @@ from psycopg.types.json import Jsonb
 
 from tidemark.errors import DrainOvertaken, SchemaVersionClash, SchemaVersionTaken
 from tidemark.formats.manifest import BatchManifest, Claim, StagedFile, Sweep, TableChanges
-from tidemark.ledger import chunks, definition_changes, generations, tables
+from tidemark.ledger import chunks, definition_changes, generations, relations, tables
 from tidemark.ledger.chunks import ChunkId
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.leases import SLOT, Lease
@@ -108,6 +108,7 @@ def register(
         _insert_tables(ledger, manifest, touched)
         streamed = {(table.table, file.schema_version) for table in touched for file in table.files}
         definition_changes.of_batch(ledger, manifest, _keep_versions(ledger, manifest, streamed))
+        relations.keep_staged(ledger, manifest.source.system_identifier, manifest.schemas)
         tables.keep_fingerprints(ledger, manifest.fingerprints)
         for mark in manifest.marks:
             tables.mark(ledger, mark)

@@ -17,7 +17,7 @@ from tidemark.errors import MomentInvalid, ReplayRefused
 from tidemark.formats import layout
 from tidemark.formats.replay import ReplayPlan, ReplayResult, Step
 from tidemark.lake import positions
-from tidemark.ledger import generations, leases, migrations, tables
+from tidemark.ledger import generations, leases, migrations, relations, tables
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.names import TableName
 from tidemark.run import Run
@@ -62,13 +62,16 @@ def leased_replay(run: Run, request: ReplayRequest, *, wait_s: float = 0.0) -> I
 
 def _keys(ledger: Ledger, request: ReplayRequest) -> dict[str, tuple[str, ...]]:
     """The tables that are meant, with their keys; every problem is said at once."""
-    there = {row.table for row in tables.all_of(ledger)}
+    rows = tables.all_of(ledger)
+    there = {row.table for row in rows}
+    called = relations.names(ledger)
+    by_name = {str(called.get(row.table, row.table)): row.table for row in rows if row.life.is_captured}
     versions = tables.versions_of(ledger, there)
     problems = [] if request.tables else ["it names no table"]
     keys: dict[str, tuple[str, ...]] = {}
     for name in request.tables:
         try:
-            table = str(TableName.parse(name))
+            table = by_name.get(str(TableName.parse(name)), str(TableName.parse(name)))
         except ValueError:
             table = name
         if not versions.get(table):

@@ -16,6 +16,7 @@ from typing import Any, Final
 import psycopg
 
 from tidemark.config import PipelineConfig, TableRule
+from tidemark.lsn import Lsn
 from tidemark.names import TableName
 from tidemark.schema.fingerprint import ColumnPrint, Fingerprint, PartitionPrint
 from tidemark.schema.mapping import PgType
@@ -29,7 +30,8 @@ LONGEST_DEFAULT: Final = 1000
 @dataclass(frozen=True, slots=True)
 class CapturedTable:
     """A table of the source that a rule of the pipeline file names; `kind` is
-    pg_class.relkind ("r" or, of a root, "p").
+    pg_class.relkind ("r" or, of a root, "p"). `table` is the id that it is kept as, the name at the source where
+    nobody said which (`capture.places`); `born` is that of its `Relation`.
 
     `key` holds the columns of the replica identity in index order, under FULL those of the primary key; a deferrable
     key is none, since two rows may hold it for a moment. `published_columns` is empty unless `published`.
@@ -45,6 +47,16 @@ class CapturedTable:
     published: bool
     published_columns: tuple[str, ...]
     row_filter: str | None
+    born: int | None = None
+    called: TableName | None = None
+
+    @property
+    def name(self) -> TableName:
+        """What the source calls it."""
+        return self.called or self.table
+
+    def kept_as(self, table: TableName) -> CapturedTable:
+        return replace(self, table=table, called=self.name)
 
     @property
     def captured_columns(self) -> tuple[ColumnPrint, ...]:
@@ -103,9 +115,57 @@ def captured_tables(conn: psycopg.Connection[Any], config: PipelineConfig) -> li
                 published=publication is not None,
                 published_columns=publication[0] if publication else (),
                 row_filter=publication[1] if publication else None,
+                born=relation.born,
             )
         )
     return captured
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """What relations are called now, and the transactions that made them, by OID; those that are not there are left
+    out. All that ever happened to what is gone lies below `lsn`."""
+
+    names: dict[int, tuple[TableName, int]]
+    lsn: Lsn
+
+
+def called_now(conn: psycopg.Connection[Any], oids: Iterable[int]) -> Called:
+    names = {
+        oid: (TableName(schema, name), born)
+        for oid, schema, name, born in conn.execute(
+            """
+            SELECT c.oid, n.nspname::text, c.relname::text, a.xmin::text::bigint
+              FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+              JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = -6
+             WHERE c.oid = ANY(%s::oid[])
+            """,
+            (list(oids),),
+        )
+    }
+    row = conn.execute(
+        "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END::text"
+    ).fetchone()
+    assert row is not None
+    return Called(names, Lsn.parse(row[0]))
+
+
+def made_as_they_are(conn: psycopg.Connection[Any], oids: Iterable[int]) -> dict[int, int]:
+    """Of these relations those that were called as they are now since they were created, with the 64-bit id of the
+    transaction, or of its part, that created them. CREATE TABLE writes the row type in one command with the columns,
+    a rename writes it anew."""
+    return dict(
+        conn.execute(
+            """
+            SELECT c.oid, now.xid - ((now.xid - a.xmin::text::bigint) & 4294967295)
+              FROM (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS xid) now, pg_class c
+              JOIN pg_type t ON t.oid = c.reltype
+              JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = -6
+             WHERE c.oid = ANY(%s::oid[]) AND t.xmin = a.xmin AND t.cmin = a.cmin
+            """,
+            (list(oids),),
+        ).fetchall()
+    )
 
 
 def fingerprint(

@@ -127,7 +127,7 @@ def table_to_read(conn: psycopg.Connection[Any], table: CapturedTable, row_filte
         conditions.append(row_filters.condition(conn, table, row_filter))
     key = _key_columns(conn, table) if table.key else ()
     return TableToRead(
-        table=table.table,
+        table=table.name,
         partitioned=table.kind == "p",
         columns=tuple((column.name, column.type_oid) for column in table.captured_columns),
         key=key,

@@ -51,7 +51,8 @@ class Relation:
     """A relation with its replica identity as PostgreSQL resolves it.
 
     `key` holds the columns of the identity's index in index order; under FULL those of the primary key. A deferrable
-    primary key is no identity: then `key` is empty and `deferrable` true.
+    primary key is no identity: then `key` is empty and `deferrable` true. `born` is the transaction that made it, by
+    the 32 bits that the catalogue has of it.
     """
 
     oid: int
@@ -60,6 +61,7 @@ class Relation:
     identity: Identity
     key: tuple[str, ...]
     deferrable: bool
+    born: int | None = None
 
     @property
     def identified(self) -> bool:
@@ -217,7 +219,7 @@ def _details(
     oids = [*candidates, *(leaf for group in leaves.values() for leaf in group)]
     identities = sql.SQL(_IDENTITY).format(may_become=may_become(connection, "c.relowner"))
     for row in connection.execute(identities, (oids,)):
-        oid, schema, name, kind, identity, index_key, primary_key, deferrable = row[:8]
+        oid, schema, name, kind, identity, index_key, primary_key, deferrable, born = row[:9]
         resolved = _IDENTITIES[identity]
         relations[oid] = Relation(
             oid=oid,
@@ -226,8 +228,9 @@ def _details(
             identity=resolved,
             key=tuple((index_key if resolved == "index" else primary_key) or ()),
             deferrable=deferrable,
+            born=born,
         )
-        facts[oid] = row[8:]
+        facts[oid] = row[9:]
     columns: dict[int, list[SourceColumn]] = {oid: [] for oid in candidates}
     for oid, column, type_name, generated in connection.execute(_COLUMNS, (list(candidates),)):
         columns[oid].append(SourceColumn(column, type_name, generated))
@@ -268,11 +271,15 @@ _LEAVES: Final = """
      WHERE c.relkind <> 'p' AND tree.relation <> tree.root
 """
 
+# Who made a relation: of all its rows in the catalogue, those of its system columns (tableoid is -6) are never written
+# again.
+#
 # An index counts as replica identity only while it is valid and immediate:
 # RelationGetIndexList() in PostgreSQL's relcache.c.
 _IDENTITY: Final[LiteralString] = """
     SELECT c.oid, n.nspname, c.relname, c.relkind::text, c.relreplident::text, ident.key, prim.key,
            coalesce(prim.deferrable, false),
+           (SELECT a.xmin::text::bigint FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum = -6),
            c.relpersistence = 'u', pg_has_role(c.relowner, 'USAGE') OR {may_become}, pg_get_userbyid(c.relowner),
            has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT'), row_security_active(c.oid)
       FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace

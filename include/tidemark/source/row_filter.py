@@ -77,7 +77,7 @@ class _Typed:
 def condition(conn: psycopg.Connection[Any], table: CapturedTable, text: str) -> sql.Composed:
     """The filter as SQL over the table's columns, in parentheses. Looks into the catalogue. Raises RowFilterInvalid."""
     try:
-        tree = syntax.parse(text, table.table)
+        tree = syntax.parse(text, table.name)
         return _Writer(Catalogue(conn, table, tree), table).condition(tree)
     except FilterRefused as refused:
         raise RowFilterInvalid(table=table.table, detail=str(refused)) from None

@@ -26,7 +26,7 @@ from pyspark.sql import SparkSession
 from tidemark.formats import layout
 from tidemark.formats.plan import Level, MergePlan
 from tidemark.formats.result import PlanResult
-from tidemark.target import delta_tables, lake_files
+from tidemark.target import delta_tables, lake_files, table_columns
 from tidemark.target.delta_tables import PinnedTable, WrittenFile
 from tidemark.target.failures import condition_of, told
 from tidemark.target.session import table_session
@@ -47,6 +47,7 @@ COLUMNS: Final = {
     "current_version": "bigint",
     "plan": "string",
     "noted_at": "timestamp",
+    "source_name": "string",
 }
 _ARROW: Final = pa.schema(
     [
@@ -59,6 +60,7 @@ _ARROW: Final = pa.schema(
         ("current_version", pa.int64()),
         ("plan", pa.string()),
         ("noted_at", pa.timestamp("us", "UTC")),
+        ("source_name", pa.string()),
     ]
 )
 _PROPERTIES: Final = {"delta.checkpointInterval": "50", "delta.dataSkippingStatsColumns": "generation,lsn"}
@@ -94,13 +96,16 @@ def _rows(plan: MergePlan, level: Level, result: PlanResult, now: datetime) -> I
             yield {
                 **common,
                 "table_name": table.table,
+                "source_name": level.names.get(table.table, table.table),
                 "lsn": int(max(lsn for lsn in reached if lsn is not None)),
                 "exact": table.table not in level.inexact,
                 "history_version": table.history_version,
                 "current_version": table.current_version,
             }
     for name in level.tables if of_level else ():
-        yield {**common, "table_name": name, "lsn": int(level.lsn), "exact": name not in level.inexact}
+        called = level.names.get(name, name)
+        exact = name not in level.inexact
+        yield {**common, "table_name": name, "source_name": called, "lsn": int(level.lsn), "exact": exact}
 
 
 def _append(session: SparkSession, plan: MergePlan, rows: list[dict[str, Any]]) -> None:
@@ -116,13 +121,19 @@ def _append(session: SparkSession, plan: MergePlan, rows: list[dict[str, Any]]) 
 
 
 def _opened(session: SparkSession, path: str) -> PinnedTable:
-    """The table, made if it is not there. Two that make it at the same time: one of them finds it made."""
+    """The table, made if it is not there, and with the columns that came later. Two that do it at the same time: one of
+    them finds it done."""
     for _ in range(MAX_ROUNDS):
         table = delta_tables.pin(session, path)
-        if table.exists:
+        there = {field.name for field in table.schema().fields} if table.exists else set()
+        if there.issuperset(COLUMNS):
             return table
         try:
-            delta_tables.create(session, table, struct_of(metadata_ddl(COLUMNS)), _PROPERTIES)
+            if table.exists:
+                lacking = {name: type_ for name, type_ in COLUMNS.items() if name not in there}
+                table_columns.add(session, table, struct_of(metadata_ddl(lacking)).fields, {})
+            else:
+                delta_tables.create(session, table, struct_of(metadata_ddl(COLUMNS)), _PROPERTIES)
         except Exception as failed:
             if not delta_tables.is_contested(failed):
                 raise

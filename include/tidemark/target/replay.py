@@ -67,8 +67,9 @@ def replay(spark: SparkSession, plan: ReplayPlan) -> ReplayResult:
     if plan.step == "as_of":
         try:
             lake = Lake(f"{plan.lake}/{plan.pipeline}", spark=table_session(spark, pool="replay", lake=plan.lake))
-            together = lake.as_of(positions.parse(plan.moment), *plan.keys)
-            pasts = {table: together[table] for table in plan.keys}
+            ids = {table: TableName.parse(table).exact for table in plan.keys}
+            together = lake.as_of(positions.parse(plan.moment), *ids.values())
+            pasts = {table: together[exact] for table, exact in ids.items()}
         except TidemarkError as refused:  # of one moment there are all tables, or none
             return ReplayResult(plan.plan, tuple(Replayed(table, error=refused.record()) for table in plan.keys))
     with ThreadPoolExecutor(max_workers=max(1, plan.threads), thread_name_prefix="replay") as pool:

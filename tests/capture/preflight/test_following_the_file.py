@@ -39,12 +39,13 @@ class TestFollowingTheFile:
         shop.sound()
         assert shop.table_rows()["shop.lines"].life.needs_backfill
 
-    def test_a_table_dropped_and_created_again_needs_a_backfill(self, shop: Shop) -> None:
+    def test_a_table_dropped_and_created_again_joins_as_another_one(self, shop: Shop) -> None:
         shop.sound()
         shop.sql("DROP TABLE shop.orders", "CREATE TABLE shop.orders (id int PRIMARY KEY)")
         shop.sound()
         assert shop.published() == {"orders"}
-        assert shop.table_rows()["shop.orders"].life.needs_backfill
+        assert not shop.table_rows()["shop.orders"].life.is_captured
+        assert shop.table_rows()["shop.orders~2"].life.keeps_its_promise  # it was seen empty
 
     def test_a_slot_that_was_dropped_is_created_again_and_the_gap_is_said_once(self, shop: Shop) -> None:
         shop.sound()

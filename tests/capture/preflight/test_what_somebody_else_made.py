@@ -276,6 +276,7 @@ def forget_everything(shop: Shop) -> None:
     with psycopg.connect(shop.ledger, autocommit=True) as book:
         for table in (
             "belongings",
+            "relations",
             "schema_versions",
             "tables",
             "generations",

@@ -1,4 +1,4 @@
--- A table is renamed.
+-- A table gets another name, which the file names too.
 -- part: table
 CREATE TABLE item (id int PRIMARY KEY, name text);
 -- part: rows
@@ -9,5 +9,4 @@ UPDATE item SET name = 'before' WHERE id = 2;
 ALTER TABLE item RENAME TO thing;
 -- part: after
 UPDATE thing SET name = 'after' WHERE id = 3;
--- outcome: marked item ()
--- outcome: marked thing ()
+-- outcome: merging item

@@ -1,0 +1,241 @@
+"""As which table a relation is kept, whatever it is called: dropped and created again, renamed, swapped (R11)."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from tests.support.pipeline import Pipeline
+from tidemark.config import TableRule
+
+
+@pytest.fixture
+def items(pipeline: Pipeline) -> Pipeline:
+    """One captured table with a row; the publication is of all tables."""
+    pipeline.config = replace(pipeline.config, manage_publication=False)
+    pipeline.execute("CREATE TABLE item (id int PRIMARY KEY, name text)")
+    pipeline.begin()
+    pipeline.sound()
+    pipeline.execute("INSERT INTO item VALUES (1, 'first')")
+    pipeline.drain()
+    return pipeline
+
+
+def ids(pipeline: Pipeline, table: str) -> list[int]:
+    return [row["id"] for row in pipeline.staged(f"public.{table}")]
+
+
+def kept(pipeline: Pipeline) -> dict[str, tuple[str, bool]]:
+    """By id: what the relation is called, and whether it is there."""
+    rows = pipeline.ledger_query('SELECT "table", name, gone_lsn IS NULL FROM tidemark.relations')
+    return {table: (name, is_there) for table, name, is_there in rows}
+
+
+def test_a_table_with_the_name_of_a_dropped_one_has_a_place_of_its_own(items: Pipeline) -> None:
+    items.execute("BEGIN", "INSERT INTO item VALUES (2)", "DROP TABLE item")
+    items.execute("CREATE TABLE item (id int PRIMARY KEY, other int)", "INSERT INTO item VALUES (3, 3)", "COMMIT")
+    items.drain()
+    assert (ids(items, "item"), ids(items, "item~2")) == ([1, 2], [3])
+    assert not items.table_row("public.item").life.needs_backfill
+    items.sound()
+    assert kept(items) == {"public.item": ("public.item", False), "public.item~2": ("public.item", True)}
+
+
+def test_a_name_that_five_tables_had_within_a_batch_has_five_places(items: Pipeline) -> None:
+    for number in range(2, 6):
+        items.execute("DROP TABLE item", "CREATE TABLE item (id int PRIMARY KEY)")
+        items.execute(f"INSERT INTO item VALUES ({number})")
+    items.sound()
+    items.drain()
+    tables = {str(table.table) for table in items.manifests()[-1].tables}
+    assert tables == {f"public.item~{number}" for number in range(2, 6)}
+    assert sorted(ids(items, f"item~{number}")[0] for number in range(2, 6)) == [2, 3, 4, 5]
+    items.sound()
+    (live,) = [table for table, (_, is_there) in kept(items).items() if is_there]
+    assert ids(items, live.removeprefix("public.")) == [5]
+
+
+def test_a_renamed_table_keeps_its_place(items: Pipeline) -> None:
+    items.execute("CREATE SCHEMA other")
+    items.with_tables("*.*")
+    items.sound()
+    items.execute("BEGIN", "INSERT INTO item VALUES (2)", "ALTER TABLE item RENAME TO thing")
+    items.execute("INSERT INTO thing VALUES (3)", "COMMIT", "ALTER TABLE thing SET SCHEMA other")
+    items.execute("INSERT INTO other.thing VALUES (4)")
+    items.sound()
+    items.drain()
+    assert ids(items, "item") == [1, 2, 3, 4]
+    assert kept(items) == {"public.item": ("other.thing", True)}
+    assert items.table_row("public.item").life.keeps_its_promise
+
+
+def test_tables_that_swap_their_names_keep_their_rows(items: Pipeline) -> None:
+    items.execute("CREATE TABLE new_item (id int PRIMARY KEY, name text)", "INSERT INTO new_item VALUES (10)")
+    items.sound()
+    items.execute("BEGIN", "INSERT INTO item VALUES (2)", "INSERT INTO new_item VALUES (11)")
+    items.execute("ALTER TABLE item RENAME TO old_item", "ALTER TABLE new_item RENAME TO item")
+    items.execute("INSERT INTO item VALUES (12)", "INSERT INTO old_item VALUES (3)", "COMMIT")
+    items.drain()
+    assert (ids(items, "item"), ids(items, "new_item")) == ([1, 2, 3], [10, 11, 12])
+    items.sound()
+    assert kept(items) == {
+        "public.item": ("public.old_item", True),
+        "public.new_item": ("public.item", True),
+    }
+
+
+def test_what_changed_under_a_name_that_the_file_does_not_name_is_said(items: Pipeline) -> None:
+    items.with_tables("public.item")
+    items.sound()
+    items.execute("ALTER TABLE item RENAME TO away", "INSERT INTO away VALUES (2)", "ALTER TABLE away RENAME TO item")
+    items.execute("INSERT INTO item VALUES (3)")
+    items.sound()
+    items.drain()
+    assert ids(items, "item") == [1, 3]
+    reason = items.table_row("public.item").backfill_reason
+    assert reason is not None
+    assert "it was called public.away for a while" in reason
+
+
+def test_an_oid_that_is_given_out_again_is_another_table(items: Pipeline) -> None:
+    items.execute("DROP TABLE item", "CREATE TABLE item (id int PRIMARY KEY)")
+    oid = items.one("SELECT 'item'::regclass::oid::bigint")
+    items.ledger_query(f"UPDATE tidemark.relations SET relation_oid = {oid}")  # as if the first had had it
+    items.sound()
+    items.execute("INSERT INTO item VALUES (2)")
+    items.drain()
+    assert (ids(items, "item"), ids(items, "item~2")) == ([1], [2])
+
+
+def test_a_table_that_is_put_aside_is_listed_no_more(items: Pipeline) -> None:
+    items.execute("DROP TABLE item", "CREATE TABLE item (id int PRIMARY KEY)")
+    items.sound()
+    assert items.table_row("public.item").life.capture == "left"  # something of it waits to be merged
+    items.ledger_query("UPDATE tidemark.positions SET history_lsn = '1/0', current_lsn = '1/0'")
+    items.ledger_query(
+        "INSERT INTO tidemark.positions SELECT pipeline, 1, \"table\", '1/0', '1/0' FROM tidemark.tables "
+        "ON CONFLICT DO NOTHING"
+    )
+    items.sound()
+    assert items.table_row("public.item").life.capture == "forgotten"
+    assert items.table_row("public.item~2").life.can_be_read
+
+
+def test_a_dropped_table_takes_its_open_backfill_along(items: Pipeline) -> None:
+    (backfill,) = items.plan(tables=("public.item",))
+    items.read()
+    items.execute("DROP TABLE item", "CREATE TABLE item (id int PRIMARY KEY)", "INSERT INTO item VALUES (2)")
+    items.drain()
+    (chunk,) = items.chunks(backfill)
+    assert chunk.rejected == "the table is not captured any more"
+    items.sound()
+    assert items.again(backfill).state == "closed"
+    assert ids(items, "item~2") == [2]
+
+
+LATER = ("CREATE TABLE later (id int PRIMARY KEY)", "INSERT INTO later VALUES (2)")
+AS_ITEM = ("DROP TABLE item", "ALTER TABLE later RENAME TO item")
+REPLACED = {
+    "created": (
+        (),
+        ("DROP TABLE item", "CREATE TABLE item (id int PRIMARY KEY)", "INSERT INTO item VALUES (2)"),
+        False,
+    ),
+    "renamed to its name": (LATER, AS_ITEM, True),
+    "renamed in the transaction that created it": ((), ("BEGIN", *LATER, *AS_ITEM, "COMMIT"), True),
+}
+
+
+@pytest.mark.parametrize("how", REPLACED)
+def test_a_table_whose_rows_all_stand_in_the_stream_needs_no_backfill(items: Pipeline, how: str) -> None:
+    before, statements, needs_backfill = REPLACED[how]
+    items.with_tables("public.item")
+    items.sound()
+    for some in (before, statements):
+        items.execute(*some)
+        items.drain()
+    items.sound()
+    assert items.table_row("public.item~2").life.needs_backfill == needs_backfill
+
+
+def test_a_table_that_was_there_before_the_other_one_joined_needs_a_backfill(pipeline: Pipeline) -> None:
+    pipeline.config = replace(pipeline.config, manage_publication=False)
+    pipeline.execute("CREATE TABLE item (id int PRIMARY KEY)")
+    pipeline.begin()
+    pipeline.sound()
+    pipeline.drain()
+    pipeline.ledger_query("UPDATE tidemark.tables SET join_horizon = join_horizon + 1000")  # as if it joined later
+    pipeline.execute("DROP TABLE item", "CREATE TABLE item (id int PRIMARY KEY)", "INSERT INTO item VALUES (2)")
+    pipeline.sound()
+    assert pipeline.table_row("public.item~2").life.target == "existing_rows"
+
+
+# --- any order --------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class World:
+    """The model: which table has which name, and what was committed of each while the file named it. Names that begin
+    with "x" are not named by it."""
+
+    names: dict[str, int] = field(default_factory=dict)
+    changes: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    unseen: set[int] = field(default_factory=set)
+    made: int = 0
+    number: int = 0
+
+    def statements(self, rng: random.Random) -> list[str]:
+        """One thing that happens, after which the model has it too."""
+        free = [name for name in ("t1", "t2", "t3", "x1") if name not in self.names]
+        taken = sorted(self.names)
+        what = rng.choice(["create", "drop", "rename", "swap", *["insert"] * 5])
+        if what == "create" and free:
+            self.made += 1
+            self.names[name := rng.choice(free)] = self.made
+            return [f"CREATE TABLE {name} (id int PRIMARY KEY, who int)"]
+        if what == "drop" and taken:
+            del self.names[name := rng.choice(taken)]
+            return [f"DROP TABLE {name}"]
+        if what == "rename" and taken and free:
+            name, other = rng.choice(taken), rng.choice(free)
+            self.names[other] = self.names.pop(name)
+            return [f"ALTER TABLE {name} RENAME TO {other}"]
+        if what == "swap" and len(taken) > 1:
+            name, other = rng.sample(taken, 2)
+            self.names[name], self.names[other] = self.names[other], self.names[name]
+            moves = [(name, "between"), (other, name), ("between", other)]
+            return [f"ALTER TABLE {old} RENAME TO {new}" for old, new in moves]
+        if what == "insert" and taken:
+            self.number += 1
+            who = self.names[name := rng.choice(taken)]
+            if name.startswith("x"):
+                self.unseen.add(who)
+            else:
+                self.changes[who].append(self.number)
+            return [f"INSERT INTO {name} VALUES ({self.number}, {who})"]
+        return []
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(1, 12))])
+def test_rows_of_one_table_never_go_to_another_one(pipeline: Pipeline, seed: int) -> None:
+    rng, world = random.Random(seed), World()
+    pipeline.config = replace(pipeline.config, manage_publication=False, tables=(TableRule("public.t*"),))
+    pipeline.begin()
+    pipeline.preflight()
+    for _ in range(12):
+        for _ in range(rng.randrange(1, 4)):
+            statements = [s for _ in range(rng.randrange(1, 9)) for s in world.statements(rng)]
+            pipeline.execute(*(["BEGIN", *statements, "COMMIT"] if rng.random() < 0.6 else statements))
+        if rng.random() < 0.5:
+            pipeline.preflight()
+        pipeline.drain()
+    staged = defaultdict(list)
+    for table in pipeline.table_rows():
+        rows = pipeline.staged(table)
+        assert len({row["who"] for row in rows}) <= 1, f"{table} has rows of several tables"
+        for row in rows:
+            staged[row["who"]].append(row["id"])
+    assert dict(staged) == {who: changes for who, changes in world.changes.items() if changes}
