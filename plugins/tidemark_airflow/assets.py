@@ -1,6 +1,7 @@
 """A source table <-> the Airflow asset that stands for its two Delta tables.
 
-One asset per table, `tidemark://<pipeline>/<schema>/<table>` (names percent-encoded as in the lake). Which tables a
+One asset per table, `tidemark://<pipeline>/<schema>/<table>` (names percent-encoded as in the lake), by what the source
+calls it now: the event says where its Delta tables lie. Which tables a
 pipeline captures is known only when it runs, so its merge task declares one alias, `tidemark:<pipeline>`, and adds an
 event to a table's asset when that table's position advanced. A DAG is scheduled by
 `Asset("tidemark://shop/public/orders")`.

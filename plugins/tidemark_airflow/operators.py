@@ -283,7 +283,7 @@ class MergeOperator(ApplicationOperator):
         tables = advanced(run, ingested)
         events = context["outlet_events"][pipeline_alias(self.config.pipeline)]
         for table in tables:
-            events.add(table_asset(self.config.pipeline, table.table), extra=event_extra(self.config, table))
+            events.add(table_asset(self.config.pipeline, table.called), extra=event_extra(self.config, table))
         self.lineage = lineage_of(self.config, run.source, [table.table for table in tables])
         return [str(table.table) for table in tables]
 

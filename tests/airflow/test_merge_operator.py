@@ -121,7 +121,7 @@ class Merge:
 
     def _advanced(self, run: Run, ingested: Any) -> list[AdvancedTable]:
         return [
-            AdvancedTable(TableName.parse(table.table), 1, table.before, table.after, table.rows, 2.04)
+            AdvancedTable(name := TableName.parse(table.table), name, 1, table.before, table.after, table.rows, 2.04)
             for plan in ingested
             for table in plan.tables
             if table.advanced

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from tests.support.pipeline import Pipeline
+from tidemark.capture.advanced import advanced
+from tidemark.capture.merging import Ingested, IngestedTable
 from tidemark.config import TableRule
 
 
@@ -70,6 +72,17 @@ def test_a_renamed_table_keeps_its_place(items: Pipeline) -> None:
     assert ids(items, "item") == [1, 2, 3, 4]
     assert kept(items) == {"public.item": ("other.thing", True)}
     assert items.table_row("public.item").life.keeps_its_promise
+    ingested = IngestedTable("public.item", 1, None, items.staged_lsn(), {}, {}, 0.0, None, parked=False)
+    (event,) = advanced(items.task(), [Ingested(("plan",), (ingested,))])
+    assert (str(event.table), str(event.called)) == ("public.item", "other.thing")
+
+
+def test_a_form_takes_a_table_by_the_name_of_now_and_by_its_id(items: Pipeline) -> None:
+    items.execute("CREATE TABLE other (id int PRIMARY KEY)", "ALTER TABLE item RENAME TO old_item")
+    items.execute("ALTER TABLE other RENAME TO item")
+    items.sound()
+    assert [b.table for b in items.plan(tables=["public.old_item"])] == ["public.item"]
+    assert [b.table for b in items.plan(tables=["public.item"], replace=True)] == ["public.item", "public.item~2"]
 
 
 def test_tables_that_swap_their_names_keep_their_rows(items: Pipeline) -> None:

@@ -280,7 +280,8 @@ class _Planner:
         named: dict[str, None] = {}
         problems, not_captured = [], {}
         for text in self._request.tables:
-            matches = [table for table in at_source if table == text] or matching(text, at_source)
+            # After a swap of names the id of one table is what another one is called: both are taken.
+            matches = [table for table in at_source if table == text] + matching(text, at_source)
             fit = [t for t in matches if self._unfit(at_source[t], rows.get(t)) is None]
             if fit:
                 named.update(dict.fromkeys(fit))

@@ -162,7 +162,7 @@ class _Planner:
         named: dict[str, None] = {}
         problems = []
         for text in self._request.tables:
-            fitting = [table for table in at_source if table == text] or matching(text, at_source)
+            fitting = [table for table in at_source if table == text] + matching(text, at_source)
             named.update(dict.fromkeys(fitting))
             if not fitting:
                 meant = closest(

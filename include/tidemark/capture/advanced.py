@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from tidemark.capture.merging import Ingested, IngestedTable
-from tidemark.ledger import batches, definition_changes
+from tidemark.ledger import batches, definition_changes, relations, tables
 from tidemark.ledger.connection import open_ledger
 from tidemark.ledger.definition_changes import DefinitionChange
 from tidemark.lsn import Lsn
@@ -25,9 +25,11 @@ class AdvancedTable:
 
     `rows` are those of `formats.result.TableResult`, summed; `lag_s` is the time since the commit of the newest change
     in the last applied batch. `definition_changes` are what was decided of its definition in between, newest first.
+    `called` is what the source calls it now, its id where it is captured no more.
     """
 
     table: TableName
+    called: TableName
     generation: int
     start_lsn: Lsn | None
     end_lsn: Lsn
@@ -45,12 +47,15 @@ def advanced(run: Run, ingested: Iterable[Ingested]) -> list[AdvancedTable]:
     advanced_tables = []
     now = run.now()
     with open_ledger(run.ledger, run.pipeline) as book:
+        captured = {row.table for row in tables.all_of(book) if row.life.is_captured}
+        names = {table: name for table, name in relations.names(book).items() if table in captured}
         for (table, generation), group in groupby(risen, key=lambda table: (table.table, table.generation)):
             steps = sorted(group, key=_end)
             committed_at = batches.last_committed_at(book, generation, _end(steps[-1]))
             advanced_tables.append(
                 AdvancedTable(
                     table=TableName.parse(table),
+                    called=names.get(table, TableName.parse(table)),
                     generation=generation,
                     start_lsn=steps[0].before,
                     end_lsn=_end(steps[-1]),
