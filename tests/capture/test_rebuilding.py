@@ -22,6 +22,8 @@ KEPT = {
     "batches": ("end_lsn", {"registered_at"}),
     "batch_tables": ('end_lsn, "table"', set[str]()),
     "schema_versions": ('"table", version', {"registered_at"}),
+    # What the source says of it, which the next run asks.
+    "relations": ("relation_oid", {"name", "born", "gone_lsn", "gone_at", "noted_at"}),
     "positions": ('"table"', {"risen_at"}),
     "plans": ("plan", {"run_id", "holder", "created_at", "ingested_at"}),
 }
