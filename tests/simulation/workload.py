@@ -1,5 +1,5 @@
 """A seeded random workload: tables of every identity, and transactions of random changes on few keys, so that they
-collide. With tables of `altering`, definitions change among them.
+collide.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from random import Random
 
 import psycopg
 
-from tests.simulation.altering import Altered
 from tests.support.capture import Environment
 from tidemark.config import TableRule
 
@@ -59,8 +58,6 @@ class Workload:
     environment: Environment
     random: Random
     name: str = "session"
-    altered: Altered | None = None
-    alterations: float = 0.06  # of all statements
 
     def some(self, transactions: int) -> None:
         for _ in range(transactions):
@@ -78,11 +75,9 @@ class Workload:
                 return
             self._run(session, f"SET search_path = {SCHEMA}; SET lock_timeout = '100ms'")
             self._run(session, "BEGIN")
-            for statement in self._statements(session):
+            for statement in self._statements():
                 self._run(session, statement)
-            # An ALTER holds up every look at its table: rarely for long.
-            is_altering = self.altered is not None and self.altered.takes_locks(session)
-            chance = self.random.random() * (0.91 if is_altering else 1)
+            chance = self.random.random()
             if chance < 0.75:
                 self._run(session, "COMMIT")
             elif chance < 0.9:
@@ -106,7 +101,7 @@ class Workload:
         connection = self.environment.sessions.get(session)
         return connection is not None and connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE
 
-    def _statements(self, session: str) -> Iterator[str]:
+    def _statements(self) -> Iterator[str]:
         savepoints = 0
         for _ in range(self.random.randint(1, 6)):
             chance = self.random.random()
@@ -116,10 +111,6 @@ class Workload:
             elif chance < 0.16 and savepoints:
                 yield f"ROLLBACK TO s{self.random.randint(1, savepoints)}"
                 savepoints = 0
-            elif self.altered is not None and chance < 0.16 + self.alterations:
-                yield self.altered.alteration(session)
-            elif self.altered is not None and chance < 0.45:
-                yield self.altered.change(session)
             else:
                 yield self.random.choice(self._changes())()
 

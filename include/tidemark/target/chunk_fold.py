@@ -34,11 +34,12 @@ from tidemark.names import ROW_HOLES
 from tidemark.schema.table import TableSchema
 from tidemark.target import arrow_fold, plain_changes, visibility
 from tidemark.target.arrow_fold import Key
+from tidemark.target.chunk_rows import TouchedRows, moment_of
 from tidemark.target.key_set import KeySet
 from tidemark.target.plain_changes import Gathered, OfChunks, PlainChanges
 from tidemark.target.target_rows import TooMuch
 from tidemark.target.visibility import INSERTED, OVERTAKEN, REPAIRED, UNCHANGED
-from tidemark.target.whole_chunks import WholeChunks, moment_of
+from tidemark.target.whole_chunks import WholeChunks
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +69,7 @@ def folded(schemas: Sequence[TableSchema], whole: WholeChunks) -> PlainChanges |
     except TooMuch:
         return None
     try:
-        return _ChunkFold(whole, schema).changes(reserved=reserves)
+        return _ChunkFold(whole.touched()).changes(whole, reserved=reserves)
     except BaseException as failed:
         if reserves:
             plain_changes.free_memory()
@@ -77,6 +78,13 @@ def folded(schemas: Sequence[TableSchema], whole: WholeChunks) -> PlainChanges |
         if not isinstance(failed, TooMuch):  # nothing is written yet, so whatever it is, the other way is as right
             log.warning("%s: chunks are left to Spark, %s", schema.table, type(failed).__name__)
         return None
+
+
+def of_touched(touched: TouchedRows) -> tuple[ChunkResult, ...] | None:
+    """What becomes of rows of chunks that add nothing: a result per chunk; None if one of them would. Raises what
+    reading does, and TooMuch."""
+    judged, verdicts = _ChunkFold(touched).verdicts()
+    return None if {INSERTED, REPAIRED} & set(verdicts) else _results(judged, verdicts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,38 +123,40 @@ class _Judged:
 class _ChunkFold:
     """`rows` are the masked rows of the chunks, and behind them the changes of their keys."""
 
-    def __init__(self, whole: WholeChunks, schema: TableSchema) -> None:
-        self.whole = whole
+    def __init__(self, touched: TouchedRows) -> None:
+        schema = touched.schema
+        self.of = touched
         self.schema = schema
         self.names = [c.name for c in schema.columns]
         self.shape = plain_changes.shape_of(schema)
         self.reads = self._reads()
-        self.claims = [claim for claim, rows in whole.masked_rows() for _ in range(rows.num_rows)]
-        self.staged = self._changes_of(whole.coming.batches)
-        touched = KeySet([self.shape.field(k).type for k in schema.key], [[self.reads[k] for k in schema.key]])
-        older = self._changes_of(whole.coming.evidence, touched)
-        own = self.staged.filter(touched.holds([self.staged[k] for k in schema.key]))
+        self.claims = [claim for claim, rows in touched.rows for _ in range(rows.num_rows)]
+        self.staged = self._changes_of(touched.coming.batches)
+        keys = KeySet([self.shape.field(k).type for k in schema.key], [[self.reads[k] for k in schema.key]])
+        older = self._changes_of(touched.coming.evidence, keys)
+        own = self.staged.filter(keys.holds([self.staged[k] for k in schema.key]))
         self.rows = pa.concat_tables([self.reads, older, own]).combine_chunks()
         self.changes_of = self._changes_by_key(older.num_rows)
 
-    def changes(self, *, reserved: bool) -> PlainChanges:
-        judged = [self._judged(claim, key, row) for row, (claim, key) in enumerate(self._keyed_reads())]
-        verdicts = self._verdicts(judged)
+    def changes(self, whole: WholeChunks, *, reserved: bool) -> PlainChanges:
+        judged, verdicts = self.verdicts()
         added = [each for each, verdict in zip(judged, verdicts, strict=True) if verdict in (INSERTED, REPAIRED)]
-        of_chunks = OfChunks(self._added(added), self._results(judged, verdicts))
-        whole = self.whole
-        batches = whole.coming.batches
-        gathered = Gathered(
-            whole.session, whole.lake, self.schema, batches, self.staged, whole.there, whole, of_chunks, reserved
-        )
-        return gathered.folded()
+        of_chunks = OfChunks(self._added(added), _results(judged, verdicts))
+        of, batches = self.of, self.of.coming.batches
+        return Gathered(
+            of.session, of.lake, self.schema, batches, self.staged, of.there, whole, of_chunks, reserved
+        ).folded()
+
+    def verdicts(self) -> tuple[list[_Judged], list[str]]:
+        judged = [self._judged(claim, key, row) for row, (claim, key) in enumerate(self._keyed_reads())]
+        return judged, self._verdicts(judged)
 
     # --- what there is --------------------------------------------------------------------------------------------
 
     def _reads(self) -> pa.Table:
         """In the shape of changes, as far as they say anything."""
         tables = [self.shape.empty_table()]
-        for _, rows in self.whole.masked_rows():
+        for _, rows in self.of.rows:
             there = set(rows.column_names)
             columns = [
                 rows[f.name].cast(f.type) if f.name in there else pa.nulls(rows.num_rows, f.type) for f in self.shape
@@ -156,7 +166,7 @@ class _ChunkFold:
 
     def _changes_of(self, batches: Sequence[PlannedBatch], only: KeySet | None = None) -> pa.Table:
         files = [f for b in batches for f in b.files]
-        return plain_changes.staged_changes_of(self.whole.session, self.whole.lake, self.schema, files, only)
+        return plain_changes.staged_changes_of(self.of.session, self.of.lake, self.schema, files, only)
 
     def _keyed_reads(self) -> Iterator[tuple[Claim, Key]]:
         return zip(self.claims, arrow_fold.keys_of([self.reads[k] for k in self.schema.key]), strict=True)
@@ -187,7 +197,7 @@ class _ChunkFold:
         return _Judged(claim, key, newest.row, newest.is_delete, None, is_lost)
 
     def _verdicts(self, judged: Sequence[_Judged]) -> list[str]:
-        stored = self._stored([j.row for j in judged], [j.stream.row for j in judged if j.stream is not None])
+        forms = self._stored([j.row for j in judged], [j.stream.row for j in judged if j.stream is not None])
         there = self._there({j.key for j in judged if j.stream is None})
         verdicts = []
         for each in judged:
@@ -196,22 +206,22 @@ class _ChunkFold:
                 verdicts.append(OVERTAKEN)
                 continue
             is_present = each.key in there if stream is None else not stream.is_delete
-            opponent = there.get(each.key) if stream is None else stored[stream.row]
+            opponent = there.get(each.key) if stream is None else forms[stream.row]
             if each.is_delete:
                 verdicts.append(REPAIRED if is_present else OVERTAKEN)
             elif not is_present:
                 verdicts.append(INSERTED)
             else:
-                verdicts.append(UNCHANGED if stored[each.row] == opponent else REPAIRED)
+                verdicts.append(UNCHANGED if forms[each.row] == opponent else REPAIRED)
         return verdicts
 
     def _stored(self, *rows: Sequence[int]) -> dict[int, Stored]:
         numbers = sorted({row for some in rows for row in some})
-        return dict(zip(numbers, _stored(self.rows.take(pa.array(numbers, pa.int64())), self.names), strict=True))
+        return dict(zip(numbers, stored(self.rows.take(pa.array(numbers, pa.int64())), self.names), strict=True))
 
     def _there(self, keys: set[Key]) -> dict[Key, Stored | None]:
         """What current has of these keys; None is a row that lacks a value, and so is no other's like."""
-        there = self.whole.there
+        there = self.of.there
         of_files: dict[int, dict[int, Key]] = {}
         for key in keys:
             for number, row in there.at.get(key, ()):
@@ -221,8 +231,8 @@ class _ChunkFold:
             numbers = sorted(of_rows)
             picked = there.rows(there.files[number], numbers, self.names)
             holes = picked[ROW_HOLES].to_pylist()
-            for row, stored, lacks in zip(numbers, _stored(picked, self.names), holes, strict=True):
-                found[of_rows[row]] = None if lacks else stored
+            for row, form, lacks in zip(numbers, stored(picked, self.names), holes, strict=True):
+                found[of_rows[row]] = None if lacks else form
         return found
 
     # --- what is written of it ------------------------------------------------------------------------------------
@@ -232,7 +242,7 @@ class _ChunkFold:
         rows = self.rows.take(pa.array([each.row for each in added], pa.int64()))
         stays = pa.array([not each.is_delete for each in added], pa.bool_())
         facts: dict[str, Sequence[Any]] = {
-            "_generation": [self.whole.coming.generation] * len(added),
+            "_generation": [self.of.coming.generation] * len(added),
             "_commit_lsn": [int(each.claim.watermark_lsn) for each in added],
             "_ordinal": [0] * len(added),
             "_xid": [None] * len(added),
@@ -250,27 +260,28 @@ class _ChunkFold:
                 columns.append(_where(stays, rows[f.name].combine_chunks()))
         return pa.table(columns, schema=self.shape)
 
-    def _results(self, judged: Sequence[_Judged], verdicts: Sequence[str]) -> tuple[ChunkResult, ...]:
-        counts: dict[int, Counter[str]] = {}
-        for each, verdict in zip(judged, verdicts, strict=True):
-            of_claim = counts.setdefault(id(each.claim), Counter())
-            of_claim[verdict] += 1
-            of_claim["lost"] += each.is_lost
-        claims = {id(each.claim): each.claim for each in judged}
-        return tuple(
-            ChunkResult(
-                backfill=claim.backfill,
-                chunk=claim.chunk,
-                attempt=claim.attempt,
-                read=sum(counts[number][verdict] for verdict in (INSERTED, REPAIRED, UNCHANGED, OVERTAKEN)),
-                inserted=counts[number][INSERTED],
-                repaired=counts[number][REPAIRED],
-                unchanged=counts[number][UNCHANGED],
-                overtaken=counts[number][OVERTAKEN],
-                lost_by_window=counts[number]["lost"],
-            )
-            for number, claim in claims.items()
+
+def _results(judged: Sequence[_Judged], verdicts: Sequence[str]) -> tuple[ChunkResult, ...]:
+    counts: dict[int, Counter[str]] = {}
+    for each, verdict in zip(judged, verdicts, strict=True):
+        of_claim = counts.setdefault(id(each.claim), Counter())
+        of_claim[verdict] += 1
+        of_claim["lost"] += each.is_lost
+    claims = {id(each.claim): each.claim for each in judged}
+    return tuple(
+        ChunkResult(
+            backfill=claim.backfill,
+            chunk=claim.chunk,
+            attempt=claim.attempt,
+            read=sum(counts[number][verdict] for verdict in (INSERTED, REPAIRED, UNCHANGED, OVERTAKEN)),
+            inserted=counts[number][INSERTED],
+            repaired=counts[number][REPAIRED],
+            unchanged=counts[number][UNCHANGED],
+            overtaken=counts[number][OVERTAKEN],
+            lost_by_window=counts[number]["lost"],
         )
+        for number, claim in claims.items()
+    )
 
 
 def _where(stays: pa.Array, values: pa.Array) -> pa.Array:
@@ -279,7 +290,7 @@ def _where(stays: pa.Array, values: pa.Array) -> pa.Array:
     return values.take(numbers)
 
 
-def _stored(table: pa.Table, names: Sequence[str]) -> list[Stored]:
+def stored(table: pa.Table, names: Sequence[str]) -> list[Stored]:
     """Per row a value that is equal to another exactly if the two are stored alike (`fold.stored_form`)."""
     columns = []
     for name in names:

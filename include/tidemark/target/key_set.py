@@ -47,13 +47,23 @@ class KeySet:
                 own[name] = between["min"], between["max"]
         return own
 
+    @property
+    def has_doubles(self) -> bool:
+        """Whether a key was given twice."""
+        return len(self._pairs[-1] if self._pairs else self._values[0]) < len(self)
+
     def holds(self, columns: Columns) -> pa.ChunkedArray:
         """Per row, whether the set has its key."""
+        return pc.is_valid(self.places(columns))
+
+    def places(self, columns: Columns) -> pa.ChunkedArray:
+        """Per row, which of the set's keys it has, NULL if none: of a set without doubles its number among those that
+        were given."""
         given = [comparable(column.cast(of)) for column, of in zip(columns, self._types, strict=True)]
         numbers = pc.index_in(given[0], self._values[0])
         for column, values, pairs in zip(given[1:], self._values[1:], self._pairs, strict=True):
             numbers = pc.index_in(_paired(numbers, column, values), pairs)
-        return pc.is_valid(numbers)
+        return numbers
 
     def without(self, columns: Columns) -> KeySet:
         """The set less these keys, of which there may be many more."""

@@ -53,15 +53,17 @@ from tidemark.schema.table import TableSchema
 from tidemark.target import chunk_fold, comparison, delta_tables, positions_table, table_columns
 from tidemark.target.changes import Changes
 from tidemark.target.chunk_changes import ChunkChanges
+from tidemark.target.chunk_rows import NextBatches
 from tidemark.target.comparison import Comparison
 from tidemark.target.delta_tables import PinnedPair, PinnedTable
+from tidemark.target.equal_chunks import EqualChunks, equal_chunks
 from tidemark.target.failures import as_error, condition_of, may_pass, told
 from tidemark.target.few_changes import FewChanges, few_changes
 from tidemark.target.plain_changes import PlainChanges
 from tidemark.target.session import expect_any_rows, expect_few_rows, table_session
 from tidemark.target.staged_changes import check_versions, metadata_ddl, missing_value, struct_of
 from tidemark.target.table_columns import added_at, older_rows
-from tidemark.target.whole_chunks import NextBatches, WholeChunks, whole_chunks
+from tidemark.target.whole_chunks import WholeChunks, whole_chunks
 from tidemark.wording import counted, duration, plural
 
 log = logging.getLogger(__name__)
@@ -286,8 +288,10 @@ class TableMerge:
         ahead = [b for b in lagging if b not in missing]
         batches = ahead or missing
         whole = self._whole_chunks(batches, history, current)
+        equal = None if whole is not None else self._equal_chunks(batches, history, current)
         few_rows = self._expect_rows(batches, whole, current)
-        changes = self._changes(batches, history, current, whole, few_rows=few_rows)
+        merged = batches if equal is None else [b.of() for b in batches]
+        changes = self._changes(merged, history, current, whole, few_rows=few_rows)
         try:
             compared, swept = self._compare(batches, history, current, few_rows=few_rows)
             if isinstance(changes, Comparison) and not ahead:
@@ -310,6 +314,9 @@ class TableMerge:
                 self.swept |= changes.swept_rows()
             elif isinstance(changes, PlainChanges):
                 results = changes.chunk_results
+            if equal is not None:
+                results = equal.results
+                self.swept |= equal.swept
             if whole is not None:
                 results = whole.results(results)
                 self.swept |= {sweep.backfill: 0 for sweep in whole.sweeps}
@@ -334,6 +341,10 @@ class TableMerge:
         if any(b.of("fill", "repair").claims for b in batches):
             log.info("%s: not compared, since chunks that are merged came with them", self.planned.table)
             return (), {}
+        coming = self._coming(only_compared)
+        equal = equal_chunks(self.session, self.plan.lake, self.schemas, coming, PinnedPair(history, current))
+        if equal is not None:
+            return equal.results, equal.swept
         changes = self._with_chunks(Comparison, only_compared, history, current, few_rows=few_rows)
         try:
             results, swept = changes.chunk_results(), changes.swept_rows()
@@ -368,13 +379,19 @@ class TableMerge:
         self, batches: list[PlannedBatch], history: PinnedTable, current: PinnedTable | None
     ) -> WholeChunks | None:
         """The chunks that are merged, as far as their files can be added as they are."""
-        coming = NextBatches(
-            [b.of("fill", "repair") for b in batches],
-            self._evidence(batches),
-            self.plan.generation,
-            layout.rest_folder(self.plan.pipeline, self.plan.plan, self.schema.table),
-        )
+        coming = self._coming([b.of("fill", "repair") for b in batches])
         return whole_chunks(self.session, self.plan.lake, self.schemas, coming, PinnedPair(history, current))
+
+    def _equal_chunks(
+        self, batches: list[PlannedBatch], history: PinnedTable, current: PinnedTable | None
+    ) -> EqualChunks | None:
+        """The chunks that are merged, if current has all of it: a backfill of what is right, or its repetition."""
+        coming = self._coming([b.of("fill", "repair") for b in batches])
+        return equal_chunks(self.session, self.plan.lake, self.schemas, coming, PinnedPair(history, current))
+
+    def _coming(self, batches: list[PlannedBatch]) -> NextBatches:
+        scratch = layout.rest_folder(self.plan.pipeline, self.plan.plan, self.schema.table)
+        return NextBatches(batches, self._evidence(batches), self.plan.generation, scratch)
 
     def _expect_rows(self, batches: list[PlannedBatch], whole: WholeChunks | None, current: PinnedTable | None) -> bool:
         """Set the session up for as many rows as Spark will see; True if they are few."""

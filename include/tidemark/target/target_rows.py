@@ -25,6 +25,8 @@ from tidemark.target.key_set import KeySet
 
 MAX_BYTES: Final = 128 * 2**20  # of a row group's columns, decoded
 
+MAX_COLUMN_BYTES: Final = 256 * 2**20  # of columns of a whole file, decoded
+
 # In the footer of a file whose days and times Spark wrote by the Julian calendar, as it can be told to.
 _LEGACY_CALENDAR: Final = b"org.apache.spark.legacyDateTime"
 
@@ -80,6 +82,16 @@ class TargetRows:
             parquet = self._known(pq.ParquetFile(source))
             self._count(parquet)
             return [self._column(parquet.read(columns=[name]), name) for name in self.key]
+
+    def columns(self, file: DataFile, names: Sequence[str]) -> dict[str, pa.ChunkedArray]:
+        """These columns of all rows of the file, masked ones included. Raises TooMuch."""
+        with self._open(file) as source:
+            parquet = self._known(pq.ParquetFile(source))
+            if _bytes_of(parquet, names) > MAX_COLUMN_BYTES:
+                raise TooMuch("a large column")
+            there = [name for name in names if name in parquet.schema_arrow.names]
+            read = parquet.read(columns=there or [self.key[0]])  # of no column it would not say how many rows there are
+            return {name: self._column(read, name) for name in names}
 
     def _known(self, parquet: pq.ParquetFile) -> pq.ParquetFile:
         if _LEGACY_CALENDAR in (parquet.metadata.metadata or {}):

@@ -24,7 +24,6 @@ import io
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from typing import Final
 
 import pyarrow as pa
@@ -37,11 +36,11 @@ from tidemark.formats.columns import chunk_schema, staged_schema
 from tidemark.formats.manifest import Claim, StagedFile, Sweep
 from tidemark.formats.plan import PlannedBatch
 from tidemark.formats.result import ChunkResult
-from tidemark.formats.snapshot import Snapshot
 from tidemark.names import CHANGE_COLUMNS, MARK_COLUMNS, ROW_COLUMNS, ROW_HOLES
 from tidemark.schema.table import TableSchema
-from tidemark.target import arrow_fold, data_files, delta_tables, lake_files, parquet_footer
+from tidemark.target import arrow_fold, chunk_keys, data_files, delta_tables, lake_files, parquet_footer
 from tidemark.target.arrow_fold import Key
+from tidemark.target.chunk_rows import NextBatches, TouchedRows, moment_of
 from tidemark.target.data_files import DataFile
 from tidemark.target.delta_tables import PinnedPair, PinnedTable, WrittenFile
 from tidemark.target.key_set import KeySet
@@ -108,9 +107,10 @@ class WholeChunks:
         """How many are not."""
         return sum(len(file.masked) for file in self.files)
 
-    def masked_rows(self) -> Iterator[tuple[Claim, pa.Table]]:
-        """Those that are not, by the chunks that they are of."""
-        return ((file.claim, file.rows) for file in self.files if file.rows is not None)
+    def touched(self) -> TouchedRows:
+        """Those that are not."""
+        rows = [(file.claim, file.rows) for file in self.files if file.rows is not None]
+        return TouchedRows(self.session, self.lake, self.schema, self.coming, self.there, rows)
 
     def left(self) -> list[PlannedBatch]:
         """The plan's batches without the rows that are added here, and without sweeps: as if the chunks had the masked
@@ -232,31 +232,12 @@ def _parts(group: Sequence[_ChunkFile], facts: Facts) -> list[tuple[Footer, Cons
     return [(f.footer, parquet_footer.constants(f.footer.rows, facts(f.claim))) for f in group]
 
 
-def moment_of(claim: Claim) -> datetime:
-    """When its high watermark was committed. Raises TooMuch where that is not said in full."""
-    moment = datetime.fromisoformat(claim.watermark_at)
-    if moment.tzinfo is None:
-        raise TooMuch
-    return moment
-
-
 def _masked_of(group: Sequence[_ChunkFile]) -> Iterator[int]:
     """The numbers of masked rows in the file that these become."""
     begins = 0
     for file in group:
         yield from (begins + row for row in file.masked.to_pylist())
         begins += file.file.rows
-
-
-@dataclass(frozen=True, slots=True)
-class NextBatches:
-    """What is applied next, and as `evidence` older batches. `scratch` is a folder of the plan, relative to the lake,
-    for what is left of the chunks."""
-
-    batches: Sequence[PlannedBatch]
-    evidence: Sequence[PlannedBatch]
-    generation: int
-    scratch: str
 
 
 def whole_chunks(
@@ -338,8 +319,8 @@ class _FirstLoad:
         if sum(file.rows for file in others) > MAX_KEYS:
             raise TooMuch("many keys are there already")
         keys_there = [there.keys(file) for file in others]
-        changes = [self._keys_of(b) for b in self.coming.batches]
-        older = [self._keys_of(b) for b in self.coming.evidence]
+        changes = [self._changed_keys(b) for b in self.coming.batches]
+        older = [self._changed_keys(b) for b in self.coming.evidence]
         for sweep in sweeps:
             self._prove_nothing_swept(sweep, others, keys_there, [k for b in changes for k in b])
         compared = [*keys_there, *[columns for b in (*changes, *older) for columns in b]]
@@ -407,19 +388,8 @@ class _FirstLoad:
             raise StagedFileDiffers(path=file.path, table=str(self.schema.table))
         return _ChunkFile(claim, file, footer, bounds)
 
-    def _keys_of(self, batch: PlannedBatch) -> list[list[pa.ChunkedArray]]:
-        """The keys of a batch's changes, those before a change of the key too, in pieces."""
-        pieces = []
-        for file in batch.files:
-            with lake_files.open_to_read(self.session, f"{self.lake}/{file.path}", file.bytes) as opened:
-                names = [*self.schema.key, *(["_old_key"] if batch.moved else [])]
-                read = pq.ParquetFile(opened).read(columns=names)
-            pieces.append([read[k] for k in self.schema.key])
-            if batch.moved:
-                before = read["_old_key"].combine_chunks()
-                before = before.filter(before.is_valid())
-                pieces.append([pa.chunked_array([pc.struct_field(before, k)]) for k in self.schema.key])
-        return pieces
+    def _changed_keys(self, batch: PlannedBatch) -> list[list[pa.ChunkedArray]]:
+        return [*chunk_keys.changed(self.session, self.lake, self.schema.key, batch)]
 
     def _mask(self, file: _ChunkFile, touched: KeySet) -> None:
         if not len(touched):
@@ -456,7 +426,8 @@ class _FirstLoad:
         ]
         if sweep.parts is not None or sweep.keys is not None or len(claims) < sweep.chunks:
             raise TooMuch("what is swept is not the whole table, or a chunk is missing")
-        spared = KeySet(self._types, [*changes, *self._keys_not_seen(sweep)])
+        unseen = chunk_keys.not_seen(self.session, self.lake, self.schema.key, self.coming.evidence, sweep)
+        spared = KeySet(self._types, [*changes, *unseen])
         in_question: list[list[pa.ChunkedArray]] = []
         for other, columns in zip(others, keys_there, strict=True):
             unknown = pc.indices_nonzero(pc.invert(spared.holds(columns)))
@@ -472,25 +443,6 @@ class _FirstLoad:
             left = left.without([read[k] for k in self.schema.key])
         if len(left):
             raise TooMuch("there are rows to be swept")
-
-    def _keys_not_seen(self, sweep: Sweep) -> Iterator[list[pa.ChunkedArray]]:
-        """The keys of older changes that the sweep's snapshot did not see."""
-        snapshot = Snapshot.parse(sweep.snapshot)
-        for batch in self.coming.evidence:
-            for file in batch.files:
-                with lake_files.open_to_read(self.session, f"{self.lake}/{file.path}", file.bytes) as opened:
-                    names = [*self.schema.key, "_xid", *(["_old_key"] if batch.moved else [])]
-                    read = pq.ParquetFile(opened).read(columns=names)
-                seen = pc.less(read["_xid"], snapshot.xmax)
-                if snapshot.in_progress:
-                    running = pa.array(snapshot.in_progress, pa.int64())
-                    seen = pc.and_(seen, pc.invert(pc.is_in(read["_xid"], running)))
-                unseen = read.filter(pc.invert(seen))
-                yield [unseen[k] for k in self.schema.key]
-                if batch.moved:
-                    before = unseen["_old_key"].combine_chunks()
-                    before = before.filter(before.is_valid())
-                    yield [pa.chunked_array([pc.struct_field(before, k)]) for k in self.schema.key]
 
 
 def _may_meet(file: DataFile, chunks: Sequence[_ChunkFile]) -> bool:
