@@ -45,6 +45,11 @@ def postgres16(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresSer
         yield server
 
 
+def on_s3() -> bool:
+    """Whether the lakes of this session's tests are to be buckets, as `make faults` has them in its second half."""
+    return os.environ.get("TIDEMARK_TEST_LAKE") == "s3"
+
+
 def create_database(server: PostgresServer, prefix: str, like: str = "") -> str:
     """Create a database with a name of its own and return its connection string. It is empty, or a copy of the one to
     which `like` connects."""
@@ -140,6 +145,10 @@ def new_pipeline(
     def make(source: str | None = None, **bounds: int) -> Pipeline:
         bounds.setdefault("drain_stall_s", 20)
         config = pipeline_config(f"captured_{next(_numbers)}", tmp_path / "lake", bounds=bounds)
+        if on_s3():
+            from tests.support.s3_server import in_new_bucket
+
+            config = in_new_bucket(config, request.getfixturevalue("s3_server"))
         pipelines.append(Pipeline(config, source or request.getfixturevalue("source"), ledger_database))
         return pipelines[-1]
 
@@ -223,7 +232,7 @@ def new_environment(
         config = pipeline_config(name, folder / "lake", tables, bounds)
         source, ledger = create_database(server, "source"), create_database(postgres, "ledger")
         environment = Environment(config, source, ledger, folder, spark)
-        if os.environ.get("TIDEMARK_TEST_LAKE") == "s3":
+        if on_s3():
             from tests.support.s3_server import put_lake
 
             put_lake(environment, request.getfixturevalue("s3_server"))

@@ -27,7 +27,6 @@ from tidemark.ledger.connection import open_ledger
 from tidemark.lsn import Lsn
 from tidemark.schema.table import Column
 from tidemark.source.wal_messages import emit
-from tidemark.staging.store import Store
 
 TABLE = "public.orders"
 
@@ -529,7 +528,7 @@ def settled(pipeline: Pipeline) -> None:
         postgres_session.connect(pipeline.source, application_name="later") as source,
         open_ledger(pipeline.ledger, pipeline.config.pipeline) as book,
     ):
-        settle(pipeline.config, source, book, Store(pipeline.config.lake), lease)
+        settle(pipeline.config, source, book, pipeline.store, lease)
 
 
 def test_claims_of_a_manifest_that_was_not_registered_are_registered_with_it(

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.support.capture import Environment
+    from tidemark.config import PipelineConfig
 
 KEY, SECRET, REGION = "tidemark-tests", "not-a-secret-of-anybody", "us-east-1"
 PROGRAM = "TIDEMARK_VERSITYGW"
@@ -155,12 +156,15 @@ def _answers(server: S3Server) -> bool:
     return True
 
 
-def put_lake(environment: Environment, server: S3Server, url: str | None = None) -> str:
-    """Give a pipeline a lake in a bucket of its own, asked for at `url`; the bucket."""
-    bucket, endpoint = server.new_bucket(), url or server.url
-    environment.config = replace(environment.config, lake=f"s3a://{bucket}/lake", lake_access=access(endpoint))
+def put_lake(environment: Environment, server: S3Server, url: str | None = None) -> None:
+    """Give a pipeline a lake in a bucket of its own, asked for at `url`, and let the session's driver in."""
+    environment.config = in_new_bucket(environment.config, server, url)
     let_in(environment.spark(), environment.config.lake, environment.config.lake_access)
-    return bucket
+
+
+def in_new_bucket(config: PipelineConfig, server: S3Server, url: str | None = None) -> PipelineConfig:
+    """The same pipeline with a lake in a bucket of its own."""
+    return replace(config, lake=f"s3a://{server.new_bucket()}/lake", lake_access=access(url or server.url))
 
 
 def let_in(spark: SparkSession, lake: str, lake_access: LakeAccess) -> None:

@@ -115,7 +115,9 @@ def faults(checkout: Checkout) -> int:
     os.environ["TIDEMARK_TEST_LAKE"] = "s3"
     merges = [f"tests/spark/test_{name}.py" for name in ("rivals", "merge_equals_the_model", "both_ways_in_turns")]
     left_out = [f"--ignore={path}" for path in ("tests/faults/test_lake_on_s3.py", alterations)]
-    chosen = ["tests/scenarios", "tests/faults", *left_out, *merges]
+    drains = ("capture/test_killed_drain", "capture/test_drain", "capture/test_claims", "capture/test_recovery")
+    without_spark = [f"tests/{name}.py" for name in (*drains, "backfill/test_reading")]
+    chosen = ["tests/scenarios", "tests/faults", *left_out, *merges, *without_spark]
     on_s3 = _all(checkout, {"faults on S3": _pytest(checkout, "faults on S3", chosen)})
     return max(here, on_s3)
 
