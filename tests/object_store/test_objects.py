@@ -4,6 +4,7 @@ requests and their answers.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -96,6 +97,17 @@ def test_a_put_whose_request_fails_is_made_once_and_is_known_for_ones_own(
     store.write_new("p/manifest.json", b"{}")
     assert [way for way, _ in s3_proxy.broken] == [fault]
     assert store.read("p/manifest.json") == b"{}"
+
+
+@pytest.mark.parametrize("fault", PASSING)
+def test_whichever_request_of_a_look_breaks_it_is_asked_again(fault: Fault, store: Store, s3_proxy: Proxy) -> None:
+    for nth in range(1, 11):
+        numbers = itertools.count(1)
+        s3_proxy.fault = lambda _, numbers=numbers, nth=nth: fault if next(numbers) == nth else None  # type: ignore[misc]
+        store.look(["p/current/x", "p/history/x"])
+    assert len(s3_proxy.broken) == 10
+    s3_proxy.fault = lambda _: None
+    assert store.list("p") == []
 
 
 def test_whatever_requests_fail_every_file_is_there_once(

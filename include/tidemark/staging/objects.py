@@ -93,8 +93,8 @@ class Objects:
         self._put_new(target, content)
 
     def write_atomic(self, target: str, content: bytes) -> None:
-        with _refusals(target):
-            obstore.put(self._store, self._path(target), content, use_multipart=False)
+        path = self._path(target)
+        _asked(target, lambda: obstore.put(self._store, path, content, use_multipart=False))
 
     def open(self, target: str) -> IO[bytes]:
         path = self._path(target)
@@ -108,8 +108,8 @@ class Objects:
         return True
 
     def size(self, target: str) -> int:
-        with _refusals(target):
-            return int(obstore.head(self._store, self._path(target))["size"])
+        path = self._path(target)
+        return _asked(target, lambda: int(obstore.head(self._store, path)["size"]))
 
     def _list_from(self, target: str, name: str) -> list[str]:
         """By the objects above: only their listing can begin somewhere. Those of a pipeline's last batches are few, the
@@ -158,8 +158,9 @@ class Objects:
         for other in others:
             self._put_new(other, b"")
         headers = {one: self._headers(self._path(one)) for one in targets}
-        with _refusals(target):
-            obstore.delete(self._store, [self._path(one) for one in targets])
+        paths = [self._path(one) for one in targets]
+        with suppress(FileNotFoundError):  # asked again after it was done
+            _asked(target, lambda: obstore.delete(self._store, paths))
         if self.exists(target):
             raise _unfit(target, "an object that was deleted is still there")
         answers = {one: listed for one, listed in headers.items() if listed is not None}
@@ -220,9 +221,9 @@ class Objects:
                 time.sleep(PAUSE_S * 2**tried)
 
     def _writer_of(self, target: str) -> str:
-        with _refusals(target):
-            attributes: Mapping[Any, Any] = obstore.get(self._store, self._path(target)).attributes
-            return str(attributes.get(WRITER, ""))
+        path = self._path(target)
+        attributes: Mapping[Any, Any] = _asked(target, lambda: obstore.get(self._store, path).attributes)
+        return str(attributes.get(WRITER, ""))
 
     def _path(self, target: str) -> str:
         return target.removeprefix(self._root).lstrip("/")
