@@ -5,7 +5,7 @@
 SHELL := /bin/sh
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down test lint simulation faults clusters scheduler page bench bench-latency site lock clean
+.PHONY: help setup demo up down test lint simulation soak faults clusters scheduler page bench bench-latency site lock clean
 
 # The first Python 3.11 of these; name another with `make PYTHON=/path/to/python3.11 …`.
 PYTHON := $(shell for p in python3.11 python3 python; do \
@@ -23,6 +23,7 @@ help:
 	@echo 'make lint    format, lint and types alone; make site: docs/ as pages; make lock: requirements.txt anew'
 	@echo 'make bench   the table of docs/performance.md; BENCH_SCALE=small: in a quarter of an hour; make bench-latency: from commit to Delta, under Airflow'
 	@echo 'make simulation, faults, clusters, scheduler: many seeds (TIDEMARK_SIMULATION_SEEDS), a SIGKILL at every step, Spark clusters, all that Airflow runs; each takes long'
+	@echo 'make soak    a pipeline that is never left alone, for 20 minutes (TIDEMARK_SOAK_MINUTES): pgbench, alterations, backfills, kills, failovers'
 	@echo 'make page    the page in Airflow, in a real Chromium; pictures of it come to .tidemark/pictures'
 	@echo 'make clean   remove everything that the above made'
 
@@ -31,7 +32,7 @@ setup:
 		'or name it: make PYTHON=/path/to/python3.11' >&2; exit 1; }
 	@"$(PYTHON)" -m sandbox.setup
 
-demo up test lint simulation faults clusters scheduler page bench bench-latency site lock: setup
+demo up test lint simulation soak faults clusters scheduler page bench bench-latency site lock: setup
 	@$(SANDBOX) $@
 
 down:

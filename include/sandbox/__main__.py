@@ -1,5 +1,5 @@
-"""`python -m sandbox demo|up|down|test|lint|simulation|faults|scheduler|page|bench|bench-latency|site|lock`: what make
-calls; and `python -m sandbox tidemark …`: what `.venv/bin/tidemark` calls."""
+"""`python -m sandbox demo|up|down|test|lint|simulation|soak|faults|scheduler|page|bench|bench-latency|site|lock`: what
+make calls; and `python -m sandbox tidemark …`: what `.venv/bin/tidemark` calls."""
 
 from __future__ import annotations
 
@@ -69,6 +69,7 @@ COMMANDS = {
     "test": suites.test,
     "lint": suites.lint,
     "simulation": suites.simulation,
+    "soak": suites.soak,
     "faults": suites.faults,
     "clusters": suites.clusters,
     "scheduler": suites.scheduler,

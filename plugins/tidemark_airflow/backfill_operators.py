@@ -45,7 +45,8 @@ class PlanBackfillOperator(BaseOperator):
             request=form.request(self.config, answers, context["dag_run"].conf or {}),
         )
         self.log.info(
-            "To be read: %s", ", ".join(one.table for one in backfills) or "nothing; no table needs a backfill"
+            "To be read: %s",
+            ", ".join(one.table for one in backfills) or "nothing; no table that can be merged needs a backfill",
         )
         return form.readers(answers) if backfills else []
 

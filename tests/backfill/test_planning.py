@@ -241,6 +241,21 @@ def test_what_has_no_key_is_read_as_a_whole_or_not_at_all(captured: Pipeline) ->
     assert len(captured.plan(tables=["public.log"], replace=True)) == 1
 
 
+def test_a_table_that_is_not_merged_is_refused_by_name(captured: Pipeline) -> None:
+    """Or all tasks but the last would be green, and that one would wait for a merge that never comes."""
+    a_table(captured)
+    with open_ledger(captured.ledger, captured.config.pipeline) as connection:
+        tables.park(connection, "public.orders", ErrorRecord("X", "FIX_TARGET", ""))
+        with pytest.raises(BackfillRefused, match=r"it is parked \(X\), .* first end its park"):
+            captured.plan(tables=["public.orders"])
+        tables.unpark(connection, "public.orders")
+        tables.pause(connection, "public.orders", "anna")
+        with pytest.raises(BackfillRefused, match=r"it is paused, .* first resume it"):
+            captured.plan(tables=["public.orders"])
+        tables.resume(connection, "public.orders")
+    assert len(captured.plan(tables=["public.orders"])) == 1
+
+
 def test_after_unpark_anew_a_capture_run_comes_first_and_that_is_said(
     captured: Pipeline, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.support.pipeline import Pipeline
+from tidemark.capture import drain
 from tidemark.capture.relations import SOURCE_CHANGED
 from tidemark.config import TableRule
 from tidemark.names import TableName
@@ -434,14 +437,41 @@ def test_a_truncated_partition_needs_a_backfill_and_a_truncated_root_does_not(pa
     [
         ("TRUNCATE orders_1", "TRUNCATE orders_2"),
         ("TRUNCATE orders", "INSERT INTO orders VALUES (1)", "TRUNCATE orders_1"),
+        ("TRUNCATE orders_1, orders_2",),
+        ("TRUNCATE orders", "TRUNCATE orders_1, orders_2"),
     ],
-    ids=["every partition by itself", "the root and then one"],
+    ids=["every partition by itself", "the root and then one", "all by their names", "the root and then all"],
 )
 def test_partitions_that_were_truncated_by_themselves_need_a_backfill(
     parted: Pipeline, statements: tuple[str, ...]
 ) -> None:
     for statement in statements:
         parted.execute(statement)
+    parted.drain()
+    assert "as TRUNCATE of a partition" in (state(parted)[1] or "")
+
+
+def test_a_root_truncated_behind_the_look_of_the_run_that_staged_it_needs_no_backfill(
+    parted: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    emit = drain.emit_heartbeat
+
+    def truncate_first(*about: Any) -> Any:
+        parted.execute("TRUNCATE orders")
+        return emit(*about)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(drain, "emit_heartbeat", truncate_first)
+        parted.drain()
+    parted.drain()
+    assert state(parted) == ("merging", None)
+
+
+def test_what_was_truncated_is_asked_by_the_next_run_where_one_ends_before_its_heartbeat(parted: Pipeline) -> None:
+    parted.with_bounds(batch_rows=1)
+    parted.execute("INSERT INTO orders VALUES (2)", "TRUNCATE orders_1, orders_2")
+    parted.drain(run_s=0)
+    assert state(parted) == ("merging", None)
     parted.drain()
     assert "as TRUNCATE of a partition" in (state(parted)[1] or "")
 

@@ -5,6 +5,10 @@ end from the beginning on, and writes the result that Spark would write, holes i
 the plan goes on where the table stands and brings all the evidence that its chunks need; a table holds what was applied
 to it, and no more. Values are those of tests/support/delta_files.py; one whose base
 is known nowhere is `HOLE`.
+
+Where a table's definition changes, all that was staged is told in the names and with the columns of its newest version:
+a column is its number at the source, and what a row lacks it has from the column's default. Generations follow one
+another: what an older one staged, a chunk or sweep of a newer one has seen.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ from tidemark.formats.manifest import BatchManifest, Claim, StagedFile, Sweep, T
 from tidemark.formats.plan import MergePlan, PlannedTable
 from tidemark.formats.result import ChunkResult, Holes, PlanResult, TableResult
 from tidemark.formats.snapshot import Snapshot
-from tidemark.ledger import batches, generations
+from tidemark.ledger import batches, generations, tables
 from tidemark.lsn import Lsn
 from tidemark.schema.table import TableSchema
 from tidemark.staging.store import Store
@@ -38,12 +42,16 @@ HOLE = "a value whose base is known nowhere"
 
 Row = dict[str, Any]
 Key = tuple[Any, ...]
+At = tuple[int, Lsn]  # generation, end of a batch
+
+NOWHERE: At = 0, Lsn(0)
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
     """A staged change; `row` has the source's columns."""
 
+    generation: int
     commit_lsn: int
     ordinal: int
     xid: int
@@ -57,19 +65,41 @@ class Change:
 @dataclass(frozen=True, slots=True)
 class Chunk:
     claim: Claim
+    generation: int
     rows: list[Row]
 
+    @property
+    def at(self) -> At:
+        return self.generation, self.claim.watermark_lsn
+
     def sees(self, change: Change) -> bool:
+        """A promoted standby gives ids out again that stand in a snapshot: what is above the watermark is not seen."""
+        if (change.generation, Lsn(change.commit_lsn)) >= self.at or change.generation < self.generation:
+            return change.generation < self.generation
         point = self.claim.consistent_point
         seen_by_id = Snapshot.parse(self.claim.snapshot).sees
         return seen_by_id(change.xid) if point is None else change.commit_lsn < int(point)
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """`at` is the last of its backfill's watermarks. `keys` are those that it looked for, None if it was all."""
+
+    sweep: Sweep
+    at: At
+    keys: frozenset[Key] | None
+
+    def sees(self, change: Change) -> bool:
+        if (change.generation, Lsn(change.commit_lsn)) >= self.at or change.generation < self.at[0]:
+            return change.generation < self.at[0]
+        return Snapshot.parse(self.sweep.snapshot).sees(change.xid)
 
 
 # --- the rule ---------------------------------------------------------------------------------------------------------
 
 
 def fold(
-    key: Collection[str], rows: dict[Key, Row], changes: list[Change], chunks: list[Chunk], sweeps: list[Sweep]
+    key: Collection[str], rows: dict[Key, Row], changes: list[Change], chunks: list[Chunk], sweeps: list[Swept]
 ) -> dict[Key, Row]:
     """A table with a key: each chunk row is put under the first change of its key that its snapshot did not see."""
 
@@ -77,7 +107,7 @@ def fold(
         return tuple(row[k] for k in key)
 
     bases: dict[Key, list[tuple[Chunk, Row]]] = {}
-    for chunk in sorted(chunks, key=lambda c: c.claim.watermark_lsn):
+    for chunk in sorted(chunks, key=lambda c: c.at):
         for row in chunk.rows:
             bases.setdefault(key_of(row), []).append((chunk, row))
     placed: dict[Key, Chunk] = {}
@@ -103,16 +133,16 @@ def fold(
         for _, row in left:
             rows[touched] = row
     for sweep in sweeps:
-        unseen = [c for c in changes if c.op != "truncate" and not Snapshot.parse(sweep.snapshot).sees(c.xid)]
-        keys_read = {key_of(row) for chunk in chunks if chunk.claim.backfill == sweep.backfill for row in chunk.rows}
-        keys_read |= {key_of(change.row) for change in unseen}
-        rows = {k: row for k, row in rows.items() if k in keys_read}
+        of_it = [c for c in chunks if c.claim.backfill == sweep.sweep.backfill or c.at > sweep.at]
+        there = {key_of(row) for chunk in of_it for row in chunk.rows}
+        there |= {key_of(c.row) for c in changes if c.op != "truncate" and not sweep.sees(c)}
+        rows = {k: row for k, row in rows.items() if k in there or (sweep.keys is not None and k not in sweep.keys)}
     return rows
 
 
 def fold_copies(changes: list[Change], chunks: list[Chunk]) -> Counter[tuple[Any, ...]]:
     """A table without a key: the newest chunk, and on it the changes that its snapshot did not see."""
-    base = max(chunks, key=lambda c: c.claim.watermark_lsn, default=None)
+    base = max(chunks, key=lambda c: c.at, default=None)
     copies: Counter[tuple[Any, ...]] = Counter()
     if base is not None:
         copies.update(tuple(row.values()) for row in base.rows)
@@ -139,13 +169,15 @@ class Model:
 
     environment: Environment
     invented: dict[str, list[Row]] = field(default_factory=dict)
-    applied: dict[str, Lsn] = field(default_factory=dict)
-    _read: dict[str, Any] = field(default_factory=dict)
+    applied: dict[str, At] = field(default_factory=dict)
+    _read: dict[Any, Any] = field(default_factory=dict)
 
     def apply(self, uri: str) -> None:
         """What the Spark application would do, and say."""
         plan = MergePlan.from_json(self._store.read(uri.removeprefix(f"{self.environment.config.lake}/")).decode())
-        result = PlanResult(plan.plan, plan.pipeline, plan.generation, tuple(map(self._applied, plan.tables)))
+        result = PlanResult(
+            plan.plan, plan.pipeline, plan.generation, tuple(self._applied(t, plan.generation) for t in plan.tables)
+        )
         path = layout.result_file(plan.pipeline, plan.plan)
         failpoints.reach("merge.before_result")
         self._store.write_atomic(path, result.to_json().encode())
@@ -154,31 +186,34 @@ class Model:
     def confirmable(self) -> Lsn:
         """R3's minimum by what the target has, whatever the ledger knows of it: over the tables that are neither parked
         nor deferred the start of the next batch that is not applied, and staged."""
-        starts = [self.environment.staged_lsn()]
+        generation = self.environment.generation()
+        assert generation is not None
+        starts = [generation.staged_lsn]
         for table, row in self.environment.table_rows().items():
             if row.life.merge == "merging":
-                at = self.applied.get(table, Lsn(0))
-                starts += [m.start_lsn for m, _ in self._manifests(table, None) if m.end_lsn > at][:1]
+                at = self.applied.get(table, NOWHERE)
+                waiting = [m for m, _ in self._manifests(table, None) if _end(m) > at]
+                starts += [m.start_lsn if m.generation == generation.number else Lsn(0) for m in waiting][:1]
         return min(starts)
 
-    def wrongs(self, tables: Collection[str] | None = None) -> list[str]:
+    def wrongs(self, names: Collection[str] | None = None) -> list[str]:
         """Everything in which the tables (default: all captured) differ from their source, marks included."""
         sentences = []
         captured = judge.captured(self.environment)
-        for table in captured if tables is None else tables:
+        for table in captured if names is None else names:
             row = captured[table]
             marked = judge.marked(row)
             sentences += [f"{table}: {marked}"] if marked else self._differences(table)
         return sentences
 
-    def outcome(self, table: str, upto: Lsn | None = None, without: Collection[str] = ()) -> list[Row]:
-        """The table's rows when everything registered up to an LSN is merged, less the chunks of some backfills."""
+    def outcome(self, table: str, upto: At | None = None, without: Collection[str] = ()) -> list[Row]:
+        """The table's rows when everything registered up to there is merged, less the chunks of some backfills."""
         schema = judge.schema_of(self.environment, table)
         if schema is None:
             return []  # it was empty ever since
         changes, chunks, sweeps = self._registered(table, upto)
         chunks = [chunk for chunk in chunks if chunk.claim.backfill not in without]
-        sweeps = [sweep for sweep in sweeps if sweep.backfill not in without]
+        sweeps = [swept for swept in sweeps if swept.sweep.backfill not in without]
         if schema.key:
             start = {tuple(row[k] for k in schema.key): row for row in self.invented.get(table, ())}
             return list(fold(schema.key, start, changes, chunks, sweeps).values())
@@ -195,7 +230,7 @@ class Model:
     def _differences(self, table: str) -> list[str]:
         schema = judge.schema_of(self.environment, table)
         fields = None if schema is None else _fields(schema)
-        rows = self.outcome(table, self.applied.get(table, Lsn(0)))
+        rows = self.outcome(table, self.applied.get(table, NOWHERE))
         comparison = compare_rows(
             source=self.environment.source,
             table=table,
@@ -205,51 +240,52 @@ class Model:
         examples = "; ".join(map(str, comparison.examples))
         return [] if comparison.equal else [f"{table}: {comparison.differences} differences: {examples}"]
 
-    def _applied(self, planned: PlannedTable) -> TableResult:
-        self._require_order(planned)
-        self._require_evidence(planned)
+    def _applied(self, planned: PlannedTable, generation: int) -> TableResult:
+        self._require_order(planned, generation)
+        self._require_evidence(planned, generation)
         failpoints.reach("merge.before_current")
-        self.applied[planned.table] = max(planned.end_lsn, self.applied.get(planned.table, Lsn(0)))
+        end = generation, planned.end_lsn
+        at = self.applied[planned.table] = max(end, self.applied.get(planned.table, NOWHERE))
         failpoints.reach("merge.after_current")
         claims = [claim for batch in planned.batches for claim in batch.claims]
         key = self._schema(planned.table).key
         holes: Counter[str] = Counter()
         keys = []
-        for row in self.outcome(planned.table, planned.end_lsn):
+        for row in self.outcome(planned.table, end):
             lacking = [column for column, value in row.items() if value is HOLE]
             holes.update(lacking)
             if lacking:
                 keys.append(tuple(str(row[k]) for k in key))
         return TableResult(
             table=planned.table,
-            history_lsn=self.applied[planned.table],
-            current_lsn=self.applied[planned.table],
+            history_lsn=at[1] if at[0] == generation else planned.end_lsn,
+            current_lsn=at[1] if at[0] == generation else planned.end_lsn,
             holes=Holes(dict(holes), tuple(keys)),
             chunks=tuple(ChunkResult(c.backfill, c.chunk, c.attempt, c.rows, 0, 0, 0, 0, 0) for c in claims),
             swept={sweep.backfill: 0 for batch in planned.batches for sweep in batch.sweeps},
         )
 
-    def _require_order(self, planned: PlannedTable) -> None:
+    def _require_order(self, planned: PlannedTable, generation: int) -> None:
         """R5: the plan goes on where the table stands, or before it, and leaves out no batch of the table."""
-        at = self.applied.get(planned.table, Lsn(0))
-        if planned.after is not None and at < planned.after:
+        at = self.applied.get(planned.table, NOWHERE)
+        if planned.after is not None and at < (generation, planned.after):
             raise AssertionError(f"{planned.table} stands at {at}, and the plan goes on at {planned.after}")
-        brought = {batch.end_lsn for batch in planned.batches}
-        for manifest, _ in self._manifests(planned.table, planned.end_lsn):
-            if manifest.end_lsn > at and manifest.end_lsn not in brought:
+        brought = {(generation, batch.end_lsn) for batch in planned.batches}
+        for manifest, _ in self._manifests(planned.table, (generation, planned.end_lsn)):
+            if at < _end(manifest) not in brought:
                 raise AssertionError(f"{planned.table}: the plan up to {planned.end_lsn} lacks {manifest.end_lsn}")
 
-    def _require_evidence(self, planned: PlannedTable) -> None:
+    def _require_evidence(self, planned: PlannedTable, generation: int) -> None:
         """Every older change that a chunk or sweep of the plan did not see is in the plan, and every chunk swept by."""
         brought = {file.path for batch in planned.evidence for file in batch.files}
         sweeps = [sweep for batch in planned.batches for sweep in batch.sweeps]
-        chunks = [Chunk(claim, []) for batch in planned.batches for claim in batch.claims]
-        of_sweeps = [Snapshot.parse(sweep.snapshot).sees for sweep in sweeps]
+        chunks = [Chunk(claim, generation, []) for batch in planned.batches for claim in batch.claims]
+        of_sweeps = [Swept(sweep, (generation, planned.end_lsn), None) for sweep in sweeps]
         claimed = {c.chunk for b in (*planned.evidence, *planned.batches) for c in b.claims}
-        for manifest, mine in self._manifests(planned.table, planned.batches[0].start_lsn):
+        for manifest, mine in self._manifests(planned.table, (generation, planned.batches[0].start_lsn)):
             for file in mine.files:
                 for change in self._changes(planned.table, manifest, file):
-                    unseen = any(not c.sees(change) for c in chunks) or any(not s(change.xid) for s in of_sweeps)
+                    unseen = any(not c.sees(change) for c in chunks) or any(not s.sees(change) for s in of_sweeps)
                     if unseen and file.path not in brought:
                         raise AssertionError(f"{planned.table}: {file.path} is no evidence, and {change} was not seen")
             for claim in mine.claims:
@@ -268,7 +304,7 @@ class Model:
             raise AssertionError(f"{table} has no schema version yet")
         return schema
 
-    def _registered(self, table: str, upto: Lsn | None) -> tuple[list[Change], list[Chunk], list[Sweep]]:
+    def _registered(self, table: str, upto: At | None) -> tuple[list[Change], list[Chunk], list[Swept]]:
         changes, chunks, sweeps = [], [], []
         for manifest, mine in self._manifests(table, upto):
             for file in mine.files:
@@ -279,18 +315,27 @@ class Model:
                     raise AssertionError(
                         f"chunk {claim.chunk} of {table} has {len(rows)} rows, claimed are {claim.rows}"
                     )
-                chunks.append(Chunk(claim, rows))
+                chunks.append(Chunk(claim, manifest.generation, rows))
             sweeps += mine.sweeps
-        changes.sort(key=lambda change: (change.commit_lsn, change.ordinal))
-        return changes, chunks, sweeps
+        changes.sort(key=lambda change: (change.generation, change.commit_lsn, change.ordinal))
+        return changes, chunks, [self._swept(table, sweep, chunks) for sweep in sweeps]
 
-    def _manifests(self, table: str, upto: Lsn | None) -> Iterator[tuple[BatchManifest, TableChanges]]:
+    def _swept(self, table: str, sweep: Sweep, chunks: list[Chunk]) -> Swept:
+        schema = self._schema(table)
+        fields = {field.name: field for field in _fields(schema)}
+        keys = None
+        if sweep.keys is not None:
+            key = [fields[name] for name in schema.key]
+            keys = frozenset(tuple(map(delta_files.from_text, texts, key)) for texts in sweep.keys)
+        return Swept(sweep, max(chunk.at for chunk in chunks if chunk.claim.backfill == sweep.backfill), keys)
+
+    def _manifests(self, table: str, upto: At | None) -> Iterator[tuple[BatchManifest, TableChanges]]:
         with self.environment.ledger_connection() as connection:
-            number = generations.required(connection).number
-            registered = batches.after(connection, number, Lsn(0))
+            numbers = range(1, generations.required(connection).number + 1)
+            registered = [batch for number in numbers for batch in batches.after(connection, number, Lsn(0))]
         for batch in registered:
-            if upto is None or batch.end_lsn <= upto:
-                manifest = self._manifest(batch.manifest)
+            manifest = self._manifest(batch.manifest)
+            if upto is None or _end(manifest) <= upto:
                 yield from ((manifest, mine) for mine in manifest.tables if mine.table == table)
 
     def _manifest(self, path: str) -> BatchManifest:
@@ -299,22 +344,63 @@ class Model:
         return self._read[path]
 
     def _changes(self, table: str, manifest: BatchManifest, file: StagedFile) -> list[Change]:
-        if file.path not in self._read:
+        newest = self._schema(table)
+        seen = file.path, newest.version
+        if seen not in self._read:
+            version = self._version(table, file)
             staged = read_table(self._store, file)
-            schema = self._schema(table)
-            rows = _rows(staged, schema)
-            old_keys, olds = _struct(staged, "_old_key", schema), _struct(staged, "_old", schema)
+            rows, old_keys, olds = (
+                [None if row is None else _told(row, version, newest, whole) for row in of_staged]
+                for of_staged, whole in (
+                    (_rows(staged, version), True),
+                    (_struct(staged, "_old_key", version), False),
+                    (_struct(staged, "_old", version), True),
+                )
+            )
+            names = newest.other_names(version)
             facts = staged.select(["_commit_lsn", "_ordinal", "_xid", "_op", "_unchanged"]).to_pylist()
-            self._read[file.path] = [
-                Change(*list(fact.values())[:4], row, tuple(fact["_unchanged"] or ()), old_key, old)
+            self._read[seen] = [
+                Change(
+                    manifest.generation,
+                    *list(fact.values())[:4],
+                    row or {},
+                    tuple(names.get(name, name) for name in fact["_unchanged"] or ()),
+                    old_key,
+                    old,
+                )
                 for fact, row, old_key, old in zip(facts, rows, old_keys, olds, strict=True)
             ]
-        return self._read[file.path]
+        return self._read[seen]
 
     def _chunk_rows(self, table: str, file: StagedFile) -> list[Row]:
-        if file.path not in self._read:
-            self._read[file.path] = _rows(read_table(self._store, file), self._schema(table))
-        return self._read[file.path]
+        newest = self._schema(table)
+        seen = file.path, newest.version
+        if seen not in self._read:
+            version = self._version(table, file)
+            rows = _rows(read_table(self._store, file), version)
+            self._read[seen] = [_told(row, version, newest, True) for row in rows]
+        return self._read[seen]
+
+    def _version(self, table: str, file: StagedFile) -> TableSchema:
+        with self.environment.ledger_connection() as connection:
+            versions = tables.versions(connection, table)
+        return next(version for version in versions if version.version == file.schema_version)
+
+
+def _end(manifest: BatchManifest) -> At:
+    return manifest.generation, manifest.end_lsn
+
+
+def _told(row: Row, version: TableSchema, newest: TableSchema, whole: bool) -> Row:
+    """A row of a version in the columns of the newest one: of the columns that it has, or of all if it is `whole`."""
+    told: Row = {}
+    for column, shown in zip(newest.columns, _fields(newest), strict=True):
+        was = newest.column_in(version, column)
+        if was is not None and was.name in row:
+            told[column.name] = row[was.name]
+        elif whole:
+            told[column.name] = None if column.missing is None else delta_files.from_text(column.missing, shown)
+    return told
 
 
 def _fields(schema: TableSchema) -> list[T.StructField]:

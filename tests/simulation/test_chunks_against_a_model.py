@@ -14,27 +14,34 @@ from random import Random
 
 import pytest
 
-from tests.simulation.backfilling import NAMES, Play
+from tests.simulation.backfilling import Play
 from tests.simulation.chunk_model import Model
 from tests.support import stages
 from tests.support.capture import Environment
+from tests.support.thorough import thorough
 
 FIRST = int(os.environ.get("TIDEMARK_SIMULATION_FIRST", "1"))
 SEEDS = range(FIRST, FIRST + int(os.environ.get("TIDEMARK_SIMULATION_SEEDS", "2")))
 ACTS = 15
 
 
+@pytest.mark.parametrize("alters", [False, *thorough(True)], ids=["", "altering"])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_chunks_and_changes_come_to_the_source_whatever_happens(
-    seed: int, new_backfilled: Callable[[str, dict[str, int]], Environment], monkeypatch: pytest.MonkeyPatch
+    seed: int,
+    alters: bool,
+    new_backfilled: Callable[[str, dict[str, int]], Environment],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     random = Random(seed)
-    environment = new_backfilled(f"chunks{seed}", {"batch_rows": random.choice([5, 40, 1_000_000, 1_000_000])})
+    environment = new_backfilled(
+        f"chunks{seed}_{int(alters)}", {"batch_rows": random.choice([5, 40, 1_000_000, 1_000_000])}
+    )
     model = Model(environment)
     environment.spark = lambda: None  # type: ignore[assignment, return-value]
     monkeypatch.setattr(os, "fsync", lambda _: None)  # nothing here loses its power
     monkeypatch.setattr(stages, "apply", lambda _, uri: model.apply(uri))
-    play = Play(environment, random, monkeypatch, at_the_same_time=True)
+    play = Play(environment, random, monkeypatch, at_the_same_time=True, alters=alters)
     last_confirmed = None
     try:
         play.begin()
@@ -47,8 +54,8 @@ def test_chunks_and_changes_come_to_the_source_whatever_happens(
         play.finish(model.wrongs)
     finally:
         play.release()
-    context = f"seed {seed}, acts {play.acts}"
+    context = f"seed {seed}, acts {play.acts}, altered {play.altered.altered}"
     assert model.wrongs() == [], context
     again = play.once_more()
     assert model.wrongs() == [], context
-    assert [name for name in NAMES if model.would_change(name, again)] == [], context
+    assert [name for name in play.names if model.would_change(name, again)] == [], context

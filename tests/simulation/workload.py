@@ -1,5 +1,5 @@
 """A seeded random workload: tables of every identity, and transactions of random changes on few keys, so that they
-collide.
+collide. With tables of `altering`, definitions change among them.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from random import Random
 
 import psycopg
 
+from tests.simulation.altering import Altered
 from tests.support.capture import Environment
 from tidemark.config import TableRule
 
@@ -58,6 +59,8 @@ class Workload:
     environment: Environment
     random: Random
     name: str = "session"
+    altered: Altered | None = None
+    alterations: float = 0.06  # of all statements
 
     def some(self, transactions: int) -> None:
         for _ in range(transactions):
@@ -75,9 +78,11 @@ class Workload:
                 return
             self._run(session, f"SET search_path = {SCHEMA}; SET lock_timeout = '100ms'")
             self._run(session, "BEGIN")
-            for statement in self._statements():
+            for statement in self._statements(session):
                 self._run(session, statement)
-            chance = self.random.random()
+            # An ALTER holds up every look at its table: rarely for long.
+            is_altering = self.altered is not None and self.altered.takes_locks(session)
+            chance = self.random.random() * (0.91 if is_altering else 1)
             if chance < 0.75:
                 self._run(session, "COMMIT")
             elif chance < 0.9:
@@ -101,7 +106,7 @@ class Workload:
         connection = self.environment.sessions.get(session)
         return connection is not None and connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE
 
-    def _statements(self) -> Iterator[str]:
+    def _statements(self, session: str) -> Iterator[str]:
         savepoints = 0
         for _ in range(self.random.randint(1, 6)):
             chance = self.random.random()
@@ -111,6 +116,10 @@ class Workload:
             elif chance < 0.16 and savepoints:
                 yield f"ROLLBACK TO s{self.random.randint(1, savepoints)}"
                 savepoints = 0
+            elif self.altered is not None and chance < 0.16 + self.alterations:
+                yield self.altered.alteration(session)
+            elif self.altered is not None and chance < 0.45:
+                yield self.altered.change(session)
             else:
                 yield self.random.choice(self._changes())()
 

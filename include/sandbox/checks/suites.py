@@ -1,4 +1,4 @@
-"""`make test`, `lint`, `simulation`, `faults`, `scheduler`, `page`, `bench`: the tools, and how long each took."""
+"""`make test`, `lint`, `simulation`, `soak`, `faults`, `page`, `bench`, …: the tools, and how long each took."""
 
 from __future__ import annotations
 
@@ -85,12 +85,15 @@ def _pytest(checkout: Checkout, title: str, chosen: list[str]) -> list[str]:
 
 
 def simulation(checkout: Checkout) -> int:
-    """Many seeds of every simulation: 200 where nothing names another number, and those with Spark a tenth of it."""
+    """Many seeds of every simulation: 200 where nothing names another number, those with Spark or a pair of servers a
+    tenth of it, and fifty times as many of what needs neither PostgreSQL nor Spark."""
     seeds = int(os.environ.get("TIDEMARK_SIMULATION_SEEDS") or 200)
     worst = 0
     few = max(1, seeds // 10)
     for name, count in {
+        "test_pure_parts": 50 * seeds,
         "test_chunks_against_a_model": seeds,
+        "test_failovers": few,
         "test_backfill_simulation": few,
         "test_simulation": few,
         "test_names": few,
@@ -98,6 +101,11 @@ def simulation(checkout: Checkout) -> int:
         os.environ["TIDEMARK_SIMULATION_SEEDS"] = str(count)
         worst = max(worst, _all(checkout, {name: _pytest(checkout, name, [f"tests/simulation/{name}.py"])}))
     return worst
+
+
+def soak(checkout: Checkout) -> int:
+    """A pipeline that is never left alone, for TIDEMARK_SOAK_MINUTES, 20 where nothing names another number."""
+    return _all(checkout, {"soak": _pytest(checkout, "soak", ["tests/simulation/test_soak.py"])})
 
 
 def faults(checkout: Checkout) -> int:

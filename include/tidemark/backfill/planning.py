@@ -432,7 +432,13 @@ class _Planner:
         return _Prepared(wish, locked.snapshot, seen, estimated, sweeps, to_read.key_order, ranges)
 
     def _refuse_unfit(self, wish: _Wish) -> None:
-        captured = wish.captured
+        captured, row = wish.captured, wish.row
+        if row.life.is_parked or row.life.is_paused:
+            why = f"parked ({'' if row.error is None else row.error.kind})" if row.life.is_parked else "paused"
+            end = "end its park" if row.life.is_parked else "resume it"
+            raise BackfillRefused(
+                table=wish.table, reason=f"it is {why}, so what is read could not be merged; first {end}"
+            )
         if captured.key:
             return
         reason = None

@@ -29,6 +29,7 @@ from tidemark.capture.guarding import GuardBook, Guarding
 from tidemark.capture.open_batch import Held, OpenBatch, Staged, end_of_batch
 from tidemark.capture.places import Places
 from tidemark.capture.relations import Catalog, Kept, Schemas, catalogue_marks, passed_over_marks, unfit_key
+from tidemark.capture.truncates import Truncates
 from tidemark.config import PipelineConfig
 from tidemark.errors import DrainStalled
 from tidemark.failpoints import reach
@@ -54,6 +55,7 @@ from tidemark.source.slot_use import take_when_free
 from tidemark.source.wal_messages import emit_heartbeat
 from tidemark.staging.abandoned import abandoned, read_name
 from tidemark.staging.store import Store
+from tidemark.staging.writer import read_table
 from tidemark.waits import Wait
 from tidemark.wording import counted, duration
 
@@ -264,7 +266,8 @@ class _Draining:
             lambda t: schema_versions.merged(ledger_conn, t),
             Kept(self._kept_as, self._captured_as, self._guarding.place),
         )
-        self._fingerprints, self._changed, self._marks = self._read_fingerprints()
+        self._fingerprints, self._changed, self._marks, self._truncates = self._read_fingerprints()
+        self._held = self._truncates.held
         self._schemas.explain_by(self._fingerprints)
         self._next_xid = _next_xid(source_conn)
         self._decoder = Decoder(
@@ -325,6 +328,7 @@ class _Draining:
 
     def _add(self, block: DecodedBlock, size: int) -> None:
         self._batch.add(block, size, self._next_xid)
+        self._truncates.note(block)
         ours = self._watermarks.add(block) + sum(map(self._heartbeat.is_in, block.messages))
         self._batch.count_skipped(len(block.messages) - ours)
 
@@ -377,6 +381,10 @@ class _Draining:
     def _manifest(self, staged: Staged, claims: Claims, heartbeat_lsn: Lsn | None) -> BatchManifest:
         staged_tables = claims.added_to(staged.tables)
         marks = [*self._marks, *self._schemas.take_renamed()]
+        changed = self._changed
+        if heartbeat_lsn is not None:
+            changed |= self._held
+            marks += self._truncates.marks()
         for schema in staged.schemas:
             marks += self._schemas.take_marks(schema)
         marks += [unfit_key(table, columns) for table, columns in staged.key_unfit.items()]
@@ -404,7 +412,7 @@ class _Draining:
             fingerprints={
                 table_id: fingerprint.to_json()
                 for table_id, fingerprint in self._fingerprints.items()
-                if table_id in self._changed
+                if table_id in changed
             },
             marks=tuple(marks),
         )
@@ -442,7 +450,7 @@ class _Draining:
         kept = self._places.kept(map(self._guarding.applied, captured))
         return Catalog({table.relation_oid: table for table in kept}, types)
 
-    def _read_fingerprints(self) -> tuple[dict[str, Fingerprint], frozenset[str], tuple[TableMark, ...]]:
+    def _read_fingerprints(self) -> tuple[dict[str, Fingerprint], frozenset[str], tuple[TableMark, ...], Truncates]:
         """This run's fingerprints, which of them the ledger does not have yet, and what they mean (R11)."""
         rows = {row.table: row for row in tables.all_of(self._ledger)}
         before = {
@@ -474,7 +482,13 @@ class _Draining:
         marks += passed_over_marks(
             row.table for row in rows.values() if row.table in self._passed_over and not row.life.is_marked_for_good
         )
-        return fingerprints, changed, tuple(marks)
+        truncates = Truncates(
+            fingerprints,
+            before,
+            lambda table: batches.truncating(self._ledger, self._generation.number, table),
+            lambda file: read_table(self._store, file),
+        )
+        return fingerprints, changed - truncates.held, tuple(marks), truncates
 
     def _look_again(self, table: str) -> Fingerprint | None:
         """One table's fingerprint now, None if it is no longer captured."""

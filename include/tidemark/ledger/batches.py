@@ -419,6 +419,20 @@ def _touched(ledger: Ledger, clauses: str, values: Params) -> list[TouchedTable]
     ]
 
 
+def truncating(ledger: Ledger, generation: int, table: str) -> list[StagedFile]:
+    """The files, of batches that are not retired and hold a truncate of the table, newest first."""
+    rows = ledger.execute(
+        """
+        SELECT files FROM tidemark.batch_tables
+         WHERE pipeline = %s AND generation = %s AND "table" = %s AND retired_at IS NULL
+           AND counts ->> 'truncate' IS NOT NULL
+         ORDER BY end_lsn DESC
+        """,
+        (ledger.pipeline, generation, table),
+    )
+    return [StagedFile(**file) for (files,) in rows for file in files]
+
+
 def previous_ends(ledger: Ledger, generation: int, starts: Mapping[str, Lsn]) -> dict[str, Lsn | None]:
     """Per table, of those with their start: end of the last batch of the generation that touches it and ends at or
     below the start; None if none does, or the table was begun anew behind it. It is the `after` of a plan whose first

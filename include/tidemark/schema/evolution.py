@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Final
 
 from tidemark.schema.fingerprint import ColumnPrint, Fingerprint, PartitionPrint
 from tidemark.schema.mapping import widens
@@ -304,9 +305,22 @@ def _rewrite(old: Fingerprint, new: Fingerprint) -> list[Difference]:
     return [Difference(Verdict.NEEDS_BACKFILL, f"the table was rewritten and {_names(altered)} altered")]
 
 
+# Said by `capture.truncates`, since the catalogue alone cannot tell it from TRUNCATE of the root.
+PARTITIONS_EMPTIED: Final = "all partitions got new storage in one transaction, as TRUNCATE of a partition gives it"
+
+
+def emptied_by(old: Fingerprint, new: Fingerprint) -> int | None:
+    """The transaction, by its 32 bits, that gave all leaves new storage, as TRUNCATE of the root or of all of them by
+    name does; None if none did."""
+    nodes = {leaf.oid: leaf.relfilenode for leaf in old.partitions}
+    renewed = [leaf for leaf in new.partitions if nodes.get(leaf.oid, leaf.relfilenode) != leaf.relfilenode]
+    is_one = _by_one_command(renewed, sum(leaf.oid in nodes for leaf in new.partitions))
+    return renewed[0].xmin if old.relation_oid == new.relation_oid and is_one else None
+
+
 def _by_one_command(renewed: list[PartitionPrint], leaves: int) -> bool:
     """TRUNCATE of the root renews all leaves in one transaction, and is in the stream; that of a partition is not. With
-    one leaf they cannot be told apart."""
+    one leaf they cannot be told apart. That of all leaves by their names looks the same: see `emptied_by`."""
     return len(renewed) == leaves > 1 and len({leaf.xmin for leaf in renewed}) == 1
 
 
