@@ -21,6 +21,7 @@ from tests.support.standby import Standby, standby_of
 from tidemark.errors import BackfillError, SlotMissing
 
 CARRIED_OVER_S = 15
+AT_FIRST_S = 300
 GAPS = (*TOLD, BackfillError, SlotMissing)
 
 
@@ -46,7 +47,7 @@ class Chain:
         started = standby_of(self.primary, self.folder / name, self.database, name=name, settings=self.settings)
         self.standby = self.kept.enter_context(started)
 
-    def carry_over(self) -> bool:
+    def carry_over(self, seconds: float = CARRIED_OVER_S) -> bool:
         """Until the standby has the slot for good; False if something that is open at the source does not let it."""
 
         def carried_over() -> bool:
@@ -57,7 +58,7 @@ class Chain:
             return self.standby.has_slot(self.environment.config.slot)
 
         try:
-            return bool(wait_for("the slot was carried over", carried_over, CARRIED_OVER_S))
+            return bool(wait_for("the slot was carried over", carried_over, seconds))
         except TimeoutError:
             return False
 
@@ -81,7 +82,7 @@ class FailingOver(Play):
 
     def begin(self) -> None:
         super().begin()
-        assert self.chain.carry_over()
+        assert self.chain.carry_over(AT_FIRST_S), "nothing is open, and the slot was not carried over"
 
     def act(self) -> None:
         try:
