@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.pipeline import Pipeline
 from tidemark.capture.advanced import advanced
-from tidemark.capture.merging import Ingested, IngestedTable
+from tidemark.capture.merging import Ingested, IngestedTable, make_plan
 from tidemark.config import TableRule
 
 
@@ -98,6 +98,10 @@ def test_tables_that_swap_their_names_keep_their_rows(items: Pipeline) -> None:
         "public.item": ("public.old_item", True),
         "public.new_item": ("public.item", True),
     }
+    plan = make_plan(items.task("merge"))
+    assert plan is not None
+    assert plan.level is not None
+    assert plan.level.names == {"public.item": "public.old_item", "public.new_item": "public.item"}
 
 
 def test_what_changed_under_a_name_that_the_file_does_not_name_is_said(items: Pipeline) -> None:
