@@ -104,7 +104,8 @@ def running(folder: Path) -> Iterator[RunningCluster]:
         home = Path(pyspark.__file__).parent
         of_image = SPARK_OF_THE_IMAGE if driver.apart else home
         host = workers[0].address
-        spark = SparkCluster(of_image, folder / "cluster", free_port(), free_port(), "of-these-tests", host)
+        port, of_page = _two_free_ports()
+        spark = SparkCluster(of_image, folder / "cluster", port, of_page, "of-these-tests", host)
         spark.configure()
         shared, programs = folder / "shared", folder / "programs"
         for made in (shared, programs):
@@ -122,6 +123,12 @@ def running(folder: Path) -> Iterator[RunningCluster]:
                 wait_for("the Master answers", lambda: _answers(cluster), 60)
         wait_for("both Workers are there", lambda: cluster.state()["aliveworkers"] == len(workers), 60)
         yield cluster
+
+
+def _two_free_ports() -> tuple[int, int]:
+    """Of two that are asked for one after the other, the second may be the first again."""
+    first = free_port()
+    return first, next(port for port in iter(free_port, None) if port != first)
 
 
 def _write_submit(program: Path, driver: Machine) -> None:
