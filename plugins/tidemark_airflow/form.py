@@ -92,12 +92,21 @@ def form(config: PipelineConfig) -> dict[str, Param]:
             items={"type": "object", "minProperties": 1},
             section=_RARE,
         ),
+        "columns": Param(
+            [],
+            type=["array", "null"],
+            title="Columns",
+            description="One per line: only these and the key are read, of every row that the other fields say; the "
+            "other columns stay as they are in the lake. For tables with a key that are named above.",
+            items=_NAMES,
+            section=_RARE,
+        ),
         "replace": Param(
             False,
             type="boolean",
             title="Replace",
             description="Close an open backfill of the same table and begin anew. Otherwise it is continued, or, "
-            "if it has another filter or mode, this one is refused.",
+            "if it has another filter, mode or columns, this one is refused.",
             section=_RARE,
         ),
     }
@@ -122,6 +131,7 @@ def request(config: PipelineConfig, answers: Mapping[str, Any], typed: Iterable[
         keys=tuple(answers["keys"] or ()),
         replace=answers["replace"],
         readers=answers["readers"],
+        columns=tuple(answers["columns"] or ()),
     )
 
 

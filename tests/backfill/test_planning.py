@@ -335,3 +335,38 @@ def test_a_backfill_that_ends_while_it_is_looked_at_is_not_begun_anew(
     # Nobody named the table: its backfill was all that asked for this one.
     assert captured.plan() == []
     assert captured.ledger_query("SELECT backfill FROM tidemark.backfills") == [(first.backfill,)]
+
+
+def test_a_table_marked_for_a_column_has_that_and_the_key_read_again(captured: Pipeline) -> None:
+    a_table(captured)
+    captured.execute("ALTER TABLE orders ADD COLUMN seen timestamptz DEFAULT clock_timestamp()")
+    captured.drain()
+    with captured.ledger_connection() as ledger:
+        tables.clear_needs_backfill(ledger, "public.orders")  # as after a first load
+    captured.execute("ALTER TABLE orders ADD COLUMN number bigserial")
+    captured.drain()
+    (one,) = wanted(captured.task())
+    assert one.columns == (4,)
+    (backfill,) = captured.plan()
+    assert (backfill.columns, backfill.sweeps, backfill.whole_table) == ((4,), False, False)
+    captured.read()
+    assert {frozenset(row) for row in captured.rows(backfill)} == {frozenset({"id", "number", "_text"})}
+    assert {row["id"]: row["number"] for row in captured.rows(backfill)} == {n: n for n in range(1, 101)}
+    with pytest.raises(BackfillIsOpen, match="other columns"):
+        captured.plan("another", tables=["public.orders"], columns=("v",))
+    (named,) = captured.plan("named", tables=["public.orders"], columns=("v", "seen"), replace=True)
+    assert named.columns == (2, 3)
+    with pytest.raises(BackfillRefused, match="no column nothing"):
+        captured.plan("wrong", tables=["public.orders"], columns=("nothing",), replace=True)
+
+
+def test_without_its_key_or_its_columns_a_table_is_read_as_a_whole(captured: Pipeline) -> None:
+    captured.execute("CREATE TABLE bag (n int)", "ALTER TABLE bag REPLICA IDENTITY FULL", "INSERT INTO bag VALUES (1)")
+    a_table(captured)
+    with captured.ledger_connection() as ledger:
+        for table in ("public.bag", "public.orders"):
+            tables.clear_needs_backfill(ledger, table)
+            tables.mark_needs_backfill(ledger, table, "source_changed", "of a test", (1,) if "bag" in table else (9,))
+    assert [b.columns for b in captured.plan()] == [None, None]
+    with pytest.raises(BackfillRefused, match="read as a whole"):
+        captured.plan("named", tables=["public.bag"], columns=("n",), replace=True)

@@ -175,3 +175,21 @@ def test_keys_that_moved_without_all_their_values_spread_what_was_lost(book: Boo
     assert before is not None
     assert after.marked_at is not None
     assert after.marked_at > before
+
+
+def test_columns_that_alone_may_differ_add_up_until_any_may(book: Book) -> None:
+
+    tables.mark_needs_backfill(book, "s.a", tables.HOLES, "holes")
+    for columns, together in (((5,), [5]), ((3, 5), [3, 5])):
+        tables.mark_needs_backfill(book, "s.a", "source_changed", "columns", columns)
+        assert row(book).columns_in_doubt == together
+    tables.mark_needs_backfill(book, "s.a", tables.HOLES, "holes")
+    assert row(book).columns_in_doubt == [3, 5]
+    tables.mark_needs_backfill(book, "s.a", "source_changed", "any")
+    tables.mark_needs_backfill(book, "s.a", "source_changed", "columns", (3,))
+    assert row(book).columns_in_doubt is None
+    tables.clear_needs_backfill(book, "s.a")
+    tables.mark_needs_backfill(book, "s.a", "source_changed", "columns", (3,))
+    assert row(book).columns_in_doubt == [3]
+    tables.clear_needs_backfill(book, "s.a")
+    assert row(book).columns_in_doubt is None

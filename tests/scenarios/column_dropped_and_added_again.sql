@@ -1,6 +1,6 @@
--- A column of a dropped one's name: the older rows of the target still have what the dropped one held, so the table is
--- marked; with another type it is parked. A column that comes and goes within one batch is followed where the catalogue
--- had seen it, and parks the table where it had not.
+-- A column of a dropped one's name is another column, of whatever type: the target calls it by a number. What was
+-- dropped keeps what it held. Where no change came in between, the table is marked. A column that comes and goes within
+-- one batch is followed.
 
 CREATE TABLE item (id int PRIMARY KEY, size int);
 CREATE TABLE other (id int PRIMARY KEY, size int);
@@ -27,7 +27,19 @@ INSERT INTO unseen VALUES (3);
 ALTER TABLE at_once DROP COLUMN size, ADD COLUMN size int;
 INSERT INTO at_once VALUES (2, 2);
 -- step: run
--- expect: needs backfill item (size.*dropped and added again)
--- expect: parked other (SchemaNotFollowed.*size.*dropped and added again)
--- expect: parked unseen (SchemaNotFollowed.*size)
+-- expect: current item (id, size, size__2)
+--   1 | 1 | ∅
+--   2 | ∅ | ∅
+--   3 | ∅ | 3
+-- expect: current other (id, size, size__2)
+--   1 | 1 | ∅
+--   2 | ∅ | ∅
+--   3 | ∅ | three
+-- expect: current unseen (id, size)
+--   1 | ∅
+--   2 | 2
+--   3 | ∅
 -- expect: needs backfill at_once (size.*dropped and added again)
+-- expect: current at_once (id, size, size__2)
+--   1 | 1 | ∅
+--   2 | ∅ | 2

@@ -4,7 +4,7 @@ pipeline.
 
 A file says in parts what there is, which rows, a change from before the alteration, it, and changes behind it, then the
 outcome: one expectation per line. Behind a chunk, and the backfill that the outcome may ask for, each table is
-merged."""
+merged; a chunk from before the alteration is `read again` where the file says for which reason."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ PLACES = {
 {after}
 -- step: read
 -- step: end backfill
-{seen}
+{rejected}
 -- step: read
 -- step: end backfill
 {seen}
@@ -81,7 +81,7 @@ PLACES = {
 
 def read_parts(name: str) -> dict[str, str]:
     lines = (FOLDER / f"{name}.sql").read_text(encoding="utf-8").splitlines()
-    parts: dict[str, list[str]] = {"head": [], "outcome": []}
+    parts: dict[str, list[str]] = {"head": [], "outcome": [], "again": []}
     at = "head"
     for line in lines:
         if line.startswith("-- part: "):
@@ -90,18 +90,21 @@ def read_parts(name: str) -> dict[str, str]:
             parts[at] = []
         elif line.startswith("-- outcome: "):
             parts["outcome"].append(line.replace("outcome", "expect", 1))
+        elif line.startswith("-- read again: "):
+            parts["again"].append(f"-- expect: backfill open item ({line.removeprefix('-- read again: ')})")
         else:
             parts[at].append(line)
-    assert set(parts) == {"head", "outcome", *PARTS}, f"{name}.sql lacks a part"
+    assert set(parts) == {"head", "outcome", "again", *PARTS}, f"{name}.sql lacks a part"
     return {part: "\n".join(text) for part, text in parts.items()}
 
 
 def is_merged_in_the_end(name: str) -> bool:
-    """Of what parks a table, or makes another one of it, no chunk is followed by a merge; one with a column's old name
-    is read again, which leaves the backfill open."""
-    parts = read_parts(name)
-    parks = "parked" in parts["outcome"] or "marked" in parts["outcome"]
-    return not parks and "RENAME COLUMN" not in parts["alteration"]
+    """Of what parks a table, or makes another one of it, no chunk is followed by a merge; nor where the file says why
+    there is none."""
+    outcome = read_parts(name)["outcome"]
+    if "-- no chunk: " in read_parts(name)["head"]:
+        return False
+    return "parked" not in outcome and "marked" not in outcome
 
 
 CASES = [
@@ -143,9 +146,10 @@ def outcome_in(
 
 def written(folder: Path, place: str, name: str) -> scenario.Scenario:
     parts = read_parts(name)
-    seen = parts["outcome"] if "needs backfill" in parts["outcome"] else ""
+    marks = [line for line in parts["outcome"].splitlines() if "needs backfill" in line]
+    seen, rejected = "\n".join(marks), "\n".join([*marks, parts["again"]])
     path = folder / f"{name}.sql"
-    path.write_text(f"{parts['head']}\n{PLACES[place].format(**parts, seen=seen)}", encoding="utf-8")
+    path.write_text(f"{parts['head']}\n{PLACES[place].format(**parts, seen=seen, rejected=rejected)}", encoding="utf-8")
     return scenario.read(path)
 
 

@@ -47,6 +47,7 @@ class Source:
     late: list[Claim] = field(default_factory=list)  # read, and without a high watermark yet
     truncates: bool = True
     plain: bool = False  # no change moves a key, or leaves a value unsent
+    columns: tuple[str, ...] | None = None  # what chunks read besides the key, None for all
 
     def fill(self, count: int) -> None:
         """Rows from before the stream began."""
@@ -127,6 +128,14 @@ class Source:
         sent |= {c: self.rng.choice([None, f"{c} {self.rng.randrange(10**6)}"]) for c in TOASTED}
         return {c: None if c in unchanged else v for c, v in sent.items()}
 
+    def rewrite(self, column: str) -> None:
+        """Every row gets another value, and the stream says nothing of it, as for ADD COLUMN with a volatile default;
+        that waits for whoever writes."""
+        self.show_all()
+        for rows in (self.visible, self.committed):
+            for key, row in rows.items():
+                row[column] = 10_000 + key[0]
+
     # --- what a backfill does -----------------------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
@@ -139,7 +148,12 @@ class Source:
         self.chunks += 1
         low = self.table.next_lsn()
         rows = [self.visible[(k,)] for k in keys if (k,) in self.visible]
+        if self.columns is not None:
+            rows = [{name: row[name] if name in ("id", *self.columns) else None for name in row} for row in rows]
         claim = self.table.stage_chunk(backfill, f"1-{self.chunks}", rows, snapshot=str(self.snapshot()), low=low)
+        if self.columns is not None:
+            numbers = tuple(c.attnum for c in self.table.schema.columns if c.name in self.columns)
+            claim = replace(claim, columns=numbers)
         if self.rng.random() < 0.5:
             self.mark(claim)
         else:

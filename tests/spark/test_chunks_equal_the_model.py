@@ -177,6 +177,56 @@ def test_a_backfill_beside_writers_ends_equal_to_the_source(lake: Lake) -> None:
         assert (result.rows["history"], result.rows["inserted"], result.rows["deleted"]) == (repaired, 0, 0)
 
 
+def test_a_backfill_of_one_column_beside_writers_leaves_the_others_as_they_are(lake: Lake) -> None:
+    """Rows whose key no change touches, and those under changes that their snapshot saw, did not see, or that were
+    merged before; keys that move, unchanged values and truncates among them."""
+    tables = _tables(lake, 5, range(3))
+    for table in tables:
+        columns = tuple(replace(c, attnum=n) for n, c in enumerate(table.table.schema.columns, 1))
+        table.table.schema = replace(table.table.schema, columns=columns, published=(1, 2, 3, 4))
+        table.begin()
+        table.finish()
+    _merge(lake, tables)
+    for table in tables:
+        for _ in range(3):
+            table.source.write()
+        table.source.rewrite("n")
+        table.source.columns = ("n",)
+        table.begin()
+        table.pinned = None
+    for _ in range(3):
+        for table in tables:
+            table.happen(4)
+        _merge(lake, tables)
+    for table in tables:
+        table.finish()
+    results = _merge(lake, tables)
+    for table in tables:
+        _check(lake, table)
+    assert not any(c.lacking or c.inserted for result in results for c in result.chunks)
+
+
+def test_rows_that_the_target_lacks_are_counted_and_not_made_of_one_column(lake: Lake) -> None:
+    table = lake.table(table_schema("t", TEXTS))
+    columns = tuple(replace(c, attnum=n) for n, c in enumerate(table.schema.columns, 1))
+    table.schema = replace(table.schema, columns=columns, published=(1, 2, 3, 4))
+    row = {"id": 1, "n": 0, "body": None, "note": "c"}
+    table.stage([Change("insert", row), update(2, "body", n=1)])
+    lake.applied(table.planned())
+    read = [{"id": n, "n": 9, "body": None, "note": None} for n in (1, 2, 3)]
+    claim = table.stage_chunk("b1", "1-1", read, snapshot=f"{2**40}:{2**40}:", low=table.next_lsn())
+    table.stage_committed([], (replace(claim, watermark_lsn=Lsn(table.next_lsn()), columns=(2,)),))
+    (result,) = lake.applied(table.planned(1))
+    assert [(c.repaired, c.lacking, c.inserted) for c in result.chunks] == [(2, 1, 0)]
+    rows = sorted(lake.stored("current", table), key=lambda row: row["id"])
+    assert [(r["id"], r["n"], r["body"], r["note"], r["_holes"]) for r in rows] == [
+        (1, 9, None, "c", None),
+        (2, 9, None, "c", ["body"]),
+    ]
+    said = [(r["_op"], r["id"], r["n"], r["body"], r["_unchanged"]) for r in lake.stored("history", table)[-2:]]
+    assert sorted(said) == [("read", 1, 9, None, ["note"]), ("read", 2, 9, None, ["body", "note"])]
+
+
 @pytest.mark.parametrize("few_changes", [0, 1000])
 def test_many_rows_are_joined_without_sending_them_to_the_driver(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, few_changes: int
@@ -255,10 +305,10 @@ def test_a_chunk_of_a_table_that_holds_rows_looks_into_the_files_that_may_have_i
     looked: list[int] = []
     with_narrow_target = chunk_changes.ChunkChanges._add_verdicts
 
-    def spied(changes: chunk_changes.ChunkChanges, rows: DataFrame) -> Any:
+    def spied(changes: chunk_changes.ChunkChanges) -> Any:
         assert changes._there is not None
         looked.append(len(changes._there.inputFiles()))
-        return with_narrow_target(changes, rows)
+        return with_narrow_target(changes)
 
     monkeypatch.setattr(chunk_changes.ChunkChanges, "_add_verdicts", spied)
     (result,) = lake.applied(table.planned(3))

@@ -317,6 +317,61 @@ def test_columns_keep_their_values_whatever_they_are_called(lake: Lake) -> None:
     assert told == {1: "number", 2: "n", 3: "note", 4: "body", 5: "id"}
 
 
+def without(table: StagedTable, name: str, *added: Column) -> None:
+    """The next version, from which a column is gone and to which others came."""
+    columns = (*(column for column in table.schema.columns if column.name != name), *added)
+    version = table.schema.version + 1
+    numbers = tuple(column.attnum for column in columns)
+    table.schema = replace(table.schema, version=version, columns=columns, published=numbers)
+
+
+@both_ways
+def test_columns_of_a_dropped_ones_name_are_others(lake: Lake) -> None:
+    """`body` goes and comes as another type, twice, in one plan, with an unchanged value and a key that moves; a field
+    stays its column's. Then a column is called by that number, and the last `body` gets a name of its own."""
+    table = lake.table(numbered_schema("t"))
+    whole = {"n": 0, "body": "b", "note": "c"}
+    table.stage([Change("insert", {"id": n, **whole}) for n in (1, 2, 3, 4)])
+    lake.applied(table.planned())
+    without(table, "body")
+    table.stage([Change("update", {"id": 2, "n": 1, "note": "c"})])
+    without(table, "body", Column("body", "int", 23, -1, "int", attnum=5))
+    moved = Change("update", {"id": 30, "n": 1, "note": "c"}, ("body",), {"id": 3})
+    table.stage([Change("update", {"id": 3, "n": 1, "note": "c", "body": 5}), moved])
+    without(table, "body", Column("body", "string", 25, -1, "string", attnum=6))
+    table.stage([Change("update", {"id": 4, "n": 1, "note": "c", "body": "again"})])
+    lake.applied(table.planned(1))
+    assert {row["id"]: (row["body"], row["body__2"], row["body__3"]) for row in lake.stored("current", table)} == {
+        1: ("b", None, None),
+        2: (None, None, None),
+        30: (None, 5, None),
+        4: (None, None, "again"),
+    }
+    said = lake.stored("history", table)[4:]
+    assert [(row["_op"], row["id"], row["body"], row["body__2"], row["body__3"]) for row in said] == [
+        ("update", 2, None, None, None),
+        ("update", 3, None, 5, None),
+        ("delete", 3, None, None, None),
+        ("insert", 30, None, 5, None),
+        ("update", 4, None, None, "again"),
+    ]
+    for step in ("current", "history"):
+        assert set(comments(lake, step, table)) >= {"body", "body__2"}
+        assert comments(lake, step, table)["body__2"].startswith(DROPPED)
+    with_names(table, {"body": "text"}, Column("body__3", "int", 23, -1, "int", attnum=7))
+    table.schema = replace(table.schema, published=tuple(c.attnum for c in table.schema.columns))
+    table.stage([Change("update", {"id": 4, "n": 2, "note": "c", "text": "t", "body__3": 1})])
+    lake.applied(table.planned(4))
+    (row,) = (row for row in lake.stored("current", table) if row["id"] == 4)
+    assert {name: row[name] for name in ("n", "body", "body__2", "text", "body__3")} == {
+        "n": 2,
+        "body": None,
+        "body__2": None,
+        "text": "t",
+        "body__3": 1,
+    }
+
+
 def test_a_rename_of_a_table_without_key_and_one_of_what_rows_lack(lake: Lake) -> None:
     bag = lake.table(numbered_schema("bag", key=()))
     row: Row = {"id": 1, "n": 2, "body": "b", "note": "c"}
@@ -391,3 +446,45 @@ def test_a_column_that_was_taken_away_by_hand_is_missed_and_one_that_is_new_is_n
         assert error.kind == "TargetDiffers"
         assert f"differing: {taken[name]}" in error.message
         assert lake.version("current", tables[name]) == versions[name]
+
+
+# --- comments ---------------------------------------------------------------------------------------------------------
+
+
+def metadata_commits(lake: Lake, step: str, table: StagedTable) -> int:
+    log = Path(lake.path(step, table), "_delta_log")
+    return sum('"metaData"' in commit.read_text(encoding="utf-8") for commit in log.glob("*.json"))
+
+
+def test_the_sources_comments_are_taken_over_when_they_change(lake: Lake) -> None:
+    """Beside what the table says itself of its columns, and once: a plan with the same comments commits none."""
+    table = lake.table(numbered_schema("t"))
+
+    def apply_with(of_source: dict[int, str] | None, *changes: Change) -> None:
+        table.stage(changes)
+        lake.applied(replace(table.planned(len(table.batches) - 1), comments=of_source))
+
+    def said(step: str) -> tuple[str | None, dict[str, str]]:
+        described = lake.spark.sql(f"DESCRIBE DETAIL delta.`{lake.path(step, table)}`").collect()[0]
+        return described["description"], comments(lake, step, table)
+
+    row = {"n": 0, "body": "b", "note": "c"}
+    of_source = {0: "It's a table", 1: "its key", 3: 'what "it" says'}
+    apply_with(of_source, Change("insert", {"id": 1, **row}))
+    for step in ("history", "current"):
+        assert said(step) == ("It's a table", {"id": "its key", "body": 'what "it" says'})
+    before = metadata_commits(lake, "current", table)
+    apply_with(of_source, Change("insert", {"id": 2, **row}))
+    assert metadata_commits(lake, "current", table) == before
+    lake.spark.sql(f"COMMENT ON TABLE delta.`{lake.path('current', table)}` IS 'of somebody else'")
+    narrow(table)
+    table.schema = replace(table.schema, published=tuple(c.attnum for c in table.schema.columns))
+    without_it = without_body(Change("insert", {"id": 3, **row}))
+    apply_with({0: "It's a table", 1: "the key"}, without_it)
+    assert said("history") == ("It's a table", {"id": "the key", "body": f'{DROPPED}. what "it" says'})
+    assert said("current")[0] == "of somebody else"
+    apply_with({}, replace(without_it, row={**without_it.row, "id": 4}))
+    assert said("current") == (None, {"body": f'{DROPPED}. what "it" says'})
+    before = metadata_commits(lake, "current", table)
+    apply_with(None, replace(without_it, row={**without_it.row, "id": 5}))
+    assert metadata_commits(lake, "current", table) == before

@@ -83,7 +83,8 @@ def compare(
     """Compare all columns of all rows; `source` is a libpq connection string, `table` an id ("schema.table").
 
     Columns in `leave_out` must be absent in `current`; those in `masked` must be there but are not compared. A column
-    that one side alone has is an AssertionError: no row could then be equal. A `current` that is not there has no rows.
+    of `current` that says in its metadata which one of the source it is may be called otherwise there. A column that
+    one side alone has is an AssertionError: no row could then be equal. A `current` that is not there has no rows.
     """
     current = _read_current(spark, f"{lake.rstrip('/')}/{current_table(pipeline, TableName.parse(table))}")
     return compare_rows(
@@ -118,10 +119,12 @@ def compare_rows(
         connection.execute(_SESSION)
         at_source = _columns(connection, name)
         primary_key = _primary_key(connection, name)
-        compared = _fields(fields, [c for c in at_source if c not in leave_out], table)
-        compared = [f for f in compared if f.name not in masked]
-        names = [f.name for f in compared]
-        source_rows = list(_source_rows(connection, name, compared))
+        called = _names_by_number(connection, name)
+        compared = _fields(fields, [c for c in at_source if c not in leave_out], table, called)
+        compared = [f for f in compared if _at_source(f, called) not in masked]
+        names = [_at_source(f, called) for f in compared]
+        named = [T.StructField(n, f.dataType) for n, f in zip(names, compared, strict=True)]
+        source_rows = list(_source_rows(connection, name, named))
     current_rows = list(rows(compared))
     if primary_key and set(primary_key) <= set(names):
         differences = list(_keyed(names, [names.index(k) for k in primary_key], source_rows, current_rows))
@@ -130,14 +133,22 @@ def compare_rows(
     return Comparison(table, len(source_rows), len(current_rows), len(differences), tuple(differences[:most_examples]))
 
 
-def _fields(fields_held: list[T.StructField] | None, expected: list[str], table: str) -> list[T.StructField]:
+def _fields(
+    fields_held: list[T.StructField] | None, expected: list[str], table: str, called: dict[tuple[int, int], str]
+) -> list[T.StructField]:
     if fields_held is None:
         return [T.StructField(c, T.StringType()) for c in expected]
     fields = [f for f in fields_held if f.name not in METADATA_COLUMNS and not _is_dropped(f)]
-    names = [f.name for f in fields]
+    names = [_at_source(f, called) for f in fields]
     if sorted(names) != sorted(expected):
         raise AssertionError(f"columns of {table}: the source has {sorted(expected)}, current has {sorted(names)}")
     return fields
+
+
+def _at_source(field: T.StructField, called: dict[tuple[int, int], str]) -> str:
+    """What the source calls the column, by the number that its metadata has (docs/formats.md)."""
+    column = field.metadata.get("tidemark.column", {})
+    return called.get((column.get("relation", 0), column.get("attnum", 0)), field.name)
 
 
 def _is_dropped(field: T.StructField) -> bool:
@@ -194,6 +205,15 @@ def _columns(connection: psycopg.Connection[Any], table: TableName) -> list[str]
     if not rows:
         raise AssertionError(f"the source has no table {table}")
     return [name for (name,) in rows]
+
+
+def _names_by_number(connection: psycopg.Connection[Any], table: TableName) -> dict[tuple[int, int], str]:
+    rows = connection.execute(
+        "SELECT attrelid, attnum, attname FROM pg_attribute"
+        " WHERE attrelid = to_regclass(format('%%I.%%I', %s::text, %s::text)) AND attnum > 0 AND NOT attisdropped",
+        (table.schema, table.name),
+    )
+    return {(relation, attnum): name for relation, attnum, name in rows}
 
 
 def _primary_key(connection: psycopg.Connection[Any], table: TableName) -> list[str]:

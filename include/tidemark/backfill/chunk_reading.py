@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final
 
@@ -145,6 +145,8 @@ class ChunkReader:
                 # Its ranges and cursors are positions in the old order: in this one rows would lie before them unread.
                 raise TableLost(KEY_REORDERED)
             schema = self._schema(captured)
+            if backfill.columns is not None:
+                schema, to_read = _narrowed(schema, to_read, backfill.columns)
             rows = ChunkRows(conn, schema, self._run.salt, ChunkWriter(self._store, folder, schema))
             try:
                 with self._filtered(backfill, table):
@@ -256,6 +258,14 @@ class ChunkReader:
             raise ReadInterrupted(table=table, detail=f"SQLSTATE {failed.sqlstate}") from failed
         except psycopg.errors.QueryCanceled as cancelled:
             raise ReadInterrupted(table=table, detail=cancelled.diag.message_primary or "it was cancelled") from None
+
+
+def _narrowed(schema: TableSchema, to_read: TableToRead, columns: Collection[int]) -> tuple[TableSchema, TableToRead]:
+    """The key and these columns alone, in files that lack the others; of one that is gone there is nothing to read."""
+    kept = tuple(c for c in schema.columns if c.name in schema.key or c.attnum in columns)
+    names = {column.name for column in kept}
+    read = tuple((name, type_oid) for name, type_oid in to_read.columns if name in names)
+    return dataclasses.replace(schema, columns=kept), dataclasses.replace(to_read, columns=read)
 
 
 def exactly(config: PipelineConfig, table: TableName) -> PipelineConfig | None:

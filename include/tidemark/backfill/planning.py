@@ -69,7 +69,8 @@ class BackfillRequest:
     """What the form of the backfill DAG says. Without `tables`, what the ledger says is wanted, each as it needs.
 
     `tables` are names or patterns as in the pipeline file. `keys` are for mode `keys`: per row a mapping from key
-    column to value, or the values in the key's order, as PostgreSQL reads them.
+    column to value, or the values in the key's order, as PostgreSQL reads them. `columns` are those to read besides the
+    key, of tables that the form names; without any, all.
     """
 
     tables: tuple[str, ...] = ()
@@ -79,6 +80,7 @@ class BackfillRequest:
     keys: tuple[Mapping[str, Any] | Sequence[Any], ...] = ()
     replace: bool = False
     readers: int | None = None
+    columns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,7 @@ class _Wish:
     keys: tuple[Mapping[str, Any] | Sequence[Any], ...]
     explicit: bool
     was_open: bool = False
+    columns: tuple[int, ...] | None = None
 
     @property
     def table(self) -> str:
@@ -186,6 +189,7 @@ class _Planner:
                 estimated_rows=ready.estimated_rows,
                 sweeps=ready.sweeps,
                 key_order=ready.key_order,
+                columns=wish.columns,
             )
             with self._ledger.transaction():
                 self._close_replaced(wish)
@@ -224,17 +228,40 @@ class _Planner:
         if request.mode == "keys" and len(named) > 1:
             raise BackfillRefused(table=listed(named), reason="keys are those of one table")
         return [
-            _Wish(at_source[table], rows[table], request.mode, request.row_filter, request.keys, True)
+            _Wish(
+                at_source[table],
+                rows[table],
+                request.mode,
+                request.row_filter,
+                request.keys,
+                True,
+                columns=self._numbers(at_source[table]),
+            )
             for table in named
         ]
+
+    def _numbers(self, captured: CapturedTable) -> tuple[int, ...] | None:
+        """The columns that the form names, by number; raises BackfillRefused."""
+        names = self._request.columns
+        if not names:
+            return None
+        numbers = {c.name: c.attnum for c in captured.captured_columns}
+        unknown = [name for name in names if name not in numbers]
+        if unknown or not captured.key:
+            reason = "it has no key, so it is read as a whole" if not unknown else f"it has no column {listed(unknown)}"
+            raise BackfillRefused(table=str(captured.table), reason=reason)
+        return tuple(sorted(numbers[name] for name in names))
 
     def _wanted(self, at_source: dict[str, CapturedTable], rows: dict[str, TableRow]) -> list[_Wish]:
         """What the ledger says is wanted, as far as it is captured now: a table that is not, is the capture's."""
         request = self._request
-        if request.row_filter is not None or request.keys or request.mode == "keys":
-            raise BackfillRefused(table="no table", reason="a filter and keys are those of tables that the form names")
+        if request.row_filter is not None or request.keys or request.mode == "keys" or request.columns:
+            reason = "a filter, keys and columns are those of tables that the form names"
+            raise BackfillRefused(table="no table", reason=reason)
         was_open = [b for b in backfills.all_open(self._ledger) if b.purpose == "fill"]
-        entries = {one.table: (one.mode, tuple(one.keys or ())) for one in wanted(self._run)}
+        due = wanted(self._run)
+        entries = {one.table: (one.mode, tuple(one.keys or ())) for one in due}
+        columns = {one.table: one.columns for one in due}
         for backfill in was_open:
             # What seems to be read may have been read by the dead: `_goes_on` waits for their leases to end.
             if not chunks.all_read(self._ledger, backfill.backfill):
@@ -246,7 +273,12 @@ class _Planner:
                 continue  # which `_say_what_is_left_out` says
             mode = mode if mode == "keys" else request.mode
             goes_on = any(backfill.table == table for backfill in was_open)
-            wishes.append(_Wish(at_source[table], row, mode, None, keys, explicit=False, was_open=goes_on))
+            captured = at_source[table]
+            # Without a key a row is found by all that it holds, and what is gone cannot be read: then all is read.
+            numbers = columns.get(table) if captured.key and mode != "keys" else None
+            live = {column.attnum for column in captured.captured_columns}
+            numbers = None if numbers is None or not live.issuperset(numbers) else numbers
+            wishes.append(_Wish(captured, row, mode, None, keys, explicit=False, was_open=goes_on, columns=numbers))
         self._say_what_is_left_out(at_source, rows, nothing_else=not wishes)
         return wishes
 
@@ -335,7 +367,7 @@ class _Planner:
             log.warning("%s", refused)
             return True
         if reordered:
-            if wish.explicit or backfill.whole_table:
+            if wish.explicit or backfill.reads_all_rows:
                 self._reordered[wish.table] = backfill.backfill
                 return False
             self._close(backfill, KEY_REORDERED)
@@ -348,6 +380,8 @@ class _Planner:
             return f"its mode is {backfill.mode}"
         if backfill.row_filter != wish.row_filter:
             return "its row filter is another one"
+        if backfill.columns != wish.columns:
+            return "it reads other columns"
         if backfill.mode == "keys":
             ranges = chunks.ranges_of(self._ledger, backfill.backfill)
             if {key for key_range in ranges for key in key_range.keys or ()} != set(self._keys(wish)):
@@ -429,6 +463,7 @@ class _Planner:
             ranges = _ranges_of_keys(keys) if by_keys else self._ranges(to_read, estimated)
         seen = make_durable(self._source)
         sweeps = bool(wish.captured.key) and (wish.is_of_lost_keys if by_keys else wish.row_filter is None)
+        sweeps = sweeps and wish.columns is None
         return _Prepared(wish, locked.snapshot, seen, estimated, sweeps, to_read.key_order, ranges)
 
     def _refuse_unfit(self, wish: _Wish) -> None:

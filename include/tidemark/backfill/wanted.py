@@ -1,6 +1,7 @@
 """Ledger -> which tables should be backfilled now, and how.
 
     marked, and nobody reads it                      the whole table
+    marked for some columns alone                    these columns and the key, of all rows
     marked for holes alone, and their keys are kept  exactly those keys
     marked for changes that the source lost, whose
     keys are known                                   exactly those keys; what the source lacks of them is removed
@@ -27,12 +28,14 @@ from tidemark.schema import table_life
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """`keys`, of rows and so never for a log, are those to read in mode keys; `reason` is half a sentence."""
+    """`keys`, of rows and so never for a log, are those to read in mode keys; `reason` is half a sentence. `columns`
+    are the numbers of those to read besides the key, None for all."""
 
     table: str
     mode: Mode
     keys: tuple[Key, ...] = field(repr=False)
     reason: str
+    columns: tuple[int, ...] | None = None
 
 
 def wanted(run: Run, *, quiet_s: float = 0.0) -> list[Wanted]:
@@ -58,7 +61,8 @@ def _of(ledger: Ledger, row: TableRow) -> Wanted | None:
     keys = tuple(tuple(key) for key in row.hole_keys)
     if row.life.target == table_life.HOLES and 0 < len(keys) < MAX_HOLE_KEYS:
         return Wanted(row.table, "keys", keys, reason)
-    return Wanted(row.table, "chunks", (), reason)
+    columns = None if row.columns_in_doubt is None else tuple(row.columns_in_doubt)
+    return Wanted(row.table, "chunks", (), reason, columns)
 
 
 def _to_go_on(ledger: Ledger, backfill: Backfill) -> Wanted | None:

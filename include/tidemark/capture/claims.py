@@ -25,9 +25,10 @@ from typing import Any, Final
 import numpy as np
 import psycopg
 
-from tidemark.formats.manifest import Claim, Purpose, Sweep, TableChanges
+from tidemark.formats.manifest import Claim, Sweep, TableChanges
 from tidemark.formats.watermark import Watermark
 from tidemark.ledger import backfills, chunks
+from tidemark.ledger.backfills import Backfill
 from tidemark.ledger.chunks import ChunkId, ReadChunk
 from tidemark.ledger.connection import Ledger
 from tidemark.lsn import Lsn
@@ -147,19 +148,19 @@ def claims_of(
         return Claims()
     ignored = 0
     waiting = {c.id: c for c in chunks.unclaimed(ledger)}
-    purposes = {b.backfill: b.purpose for b in backfills.all_open(ledger)}
+    opened = {b.backfill: b for b in backfills.all_open(ledger)}
     claims: dict[str, list[Claim]] = {}
     rejected: dict[ChunkId, str] = {}
     for identity, commit in high.items():
         chunk = waiting.get(identity)
-        if chunk is None or chunk.backfill not in purposes:
+        if chunk is None or chunk.backfill not in opened:
             ignored += 1
             continue
         difference = _difference(chunk, fingerprints, look_again)
         if difference:
             rejected[identity] = difference
         else:
-            claims.setdefault(chunk.table, []).append(_claim(chunk, commit, purposes[chunk.backfill]))
+            claims.setdefault(chunk.table, []).append(_claim(chunk, commit, opened[chunk.backfill]))
     return Claims(
         claims={table: tuple(of_table) for table, of_table in claims.items()},
         sweeps=_sweeps(ledger, claims),
@@ -185,7 +186,7 @@ def _unfollowed(when_read: Fingerprint, now: Fingerprint | None) -> str:
     return "; ".join(d.reason for d in differences if d.verdict not in (Verdict.FOLLOWED, Verdict.FILLED))
 
 
-def _claim(chunk: ReadChunk, commit: Commit, purpose: Purpose) -> Claim:
+def _claim(chunk: ReadChunk, commit: Commit, backfill: Backfill) -> Claim:
     commit_lsn, committed_at = commit
     return Claim(
         backfill=chunk.backfill,
@@ -198,7 +199,8 @@ def _claim(chunk: ReadChunk, commit: Commit, purpose: Purpose) -> Claim:
         consistent_point=chunk.consistent_point,
         rows=chunk.rows,
         files=chunk.files,
-        purpose=purpose,
+        purpose=backfill.purpose,
+        columns=backfill.columns,
     )
 
 

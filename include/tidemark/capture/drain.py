@@ -28,7 +28,7 @@ from tidemark.capture.claims import Claims, Watermarks, claims_of, emit_again
 from tidemark.capture.guarding import GuardBook, Guarding
 from tidemark.capture.open_batch import Held, OpenBatch, Staged, end_of_batch
 from tidemark.capture.places import Places
-from tidemark.capture.relations import Catalog, Kept, Schemas, catalogue_marks, passed_over_marks, unfit_key
+from tidemark.capture.relations import Catalog, Kept, Looks, Schemas, catalogue_marks, passed_over_marks, unfit_key
 from tidemark.capture.truncates import Truncates
 from tidemark.config import PipelineConfig
 from tidemark.errors import DrainStalled
@@ -268,10 +268,12 @@ class _Draining:
         )
         self._fingerprints, self._changed, self._marks, self._truncates = self._read_fingerprints()
         self._held = self._truncates.held
-        self._schemas.explain_by(self._fingerprints)
         self._next_xid = _next_xid(source_conn)
+        staged_look = self._ledgers_look() if open_generation.heartbeat_lsn == open_generation.staged_lsn else {}
+        self._schemas.explain_by(Looks(staged_look, self._fingerprints, self._next_xid))
+        # The same names may be other columns by now, so it is asked about at every message.
         self._decoder = Decoder(
-            self._schemas.schema_for, open_generation.number, run.salt, self._next_xid, self._guarding.is_guarded
+            self._schemas.schema_for, open_generation.number, run.salt, self._next_xid, lambda _: True
         )
         self._watermarks = Watermarks(ledger_conn, open_generation.number)
         emit_again(source_conn, ledger_conn, open_generation.number)
@@ -445,10 +447,17 @@ class _Draining:
 
     def _look(self) -> Catalog:
         with lock_bounded(self._source, self._config.bounds.lock_timeout_s, "the published tables"):
+            seen_below = _seen_below(self._source)
             captured = catalog.captured_tables(self._source, self._config)
             types = catalog.read_types(self._source)
         kept = self._places.kept(map(self._guarding.applied, captured))
-        return Catalog({table.relation_oid: table for table in kept}, types)
+        return Catalog({table.relation_oid: table for table in kept}, types, seen_below)
+
+    def _ledgers_look(self) -> dict[str, Fingerprint]:
+        """The look at each table that the last run began with. Where all up to that run's heartbeat is staged, it is
+        from before all that is not."""
+        rows = tables.all_of(self._ledger)
+        return {row.table: Fingerprint.from_json(row.fingerprint) for row in rows if row.fingerprint is not None}
 
     def _read_fingerprints(self) -> tuple[dict[str, Fingerprint], frozenset[str], tuple[TableMark, ...], Truncates]:
         """This run's fingerprints, which of them the ledger does not have yet, and what they mean (R11)."""
@@ -461,7 +470,8 @@ class _Draining:
             for t in self._schemas.catalog.tables.values()
             if (t.published or str(t.table) in before) and str(t.table) not in self._passed_over
         ]
-        looks = catalog.fingerprint(self._source, self._config.publication, looked_at)
+        prints = catalog.fingerprint(self._source, self._config.publication, looked_at)
+        looks = catalog.with_comments(self._source, prints)
         fingerprints = {table: look.carried(before.get(table)) for table, look in looks.items()}
         at_source = {str(t.table) for t in self._schemas.catalog.tables.values()}
         # Preflight has already taken a dropped table for "no longer captured". The file still names it, as it does not
@@ -520,6 +530,13 @@ class _Draining:
 
 def _rows(block: DecodedBlock) -> int:
     return sum(change.rows.num_rows for change in block.changes)
+
+
+def _seen_below(conn: psycopg.Connection[Any]) -> int:
+    """Every transaction with a lower 64-bit id has ended."""
+    row = conn.execute("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint").fetchone()
+    assert row is not None
+    return int(row[0])
 
 
 def _next_xid(conn: psycopg.Connection[Any]) -> int:

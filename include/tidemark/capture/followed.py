@@ -32,6 +32,11 @@ _RENAMED: Final = re.compile(r'column "([^"]*)" was dropped, renamed or left out
 _NAMES_MOVED: Final = re.compile(
     r'column "[^"]*" was renamed to "[^"]*"|columns had each other\'s names for a while', re.DOTALL
 )
+_NAME_OF_A_DROPPED_ONE: Final = re.compile(
+    r'column "[^"]*" has a name by now that the target has for a dropped one'
+    r'|column "[^"]*" was dropped and added again as .*, and the target has the dropped one .*',
+    re.DOTALL,
+)
 _KEY: Final = re.compile(r'the key changed from "([^;]*)" to "[^;]*"')
 
 
@@ -75,7 +80,7 @@ def _is_seen(reason: str, versions: list[TableSchema], gone: set[int]) -> bool:
     dropped = {c.name for version in versions for c in version.columns if c.attnum in gone}
     if (column := _RENAMED.fullmatch(reason)) is not None:
         return column[1] in renamed | dropped
-    if _NAMES_MOVED.fullmatch(reason) is not None:
+    if _NAMES_MOVED.fullmatch(reason) is not None or _NAME_OF_A_DROPPED_ONE.fullmatch(reason) is not None:
         return all(version.published for version in versions)
     if (key := _KEY.fullmatch(reason)) is not None:
         return not renamed.isdisjoint(key[1].split('", "'))

@@ -161,9 +161,6 @@ class Guarding:
         for oid, (table, rows) in self._first.tables.items():
             self._known[oid] = book.bind(oid, table, rows, self._known.get(oid, {}))
 
-    def is_guarded(self, oid: int) -> bool:
-        return oid in self._first.tables or oid in self._known
-
     def applied(self, table: CapturedTable) -> CapturedTable:
         """The table with its rule in the names that the catalogue has now."""
         columns = [(column.attnum, column.name) for column in table.columns]

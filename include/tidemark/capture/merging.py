@@ -44,9 +44,10 @@ from tidemark.schema.evolution import (
     filled_after,
     with_numbers,
 )
+from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import TableSchema
 from tidemark.staging.store import Store
-from tidemark.wording import counted
+from tidemark.wording import counted, plural
 
 log = logging.getLogger(__name__)
 
@@ -180,6 +181,7 @@ def _plan(ledger: Ledger, run: Run, todo: Mapping[str, Sequence[TouchedTable]], 
     versions = tables.versions_of(ledger, todo)
     streamed = tables.versions_of(ledger, todo, only_streamed=True)
     with_holes = tables.with_holes(ledger)
+    prints = {row.table: row.fingerprint for row in tables.all_of(ledger) if row.table in todo}
     return MergePlan(
         plan=f"{run.now():%Y%m%dT%H%M%S}-{attempt}",
         pipeline=run.pipeline,
@@ -193,7 +195,9 @@ def _plan(ledger: Ledger, run: Run, todo: Mapping[str, Sequence[TouchedTable]], 
                 _evidence(ledger, touches),
                 after=before[table],
                 shapes=_Shapes(
-                    with_numbers(versions.get(table, [])), {shape.version for shape in streamed.get(table, [])}
+                    with_numbers(versions.get(table, [])),
+                    {shape.version for shape in streamed.get(table, [])},
+                    None if (raw := prints.get(table)) is None else Fingerprint.from_json(raw),
                 ),
                 had_holes=table in with_holes,
             )
@@ -204,10 +208,11 @@ def _plan(ledger: Ledger, run: Run, todo: Mapping[str, Sequence[TouchedTable]], 
 
 @dataclass(frozen=True, slots=True)
 class _Shapes:
-    """A table's schema versions, oldest first, and the numbers of those that changes follow."""
+    """A table's schema versions, oldest first, the numbers of those that changes follow, and the last look."""
 
     versions: Sequence[TableSchema]
     streamed: Collection[int]
+    seen: Fingerprint | None
 
 
 def _planned_table(
@@ -231,7 +236,14 @@ def _planned_table(
         dropped=dropped_before(shapes.versions, schemas[-1]) if schemas else (),
         ahead=filled_after(shapes.versions, schemas[-1]) if schemas else (),
         called=called_before(shapes.versions, _first(touches, schemas), schemas[-1]) if schemas else {},
+        comments=_comments(shapes.seen, schemas),
     )
+
+
+def _comments(seen: Fingerprint | None, schemas: Sequence[TableSchema]) -> dict[int, str] | None:
+    """Those of the table that the plan's changes are of, not of another one of its name."""
+    is_of = seen is not None and bool(schemas) and schemas[-1].relation_oid == seen.relation_oid
+    return seen.comments() if seen is not None and is_of else None
 
 
 def _first(touches: Sequence[TouchedTable], schemas: Sequence[TableSchema]) -> int:
@@ -401,6 +413,11 @@ def _ingest_table(
     if result.error is not None and not is_of_no_table(result.error):
         parked = tables.failed(ledger, result.table, result.error, park_after=config.bounds.park_after)
     chunks.keep_results(ledger, result.chunks)
+    if lacking := sum(chunk.lacking for chunk in result.chunks):
+        reason = (
+            f"{counted(lacking, 'row')} of which a backfill read some columns {plural(lacking, 'is')} not in current"
+        )
+        tables.mark_needs_backfill(ledger, result.table, tables.ROWS_LACKING, reason)
     backfills.keep_swept(ledger, result.swept)
     ended = None
     if result.table in being_read:

@@ -25,10 +25,18 @@ from tidemark.errors import KeyValueUnfit, Move, SchemaNotFollowed, TidemarkErro
 from tidemark.formats.manifest import TableMark
 from tidemark.names import TableName, folded_names, is_taken
 from tidemark.pgoutput.messages import RelationColumn, RelationMessage
-from tidemark.schema.evolution import Difference, Verdict, added_again, compare_fingerprints, compare_schemas, reasons
+from tidemark.schema.evolution import (
+    Difference,
+    Verdict,
+    added_again,
+    columns_of,
+    compare_fingerprints,
+    compare_schemas,
+    reasons,
+)
 from tidemark.schema.fingerprint import ColumnPrint, Fingerprint
 from tidemark.schema.mapping import PgType, target_type, type_name
-from tidemark.schema.placing import Published, place
+from tidemark.schema.placing import InDoubt, Published, in_doubt, left, place
 from tidemark.schema.postgres_types import target_of
 from tidemark.schema.table import Column, TableSchema
 from tidemark.schema.values import convert
@@ -42,10 +50,31 @@ PASSED_OVER: Final = "passed_over"
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """What the catalogue said at one moment: tables by OID, types by OID."""
+    """What the catalogue said at one moment: tables by OID, types by OID. Of transactions below `seen_below` it is from
+    after they ended."""
 
     tables: Mapping[int, CapturedTable]
     types: Mapping[int, PgType]
+    seen_below: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """A message of the table that can be read in more than one way, and which version was made of it."""
+
+    table: TableName
+    version: int
+    read: InDoubt
+
+
+@dataclass(frozen=True, slots=True)
+class Looks:
+    """What the catalogue said of each table, by id, when: `staged` before all that is not staged yet, nothing if that
+    is not known; `first` when the run began, which is before all that transactions from `first_below` on did."""
+
+    staged: Mapping[str, Fingerprint]
+    first: Mapping[str, Fingerprint]
+    first_below: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +104,7 @@ class Schemas:
         table so far, oldest first, `ahead` the newer versions that only a backfill's reader has seen, in the
         catalogue, `merged` the one that its target has. `kept` says as which table a relation is kept."""
         self._kept = kept
-        self._fingerprints: Mapping[str, Fingerprint] = {}
+        self._looks = Looks({}, {}, 0)
         self._older: dict[TableName, list[TableSchema]] = {}
         self._rule_for = rule_for
         self._look = look
@@ -84,12 +113,14 @@ class Schemas:
         self._merged = merged
         self._catalog = look()
         self._latest: dict[TableName, TableSchema | None] = {}
-        self._marks: dict[tuple[TableName, int], tuple[TableMark, ...]] = {}
+        self._differences: dict[tuple[TableName, int], list[Difference]] = {}
+        self._doubts: list[Doubt] = []
+        self._guessed: set[tuple[TableName, int]] = set()
         self._renamed: list[TableMark] = []
 
-    def explain_by(self, fingerprints: Mapping[str, Fingerprint]) -> None:
-        """By the run's own look at each table, from before its stream, it is known which names were dropped."""
-        self._fingerprints = fingerprints
+    def explain_by(self, looks: Looks) -> None:
+        """By looks at each table from before its stream it is known which names were dropped."""
+        self._looks = looks
 
     @property
     def catalog(self) -> Catalog:
@@ -119,13 +150,16 @@ class Schemas:
         shape, unfit = define(relation, rule, self._catalog, latest or (ahead[-1] if ahead else None))
         differences = [Difference(Verdict.PARK, reason) for reason in unfit]
         same = latest is not None and latest.same_shape(shape)
-        if latest is not None and same and not self._would_learn(latest, relation):
+        may_be_others = same and latest is not None and self._may_be_others(latest, relation)
+        if same and not may_be_others and latest is not None and not self._would_learn(latest, relation):
+            return self._noted(replace(latest, relation_oid=shape.relation_oid), differences)
+        if not same:
+            self._catalog = self._look()  # from after the message
+        shape, doubt = self._placed(relation, shape)
+        if may_be_others and latest is not None and (not shape.published or latest.same_shape(shape)):
             schema = replace(latest, relation_oid=shape.relation_oid)
         else:
             ahead = self._ahead_of(relation.table, latest)
-            if not same:
-                self._catalog = self._look()  # from after the message
-            shape = self._placed(relation, shape)
             schema = replace(shape, version=_number(shape, latest, ahead))
             dropped = self._dropped(schema)
             differences += self._since_merged(schema, _since(latest, ahead, schema, dropped), dropped)
@@ -134,34 +168,107 @@ class Schemas:
             older = self._older.setdefault(schema.table, [])
             differences += added_again(older, schema)
             older.append(schema)
-        if marks := marks_of(schema.table, differences):
-            self._marks[schema.table, schema.version] = tuple(marks)
+            if doubt is not None:
+                self._guessed.add((schema.table, schema.version))
+        if doubt is not None:
+            self._doubts.append(replace(doubt, version=schema.version))
+        return self._noted(schema, differences)
+
+    def _noted(self, schema: TableSchema, differences: Iterable[Difference]) -> TableSchema:
+        if differences := list(differences):
+            self._differences[schema.table, schema.version] = differences
         self._latest[schema.table] = schema
         return schema
+
+    def _may_be_others(self, latest: TableSchema, relation: RelationMessage) -> bool:
+        """Whether columns of the same names and types may be others than they were: one of them is gone by now."""
+        if not latest.published or latest.relation_oid != relation.relation_oid:
+            return False
+        if relation.xid is None or relation.xid >= self._catalog.seen_below:
+            self._catalog = self._look()  # from after the message
+        captured = self._catalog.tables.get(relation.relation_oid)
+        return captured is not None and not {c.attnum for c in captured.columns}.issuperset(latest.published)
+
+    def _published(self, captured: CapturedTable, relation: RelationMessage) -> Published:
+        """What the stream sends of the table, as the catalogue has it; `settled` is what was gone when somebody looked
+        before the message's transaction wrote."""
+        looks = [self._looks.staged]
+        if relation.xid is not None and relation.xid >= self._looks.first_below:
+            looks.append(self._looks.first)
+        seen = [look[str(captured.table)] for look in looks if str(captured.table) in look]
+        names = set(captured.published_columns)
+        return Published(
+            tuple((c.attnum, c.name) for c in captured.columns if c.name in names),
+            frozenset(c.attnum for c in captured.columns),
+            frozenset(captured.dropped),
+            frozenset(
+                attnum for look in seen if look.relation_oid == captured.relation_oid for attnum, _ in look.dropped
+            ),
+            {**{c.attnum: c.xmin for c in captured.columns}, **captured.dropped},
+        )
 
     def _would_learn(self, latest: TableSchema, relation: RelationMessage) -> bool:
         """Whether the columns' numbers, which the version before does not have, are known now."""
         if latest.published or latest.relation_oid != relation.relation_oid:
             return False
         captured = self._catalog.tables.get(relation.relation_oid)
-        return captured is not None and bool(place([c.name for c in relation.columns], _published(captured), ()))
+        return captured is not None and bool(
+            place([c.name for c in relation.columns], self._published(captured, relation), ())
+        )
 
-    def _placed(self, relation: RelationMessage, shape: TableSchema) -> TableSchema:
+    def _placed(self, relation: RelationMessage, shape: TableSchema) -> tuple[TableSchema, Doubt | None]:
         """The shape with the numbers of its columns, and with what rows have of them that were written before they were
-        added; as it is where its columns' numbers are not certain."""
+        added; as it is where its columns' numbers are not certain. Of columns of one name, of which one went and
+        another came, the likely ones are taken, and the table is marked."""
         captured = self._catalog.tables.get(relation.relation_oid)
         if captured is None:
-            return shape
-        versions = [v for v in self._older.get(shape.table, ()) if v.relation_oid == relation.relation_oid]
-        # A version without numbers says nothing of what was there before it.
-        published = [v.published for v in versions] if versions and versions[-1].published else []
-        numbers = place([c.name for c in relation.columns], _published(captured), published)
-        return shape if numbers is None else numbered(shape, relation, numbers, self._prints(captured))
+            return shape, None
+        published, called = self._numbers_before(relation, captured)
+        names, now = [c.name for c in relation.columns], self._published(captured, relation)
+        numbers, doubt = place(names, now, published), None
+        if numbers is not None:
+            self._settle_doubts(shape.table, numbers, now)
+        elif published:
+            read = in_doubt(names, now, published, called, relation.xid)
+            if isinstance(read, InDoubt):
+                doubt, numbers = Doubt(shape.table, 0, read), read.taken
+            else:
+                numbers = read
+        if numbers is None:
+            return shape, doubt
+        return numbered(shape, relation, numbers, self._prints(captured)), doubt
+
+    def _numbers_before(
+        self, relation: RelationMessage, captured: CapturedTable
+    ) -> tuple[list[tuple[int, ...]], dict[int, str]]:
+        """The numbers that the stream sent before the message, version by version, and what each was called last; where
+        it sent nothing, those of a look from before it. None are known where the last version's are not. A version
+        whose numbers were guessed is none to be certain by."""
+        versions = [v for v in self._older.get(relation.table, ()) if v.relation_oid == relation.relation_oid]
+        if versions and not versions[-1].published:
+            return [], {}
+        versions = [v for v in versions if (v.table, v.version) not in self._guessed] or versions
+        if versions:
+            called = {c.attnum: c.name for version in versions for c in version.columns if c.attnum}
+            return [version.published for version in versions], called
+        look = self._looks.staged.get(str(captured.table))
+        if look is None or look.relation_oid != captured.relation_oid:
+            return [], {}
+        called = {c.attnum: c.name for c in look.columns}
+        return ([tuple(called)] if len(called) == len(look.published_columns) else []), called
+
+    def _settle_doubts(self, table: TableName, numbers: tuple[int, ...], now: Published) -> None:
+        """What a message was in doubt about may be told by one behind it, until it is marked."""
+        self._doubts = [
+            doubt
+            for doubt in self._doubts
+            if doubt.table != table or left(doubt.read.readings, numbers, now) != [doubt.read.taken]
+        ]
 
     def _prints(self, captured: CapturedTable) -> dict[int, ColumnPrint]:
         """What the catalogue says of each column now; a default that is gone, since the table was rewritten, as the
         run's own look still had it."""
-        seen = self._fingerprints.get(str(captured.table))
+        seen = self._looks.first.get(str(captured.table))
         before = {c.attnum: c for c in seen.columns} if seen and seen.relation_oid == captured.relation_oid else {}
         return {c.attnum: before[c.attnum] if c.missing is None and c.attnum in before else c for c in captured.columns}
 
@@ -171,11 +278,11 @@ class Schemas:
         captured = self._catalog.tables.get(schema.relation_oid)
         if not before or captured is None or not captured.columns:
             return []
-        there = {column.name for version in before for column in version.columns}
         prints = {c.name: c for c in captured.columns}
         differences = []
         for column in schema.columns:
-            if column.name in there or column.missing is not None or column.mask == "null":
+            was_there = any(schema.column_in(version, column) is not None for version in before)
+            if was_there or column.missing is not None or column.mask == "null":
                 continue
             about = f'column "{column.name}" was added'
             if column.name not in prints:
@@ -184,7 +291,8 @@ class Schemas:
                 reason = f"{about} with a default, which older rows have too"
             else:
                 continue
-            differences.append(Difference(Verdict.NEEDS_BACKFILL, reason))
+            columns = (column.attnum,) if column.attnum else ()
+            differences.append(Difference(Verdict.NEEDS_BACKFILL, reason, columns))
         return differences
 
     def _names_not_told(self, schema: TableSchema, before: TableSchema | None) -> list[Difference]:
@@ -219,13 +327,14 @@ class Schemas:
         become, a rename included, parks the table.
         """
         older = self._older.get(schema.table) or [schema]
+        captured = self._catalog.tables.get(schema.relation_oid)
+        if captured is not None and captured.columns and older[-1].knows_columns_of(schema):
+            live = {column.attnum for column in captured.columns}
+            return {c.name for c in older[-1].columns if c.attnum not in live and c.attnum not in schema.published}
         here = {column.name for column in schema.columns}
         missing = [column.name for column in older[-1].columns if column.name not in here]
-        seen = self._fingerprints.get(str(schema.table)) if missing else None
-        if seen is None or seen.relation_oid != schema.relation_oid:
-            return set()
-        captured = self._catalog.tables.get(schema.relation_oid)
-        if captured is None:
+        seen = self._looks.first.get(str(schema.table)) if missing else None
+        if seen is None or seen.relation_oid != schema.relation_oid or captured is None:
             return set()
         live = {column.attnum for column in captured.columns}
         names = [*seen.dropped, *((column.attnum, column.name) for column in seen.columns)]
@@ -268,7 +377,10 @@ class Schemas:
 
     def take_marks(self, schema: TableSchema) -> tuple[TableMark, ...]:
         """The marks of a version, for the batch that is the first to use it; once."""
-        return self._marks.pop((schema.table, schema.version), ())
+        differences = self._differences.pop((schema.table, schema.version), [])
+        ours = [doubt for doubt in self._doubts if (doubt.table, doubt.version) == (schema.table, schema.version)]
+        self._doubts = [doubt for doubt in self._doubts if doubt not in ours]
+        return tuple(marks_of(schema.table, [*differences, *(_of_doubt(doubt.read) for doubt in ours)]))
 
     def _latest_of(self, table: TableName) -> TableSchema | None:
         if table not in self._latest:
@@ -350,11 +462,12 @@ def _missing(column: Column, seen: ColumnPrint | None) -> str | None:
     return seen.default if convert(pa.array([seen.default], pa.string()), column.target).kept is None else None
 
 
-def _published(captured: CapturedTable) -> Published:
-    """What the stream sends of the table, as the catalogue has it."""
-    names = set(captured.published_columns)
-    columns = tuple((c.attnum, c.name) for c in captured.columns if c.name in names)
-    return Published(columns, frozenset(c.attnum for c in captured.columns))
+def _of_doubt(doubt: InDoubt) -> Difference:
+    names = ", ".join(f'"{name}"' for name in doubt.contested)
+    reason = "columns were dropped beside others that came or were renamed, and which of them some changes mean"
+    if doubt.contested:
+        reason = f"column {names} was dropped and added again, and which of the two some changes mean"
+    return Difference(Verdict.NEEDS_BACKFILL, f"{reason} is not certain", doubt.columns)
 
 
 def _in_key(column: Column) -> Column:
@@ -419,7 +532,12 @@ def marks_of(table: TableName, differences: Iterable[Difference]) -> list[TableM
     if reason := reasons(collected, Verdict.NEEDS_BACKFILL):
         marks.append(
             TableMark(
-                table=str(table), state="needs_backfill", kind=SOURCE_CHANGED, move=Move.BACKFILL.value, message=reason
+                table=str(table),
+                state="needs_backfill",
+                kind=SOURCE_CHANGED,
+                move=Move.BACKFILL.value,
+                message=reason,
+                columns=columns_of(collected),
             )
         )
     return marks

@@ -15,8 +15,9 @@ from tidemark.formats import format_version
 from tidemark.lsn import Lsn
 from tidemark.schema.table import TableSchema
 
-# 2: `purpose` of claims and sweeps, `parts` of sweeps; 3: `keys` of sweeps; 4: tables' ids may have a place
-FORMAT = 4
+# 2: `purpose` of claims and sweeps, `parts` of sweeps; 3: `keys` of sweeps; 4: tables' ids may have a place;
+# 5: `columns` of claims and marks
+FORMAT = 5
 OLDEST = 1
 
 # What a chunk was read for: to be merged; to be compared with the target; to be compared and merged.
@@ -42,7 +43,8 @@ class Claim:
     an exported snapshot, and what committed below that LSN is what it saw. `watermark_lsn` and `watermark_at` are the
     commit of the high watermark: the order key of the chunk's rows. What committed below `low_lsn` was in the WAL
     before the read began; it serves the audit alone. `files` hold the rows (`formats.columns.chunk_schema`).
-    A manifest from before verification has no `purpose`: its chunks are merged.
+    `columns` are the numbers of the columns that were read besides the key, None where all were. A manifest from before
+    verification has no `purpose`: its chunks are merged.
     """
 
     backfill: str
@@ -56,6 +58,7 @@ class Claim:
     rows: int
     files: tuple[StagedFile, ...]
     purpose: Purpose = "fill"
+    columns: tuple[int, ...] | None = None
 
     @property
     def key_range(self) -> str:
@@ -75,11 +78,12 @@ class Claim:
             "rows": self.rows,
             "files": [_file_json(f) for f in self.files],
             "purpose": self.purpose,
+            "columns": None if self.columns is None else list(self.columns),
         }
 
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> Claim:
-        point = raw["consistent_point"]
+        point, columns = raw["consistent_point"], raw.get("columns")
         return cls(
             backfill=raw["backfill"],
             chunk=raw["chunk"],
@@ -92,6 +96,7 @@ class Claim:
             rows=raw["rows"],
             files=tuple(StagedFile(**f) for f in raw["files"]),
             purpose=raw.get("purpose", "fill"),
+            columns=None if columns is None else tuple(columns),
         )
 
 
@@ -174,7 +179,7 @@ class TableMark:
     table in the same transaction.
 
     `state` "parked" suspends the merge with an error of the given kind and move; "needs_backfill" only marks the table.
-    `message` holds no row's value.
+    `message` holds no row's value. `columns` are the numbers of those that alone want a backfill, empty where all do.
     """
 
     table: str
@@ -182,6 +187,11 @@ class TableMark:
     kind: str
     move: str
     message: str
+    columns: tuple[int, ...] = ()
+
+    @classmethod
+    def from_json(cls, raw: dict[str, Any]) -> TableMark:
+        return cls(**{**raw, "columns": tuple(raw.get("columns", ()))})
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +306,7 @@ class BatchManifest:
                 last_committed_at=raw["last_committed_at"],
                 skipped_messages=raw["skipped_messages"],
                 fingerprints=raw["fingerprints"],
-                marks=tuple(TableMark(**m) for m in raw["marks"]),
+                marks=tuple(TableMark.from_json(m) for m in raw["marks"]),
             )
         except (KeyError, TypeError, json.JSONDecodeError) as broken:
             raise ValueError(f"not a complete manifest ({type(broken).__name__})") from None

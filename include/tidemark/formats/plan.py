@@ -15,7 +15,9 @@ from tidemark.formats.manifest import Claim, Purpose, Sweep
 from tidemark.lsn import Lsn
 from tidemark.schema.table import Column, TableSchema
 
-FORMAT = 7  # 3: `purpose`, `parts`, `dropped`, `ahead`; 4: `level`; 5: `called`; 6: `keys` of sweeps; 7: `names`
+# 3: `purpose`, `parts`, `dropped`, `ahead`; 4: `level`; 5: `called`; 6: `keys` of sweeps; 7: `names`; 8: `dropped`
+# columns may have the name of another one, `columns` of claims, `comments`
+FORMAT = 8
 OLDEST = 2
 
 
@@ -93,10 +95,12 @@ class PlannedTable:
     of the plan did not see, and those that claimed the other chunks of a backfill that the plan sweeps. `had_holes`
     says that rows of current were last seen with unchanged values whose base is known nowhere. `dropped` are columns
     that an older version has, of the plan or from before it, and the last one has no more: the target keeps them, those
-    that it has. `ahead` are columns with a default that only a later version has: if the target has one already, since
-    a chunk brought it, what the plan writes has the default in it. `called` is which
-    column of the source, by its number, each name is that the target can have from before the plan, where its own
-    schema does not say it. A plan from before one of these was followed names none.
+    that it has; one whose number is known may have the name of a column that is there, which then is called otherwise
+    in the target. `ahead` are columns with a default that only a later version has: if the target has one already,
+    since a chunk brought it, what the plan writes has the default in it. `called` is which column of the source, by its
+    number, each name is that the target can have from before the plan, where its own schema does not say it.
+    `comments` are the source's, by the numbers of the columns, the table's under 0; None if they are not known. A plan
+    from before one of these was followed names none.
     """
 
     table: str
@@ -108,6 +112,7 @@ class PlannedTable:
     dropped: tuple[Column, ...] = ()
     ahead: tuple[Column, ...] = ()
     called: dict[str, int] = field(default_factory=dict)
+    comments: dict[int, str] | None = None
 
     @property
     def end_lsn(self) -> Lsn:
@@ -181,6 +186,7 @@ class MergePlan:
                         "dropped": [asdict(c) for c in t.dropped],
                         "ahead": [asdict(c) for c in t.ahead],
                         "called": t.called,
+                        "comments": None if t.comments is None else {str(n): text for n, text in t.comments.items()},
                     }
                     for t in self.tables
                 ],
@@ -210,8 +216,13 @@ class MergePlan:
                     dropped=tuple(Column(**c) for c in t.get("dropped", ())),
                     ahead=tuple(Column(**c) for c in t.get("ahead", ())),
                     called=t.get("called", {}),
+                    comments=_comments(t.get("comments")),
                 )
                 for t in raw["tables"]
             ),
             level=None if raw.get("level") is None else Level.from_json(raw["level"]),
         )
+
+
+def _comments(raw: dict[str, str] | None) -> dict[int, str] | None:
+    return None if raw is None else {int(number): text for number, text in raw.items()}

@@ -14,7 +14,8 @@ from tidemark.formats import format_version
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.lsn import Lsn
 
-FORMAT = 3  # 2: what a verify found, `extra` and `columns`; 3: `history_version`, `current_version`
+# 2: what a verify found, `extra` and `columns`; 3: `history_version`, `current_version`; 4: `lacking` of chunks
+FORMAT = 4
 OLDEST = 1
 
 # More than these are not filled one by one: the whole table is read again.
@@ -29,7 +30,8 @@ class ChunkResult:
     older row over it; None of a table without a key, whose rows are not told apart.
 
     Of a chunk that is compared, `inserted` are missing, `repaired` differ or are `extra`, which the target has and the
-    source has not; `columns` counts the rows that differ by column."""
+    source has not; `columns` counts the rows that differ by column. Of a chunk of some columns, `lacking` are rows that
+    the target has not, and cannot get from these."""
 
     backfill: str
     chunk: str
@@ -42,6 +44,7 @@ class ChunkResult:
     lost_by_window: int | None
     extra: int = 0
     columns: dict[str, int] = field(default_factory=dict)
+    lacking: int = 0
 
 
 @dataclass(frozen=True, slots=True)

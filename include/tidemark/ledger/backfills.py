@@ -37,7 +37,7 @@ KeyOrder = list[list[str | bool | None]]
 
 _COLUMNS: Final = (
     'pipeline, backfill, "table", generation, mode, row_filter, chunk_rows, run_id, snapshot, timeline, '
-    "snapshot_lsn, estimated_rows, sweeps, key_order, purpose, parts, state, state_reason, "
+    "snapshot_lsn, estimated_rows, sweeps, key_order, purpose, parts, columns, state, state_reason, "
     "opened_at, active_at, ended_at, swept, complete_lsn"
 )
 
@@ -66,6 +66,7 @@ class Backfill:
     key_order: KeyOrder = field(default_factory=list)
     purpose: Purpose = "fill"
     parts: tuple[KeyPart, ...] | None = None
+    columns: tuple[int, ...] | None = None
     state: State = "open"
     state_reason: str | None = None
     opened_at: datetime | None = None
@@ -76,6 +77,11 @@ class Backfill:
 
     @property
     def whole_table(self) -> bool:
+        """Whether every row of the table is read as a whole."""
+        return self.reads_all_rows and self.columns is None
+
+    @property
+    def reads_all_rows(self) -> bool:
         """Whether every row of the table is read, rather than those of a filter, of chosen keys, or of some parts."""
         return self.row_filter is None and self.mode != "keys" and self.parts is None
 
@@ -159,7 +165,11 @@ def _select(ledger: Ledger, condition: str, values: tuple[Any, ...]) -> list[Bac
     # The ledger has its parts as JSON.
     parts: list[Any] = [b.parts for b in selected]
     return [
-        b if raw is None else replace(b, parts=tuple(KeyPart.from_json(part) for part in raw))
+        replace(
+            b,
+            parts=None if raw is None else tuple(KeyPart.from_json(part) for part in raw),
+            columns=None if b.columns is None else tuple(b.columns),
+        )
         for b, raw in zip(selected, parts, strict=True)
     ]
 
@@ -180,8 +190,8 @@ def create(ledger: Ledger, backfill: Backfill, ranges: Sequence[Range]) -> bool:
             """
             INSERT INTO tidemark.backfills
                    (pipeline, backfill, "table", generation, mode, row_filter, chunk_rows, run_id, snapshot,
-                    timeline, snapshot_lsn, estimated_rows, sweeps, key_order, purpose, parts)
-            SELECT %s, %s, %s, number, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s
+                    timeline, snapshot_lsn, estimated_rows, sweeps, key_order, purpose, parts, columns)
+            SELECT %s, %s, %s, number, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s
               FROM tidemark.generations
              WHERE pipeline = %s AND number = %s AND timeline = %s
                AND number = (SELECT max(number) FROM tidemark.generations WHERE pipeline = %s)
@@ -203,6 +213,7 @@ def create(ledger: Ledger, backfill: Backfill, ranges: Sequence[Range]) -> bool:
                 Jsonb(backfill.key_order),
                 backfill.purpose,
                 None if backfill.parts is None else Jsonb([asdict(part) for part in backfill.parts]),
+                None if backfill.columns is None else list(backfill.columns),
                 backfill.pipeline,
                 backfill.generation,
                 backfill.timeline,
@@ -381,7 +392,9 @@ def complete(
     """End the table's open backfill, or its open verify, if all of it is read, claimed and, as `applied_lsn` says,
     merged; it is returned the one time that this is done. A backfill of the whole table takes the table's mark away,
     unless something asked for a backfill again since it was opened, and repairs what a verify found. One of the keys
-    whose changes the source lost takes that mark away alone. The caller has the table's row locked."""
+    whose changes the source lost takes that mark away alone, and one of the columns that alone may differ does so too,
+    unless rows may have moved behind its reader: then another one follows.
+    The caller has the table's row locked."""
     backfill = open_of(ledger, table, verifies=verifies)
     if backfill is None or backfill.generation != generation or applied_lsn is None:
         return None
@@ -395,10 +408,14 @@ def complete(
     row = tables.one(ledger, table)
     brings_all = backfill.whole_table and backfill.purpose == "fill"
     brings_lost = backfill.reads_lost_keys and row is not None and row.lost_keys is not None
+    in_doubt = None if row is None else row.columns_in_doubt
+    brings_columns = backfill.reads_all_rows and backfill.purpose == "fill" and in_doubt is not None
+    brings_columns &= set(in_doubt or ()) <= set(backfill.columns or ())
+    brings_columns = brings_columns and not _may_have_moved(ledger, backfill, last)
     is_newer = row is not None and (
         row.marked_at is None or backfill.opened_at is None or row.marked_at <= backfill.opened_at
     )
-    if is_newer and (brings_all or brings_lost):
+    if is_newer and (brings_all or brings_lost or brings_columns):
         tables.clear_needs_backfill(ledger, table)
     if brings_all:
         ledger.execute(
@@ -407,6 +424,30 @@ def complete(
     if not _end(ledger, backfill.backfill, state="applied", reason=None, complete_lsn=last):
         return None
     return one(ledger, backfill.backfill)
+
+
+# Delta's types of what PostgreSQL stores in the row itself, and so always sends.
+_ALWAYS_SENT: Final = frozenset(
+    {"boolean", "smallint", "int", "bigint", "float", "double", "date", "timestamp", "timestamp_ntz"}
+)
+
+
+def _may_have_moved(ledger: Ledger, backfill: Backfill, last: Lsn) -> bool:
+    """Whether a row may have got a new key behind the reader, and a value of these columns with it that was not sent:
+    the old key's, from before it was read again."""
+    versions = tables.versions(ledger, backfill.table)
+    columns = [c for c in versions[-1].columns if c.attnum in (backfill.columns or ())] if versions else []
+    if all(column.target in _ALWAYS_SENT for column in columns):
+        return False
+    row = ledger.execute(
+        """
+        SELECT 1 FROM tidemark.batch_tables
+         WHERE pipeline = %s AND generation = %s AND "table" = %s AND moved > 0 AND unchanged > 0
+           AND end_lsn <= %s AND (%s::pg_lsn IS NULL OR end_lsn > %s) LIMIT 1
+        """,
+        (ledger.pipeline, backfill.generation, backfill.table, last, backfill.snapshot_lsn, backfill.snapshot_lsn),
+    ).fetchone()
+    return row is not None
 
 
 def _last_claim(ledger: Ledger, backfill: str) -> Lsn | None:

@@ -9,7 +9,7 @@ row), or they are an operator's (`unpark`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, LiteralString
@@ -35,6 +35,8 @@ GAP: Final = "gap"
 # The target has changes that the source lost; `lost_keys` says of which rows, where that is known.
 FORK: Final = "fork"
 HOLES: Final = table_life.HOLES
+# A backfill of some columns met rows that the target has not.
+ROWS_LACKING: Final = "rows_lacking"
 
 # What a mark of that kind is in a table's life; any other kind is one that does not end by itself.
 _MARKED: Final = {EXISTING_ROWS: "miss_rows", HOLES: "miss_values"}
@@ -42,7 +44,7 @@ _MARKED: Final = {EXISTING_ROWS: "miss_rows", HOLES: "miss_values"}
 _COLUMNS = (
     '"table", capture_state, merge_state, target_state, state_since, join_horizon, backfill_kind, backfill_reason, '
     "backfill_since, marked_at, error, error_at, failed_runs, tried_at, holes, hole_keys, fingerprint, "
-    "forgotten_at, paused_by, lost_keys"
+    "forgotten_at, paused_by, lost_keys, columns_in_doubt"
 )
 
 
@@ -53,7 +55,8 @@ class TableRow:
     backfill, though the mark that was there may have stayed. `holes` maps a column to the rows whose unchanged value is
     known nowhere, `hole_keys` holds keys of those rows. `forgotten_at` is when somebody said that a table which is
     captured no more shall not be shown, `paused_by` who paused it. `lost_keys` are the rows that alone may differ where
-    that is known; they are for no log."""
+    that is known; they are for no log. `columns_in_doubt` are the numbers of
+    the columns that alone may differ in a marked table, None where any may."""
 
     table: str
     life: TableLife
@@ -73,6 +76,7 @@ class TableRow:
     forgotten_at: datetime | None = None
     paused_by: str | None = None
     lost_keys: list[list[str]] | None = field(default=None, repr=False)
+    columns_in_doubt: list[int] | None = None
 
     @property
     def has_current(self) -> bool:
@@ -138,7 +142,7 @@ def mark(ledger: Ledger, table_mark: TableMark) -> None:
     if table_mark.state == "parked":
         park(ledger, table_mark.table, ErrorRecord(table_mark.kind, table_mark.move, table_mark.message))
     else:
-        mark_needs_backfill(ledger, table_mark.table, table_mark.kind, table_mark.message)
+        mark_needs_backfill(ledger, table_mark.table, table_mark.kind, table_mark.message, table_mark.columns)
 
 
 def park(ledger: Ledger, table: str, error: ErrorRecord) -> bool:
@@ -303,26 +307,40 @@ def mark_holes(ledger: Ledger, table: str) -> None:
         mark_needs_backfill(ledger, table, HOLES, reason)
 
 
-def mark_needs_backfill(ledger: Ledger, table: str, kind: str, reason: str) -> None:
+def mark_needs_backfill(ledger: Ledger, table: str, kind: str, reason: str, columns: Collection[int] = ()) -> None:
     """Mark the table. A mark it already has stays, unless it is of the same kind or a weaker one: HOLES gives way to
     any other, EXISTING_ROWS to all but HOLES. `marked_at` moves in any case, so that no backfill that was opened before
-    takes the mark away. After any mark but HOLES, any row may be wrong."""
+    takes the mark away. After any mark but HOLES, any row may be wrong; in these
+    `columns` alone, if there are any, and no mark from before says more."""
     weaker = [] if kind == HOLES else [HOLES, EXISTING_ROWS]
     with table_lives.step(ledger, "target", _MARKED.get(kind, "need_backfill"), [table]):
         ledger.execute(
             """
             UPDATE tidemark.tables
                SET needs_backfill = true, marked_at = clock_timestamp(),
+                   columns_in_doubt = CASE WHEN %(kind)s = 'holes' THEN columns_in_doubt
+                                           WHEN %(columns)s::int[] <> '{}'
+                                                AND (had_none OR columns_in_doubt IS NOT NULL)
+                                           THEN (SELECT array_agg(DISTINCT number ORDER BY number)
+                                                   FROM unnest(%(columns)s::int[] || columns_in_doubt) AS number) END,
                    lost_keys = CASE WHEN %(kind)s = 'holes' THEN lost_keys END,
                    backfill_since = coalesce(backfill_since, clock_timestamp()),
                    backfill_kind = CASE WHEN gives_way THEN %(kind)s ELSE backfill_kind END,
                    backfill_reason = CASE WHEN gives_way THEN %(reason)s ELSE backfill_reason END
               FROM (SELECT NOT needs_backfill OR backfill_kind = %(kind)s
-                           OR backfill_kind = ANY(%(weaker)s::text[]) AS gives_way
+                           OR backfill_kind = ANY(%(weaker)s::text[]) AS gives_way,
+                           NOT needs_backfill OR backfill_kind = 'holes' AS had_none
                       FROM tidemark.tables WHERE pipeline = %(pipeline)s AND "table" = %(table)s FOR UPDATE) marked
              WHERE pipeline = %(pipeline)s AND "table" = %(table)s
             """,
-            {"pipeline": ledger.pipeline, "table": table, "kind": kind, "reason": reason, "weaker": weaker},
+            {
+                "pipeline": ledger.pipeline,
+                "table": table,
+                "kind": kind,
+                "reason": reason,
+                "weaker": weaker,
+                "columns": sorted(set(columns)),
+            },
         )
 
 
@@ -361,7 +379,7 @@ def clear_needs_backfill(ledger: Ledger, table: str, event: str = "backfill") ->
             """
             UPDATE tidemark.tables
                SET needs_backfill = false, backfill_kind = NULL, backfill_reason = NULL, backfill_since = NULL,
-                   lost_keys = NULL
+                   lost_keys = NULL, columns_in_doubt = NULL
              WHERE pipeline = %s AND "table" = %s
             """,
             (ledger.pipeline, table),

@@ -36,10 +36,18 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """`reason` is half a sentence with names, never values: "column \\"a\\" was renamed to \\"b\\""."""
+    """`reason` is half a sentence with names, never values: "column \\"a\\" was renamed to \\"b\\"". `columns` are the
+    numbers of those in which alone older rows differ; empty where any may."""
 
     verdict: Verdict
     reason: str
+    columns: tuple[int, ...] = ()
+
+
+def columns_of(differences: Iterable[Difference]) -> tuple[int, ...]:
+    """In which columns alone older rows hold something else, by their numbers; empty where any may."""
+    marking = [difference.columns for difference in differences if difference.verdict is Verdict.NEEDS_BACKFILL]
+    return tuple(sorted({number for columns in marking for number in columns})) if all(marking) else ()
 
 
 def reasons(differences: Iterable[Difference], verdict: Verdict) -> str:
@@ -75,7 +83,12 @@ def compare_schemas(old: TableSchema, new: TableSchema, dropped: Collection[str]
     if not new.knows_columns_of(old) and _in_another_order(old, new):
         reason = "its columns changed places: some swapped their names, or were dropped and added again"
         differences.append(Difference(Verdict.NEEDS_BACKFILL, reason))
-    if tuple(new.other_names(old).get(name, name) for name in old.key) != new.key:
+    keys_alike = tuple(new.other_names(old).get(name, name) for name in old.key) == new.key
+    key_columns = [column for column in old.columns if column.name in old.key]
+    if keys_alike and any(old.column_in(new, column) is None for column in key_columns):
+        reason = f"the key's column {_names(old.key)} was dropped, and another one of its name is the key"
+        differences.append(Difference(Verdict.PARK, reason))
+    elif not keys_alike:
         differences.append(Difference(Verdict.PARK, f"the key changed from {_names(old.key)} to {_names(new.key)}"))
     elif old.identity != new.identity:
         differences.append(_identity(old, new))
@@ -89,20 +102,24 @@ def _in_another_order(old: TableSchema, new: TableSchema) -> bool:
 
 
 def added_again(older: Sequence[TableSchema], new: TableSchema) -> list[Difference]:
-    """Columns that the version before lacks and an older one had: the target still has what the older column held."""
+    """Columns that the version before lacks and an older one had: the target still has what the older column held.
+    Where both are known by their numbers the new one is another column there (`schema.naming`), unless it is one of the
+    key, which is found by its name everywhere."""
+    if not older:
+        return []
     differences = []
-    before = {column.name for column in older[-1].columns} if older else set()
+    before = {column.name for column in older[-1].columns}
     there = {column.attnum for column in new.columns if column.attnum}
-    for name in _names_of_dropped(older[-1], new) if older else ():
-        reason = f'column "{name}" has a name by now that the target has for a dropped one'
-        differences.append(Difference(Verdict.PARK, reason))
     for column in new.columns:
         was = next((c for schema in reversed(older) for c in schema.columns if c.name == column.name), None)
-        if was is None or column.name in before or was.attnum in there:
+        if was is None or was.attnum in there:
             continue  # what had the name is there still, under another one
-        if older[-1].knows_columns_of(new) and new.column_in(older[-1], column) is not None:
-            reason = f'column "{column.name}" has a name by now that the target has for a dropped one'
-            differences.append(Difference(Verdict.PARK, reason))
+        if older[-1].knows_columns_of(new):
+            if column.name in new.key and was.attnum != column.attnum:
+                reason = f'column "{column.name}" of the key has a name by now that the target has for a dropped one'
+                differences.append(Difference(Verdict.PARK, reason))
+            continue
+        if column.name in before:
             continue
         about = f'column "{column.name}" was dropped and added again'
         if was.target == column.target:
@@ -114,23 +131,24 @@ def added_again(older: Sequence[TableSchema], new: TableSchema) -> list[Differen
     return differences
 
 
-def _names_of_dropped(before: TableSchema, new: TableSchema) -> list[str]:
-    """Names that a column of the version before gave up by being dropped, and another one of it has now."""
-    there = {column.attnum for column in new.columns}
-    gone = {column.name for column in before.columns if column.attnum not in there}
-    return [name for name in new.other_names(before).values() if before.knows_columns_of(new) and name in gone]
-
-
 def dropped_before(versions: Iterable[TableSchema], last: TableSchema) -> tuple[Column, ...]:
-    """The columns that an older version has and the last one has no more, each as it was last."""
+    """The columns that an older version has and the last one has no more, each as it was last. One whose number is
+    known may have the name of another, or of one that is there."""
     as_last: dict[object, Column] = {}
     for version in with_numbers([*(v for v in versions if v.version < last.version), last])[:-1]:
         for column in version.columns:
             as_last[_identity_of(column, version)] = column
     here = {_identity_of(column, last) for column in last.columns}
     names = {column.name for column in last.columns}
-    gone = {c.name: c for identity, c in as_last.items() if identity not in here and c.name not in names}
-    return tuple(gone.values())
+    gone = {i: c for i, c in as_last.items() if i not in here and (_is_told(i, last) or c.name not in names)}
+    by_name = {c.name: replace(c, attnum=0) for i, c in gone.items() if not _is_told(i, last)}
+    told = tuple(c for i, c in gone.items() if _is_told(i, last))
+    return told + tuple(c for name, c in by_name.items() if name not in {column.name for column in told})
+
+
+def _is_told(identity: object, last: TableSchema) -> bool:
+    """Whether the column is told from those of the last version by its number."""
+    return bool(last.published) and isinstance(identity, tuple) and identity[0] == last.relation_oid
 
 
 def _identity_of(column: Column, version: TableSchema) -> object:
@@ -164,12 +182,11 @@ def called_before(versions: Sequence[TableSchema], first: int, last: TableSchema
 
 def filled_after(versions: Iterable[TableSchema], last: TableSchema) -> tuple[Column, ...]:
     """The columns with a default for older rows that only a version behind the last one has, each as it came."""
-    names = {column.name for column in last.columns}
-    behind = (column for version in versions if version.version > last.version for column in version.columns)
-    filled: dict[str, Column] = {}
-    for column in behind:
-        if column.missing is not None and column.name not in names:
-            filled.setdefault(column.name, column)
+    filled: dict[object, Column] = {}
+    for version in versions:
+        for column in version.columns if version.version > last.version else ():
+            if column.missing is not None and version.column_in(last, column) is None:
+                filled.setdefault(_identity_of(column, version), column)
     return tuple(filled.values())
 
 
@@ -228,7 +245,8 @@ def _columns(old: Fingerprint, new: Fingerprint, streamed: Callable[[], TableSch
             differences.append(Difference(Verdict.NEEDS_BACKFILL, f'column "{column.name}" was left out'))
     for attnum, column in after.items():
         old_column = before.get(attnum)
-        if old_column is None and attnum > old.last_attnum and _takes_a_name(column, after, dropped, streamed):
+        takes_a_name = old_column is None and attnum > old.last_attnum and _takes_a_name(column, dropped, streamed)
+        if takes_a_name and not _has_numbers(streamed(), new):
             reason = f'column "{column.name}" was dropped and added again: older rows still have what the old one held'
             differences.append(Difference(Verdict.NEEDS_BACKFILL, reason))
         elif old_column is None:
@@ -239,7 +257,7 @@ def _columns(old: Fingerprint, new: Fingerprint, streamed: Callable[[], TableSch
             differences.append(Difference(verdict, reason))
         elif _reads_otherwise(old_column, column):
             reason = f'the type of column "{column.name}" was altered, and older rows read as something else'
-            differences.append(Difference(Verdict.NEEDS_BACKFILL, reason))
+            differences.append(Difference(Verdict.NEEDS_BACKFILL, reason, (attnum,)))
     return differences
 
 
@@ -247,20 +265,13 @@ def _has_numbers(shape: TableSchema | None, of: Fingerprint) -> bool:
     return shape is not None and bool(shape.published) and shape.relation_oid == of.relation_oid
 
 
-def _takes_a_name(
-    column: ColumnPrint,
-    after: Mapping[int, ColumnPrint],
-    dropped: Mapping[int, str],
-    streamed: Callable[[], TableSchema | None],
-) -> bool:
+def _takes_a_name(column: ColumnPrint, dropped: Mapping[int, str], streamed: Callable[[], TableSchema | None]) -> bool:
     """Whether the new column has the name of one that is gone: as the catalogue called that last, or the stream, which
     may not have seen that it was renamed in between, and then sees no difference at all."""
     if column.name in dropped.values():
         return True
     shape = streamed()
-    return shape is not None and any(
-        c.name == column.name and c.attnum and c.attnum not in after for c in shape.columns
-    )
+    return shape is not None and any(c.name == column.name for c in shape.columns)
 
 
 def _reads_otherwise(old: ColumnPrint, new: ColumnPrint) -> bool:
@@ -274,14 +285,17 @@ def _reads_otherwise(old: ColumnPrint, new: ColumnPrint) -> bool:
 def _added(column: ColumnPrint, last_attnum: int) -> Difference:
     about = f'column "{column.name}"'
     if column.attnum <= last_attnum:
-        return Difference(Verdict.NEEDS_BACKFILL, f"{about} was there before and is captured only now")
+        reason = f"{about} was there before and is captured only now"
+        return Difference(Verdict.NEEDS_BACKFILL, reason, (column.attnum,))
     if column.default is not None:
         # Whether the stream's shape can have it is found out by `capture.relations`.
         return Difference(Verdict.FILLED, f"{about} was added with a default, which older rows get too")
     if column.missing is not None:
-        return Difference(Verdict.NEEDS_BACKFILL, f"{about} was added with a default, which older rows have too")
+        reason = f"{about} was added with a default, which older rows have too"
+        return Difference(Verdict.NEEDS_BACKFILL, reason, (column.attnum,))
     if column.generated:
-        return Difference(Verdict.NEEDS_BACKFILL, f"{about} was added as a generated one, which older rows have too")
+        reason = f"{about} was added as a generated one, which older rows have too"
+        return Difference(Verdict.NEEDS_BACKFILL, reason, (column.attnum,))
     return Difference(Verdict.FOLLOWED, f"{about} was added")
 
 
@@ -302,7 +316,11 @@ def _rewrite(old: Fingerprint, new: Fingerprint) -> list[Difference]:
         return [Difference(Verdict.NEEDS_BACKFILL, reason)]
     if not altered:
         return [Difference(Verdict.FOLLOWED, "the table got new storage, its columns are the same")]
-    return [Difference(Verdict.NEEDS_BACKFILL, f"the table was rewritten and {_names(altered)} altered")]
+    # A rewrite that altered no column from before gave new ones their values, a volatile default's, and no other any.
+    new_columns = tuple(column.attnum for column in new.columns if column.attnum > old.last_attnum)
+    are_new = all(column.attnum in new_columns for column in new.columns if xmins.get(column.attnum) != column.xmin)
+    reason = f"the table was rewritten and {_names(altered)} {'added' if are_new else 'altered'}"
+    return [Difference(Verdict.NEEDS_BACKFILL, reason, new_columns if are_new else ())]
 
 
 # Said by `capture.truncates`, since the catalogue alone cannot tell it from TRUNCATE of the root.

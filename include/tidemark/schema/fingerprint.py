@@ -18,7 +18,8 @@ class ColumnPrint:
     """One captured column. `missing` is a hash of its attmissingval ("masked" for a masked column),
     `generated` pg's letter or "". `spelling` is what the text of stored values depends on besides them: the labels of
     an enum and the columns of a composite type, by their OIDs. `default` is PostgreSQL's text of its attmissingval,
-    None if it is masked, too long, or not the same in all partitions."""
+    None if it is masked, too long, or not the same in all partitions. `comment` is for people, "" if there is none or
+    the look was not for it."""
 
     attnum: int
     name: str
@@ -30,6 +31,7 @@ class ColumnPrint:
     xmin: int
     spelling: dict[str, str] = field(default_factory=dict)
     default: str | None = None
+    comment: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ class Fingerprint:
     and added again has others. `key` is the key of `TableSchema`; `last_attnum` the highest number of any column,
     dropped ones included. `published_columns` are those of the publication, in order, `publication_xmin` is the
     transaction that last changed its options. `dropped` are the numbers of dropped columns, with the name that each was
-    last seen with, "" if it was never seen (`carried`)."""
+    last seen with, "" if it was never seen (`carried`). `comment` is the table's, as those of its columns are."""
 
     relation_oid: int
     relfilenode: int
@@ -66,6 +68,12 @@ class Fingerprint:
     published_columns: tuple[str, ...]
     publication_xmin: int = 0
     dropped: tuple[tuple[int, str], ...] = ()
+    comment: str = ""
+
+    def comments(self) -> dict[int, str]:
+        """The comments by the numbers of the columns, the table's under 0; without those that are empty."""
+        by_number = {0: self.comment, **{column.attnum: column.comment for column in self.columns}}
+        return {number: comment for number, comment in by_number.items() if comment}
 
     def carried(self, before: Fingerprint | None) -> Fingerprint:
         """With the names of dropped columns that the look before this one knew: the catalogue keeps numbers alone. A
@@ -103,4 +111,5 @@ class Fingerprint:
             published_columns=tuple(raw["published_columns"]),
             publication_xmin=raw["publication_xmin"],
             dropped=tuple((attnum, name) for attnum, name in raw.get("dropped", ())),
+            comment=raw.get("comment", ""),
         )

@@ -6,15 +6,23 @@ that does not say it, `called` does: what versions of the table's definition fro
     field of the target    colour (2)   size (3)                       5 is new, and is added under its own name
     the source by now      2 size       3 weight      5 colour   ──►   colour becomes size, size becomes weight
 
-A name may stand there already, under no number that is still there: somebody's repair added it, or a column had it that
-is dropped by now. Then the drain has parked the table (`schema.evolution`), whoever goes on fills the column by a
-backfill, and the field becomes that column's; what was called otherwise stays, as a dropped one does.
+A dropped column keeps its field, and so its name. A column that has this name at the source later, since it was added
+or renamed so, is called `name__2` in the target, or by the first higher number that is free:
+
+    field of the target    id (1)   size (2)                           2 is dropped, 4 came
+    the source by now      1 id     4 size                      ──►   size (2) stays, 4 becomes size__2
+
+A name may stand there already under no number at all: somebody's repair added it. Then the field becomes that column's,
+and what was called otherwise stays, as a dropped one does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
+
+from tidemark.names import folded_names
 
 
 class Ahead(Exception):
@@ -34,11 +42,7 @@ def naming(fields: Sequence[str], told: Mapping[str, int], called: Mapping[str, 
     """`told` are the numbers that fields say of themselves, `now` the names of the source's columns by their numbers.
     Raises Ahead."""
     newest = max([*now, *called.values()], default=0)
-    numbers = dict(told)
-    for name in sorted(fields, key=lambda name: now.get(called.get(name, 0)) != name):
-        number = called.get(name)
-        if name not in told and number is not None and number not in numbers.values():
-            numbers[name] = number
+    numbers = numbers_of(fields, told, called, now)
     names = {name: now[n] for name, n in numbers.items() if now.get(n, name) != name}
     while taken := [(name, new) for name, new in names.items() if new in fields and new not in names]:
         for name, new in taken:
@@ -51,6 +55,56 @@ def naming(fields: Sequence[str], told: Mapping[str, int], called: Mapping[str, 
             _refuse_ahead(called_now[name], name, newest)
             called_now[name] = number
     return Naming(names, called_now)
+
+
+def numbers_of(
+    fields: Sequence[str], told: Mapping[str, int], called: Mapping[str, int], now: Mapping[int, str]
+) -> dict[str, int]:
+    """Which column of the source each field is, as far as it is known."""
+    numbers = dict(told)
+    for name in sorted(fields, key=lambda name: now.get(called.get(name, 0)) != name):
+        number = called.get(name)
+        if name not in told and number is not None and number not in numbers.values():
+            numbers[name] = number
+    return numbers
+
+
+def names_in_target(here: Mapping[str, int], live: Mapping[int, str], gone: Mapping[int, str]) -> dict[int, str]:
+    """What the target calls the source's columns, and those that the source has no more. `here` are the target's fields
+    with their numbers, `live` and `gone` the names that the source has, or had last.
+
+    What is dropped keeps the name of its field. A column that has its own name there, or a number behind it, keeps it
+    too: no other one that comes or goes gives it another. The rest take what is free, in the order of their numbers.
+    """
+    at = {number: name for name, number in here.items()}
+    names = {number: at[number] for number in gone if number in at}
+    newest = max([*live, *gone], default=0)
+    others = [name for number, name in at.items() if number not in live and number not in gone and number <= newest]
+    taken = {folded for name in (*names.values(), *others) for folded in folded_names(name)}
+
+    def is_free(name: str) -> bool:
+        return taken.isdisjoint(folded_names(name))
+
+    def take(number: int, name: str) -> None:
+        names[number] = name
+        taken.update(folded_names(name))
+
+    for number, name in live.items():
+        if at.get(number) == name and is_free(name):
+            take(number, name)
+    for number, name in live.items():
+        field = at.get(number, "")
+        if number not in names and not is_free(name) and _is_numbered(field, name) and is_free(field):
+            take(number, field)
+    for number, name in sorted({**gone, **live}.items()):
+        if number not in names:
+            numbered = (f"{name}__{n}" for n in count(2))
+            take(number, name if is_free(name) else next(filter(is_free, numbered)))
+    return names
+
+
+def _is_numbered(field: str, name: str) -> bool:
+    return field.startswith(f"{name}__") and field.removeprefix(f"{name}__").isdecimal()
 
 
 def _refuse_ahead(number: int | None, name: str, newest: int) -> None:

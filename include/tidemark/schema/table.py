@@ -61,6 +61,14 @@ class TableSchema:
         dropped = tuple(column.name for column in added)
         return replace(self, version=0, columns=self.columns + added, dropped=dropped) if added else self
 
+    def called(self, names: Mapping[int, str]) -> TableSchema:
+        """With these names for the columns of these numbers. No file follows it, unless they have them."""
+        new = {c.name: names.get(c.attnum, c.name) for c in self.columns}
+        if all(old == name for old, name in new.items()):
+            return self
+        columns = tuple(replace(c, name=new[c.name]) for c in self.columns)
+        return replace(self, version=0, key=tuple(new[name] for name in self.key), columns=columns)
+
     @property
     def is_multiset(self) -> bool:
         """No key, but whole old rows: `current` holds as many copies of a row as the source does, and staged changes

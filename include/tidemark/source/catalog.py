@@ -10,7 +10,7 @@ pipeline waiting by holding it.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import psycopg
@@ -25,6 +25,8 @@ from tidemark.source.publication import PUBLISHED, matching
 
 # Characters of a column's default up to which it is kept as it is, and not as its hash alone.
 LONGEST_DEFAULT: Final = 1000
+# Characters of a comment that the target gets.
+LONGEST_COMMENT: Final = 4000
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,8 @@ class CapturedTable:
     nobody said which (`capture.places`); `born` is that of its `Relation`.
 
     `key` holds the columns of the replica identity in index order, under FULL those of the primary key; a deferrable
-    key is none, since two rows may hold it for a moment. `published_columns` is empty unless `published`.
+    key is none, since two rows may hold it for a moment. `published_columns` is empty unless `published`. `dropped` are
+    the numbers of dropped columns, each with the transaction (32 bits) that dropped it.
     """
 
     table: TableName
@@ -47,6 +50,7 @@ class CapturedTable:
     published: bool
     published_columns: tuple[str, ...]
     row_filter: str | None
+    dropped: dict[int, int] = field(default_factory=dict)
     born: int | None = None
     called: TableName | None = None
 
@@ -99,6 +103,7 @@ def captured_tables(conn: psycopg.Connection[Any], config: PipelineConfig) -> li
     oids = [source_table.relation.oid for source_table in named]
     columns = _columns(conn, oids)
     published = _published(conn, config.publication, oids)
+    dropped = _dropped(conn, oids)
     captured = []
     for source_table in named:
         relation = source_table.relation
@@ -116,6 +121,7 @@ def captured_tables(conn: psycopg.Connection[Any], config: PipelineConfig) -> li
                 published_columns=publication[0] if publication else (),
                 row_filter=publication[1] if publication else None,
                 born=relation.born,
+                dropped=dropped.get(relation.oid, {}),
             )
         )
     return captured
@@ -183,7 +189,6 @@ def fingerprint(
     }
     leaves = _leaves(conn, oids)
     membership = _membership(conn, publication, oids)
-    dropped = _dropped(conn, oids)
     options = conn.execute(
         "SELECT xmin::text::bigint FROM pg_publication WHERE pubname = %s", (publication,)
     ).fetchone()
@@ -204,9 +209,28 @@ def fingerprint(
             row_filter=table.row_filter,
             published_columns=table.published_columns,
             publication_xmin=publication_xmin,
-            dropped=tuple((attnum, "") for attnum in dropped.get(oid, ())),
+            dropped=tuple((attnum, "") for attnum in table.dropped),
         )
         for oid, table in by_oid.items()
+    }
+
+
+def with_comments(conn: psycopg.Connection[Any], prints: dict[str, Fingerprint]) -> dict[str, Fingerprint]:
+    """The fingerprints with the comments of tables and columns: one query, whatever the number of tables."""
+    comments: dict[tuple[int, int], str] = {}
+    for oid, number, text in conn.execute(
+        "SELECT objoid, objsubid, description FROM pg_description "
+        "WHERE classoid = 'pg_class'::regclass AND objoid = ANY(%s::oid[])",
+        ([one.relation_oid for one in prints.values()],),
+    ):
+        comments[oid, number] = text[:LONGEST_COMMENT]
+    return {
+        table: replace(
+            one,
+            comment=comments.get((one.relation_oid, 0), ""),
+            columns=tuple(replace(c, comment=comments.get((one.relation_oid, c.attnum), "")) for c in one.columns),
+        )
+        for table, one in prints.items()
     }
 
 
@@ -250,15 +274,16 @@ def _columns(conn: psycopg.Connection[Any], oids: list[int]) -> dict[int, list[C
     return columns
 
 
-def _dropped(conn: psycopg.Connection[Any], oids: list[int]) -> dict[int, list[int]]:
-    """Table OID -> the numbers of its dropped columns; their names are gone."""
-    dropped: dict[int, list[int]] = {}
-    for oid, attnum in conn.execute(
-        "SELECT attrelid, attnum FROM pg_attribute WHERE attrelid = ANY(%s::oid[]) AND attnum > 0 AND attisdropped "
-        "ORDER BY attrelid, attnum",
+def _dropped(conn: psycopg.Connection[Any], oids: list[int]) -> dict[int, dict[int, int]]:
+    """Table OID -> the numbers of its dropped columns, each with the transaction that dropped it; their names are
+    gone."""
+    dropped: dict[int, dict[int, int]] = {}
+    for oid, attnum, xmin in conn.execute(
+        "SELECT attrelid, attnum, xmin::text::bigint FROM pg_attribute "
+        "WHERE attrelid = ANY(%s::oid[]) AND attnum > 0 AND attisdropped ORDER BY attrelid, attnum",
         (oids,),
     ):
-        dropped.setdefault(oid, []).append(attnum)
+        dropped.setdefault(oid, {})[attnum] = xmin
     return dropped
 
 

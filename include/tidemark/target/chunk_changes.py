@@ -12,7 +12,7 @@ change touches, which is nearly all of them, go past every window.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property, reduce
 from typing import Final
 
@@ -36,6 +36,7 @@ from tidemark.target.visibility import (
     ALONE,
     CLAIM,
     INSERTED,
+    LACKING,
     LOST,
     REPAIRED,
     UNCHANGED,
@@ -80,6 +81,7 @@ class ChunkChanges(Changes):
         self.unchanged = self.unchanged or any(b.unchanged for b in evidence)
         self.may_truncate = self.truncated or any(b.truncates for b in evidence)
         self.keyed = bool(self.schema.key)
+        self.unchanged = self.unchanged or any(c.columns is not None for c in self.claims)
 
     @property
     def are_small(self) -> bool:
@@ -109,6 +111,10 @@ class ChunkChanges(Changes):
         return truncates
 
     @cached_property
+    def _not_read(self) -> Mapping[int, tuple[str, ...]]:
+        return visibility.unread(self.alive, self.schema)
+
+    @cached_property
     def _claims(self) -> DataFrame:
         return visibility.claims_frame(self.session, self.alive, self._truncates)
 
@@ -116,7 +122,7 @@ class ChunkChanges(Changes):
     def _reads(self) -> DataFrame:
         """The chunks' rows in the shape of changes."""
         rows = read_chunk_rows(self.session, self.lake, self.schemas, list(self.alive.values()))
-        reads = rows.transform(visibility.as_changes(self._claims, self.names, self.generation))
+        reads = rows.transform(visibility.as_changes(self._claims, self.names, self.generation, self._not_read))
         return reads.transform(visibility.greatest_watermark(self.schema.key)) if self._overlap else reads
 
     @property
@@ -165,6 +171,7 @@ class ChunkChanges(Changes):
         in its place, unchanged values filled."""
         events = self._placed.unionByName(self._touched_reads)
         names = self._unchanged_names(self.staged.select("_unchanged").unionByName(self._older.select("_unchanged")))
+        names = sorted({*names, *(name for unread in self._not_read.values() for name in unread)})
         filled = events.transform(self._fill(events, names) if names else fold.without_holes)
         return self._kept(filled)
 
@@ -198,12 +205,17 @@ class ChunkChanges(Changes):
             others = rows.join(self._touched_keys, on=list(self.schema.key), how="left_anti")
             touched = self._events.transform(visibility.at_watermark(self.schema.key, self.names, self._claims))
             rows = touched.unionByName(others)
-        with_verdicts = rows.transform(self._add_verdicts(rows))
+        with_verdicts = rows.transform(self._add_verdicts())
         return with_verdicts if self._there is None else self._kept(with_verdicts)
 
-    def _add_verdicts(self, rows: DataFrame) -> fold.Transform:
-        types = {f.name: f.dataType for f in rows.schema.fields}
-        return visibility.add_verdicts(self.schema.key, self.source_names, types, self._there, truncated=self.truncated)
+    def _add_verdicts(self) -> fold.Transform:
+        return visibility.add_verdicts(
+            self.schema.key,
+            self.source_names,
+            self._there,
+            truncated=self.truncated,
+            not_read=self._not_read,
+        )
 
     @cached_property
     def _there(self) -> DataFrame | None:
@@ -236,7 +248,9 @@ class ChunkChanges(Changes):
     def additions(self) -> DataFrame | None:
         frames = []
         if self.alive and self.keyed:
-            frames.append(self._with_verdicts.transform(visibility.additions(self.schema.key, self.names)))
+            frames.append(
+                self._with_verdicts.transform(visibility.additions(self.schema.key, self.names, self._not_read))
+            )
         elif self._base is not None:
             frames.append(self._kept(self._missing_in_history(self._base)))
         frames += list(self._swept.values())
@@ -343,8 +357,8 @@ class ChunkChanges(Changes):
                 lost[row[CLAIM]] = lost.get(row[CLAIM], 0) + row["lost"]
             if into_nothing:
                 for number, claim in self.alive.items():
-                    of = counts[number]
-                    of[INSERTED] = of.get(INSERTED, 0) + claim.rows - sum(of.values())
+                    of, rest = counts[number], INSERTED if claim.columns is None else LACKING
+                    of[rest] = of.get(rest, 0) + claim.rows - sum(of.values())
         elif self._base is not None and self.additions is not None:
             ops = {row["_op"]: row["count"] for row in self.additions.groupBy("_op").count().collect()}
             inserted = ops.get("read", 0)
@@ -357,6 +371,7 @@ class ChunkChanges(Changes):
 
     def _result(self, number: int, claim: Claim, counts: dict[str, int], lost: int) -> ChunkResult:
         inserted, repaired, unchanged = (counts.get(verdict, 0) for verdict in (INSERTED, REPAIRED, UNCHANGED))
+        lacking = counts.get(LACKING, 0)
         return ChunkResult(
             backfill=claim.backfill,
             chunk=claim.chunk,
@@ -365,8 +380,9 @@ class ChunkChanges(Changes):
             inserted=inserted,
             repaired=repaired,
             unchanged=unchanged,
-            overtaken=max(0, claim.rows - inserted - repaired - unchanged),
+            overtaken=max(0, claim.rows - inserted - repaired - unchanged - lacking),
             lost_by_window=lost if self.keyed else None,
+            lacking=lacking,
         )
 
     def swept_rows(self) -> dict[str, int]:

@@ -61,10 +61,14 @@ class Comparison(ChunkChanges):
 
     # --- tables with a key --------------------------------------------------------------------------------------------
 
-    def _add_verdicts(self, rows: DataFrame) -> fold.Transform:
-        types = {f.name: f.dataType for f in rows.schema.fields}
+    def _add_verdicts(self) -> fold.Transform:
         add_verdicts = visibility.add_verdicts(
-            self.schema.key, self.source_names, types, self._there, truncated=self.truncated, says_where=True
+            self.schema.key,
+            self.source_names,
+            self._there,
+            truncated=self.truncated,
+            says_where=True,
+            not_read=self._not_read,
         )
         return lambda frame: frame.transform(add_verdicts).transform(self._settle_texts).transform(self._settle_copies)
 
@@ -124,7 +128,14 @@ class Comparison(ChunkChanges):
                 & ~F.array_contains(F.col(_OPEN), name)
             ),
         )
-        differs = (F.col(VERDICT) == UNCHANGED) & F.col(BY_TARGET) & F.col(_OPEN).isNotNull() & (F.size(differing) > 0)
+        whole = ~F.col(CLAIM).isin(*self._not_read) if self._not_read else F.lit(True)
+        differs = (
+            whole
+            & (F.col(VERDICT) == UNCHANGED)
+            & F.col(BY_TARGET)
+            & F.col(_OPEN).isNotNull()
+            & (F.size(differing) > 0)
+        )
         return (
             joined.withColumn(DIFFERING, F.when(differs, differing).otherwise(F.col(DIFFERING)))
             .withColumn(VERDICT, F.when(differs, REPAIRED).otherwise(F.col(VERDICT)))

@@ -38,7 +38,7 @@ from tidemark.target.arrow_fold import Fold
 from tidemark.target.data_files import DataFile
 from tidemark.target.delta_tables import PinnedPair, PinnedTable
 from tidemark.target.plain_changes import PlainChanges
-from tidemark.target.staged_changes import missing_scalar
+from tidemark.target.staged_changes import PREFIXES, missing_scalar
 from tidemark.target.target_rows import MAX_BYTES, TargetRows, TooMuch
 from tidemark.target.whole_chunks import WholeChunks
 
@@ -76,8 +76,6 @@ def few_changes(
         return None
     shape = staged_schema(schema)
     if current is None or not schema.key or not all(arrow_fold.is_plain_key(shape.field(k).type) for k in schema.key):
-        return None
-    if any(schema.other_names(older) for older in schemas[:-1]):
         return None
     if not data_files.is_plain(history) or not data_files.is_plain(current):
         return None
@@ -140,7 +138,9 @@ def _staged(
     versions = {schema.version: schema for schema in schemas}
     missing = {c.name: missing_scalar(c) for c in schemas[-1].columns if c.missing is not None}
     for file in (f for b in batches for f in b.files):
-        tables.append(_aligned(_one(session, lake, file, versions[file.schema_version]), newest, missing))
+        version = versions[file.schema_version]
+        called = names_of(version, _one(session, lake, file, version), schemas[-1])
+        tables.append(_aligned(called, newest, missing))
     together = pa.concat_tables(tables)
     return together.take(pc.sort_indices(together, [("_commit_lsn", "ascending"), ("_ordinal", "ascending")]))
 
@@ -153,6 +153,40 @@ def _one(session: SparkSession, lake: str, file: PlannedFile, schema: TableSchem
     if sum(parquet.metadata.row_group(n).total_byte_size for n in range(parquet.num_row_groups)) > MAX_BYTES:
         raise TooMuch
     return parquet.read()
+
+
+def names_of(version: TableSchema, rows: pa.Table, newest: TableSchema) -> pa.Table:
+    """Staged rows of a version with the columns' newest names, in the marks too; without those that the newest version
+    has not."""
+    names: dict[str, str] = {}
+    for column in newest.columns:
+        own = newest.column_in(version, column)
+        if own is not None:
+            names[own.name] = column.name
+    own_names = {column.name for column in version.columns}
+    if all(names.get(name) == name for name in own_names):
+        return rows
+    kept = [name for name in rows.column_names if name not in own_names or name in names]
+    rows = rows.select(kept).rename_columns([names.get(name, name) if name in own_names else name for name in kept])
+    if "_old_key" in rows.column_names:
+        keys = rows["_old_key"].combine_chunks()
+        fields = [names.get(field.name, field.name) for field in keys.type]
+        renamed = pa.StructArray.from_arrays(keys.flatten(), fields, mask=keys.is_null())
+        rows = rows.set_column(rows.column_names.index("_old_key"), "_old_key", renamed)
+    return _with_marks(rows, {before + own: before + name for own, name in names.items() for before in PREFIXES})
+
+
+def _with_marks(rows: pa.Table, names: Mapping[str, str]) -> pa.Table:
+    """The rows with other names in their marks."""
+    unchanged, texts = rows["_unchanged"], rows["_text"]
+    if unchanged.null_count < rows.num_rows:
+        lists = [m if m is None else [names.get(name, name) for name in m] for m in unchanged.to_pylist()]
+        at = rows.column_names.index("_unchanged")
+        rows = rows.set_column(at, "_unchanged", pa.array(lists, unchanged.type))
+    if texts.null_count < rows.num_rows:
+        maps = [m if m is None else [(names.get(name, name), text) for name, text in m] for m in texts.to_pylist()]
+        rows = rows.set_column(rows.column_names.index("_text"), "_text", pa.array(maps, texts.type))
+    return rows
 
 
 def _aligned(rows: pa.Table, newest: pa.Schema, missing: Mapping[str, pa.Scalar]) -> pa.Table:

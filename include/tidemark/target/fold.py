@@ -229,7 +229,8 @@ def _absent(changes: DataFrame, name: str) -> Column:
 def _know(key: Sequence[str], unchanged: Sequence[str]) -> Transform:
     """Adds, per column, the newest value since the life's insert (`known` false if that insert itself did not have
     it; NULL if the life began in the target), and the insert that began the life."""
-    is_insert = F.col("_op").isin("insert", "read")
+    # A chunk's row of some columns alone begins no life: the others go on.
+    is_insert = (F.col("_op") == "insert") | ((F.col("_op") == "read") & F.col("_unchanged").isNull())
 
     def transform(changes: DataFrame) -> DataFrame:
         has_chunks = SEEN in changes.columns

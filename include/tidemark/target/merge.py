@@ -48,7 +48,7 @@ from tidemark.formats.result import MAX_HOLE_KEYS, ChunkResult, Holes, PlanResul
 from tidemark.lsn import Lsn
 from tidemark.names import CHANGE_COLUMNS, MARK_COLUMNS, ROW_COLUMNS, ROW_HOLES, spark_identifier
 from tidemark.schema.mapping import widens
-from tidemark.schema.naming import Ahead, Naming
+from tidemark.schema.naming import Ahead, Naming, names_in_target
 from tidemark.schema.table import TableSchema
 from tidemark.target import chunk_fold, comparison, delta_tables, positions_table, table_columns
 from tidemark.target.changes import Changes
@@ -481,14 +481,25 @@ class TableMerge:
         a column that is wider there already."""
         newest = self.planned.schemas[-1]
         targets = {f.name: f.dataType.simpleString() for f in history.schema().fields}
-        if history.exists:
-            names = self._naming("history", history, newest).names
-            targets = {names.get(name, name): target for name, target in targets.items()}
-        here = {*targets, *(column.name for schema in self.planned.schemas for column in schema.columns)}
+        here = table_columns.numbered(history, newest, self.planned.called) if newest.published else {}
+        numbers = {*here.values(), *(c.attnum for schema in self.planned.schemas for c in schema.columns)}
+        gone = [c for c in self.planned.dropped if c.attnum in numbers] if newest.published else []
+        live = {column.attnum: column.name for column in newest.columns if column.attnum}
+        names = names_in_target(here, live, {column.attnum: column.name for column in gone})
+        newest = newest.called(names)
+        targets = {names.get(here.get(name, 0), name): target for name, target in targets.items()}
         schema = newest.at_least_as_wide_as(targets)
-        ahead = tuple(column for column in self.planned.ahead if column.name in targets)
+        fields = {number: name for name, number in here.items()}
+        ahead = tuple(
+            replace(column, name=fields.get(column.attnum, column.name))
+            for column in self.planned.ahead
+            if (column.attnum in fields if newest.published and column.attnum else column.name in targets)
+        )
         schema = dataclasses.replace(schema, version=0, columns=schema.columns + ahead) if ahead else schema
-        self.schema = schema.with_dropped(column for column in self.planned.dropped if column.name in here)
+        in_files = {*targets, *(column.name for one in self.planned.schemas for column in one.columns)}
+        is_told = [bool(newest.published and column.attnum) for column in self.planned.dropped]
+        by_name = [c for c, told in zip(self.planned.dropped, is_told, strict=True) if not told and c.name in in_files]
+        self.schema = schema.with_dropped([*(replace(c, name=names[c.attnum]) for c in gone), *by_name])
         is_followed = self.schema is self.planned.schemas[-1]
         self.schemas = self.planned.schemas if is_followed else (*self.planned.schemas, self.schema)
         check_versions(self.schemas)
@@ -559,7 +570,9 @@ class TableMerge:
         relation = self.schema.relation_oid
         naming = self._naming(step, table, self.schema)
         told = table_columns.told(table, relation)
-        if not naming.names and all(naming.numbers.get(name) == number for name, number in told.items()):
+        are_told = all(naming.numbers.get(name) == number for name, number in told.items())
+        # What the fields do not say is told by older versions, which a later column of the same name would confuse.
+        if not naming.names and are_told and told.keys() >= naming.numbers.keys() & {*self.schema.dropped}:
             return table
         log.info("%s: %s of %s renamed", self.planned.table, counted(len(naming.names), "column"), step)
         has_holes = step == "current" and bool(self.schema.key) and self.planned.had_holes
@@ -608,10 +621,13 @@ class TableMerge:
             for f in table.schema().fields
             if (DROPPED in f.metadata.get("comment", "")) != (f.name in self.schema.dropped)
         }
-        if not comments:
-            return table
-        delta_tables.comment(self.session, table, comments)
-        return delta_tables.pin(self.session, table.path)
+        if comments:
+            delta_tables.comment(self.session, table, comments)
+            table = delta_tables.pin(self.session, table.path)
+        of_source, relation = self.planned.comments, self.schema.relation_oid
+        if of_source is not None and table_columns.comment(self.session, table, relation, of_source, DROPPED):
+            table = delta_tables.pin(self.session, table.path)
+        return table
 
     def _history_type(self) -> StructType:
         columns = ", ".join(f"{spark_identifier(c.name)} {c.target}" for c in self.schema.columns)

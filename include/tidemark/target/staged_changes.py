@@ -36,7 +36,7 @@ MAX_CRUMBS: Final = 8
 LEAST_BYTES: Final = 8 * 2**20
 
 # What stands before a column's name in `_text`, and in `_unchanged` nothing.
-_PREFIXES: Final = ("", OLD_KEY_PREFIX, OLD_PREFIX)
+PREFIXES: Final = ("", OLD_KEY_PREFIX, OLD_PREFIX)
 
 # Which chunk a row was read from.
 FOLDER = "__tidemark_folder"
@@ -194,7 +194,7 @@ def _marks(schema: TableSchema, newest: TableSchema) -> dict[str, SparkColumn]:
     other_names = newest.other_names(schema)
     if not other_names:
         return {name: F.col(name) for name in MARK_COLUMNS}
-    prefixed = [(before + old, before + new) for old, new in other_names.items() for before in _PREFIXES]
+    prefixed = [(before + old, before + new) for old, new in other_names.items() for before in PREFIXES]
     names = F.create_map(*[F.lit(name) for pair in prefixed for name in pair])
 
     def newest_name(name: SparkColumn) -> SparkColumn:

@@ -9,7 +9,8 @@ Metadata", "Schema Serialization Format".
 What the source says of a column stands in its metadata in Delta's schema: SOURCE is which column it is there, by the
 OID of the table and its number; OLDER, of `history` alone, says which of its rows were written before the column was
 added, hold NULL there, and mean the default. ADDED, of `history` alone, says where the table was when it got a column
-that it had not from the beginning: `current`, which gets it behind `history`, has had it once it is beyond that.
+that it had not from the beginning: `current`, which gets it behind `history`, has had it once it is beyond that. SAID
+is the comment that the source had when it was taken over last, and so it is in the table's properties.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from pyspark.sql.types import StructField, StructType
 
 from tidemark.lsn import Lsn
 from tidemark.names import ROW_HOLES, spark_identifier
-from tidemark.schema.naming import Naming, naming
+from tidemark.schema.naming import Naming, naming, numbers_of
 from tidemark.schema.table import Column as TableColumn
 from tidemark.schema.table import TableSchema
 from tidemark.target import delta_tables
@@ -36,6 +37,7 @@ from tidemark.target.staged_changes import missing_value
 OLDER: Final = "tidemark.older"
 SOURCE: Final = "tidemark.column"
 ADDED: Final = "tidemark.added"
+SAID: Final = "tidemark.comment"
 
 _STATISTICS: Final = "delta.dataSkippingStatsColumns"
 _IDENTIFIER: Final = re.compile(r"`(?:[^`]|``)+`|[^,]+")
@@ -106,6 +108,34 @@ def widen(spark: SparkSession, table: PinnedTable, fields: Sequence[StructField]
         )
 
 
+def comment(spark: SparkSession, table: PinnedTable, relation: int, comments: Mapping[int, str], first: str) -> bool:
+    """Give table and columns the source's comments, in one commit; False where they have them. What else a comment
+    says stays: `first` before the source's, all else behind it. A comment of the table that somebody else wrote there
+    is left alone, unless the source has one."""
+    numbers = told(table, relation)
+    fields = []
+    for field in table.schema().fields:
+        was, now = field.metadata.get(SAID, ""), comments.get(numbers.get(field.name, 0), "")
+        if field.name not in numbers or was == now or field.metadata.get("comment", "").startswith(first):
+            fields.append(field)  # of a dropped column the source says nothing any more
+            continue
+        others = field.metadata.get("comment", "").replace(was, "", 1).strip(". ")
+        metadata = {name: value for name, value in field.metadata.items() if name not in (SAID, "comment")}
+        if text := ". ".join(part for part in (now, others) if part):
+            metadata["comment"] = text
+        if now:
+            metadata[SAID] = now
+        fields.append(StructField(field.name, field.dataType, field.nullable, metadata))
+    shape = StructType(fields)
+    raw = json.loads(table.snapshot.metadata().json())["metaData"]
+    was, now = raw.get("configuration", {}).get(SAID, ""), comments.get(0, "")
+    if was == now and shape.json() == table.schema().json():
+        return False
+    transaction = _changing(spark, table, shape, table_comment=None if was == now else now)
+    transaction.commit(sequence(spark, array_list(spark)), delta_tables.write_operation(spark))
+    return True
+
+
 def with_numbers(shape: StructType, schema: TableSchema) -> StructType:
     """The table's shape, whose fields say which columns of the source they are, as far as that is certain."""
     numbers = {column.name: column.attnum for column in schema.columns if column.attnum}
@@ -123,6 +153,12 @@ def told(table: PinnedTable, relation: int) -> dict[str, int]:
     """What the table's fields say which columns of the source's table they are."""
     said = {f.name: f.metadata.get(SOURCE, {}) for f in table.schema().fields}
     return {name: int(column["attnum"]) for name, column in said.items() if column.get("relation") == relation}
+
+
+def numbered(table: PinnedTable, schema: TableSchema, called: Mapping[str, int]) -> dict[str, int]:
+    """Which column of the source each field of the table is, as far as it is known."""
+    now = {c.attnum: c.name for c in schema.columns if c.attnum}
+    return numbers_of(table.schema().names, told(table, schema.relation_oid), called, now)
 
 
 def named(table: PinnedTable, schema: TableSchema, called: Mapping[str, int]) -> Naming:
@@ -158,7 +194,12 @@ def rename(spark: SparkSession, table: PinnedTable, to: Naming, relation: int, *
 
 
 def _changing(
-    spark: SparkSession, table: PinnedTable, shape: StructType, names: Mapping[str, str] | None = None
+    spark: SparkSession,
+    table: PinnedTable,
+    shape: StructType,
+    names: Mapping[str, str] | None = None,
+    *,
+    table_comment: str | None = None,
 ) -> Any:
     """A transaction on the pinned version that gives the table this schema, and which any commit in between that adds
     or removes a file, or changes the metadata, makes fail."""
@@ -166,11 +207,14 @@ def _changing(
     transaction.readWholeTable()
     metadata = json.loads(table.snapshot.metadata().json())
     metadata["metaData"]["schemaString"] = shape.json()
-    properties = metadata["metaData"].get("configuration", {})
+    properties = metadata["metaData"].setdefault("configuration", {})
     if names and _STATISTICS in properties:
         others = {spark_identifier(old): spark_identifier(new) for old, new in names.items()}
         listed = _IDENTIFIER.findall(properties[_STATISTICS])
         properties[_STATISTICS] = ",".join(others.get(name, name) for name in listed)
+    if table_comment is not None:
+        metadata["metaData"]["description"] = table_comment or None
+        properties[SAID] = table_comment
     action = java_class(spark, "org.apache.spark.sql.delta.actions.Action").fromJson(json.dumps(metadata))
     transaction.updateMetadata(action, False)
     return transaction

@@ -26,11 +26,21 @@ from typing import Final
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from tidemark.formats.manifest import Claim, KeyPart, Sweep
 from tidemark.formats.snapshot import Snapshot
 from tidemark.names import CHANGE_COLUMNS, MARK_COLUMNS, ORDER_COLUMNS, ROW_COLUMNS, ROW_HOLES
+from tidemark.schema.table import TableSchema
 from tidemark.target import fold
 from tidemark.target.fold import ABOVE, HALF, HOLES, INHERITS, MOVED, ORIGIN, SEEN, Transform, column
 from tidemark.target.staged_changes import FOLDER, folder_of
@@ -47,6 +57,7 @@ DIFFERING: Final = "__tidemark_differing"  # the columns in which it differs
 LOST: Final = "__tidemark_lost"  # a change not seen by the snapshot was in the WAL before the low watermark
 
 INSERTED, REPAIRED, UNCHANGED, OVERTAKEN = "inserted", "repaired", "unchanged", "overtaken"
+LACKING: Final = "lacking"  # some of its columns were read, and the target has no row to give them to
 
 _NO_LIMIT: Final = 2**31 - 1
 
@@ -110,10 +121,13 @@ def _is_seen() -> Column:
     return F.when(F.col(_POINT).isNotNull(), F.col("_commit_lsn") < F.col(_POINT)).otherwise(by_id)
 
 
-def _brought_by_chunks(values: Sequence[Column], *, op: Column, text: Column, at: Sequence[Column]) -> list[Column]:
-    """The columns of a row that no transaction of the stream has, as a split change has them; `at` are AT_COLUMNS."""
+def _brought_by_chunks(
+    values: Sequence[Column], *, op: Column, text: Column, at: Sequence[Column], unread: Column | None = None
+) -> list[Column]:
+    """The columns of a row that no transaction of the stream has, as a split change has them; `at` are AT_COLUMNS,
+    `unread` names the columns that were not read, and stay as they are."""
     facts = {**dict(zip(AT_COLUMNS, at, strict=True)), "_ordinal": F.lit(0), "_xid": F.lit(None), "_op": op}
-    marks = {"_unchanged": F.lit(None), "_text": text}
+    marks = {"_unchanged": F.lit(None) if unread is None else unread, "_text": text}
     return [
         *[facts[name].cast(target).alias(name) for name, target in CHANGE_COLUMNS.items()],
         *values,
@@ -130,7 +144,34 @@ def _at(claim: Claim, generation: int) -> list[Column]:
 # --- the chunks' rows among the changes -------------------------------------------------------------------------------
 
 
-def as_changes(claims: DataFrame, columns: Sequence[str], generation: int) -> Transform:
+def unread(claims: Mapping[int, Claim], schema: TableSchema) -> Mapping[int, tuple[str, ...]]:
+    """Of each claim of some columns alone, by its number, the others that the source has. What it has no more is NULL
+    in a row that is written, as in one of a whole chunk."""
+    return {
+        number: tuple(
+            c.name
+            for c in schema.columns
+            if c.name not in schema.key and c.name not in schema.dropped and c.attnum not in claim.columns
+        )
+        for number, claim in claims.items()
+        if claim.columns is not None
+    }
+
+
+def _unread_of(names: Mapping[int, tuple[str, ...]]) -> Column | None:
+    """Of a chunk's row the columns that were not read, NULL if it is whole; None if all rows are."""
+    if not names:
+        return None
+    pairs = [(F.col(CLAIM) == number, F.array(*[F.lit(n) for n in unread])) for number, unread in names.items()]
+    chosen = F.when(pairs[0][0], pairs[0][1])
+    for condition, unread_names in pairs[1:]:
+        chosen = chosen.when(condition, unread_names)
+    return chosen.cast("array<string>")
+
+
+def as_changes(
+    claims: DataFrame, columns: Sequence[str], generation: int, not_read: Mapping[int, tuple[str, ...]]
+) -> Transform:
     """Chunk rows (FOLDER, the columns, `_text`) -> rows in the shape of split changes: `_op` read, at the watermark."""
 
     def transform(rows: DataFrame) -> DataFrame:
@@ -140,6 +181,7 @@ def as_changes(claims: DataFrame, columns: Sequence[str], generation: int) -> Tr
                 op=F.lit("read"),
                 text=F.col("_text"),
                 at=(F.lit(generation), F.col(_W), F.col(_W_AT)),
+                unread=_unread_of(not_read),
             ),
             F.lit(False).alias(MOVED),
             F.lit(None).cast("array<string>").alias(INHERITS),
@@ -261,18 +303,20 @@ def _stream_type(rows: DataFrame, columns: Sequence[str]) -> StructType:
 def add_verdicts(
     key: Sequence[str],
     columns: Sequence[str],
-    types: dict[str, DataType],
     target: DataFrame | None,
     *,
     truncated: bool,
     says_where: bool = False,
+    not_read: Mapping[int, tuple[str, ...]] | None = None,
 ) -> Transform:
     """Sets VERDICT: whether the stream's row, of the plan or else of the pinned target, is there and the same. If
     the plan is `truncated`, nothing of the target is left for the rows above. BY_TARGET and DIFFERING are set if it
-    `says_where`."""
+    `says_where`. `not_read` are the columns that rows of some claims (`unread`) have from the target, if no change of
+    the plan gave them; without a row there, they are LACKING."""
     names = [f"__tidemark_key_{n}" for n in range(len(key))]
 
     def transform(rows: DataFrame) -> DataFrame:
+        types = {f.name: f.dataType for f in rows.schema.fields}
         stream = F.col("__tidemark_stream")
         is_row = F.col("_op") == "read"
         in_stream = stream["_op"] != "delete"
@@ -289,6 +333,8 @@ def add_verdicts(
             )
             matches = fold.all_of([column(k) == F.col(n) for k, n in zip(key, names, strict=True)])
             joined = rows.join(current, on=matches, how="left").drop(*names)
+            if not_read:
+                joined = joined.transform(_with_unread(columns, not_read))
             in_target = F.col("__tidemark_there").isNotNull()
             if truncated:
                 in_target &= ~F.col(ABOVE)
@@ -301,7 +347,7 @@ def add_verdicts(
         verdict = (
             F.when(F.col(VERDICT).isNotNull(), F.col(VERDICT))
             .when(~is_row & ~present, F.lit(OVERTAKEN))
-            .when(is_row & ~present, F.lit(INSERTED))
+            .when(is_row & ~present, F.lit(INSERTED) if not not_read else _inserted(not_read))
             .when(is_row & same, F.lit(UNCHANGED))
             .otherwise(F.lit(REPAIRED))
         )
@@ -312,6 +358,30 @@ def add_verdicts(
                 DIFFERING, F.when((F.col(VERDICT) == REPAIRED) & is_row, differing)
             )
         return with_verdicts.drop("__tidemark_stream", "__tidemark_there")
+
+    return transform
+
+
+def _inserted(not_read: Mapping[int, tuple[str, ...]]) -> Column:
+    return F.when(F.col(CLAIM).isin(*not_read), F.lit(LACKING)).otherwise(F.lit(INSERTED))
+
+
+def _with_unread(columns: Sequence[str], not_read: Mapping[int, tuple[str, ...]]) -> Transform:
+    """Rows whose keys no change touches, joined with the target's (`__tidemark_there`): what was not read of them is
+    as it is there, holes included."""
+    there, names = F.col("__tidemark_there"), _unread_of(not_read)
+    assert names is not None
+    unread_names = sorted({name for of_claim in not_read.values() for name in of_claim})
+
+    def transform(joined: DataFrame) -> DataFrame:
+        taken = F.coalesce(F.col(ALONE) & names.isNotNull() & there.isNotNull(), F.lit(False))
+        holes = F.array_intersect(F.coalesce(there[HOLES], F.array().cast("array<string>")), names)
+        values = {
+            name: F.when(taken & F.array_contains(names, name), there[name]).otherwise(column(name))
+            for name in unread_names
+        }
+        values[HOLES] = F.when(taken, holes).otherwise(F.col(HOLES))
+        return joined.select(*[values[name].alias(name) if name in values else column(name) for name in joined.columns])
 
     return transform
 
@@ -335,9 +405,10 @@ def _same(columns: Sequence[str], types: dict[str, DataType], struct: str) -> Co
     return (holes[0] == holes[1]) & same_values
 
 
-def additions(key: Sequence[str], columns: Sequence[str]) -> Transform:
+def additions(key: Sequence[str], columns: Sequence[str], not_read: Mapping[int, tuple[str, ...]]) -> Transform:
     """Rows with their verdicts -> the rows that the changes get besides: `read` and `sweep`; of a sweep the
     key alone is kept."""
+    unread_names = _unread_of(not_read)
 
     def transform(with_verdicts: DataFrame) -> DataFrame:
         is_row = F.col("_op") == "read"
@@ -347,6 +418,7 @@ def additions(key: Sequence[str], columns: Sequence[str]) -> Transform:
                 op=F.col("_op"),
                 text=F.when(is_row, F.col("_text")),
                 at=[F.col(name) for name in AT_COLUMNS],
+                unread=None if unread_names is None else F.when(is_row, _said(columns, with_verdicts, unread_names)),
             ),
             ABOVE,
             HOLES,
@@ -354,6 +426,20 @@ def additions(key: Sequence[str], columns: Sequence[str]) -> Transform:
         )
 
     return transform
+
+
+def _said(columns: Sequence[str], rows: DataFrame, unread_names: Column) -> Column:
+    """Which of the columns that were not read the row says so of: a NULL that stays one is no value that nobody knows,
+    which is what a reader takes a NULL for that was not sent, of what TOAST may keep out of a change. Of other types
+    NULL may stand for a value that does not fit, and whose text is in the row before."""
+    said = []
+    for name in columns:
+        is_apart = isinstance(rows.schema[name].dataType, StringType | BinaryType | ArrayType | MapType)
+        is_unknown = F.coalesce(F.array_contains(HOLES, F.lit(name)), F.lit(False))
+        has_value = column(name).isNotNull() | is_unknown if is_apart else F.lit(True)
+        said.append(F.when(F.array_contains(unread_names, F.lit(name)) & has_value, F.lit(name)))
+    names = F.array_compact(F.array(*said))
+    return F.when(F.size(names) > 0, names)
 
 
 # --- without a key ----------------------------------------------------------------------------------------------------

@@ -278,6 +278,8 @@ def _is_plain(
         return False
     if any(b.truncates for b in (*coming.batches, *coming.evidence)) or any(c.purpose != "fill" for c in claims):
         return False
+    if any(c.columns is not None for c in claims):
+        return False
     if not data_files.is_plain(history) or not data_files.is_plain(current):
         return False
     names = [c.name for c in schema.columns]

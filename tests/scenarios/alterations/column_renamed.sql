@@ -1,4 +1,5 @@
 -- A column is renamed.
+-- read again: renamed
 -- part: table
 CREATE TABLE item (id int PRIMARY KEY, colour text, size text, body text STORAGE EXTERNAL);
 -- part: rows

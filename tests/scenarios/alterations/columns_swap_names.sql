@@ -1,4 +1,5 @@
 -- Two columns swap their names, in one transaction with a change.
+-- read again: renamed
 -- part: table
 CREATE TABLE item (id int PRIMARY KEY, colour text, size text);
 -- part: rows

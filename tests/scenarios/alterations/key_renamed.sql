@@ -1,4 +1,5 @@
 -- The key's column is renamed, and another one gets its name.
+-- no chunk: a backfill whose ranges are of the old key is closed
 -- part: table
 CREATE TABLE item (id int PRIMARY KEY, name text);
 -- part: rows

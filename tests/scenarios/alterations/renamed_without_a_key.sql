@@ -1,4 +1,5 @@
 -- A column of a table without a key is renamed.
+-- read again: renamed
 -- part: table
 CREATE TABLE item (name text, size int);
 ALTER TABLE item REPLICA IDENTITY FULL;

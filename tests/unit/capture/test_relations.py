@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from tidemark.capture.relations import Catalog, Schemas
+from tidemark.capture.relations import Catalog, Looks, Schemas
 from tidemark.config import TableRule
 from tidemark.names import TableName
 from tidemark.pgoutput.messages import RelationColumn, RelationMessage
@@ -206,7 +206,7 @@ def test_a_name_that_is_missing_was_dropped_only_where_its_number_is_gone(
     wide = one(schemas(source), relation(("id", 20, True), ("note", 25, False)))
     source.catalog = Catalog({16384: replace(captured("id"), columns=prints(now))}, TYPES)
     followed = Schemas(lambda _: TableRule("public.*"), source.look, lambda _: [wide])
-    followed.explain_by({str(ORDERS): before})
+    followed.explain_by(Looks({}, {str(ORDERS): before}, 0))
     narrow = one(followed, relation(("id", 20, True)))
     assert [mark.state for mark in followed.take_marks(narrow)] == states
 
@@ -219,6 +219,6 @@ def test_one_dropped_column_explains_one_disappearance_of_its_name() -> None:
     for shapes, states in ([wide], []), ([wide, narrow, again], ["parked"]):
         versions = list(shapes)
         followed = Schemas(lambda _: TableRule("public.*"), Source("id").look, lambda _, v=versions: v)
-        followed.explain_by({str(ORDERS): fingerprint})
+        followed.explain_by(Looks({}, {str(ORDERS): fingerprint}, 0))
         last = one(followed, relation(("id", 20, True)))
         assert [mark.state for mark in followed.take_marks(last)] == states

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tidemark.names import TableName
-from tidemark.schema.evolution import Verdict, added_again, compare_fingerprints, compare_schemas, reasons
+from tidemark.schema.evolution import Verdict, added_again, columns_of, compare_fingerprints, compare_schemas, reasons
 from tidemark.schema.fingerprint import ColumnPrint, Fingerprint, PartitionPrint
 from tidemark.schema.table import Column, TableSchema
 
@@ -161,7 +161,7 @@ def test_without_a_key_full_identity_is_another_target_and_others_are_not() -> N
         ),
         (
             {"relfilenode": 1, "columns": (*PRINT.columns, column(4, "more", xmin=701))},
-            'the table was rewritten and "more" altered',
+            'the table was rewritten and "more" added',
         ),
         ({"membership": ()}, "the table was taken out of the publication"),
         ({"membership": ("table 20001",)}, "the table was taken out of the publication and added again"),
@@ -206,3 +206,23 @@ def test_the_rewrite_of_one_partition_and_its_removal_are_seen() -> None:
 def test_a_fingerprint_survives_json() -> None:
     full = replace(PRINT, partitions=(PartitionPrint(9, 9, False),), dropped=((2, "more"),), row_filter="(id > 5)")
     assert Fingerprint.from_json(full.to_json()) == full
+
+
+@pytest.mark.parametrize(
+    ("change", "columns"),
+    [
+        ({"relfilenode": 1, "columns": (*PRINT.columns, column(4, "more", xmin=701))}, (4,)),
+        ({"columns": (*PRINT.columns, column(4, "more", missing="{7}"))}, (4,)),
+        ({"columns": (*PRINT.columns, column(4, "more", generated="s"), column(5, "again", missing="{7}"))}, (4, 5)),
+        ({"columns": (*PRINT.columns, column(2, "hidden"))}, (2,)),
+        # Of a rewrite that altered an older column any value may be another one.
+        (
+            {"relfilenode": 1, "columns": (column(1, "id"), column(3, "note", xmin=701), column(4, "more", xmin=701))},
+            (),
+        ),
+        ({"columns": (*PRINT.columns, column(2, "hidden")), "row_filter": "(id > 5)"}, ()),
+        ({"columns": (*PRINT.columns, column(4, "more"))}, ()),
+    ],
+)
+def test_which_columns_alone_may_differ(change: dict[str, object], columns: tuple[int, ...]) -> None:
+    assert columns_of(compare_fingerprints(PRINT, replace(PRINT, **change))) == columns  # type: ignore[arg-type]

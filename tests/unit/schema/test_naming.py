@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tidemark.schema.naming import Ahead, Naming, naming
+from tidemark.schema.naming import Ahead, Naming, names_in_target, naming
 
 FIELDS = ["_op", "id", "colour", "size"]
 CALLED = {"id": 1, "colour": 2, "size": 3}
@@ -83,3 +83,70 @@ def test_whatever_is_renamed_added_and_dropped_each_number_keeps_its_field() -> 
                 fields.setdefault(name, number)
             told = dict(fields)
             assert {name: fields[name] for name in source.values()} == {name: n for n, name in source.items()}
+
+
+# --- names that a dropped column has ----------------------------------------------------------------------------------
+
+
+def test_what_is_dropped_keeps_its_name_and_a_later_column_gets_a_number() -> None:
+    here = {"id": 1, "size": 2}
+    assert names_in_target(here, {1: "id", 4: "size"}, {2: "size"}) == {1: "id", 2: "size", 4: "size__2"}
+    assert names_in_target({}, {1: "id", 4: "size"}, {2: "size"}) == {1: "id", 2: "size", 4: "size__2"}
+    here["size__2"] = 4
+    assert names_in_target(here, {1: "id", 6: "size"}, {2: "size", 4: "size"})[6] == "size__3"
+    assert names_in_target(here, {1: "id", 4: "length"}, {2: "size"})[4] == "length"
+    assert names_in_target({**here, "length": 4}, {1: "id", 4: "size"}, {2: "size"})[4] == "size__2"
+
+
+def test_a_column_that_is_called_so_at_the_source_keeps_the_name_that_it_has() -> None:
+    named_first = names_in_target({"id": 1, "size": 2, "size__2": 3}, {1: "id", 3: "size__2", 4: "size"}, {2: "size"})
+    assert named_first == {1: "id", 2: "size", 3: "size__2", 4: "size__3"}
+    numbered_first = names_in_target({"size": 2, "size__2": 4}, {4: "size", 5: "size__2"}, {2: "size"})
+    assert numbered_first == {2: "size", 4: "size__2", 5: "size__2__2"}
+
+
+def test_names_that_delta_does_not_tell_apart_are_one() -> None:
+    assert names_in_target({"Size": 2}, {4: "size"}, {2: "Size"}) == {2: "Size", 4: "size__2"}
+
+
+def test_a_column_that_took_the_place_of_a_dropped_one_keeps_the_name() -> None:
+    """As versions before this one left it: of the dropped column nothing is in the target."""
+    assert names_in_target({"id": 1, "size": 4}, {1: "id", 4: "size"}, {}) == {1: "id", 4: "size"}
+
+
+def test_whatever_becomes_of_columns_each_has_a_field_of_its_own_for_good() -> None:
+    """Random alterations, some of which the target does not see by themselves: a field stays its column's, no other
+    column's coming and going renames it, and a live column is called as at the source where nothing dropped is."""
+    rng = random.Random(21)
+    for _ in range(300):
+        newest = 3
+        source = {1: "id", 2: "a", 3: "b"}
+        last_names = dict(source)
+        fields: dict[str, int] = {}
+        for _ in range(8):
+            number, free = rng.choice(list(source)), [n for n in ("a", "b", "c", "a__2") if n not in source.values()]
+            match rng.choice(["rename", "add", "add", "drop", "drop"]):
+                case "rename" if free and number > 1:
+                    source[number] = rng.choice(free)
+                case "add" if free:
+                    newest += 1
+                    source[newest] = rng.choice(free)
+                case "drop" if number > 1:
+                    del source[number]
+            last_names.update(source)
+            if rng.random() < 0.4:
+                continue
+            gone = {number: last_names[number] for number in fields.values() if number not in source}
+            names = names_in_target(fields, source, gone)
+            assert len(set(names.values())) == len(names) == len(source) + len(gone)
+            renamed = naming(list(fields), fields, {}, {n: names[n] for n in source})
+            before = {number: name for name, number in fields.items()}
+            fields = {renamed.names.get(name, name): number for name, number in fields.items()}
+            for number in source:
+                fields.setdefault(names[number], number)
+            assert {names[n]: n for n in names} == fields
+            assert all(names[number] == before[number] for number in gone)
+            of_dropped = {names[number] for number in gone}
+            for number, name in source.items():
+                assert names[number].startswith(name)
+                assert names[number] == name or name in of_dropped or name in names.values()
