@@ -76,6 +76,7 @@ def row(values: dict[str, Any], before: Row | None = None, op: str = "insert") -
 
 
 BAG = {"a": "string", "f": "double", "m": "map<string,string>", "xs": "array<double>"}
+PAIR = {"a": "string", "f": "double"}
 ONE: Row = {"a": "one", "f": 0.0, "m": {"k": "v", "l": None}, "xs": [0.0, None]}
 MINUS: Row = {**ONE, "f": -0.0}
 NAN: Row = {**ONE, "f": math.nan, "xs": [math.nan, -0.0]}
@@ -205,6 +206,10 @@ TRAPS = [
          [[row(ONE)]],
          [[row(NAN, op="delete"), row(ONE, op="delete"), row(ONE, op="delete")]],
          current=[]),
+    Trap("multiset_never_had_nothing", table_schema("multiset_never_had_nothing", PAIR, key=(), identity="full"),
+         [[row({"a": "one", "f": 0.0}), row({"a": None, "f": 1.0})]],
+         [[row(dict.fromkeys(PAIR), op="delete"), row({"a": None, "f": 1.0}, op="delete")]],
+         current=[{"a": "one", "f": 0.0}]),
     Trap("column_added", texts("column_added"),
          [[insert(1, body="long"), insert(2)]],
          [[update(1, "body", n=1)], [insert(3, extra="three"), move(2, 4, "body", extra="four")],

@@ -484,7 +484,17 @@ def row_form(columns: Sequence[str], types: dict[str, DataType], of: str | None 
     of the columns (17 were never done with), and 300 overran its stack. So does a struct of 1,600 fields as the key of
     a join, whose planning goes as deep as an expression has children: beyond some, they are grouped.
     """
-    forms = [stored_form(column(name, of), types[name]).alias(str(n)) for n, name in enumerate(columns)]
+    return _one([stored_form(column(name, of), types[name]) for name in columns])
+
+
+def is_nothing(columns: Sequence[str], types: dict[str, DataType], of: str) -> Column:
+    """Whether a row has nothing but NULL."""
+    nothing = _one([stored_form(F.lit(None).cast(types[name]), types[name]) for name in columns])
+    return row_form(columns, types, of).eqNullSafe(nothing)
+
+
+def _one(values: Sequence[Column]) -> Column:
+    forms = [value.alias(str(n)) for n, value in enumerate(values)]
     if len(forms) <= MOST_FIELDS:
         return F.struct(*forms)
     groups = [forms[first : first + MOST_FIELDS] for first in range(0, len(forms), MOST_FIELDS)]
