@@ -67,6 +67,12 @@ def published(config: PipelineConfig, source: psycopg.Connection[Any], ledger: L
         return {str(table.table): table for table in places.kept(catalog.captured_tables(source, config))}
 
 
+def not_published(config: PipelineConfig, source: psycopg.Connection[Any]) -> set[str]:
+    """The names of tables that the file names, and that the publication has not, or not yet."""
+    with lock_bounded(source, config.bounds.lock_timeout_s, "the published tables"):
+        return {str(table.name) for table in catalog.captured_tables(source, config) if not table.published}
+
+
 @contextmanager
 def locked(
     config: PipelineConfig,

@@ -55,6 +55,8 @@ from tidemark.wording import TABLE_CUTOFF, closest, counted, duration, moment
 
 log = logging.getLogger(__name__)
 
+NOT_PUBLISHED: Final = "it is not in the publication"
+
 # Ranges per reader: as one ends early, its reader helps with the others'.
 RANGES_PER_READER: Final = 4
 KEYS_PER_RANGE: Final = 1000
@@ -319,6 +321,8 @@ class _Planner:
                 named.update(dict.fromkeys(fit))
             elif matches:
                 not_captured[text] = self._unfit(at_source[matches[0]], rows.get(matches[0])) or ""
+            elif text in looking.not_published(self._config, self._source):
+                not_captured[text] = NOT_PUBLISHED
             else:
                 names = [readable(captured.name) for captured in at_source.values()]
                 meant = closest(text, names, taken=self._request.tables, cutoff=TABLE_CUTOFF)
@@ -333,7 +337,7 @@ class _Planner:
 
     def _unfit(self, captured: CapturedTable | None, row: TableRow | None) -> str | None:
         if captured is None or not captured.published:
-            return "it is not in the publication"
+            return NOT_PUBLISHED
         if row is None or not row.life.can_be_read:
             if row is not None and row.life.is_captured and row.backfill_kind == joins.BEGUN_ANEW:
                 return "it begins anew, and no capture run has been through since"
