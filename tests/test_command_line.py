@@ -234,7 +234,7 @@ def test_a_slot_that_is_gone_needs_somebody(
     )
 
 
-def test_a_table_that_is_captured_no_more_can_be_forgotten_and_come_back(
+def test_a_table_that_is_captured_no_more_can_be_forgotten_and_another_one_has_its_name(
     file: Path,
     source: str,
     connections: Callable[[str], Connection],
@@ -265,8 +265,8 @@ def test_a_table_that_is_captured_no_more_can_be_forgotten_and_come_back(
         connection.execute("CREATE TABLE shop.lines (id int PRIMARY KEY)")
         assert main(["preflight", str(file)], look_up=connections) == 0
         shown = status()
-        assert "shop.lines   parked" in shown
-        assert "it was out of the publication for a while" in shown
+        assert "shop.lines~2  ok" in shown
+        assert "parked" not in shown
 
 
 def test_a_table_that_the_file_names_is_not_forgotten(

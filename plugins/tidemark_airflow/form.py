@@ -131,7 +131,7 @@ def request(config: PipelineConfig, answers: Mapping[str, Any], typed: Iterable[
         keys=tuple(answers["keys"] or ()),
         replace=answers["replace"],
         readers=answers["readers"],
-        columns=tuple(answers["columns"] or ()),
+        columns=tuple(answers.get("columns") or ()),
     )
 
 

@@ -1,6 +1,7 @@
 -- A column of a dropped one's name is another column, of whatever type: the target calls it by a number. What was
 -- dropped keeps what it held. Where no change came in between, the table is marked. A column that comes and goes within
 -- one batch is followed.
+-- alone
 
 CREATE TABLE item (id int PRIMARY KEY, size int);
 CREATE TABLE other (id int PRIMARY KEY, size int);

@@ -1,4 +1,5 @@
 -- DROP and CREATE of one name: the rows of the old table stay where they are, the new one has a place of its own.
+-- alone
 
 CREATE TABLE item (id int PRIMARY KEY, name text);
 -- step: run

@@ -1,4 +1,5 @@
 -- A table keeps its Delta tables whatever it is called, and a new one of its old name gets others.
+-- alone
 
 CREATE TABLE item (id int PRIMARY KEY, name text);
 -- step: run

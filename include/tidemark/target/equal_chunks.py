@@ -103,11 +103,14 @@ def _is_plain(
         return False
     if any(b.truncates for b in (*coming.batches, *coming.evidence)) or not data_files.is_plain(current):
         return False
+    if any(c.columns is not None for c in claims):
+        return False
     columns = {c.name: c.target for c in schema.columns if c.name not in schema.dropped}
     if not set(columns) <= {f.name for f in current.schema().fields}:
         return False
     versions = {f.schema_version for c in claims for f in c.files}
-    return all({c.name: c.target for c in s.columns} == columns for s in schemas if s.version in versions)
+    read = [s for s in schemas if s.version in versions]
+    return all(s.is_read_as(schema) and {c.name: c.target for c in s.columns} == columns for s in read)
 
 
 @dataclass(frozen=True, slots=True)

@@ -289,7 +289,8 @@ def _is_plain(
         return False
     wanted = {c.name: c.target for c in schema.columns if c.name not in schema.dropped}
     versions = {f.schema_version for c in claims for f in c.files}
-    return all({c.name: c.target for c in s.columns} == wanted for s in schemas if s.version in versions)
+    read = [s for s in schemas if s.version in versions]
+    return all(s.is_read_as(schema) and {c.name: c.target for c in s.columns} == wanted for s in read)
 
 
 @dataclass(slots=True)

@@ -29,6 +29,7 @@ from tidemark.ledger.connection import Ledger
 from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import Lease
 from tidemark.lsn import Lsn, WalPoint
+from tidemark.schema.fingerprint import Fingerprint
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 Book = Ledger
@@ -327,7 +328,8 @@ def test_holes_are_wanted_by_their_keys_and_as_a_whole_where_there_are_too_many(
 
 def test_a_table_with_history_only_is_read_once(world: HandMerged) -> None:
     world.mark()
-    tables.keep_fingerprints(world.book, {"s.a": {"key": [], "identity": "nothing"}})
+    looked = Fingerprint(1, 1, 1, "nothing", (), (), (), (), None, ())
+    tables.keep_fingerprints(world.book, {"s.a": looked.to_json()})
     backfill = open_backfill(world.book, "s.a", sweeps=False)
     world.claim(world.read(backfill))
     world.mark(tables.GAP)
