@@ -1,6 +1,6 @@
 -- A column of a dropped one's name is another column, of whatever type: the target calls it by a number. What was
 -- dropped keeps what it held. Where no change came in between, the table is marked. A column that comes and goes within
--- one batch is followed.
+-- one batch, and that the catalogue was never seen with, is followed, and the table marked: it may have had a default.
 -- alone
 
 CREATE TABLE item (id int PRIMARY KEY, size int);
@@ -36,6 +36,7 @@ INSERT INTO at_once VALUES (2, 2);
 --   1 | 1 | ∅
 --   2 | ∅ | ∅
 --   3 | ∅ | three
+-- expect: needs backfill unseen (size.*what older rows have of it cannot be told)
 -- expect: current unseen (id, size)
 --   1 | ∅
 --   2 | 2
