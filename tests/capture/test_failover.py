@@ -237,6 +237,44 @@ def test_a_truncate_that_was_lost_asks_for_all_rows_of_its_table_alone(pair: Pai
 
 
 @pytest.mark.thorough
+def unmark(pipeline: Pipeline) -> None:
+    pipeline.ledger_query(
+        "UPDATE tidemark.tables SET needs_backfill = false, backfill_kind = NULL, backfill_reason = NULL,"
+        " backfill_since = NULL, lost_keys = NULL, columns_in_doubt = NULL"
+    )
+
+
+@pytest.mark.parametrize("is_seen", [True, False], ids=["seen", "at_once"])
+@pytest.mark.parametrize("name", ["lost", "other"])
+def test_a_columns_number_that_was_lost_and_given_out_again_is_another_columns(
+    pair: Pair, name: str, *, is_seen: bool
+) -> None:
+    """A column came in the lost part, and current has its default in every row. `is_seen`: a change without it comes
+    before the one that gets its number, under its name or another."""
+    pipeline = pair.pipeline
+    pair.standby.fall_behind()
+    pipeline.execute("ALTER TABLE public.item ADD COLUMN lost int DEFAULT 7")
+    pipeline.execute("UPDATE public.item SET lost = 1 WHERE id = 2")
+    pipeline.drain()
+    pair.promote()
+    with pytest.raises(SourceForked):
+        pipeline.drain()
+    if is_seen:
+        pipeline.execute("INSERT INTO public.item VALUES (20)")
+        pipeline.drain()
+    # As a backfill of the touched rows leaves it, which does not read a column that is not there.
+    unmark(pipeline)
+    pipeline.execute(f"ALTER TABLE public.item ADD COLUMN {name} int", "INSERT INTO public.item VALUES (21, 'x', 5)")
+    pipeline.drain()
+    row = pipeline.table_row("public.item")
+    assert f'column "{name}" has the number of one that the source lost' in str(row.backfill_reason)
+    assert row.columns_in_doubt == [3]
+    unmark(pipeline)
+    pipeline.execute("INSERT INTO public.item VALUES (22, 'x', 5)")
+    pipeline.drain()
+    assert not pipeline.table_row("public.item").life.needs_backfill, "it is said once"
+
+
 def test_a_promotion_that_lost_only_heartbeats_says_nothing(pair: Pair) -> None:
     pipeline = pair.pipeline
     pair.standby.fall_behind()

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -270,7 +271,7 @@ class _Draining:
         self._held = self._truncates.held
         self._next_xid = _next_xid(source_conn)
         staged_look = self._ledgers_look() if open_generation.heartbeat_lsn == open_generation.staged_lsn else {}
-        self._schemas.explain_by(Looks(staged_look, self._fingerprints, self._next_xid))
+        self._schemas.explain_by(Looks(staged_look, self._fingerprints, self._next_xid), self._lost_numbers())
         # The same names may be other columns by now, so it is asked about at every message.
         self._decoder = Decoder(
             self._schemas.schema_for, open_generation.number, run.salt, self._next_xid, lambda _: True
@@ -452,6 +453,11 @@ class _Draining:
             types = catalog.read_types(self._source)
         kept = self._places.kept(map(self._guarding.applied, captured))
         return Catalog({table.relation_oid: table for table in kept}, types, seen_below)
+
+    def _lost_numbers(self) -> Callable[[str], frozenset[int]]:
+        """Of a source that never lost anything of what was staged, no table is asked about."""
+        left = generation.lost_parts(self._ledger)
+        return lambda table: schema_versions.lost_numbers(self._ledger, table, left) if left else frozenset()
 
     def _ledgers_look(self) -> dict[str, Fingerprint]:
         """The look at each table that the last run began with. Where all up to that run's heartbeat is staged, it is

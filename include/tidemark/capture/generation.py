@@ -138,6 +138,20 @@ def settle(
     return generation
 
 
+def lost_parts(ledger: Ledger) -> dict[int, Lsn]:
+    """By older generation of this source, from where on what was staged of it is in no history of the source."""
+    opened = generations.required(ledger)
+    if opened.history is None:
+        return {}
+    history = History.parse(opened.history)
+    parted = {
+        older.number: _parted_at(history, older)
+        for older in generations.all_of(ledger)
+        if older.system_identifier == opened.system_identifier and older.number < opened.number
+    }
+    return {number: left_lsn for number, left_lsn in parted.items() if left_lsn is not None}
+
+
 def _refuse_left_behind(config: PipelineConfig, server: Server, generation: Generation) -> None:
     """Raises SourceLeftBehind. Timelines of one database only rise: such a server is one that a standby took over from,
     or an older copy of the disk. To read it would end the generation, and coming back would end the next one."""

@@ -111,6 +111,8 @@ class Schemas:
         self._versions = versions
         self._ahead = ahead
         self._merged = merged
+        self._lost_numbers: Callable[[str], frozenset[int]] = lambda _: frozenset()
+        self._lost: dict[TableName, frozenset[int]] = {}
         self._catalog = look()
         self._latest: dict[TableName, TableSchema | None] = {}
         self._differences: dict[tuple[TableName, int], list[Difference]] = {}
@@ -118,9 +120,11 @@ class Schemas:
         self._guessed: set[tuple[TableName, int]] = set()
         self._renamed: list[TableMark] = []
 
-    def explain_by(self, looks: Looks) -> None:
-        """By looks at each table from before its stream it is known which names were dropped."""
+    def explain_by(self, looks: Looks, lost_numbers: Callable[[str], frozenset[int]] = lambda _: frozenset()) -> None:
+        """By looks at each table from before its stream it is known which names were dropped. `lost_numbers` are those
+        that only columns had which the source lost."""
         self._looks = looks
+        self._lost_numbers = lost_numbers
 
     @property
     def catalog(self) -> Catalog:
@@ -149,7 +153,8 @@ class Schemas:
         ahead = [] if latest is not None else self._ahead_of(relation.table, latest)
         shape, unfit = define(relation, rule, self._catalog, latest or (ahead[-1] if ahead else None))
         differences = [Difference(Verdict.PARK, reason) for reason in unfit]
-        same = latest is not None and latest.same_shape(shape)
+        lost = self._lost_of(relation.table)
+        same = latest is not None and latest.same_shape(shape) and lost.isdisjoint(latest.published)
         may_be_others = same and latest is not None and self._may_be_others(latest, relation)
         if same and not may_be_others and latest is not None and not self._would_learn(latest, relation):
             return self._noted(replace(latest, relation_oid=shape.relation_oid), differences)
@@ -165,6 +170,7 @@ class Schemas:
             differences += self._since_merged(schema, _since(latest, ahead, schema, dropped), dropped)
             differences += self._older_values(schema, ahead if latest is None else [latest])
             differences += self._names_not_told(schema, latest)
+            differences += self._numbers_given_again(schema)
             older = self._older.setdefault(schema.table, [])
             differences += added_again(older, schema)
             older.append(schema)
@@ -294,6 +300,26 @@ class Schemas:
             columns = (column.attnum,) if column.attnum else ()
             differences.append(Difference(Verdict.NEEDS_BACKFILL, reason, columns))
         return differences
+
+    def _numbers_given_again(self, schema: TableSchema) -> list[Difference]:
+        """Columns whose number another one had in a part of the stream that the source lost: the target may have that
+        one's values in its older rows, and by its number it is the same. It is said once, by a version of its own."""
+        lost = self._lost_of(schema.table)
+        again = [column for column in schema.columns if column.attnum in lost]
+        self._lost[schema.table] = lost.difference(schema.published)
+        return [
+            Difference(
+                Verdict.NEEDS_BACKFILL,
+                f'column "{column.name}" has the number of one that the source lost, and older rows may have its values',
+                (column.attnum,),
+            )
+            for column in again
+        ]
+
+    def _lost_of(self, table: TableName) -> frozenset[int]:
+        if table not in self._lost:
+            self._lost[table] = self._lost_numbers(str(table))
+        return self._lost[table]
 
     def _names_not_told(self, schema: TableSchema, before: TableSchema | None) -> list[Difference]:
         """Columns of the version before that are called otherwise by now, or were in between, where it cannot be told

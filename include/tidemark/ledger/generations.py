@@ -59,6 +59,13 @@ def current(ledger: Ledger) -> Generation | None:
         return cursor.execute(query.encode(), (ledger.pipeline,)).fetchone()
 
 
+def all_of(ledger: Ledger) -> list[Generation]:
+    """The oldest first."""
+    with ledger.connection.cursor(row_factory=class_row(Generation)) as cursor:
+        query = f"SELECT {_COLUMNS} FROM tidemark.generations WHERE pipeline = %s ORDER BY number"
+        return cursor.execute(query.encode(), (ledger.pipeline,)).fetchall()
+
+
 def required(ledger: Ledger) -> Generation:
     """The open generation. Raises `GenerationMissing` before the pipeline's first run."""
     generation = current(ledger)

@@ -7,6 +7,7 @@ last streamed one, never with what a reader saw: a column that only the catalogu
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -14,6 +15,7 @@ from psycopg.types.json import Jsonb
 
 from tidemark.ledger import generations, tables
 from tidemark.ledger.connection import Ledger
+from tidemark.lsn import Lsn
 from tidemark.schema.table import TableSchema
 
 # Tables of which a drain asks one by one.
@@ -55,6 +57,28 @@ def adopt(ledger: Ledger, schema: TableSchema) -> TableSchema:
 def streamed(ledger: Ledger, table: str) -> list[TableSchema]:
     """The versions that registered batches hold changes of, oldest first."""
     return _versions(ledger, "streamed", table)
+
+
+def lost_numbers(ledger: Ledger, table: str, left: Mapping[int, Lsn]) -> frozenset[int]:
+    """The numbers of columns that only versions have from parts of the stream that the source lost: `left` is from
+    where on that is so, by generation. A new column may get such a number again."""
+    rows = ledger.execute(
+        """
+        SELECT v.definition, v.generation, v.streamed, coalesce(b.end_lsn, v.start_lsn)
+          FROM tidemark.schema_versions v
+          LEFT JOIN tidemark.batches b
+                 ON b.pipeline = v.pipeline AND b.generation = v.generation AND b.start_lsn = v.start_lsn
+         WHERE v.pipeline = %s AND v."table" = %s
+        """,
+        (ledger.pipeline, table),
+    )
+    lost: set[int] = set()
+    kept: set[int] = set()
+    for definition, generation, is_streamed, end_lsn in rows:
+        # What a reader saw, it saw later than what was staged then.
+        is_lost = generation in left and (not is_streamed or end_lsn > left[generation])
+        (lost if is_lost else kept).update(TableSchema.from_json(definition).published)
+    return frozenset(lost - kept)
 
 
 class Streamed:
