@@ -69,12 +69,14 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Maintenance:
-    """When the DAG `<pipeline>_maintenance` runs, and how long it keeps what is not needed any more: staging, and older
-    versions of the Delta tables. Its thresholds stand in `maintenance.thresholds`."""
+    """When the DAG `<pipeline>_maintenance` runs, and how long it keeps what is not needed any more: staging, older
+    versions of the Delta tables, and those that are put aside, None for good. Its thresholds stand in
+    `maintenance.thresholds`."""
 
     schedule: str | None = "@daily"
     staging_days: int = 7
     versions_days: int = 7
+    put_aside_days: int | None = 30
 
 
 @dataclass(frozen=True, slots=True)

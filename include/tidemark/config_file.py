@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Literal, cast, get_args
 
@@ -299,11 +300,13 @@ class _Reader(NodeReader):
 
     def maintenance(self, node: Node | None) -> Maintenance:
         nodes, numbers = self.section(node, "maintenance"), dict[str, int]()
-        for name in ("staging_days", "versions_days"):
+        for_good = "put_aside_days" in nodes and is_null(nodes["put_aside_days"])
+        for name in ("staging_days", "versions_days", *(() if for_good else ("put_aside_days",))):
             number = self.integer(nodes[name], f"maintenance.{name}", least=1) if name in nodes else None
             if number is not None:
                 numbers[name] = number
-        return Maintenance(schedule=self.schedule(nodes, "maintenance.schedule", "@daily"), **numbers)
+        read = Maintenance(schedule=self.schedule(nodes, "maintenance.schedule", "@daily"), **numbers)
+        return replace(read, put_aside_days=None) if for_good else read
 
     def bounds(self, node: Node | None) -> Bounds:
         numbers = {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Final
 
-from tidemark.config import Alerts, Bounds, Merge
+from tidemark.config import Alerts, Bounds, Maintenance, Merge
 
 OPTIONS: Final[dict[str, dict[str, str]]] = {
     "": {
@@ -74,6 +74,8 @@ OPTIONS: Final[dict[str, dict[str, str]]] = {
         "staging_days": "how long applied staging is kept, for replay. Longer than the age of the oldest copy of the "
         "ledger that you would restore",
         "versions_days": "how far back the Delta tables can be read as they were (time travel)",
+        "put_aside_days": "how long the Delta tables of a dropped table are kept whose name another one has; null for "
+        "good",
     },
     "bounds": {bound.name: bound.metadata["help"] for bound in fields(Bounds) if bound.metadata["option"]},
 }
@@ -95,6 +97,7 @@ DEFAULTS: Final[dict[str, str]] = {
     "maintenance.schedule": '`"@daily"`',
     "maintenance.staging_days": "`7`",
     "maintenance.versions_days": "`7`",
+    "maintenance.put_aside_days": f"`{Maintenance().put_aside_days}`",
     **{f"bounds.{bound.name}": f"`{bound.default}`" for bound in fields(Bounds) if bound.metadata["option"]},
 }
 REQUIRED: Final = ("source", "source.connection", "tables", "tables[].name", "lake", "lake.root")

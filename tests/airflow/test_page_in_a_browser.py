@@ -223,6 +223,13 @@ def test_five_hundred_tables_are_searched_sorted_and_turned(page: Browser) -> No
     assert page.complaints() == []
 
 
+def test_what_was_put_aside_is_listed_apart(page: Browser) -> None:
+    said = page.run("return document.querySelector('#put-aside').innerText")
+    for fact in ("shop.baskets", "all of it below 0/1A2B3C4", "maintenance removes it from "):
+        assert fact in said
+    assert page.run("return document.querySelector('#tables').innerText.includes('shop.baskets')") is False
+
+
 def test_a_table_whose_name_is_markup_is_shown_and_does_nothing(page: Browser) -> None:
     page.type("#search", "script")
     page.wait("it is found", "document.querySelectorAll('td.name').length === 1")

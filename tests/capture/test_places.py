@@ -5,13 +5,23 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from tests.support.pipeline import Pipeline
 from tidemark.capture.advanced import advanced
 from tidemark.capture.merging import Ingested, IngestedTable, make_plan
-from tidemark.config import TableRule
+from tidemark.capture.status import read_status
+from tidemark.capture.status_json import to_json
+from tidemark.capture.status_text import text
+from tidemark.config import Maintenance, TableRule
+from tidemark.formats import layout
+from tidemark.ledger import leases
+from tidemark.ledger import put_aside as pairs
+from tidemark.maintenance.removing import remove_put_aside
+from tidemark.names import TableName
+from tidemark.wording import moment
 
 
 @pytest.fixture
@@ -127,7 +137,8 @@ def test_an_oid_that_is_given_out_again_is_another_table(items: Pipeline) -> Non
     assert (ids(items, "item"), ids(items, "item~2")) == ([1], [2])
 
 
-def test_a_table_that_is_put_aside_is_listed_no_more(items: Pipeline) -> None:
+def put_aside(items: Pipeline) -> None:
+    """Drop the table and create another one, until nothing comes of the first any more."""
     items.execute("DROP TABLE item", "CREATE TABLE item (id int PRIMARY KEY)")
     items.sound()
     assert items.table_row("public.item").life.capture == "left"  # something of it waits to be merged
@@ -137,8 +148,82 @@ def test_a_table_that_is_put_aside_is_listed_no_more(items: Pipeline) -> None:
         "ON CONFLICT DO NOTHING"
     )
     items.sound()
+
+
+def test_a_table_that_is_put_aside_is_listed_apart(items: Pipeline) -> None:
+    put_aside(items)
     assert items.table_row("public.item").life.capture == "forgotten"
     assert items.table_row("public.item~2").life.can_be_read
+    status = read_status(items.config, source=items.source, ledger=items.ledger)
+    (pair,) = status.put_aside
+    assert (pair.table, pair.name) == ("public.item", "public.item")
+    assert [(pair.lsn,)] == items.ledger_query("SELECT gone_lsn FROM tidemark.relations WHERE gone_lsn IS NOT NULL")
+    assert f"  aside   public.item since {moment(pair.since)}, all of it below {pair.lsn}; maintenance " in text(status)
+    (said,) = to_json(status)["put_aside"]
+    assert said["removed_from"] == (pair.since + timedelta(days=30)).isoformat()
+    items.config = replace(items.config, maintenance=Maintenance(put_aside_days=None))
+    assert "; kept for good" in text(read_status(items.config, source=items.source, ledger=items.ledger))
+
+
+def test_what_is_put_aside_is_removed_in_its_time(items: Pipeline) -> None:
+    """Also where a run died in the middle of it; the tables of now stay, and no relation gets the id again."""
+    put_aside(items)
+    for table in ("public.item", "public.item~2"):
+        for folder in folders(items, table):
+            items.store.write_new(f"{folder}/_delta_log/0.json", b"{}")
+    assert removed_after(items, days=29) == []
+    items.config = replace(items.config, maintenance=Maintenance(put_aside_days=None))
+    assert removed_after(items, days=900) == []
+    items.config = replace(items.config, maintenance=Maintenance(put_aside_days=60))
+    with (
+        leases.hold(items.ledger, items.config.pipeline, leases.of_table("public.item"), "merge") as lease,
+        items.ledger_connection() as ledger,
+    ):
+        assert removed_after(items, days=61) == []  # somebody works on it
+        assert pairs.begin_removal(ledger, lease, "public.item")
+    items.store.delete(folders(items, "public.item")[0])
+    assert removed_after(items, days=1) == ["public.item"]
+    assert [items.store.list(folder) for folder in folders(items, "public.item")] == [[], []]
+    assert all(items.store.list(folder) for folder in folders(items, "public.item~2"))
+    assert read_status(items.config, source=items.source, ledger=items.ledger).put_aside == ()
+    assert removed_after(items, days=900) == []
+    items.execute("DROP TABLE item", "CREATE TABLE item (id int PRIMARY KEY)")
+    items.sound()
+    assert kept(items)["public.item~3"] == ("public.item", True)
+
+
+def test_a_table_that_is_there_still_is_not_removed(items: Pipeline) -> None:
+    """Renamed to what the file does not name, it may be named again; dropped without a successor, it may be all that is
+    left."""
+    items.with_tables("public.item")
+    items.execute("ALTER TABLE item RENAME TO old_item", "CREATE TABLE item (id int PRIMARY KEY)")
+    items.sound()
+    items.ledger_query(
+        "INSERT INTO tidemark.positions SELECT pipeline, 1, \"table\", '1/0', '1/0' FROM tidemark.tables "
+        "ON CONFLICT DO NOTHING"
+    )
+    items.sound()
+    assert items.table_row("public.item").life.capture == "forgotten"
+    items.execute("DROP TABLE item")
+    items.sound()
+    assert read_status(items.config, source=items.source, ledger=items.ledger).put_aside == ()
+    assert removed_after(items, days=900) == []
+
+
+def test_changes_that_wait_keep_what_was_put_aside(items: Pipeline) -> None:
+    put_aside(items)
+    items.ledger_query("UPDATE tidemark.positions SET history_lsn = '0/1', current_lsn = '0/1'")
+    assert removed_after(items, days=31) == []
+
+
+def folders(items: Pipeline, table: str) -> list[str]:
+    name = TableName.parse(table)
+    return [layout.current_table(items.config.pipeline, name), layout.history_table(items.config.pipeline, name)]
+
+
+def removed_after(items: Pipeline, days: int) -> list[str]:
+    now = datetime.now(UTC) + timedelta(days=days)
+    return remove_put_aside(items.task("retire", now=lambda: now))
 
 
 def test_a_dropped_table_takes_its_open_backfill_along(items: Pipeline) -> None:

@@ -16,10 +16,10 @@ import psycopg
 
 from tests.support.manifests import SOURCE, schema_of
 from tidemark.formats.error_record import ErrorRecord
-from tidemark.ledger import tables
+from tidemark.ledger import joins, put_aside, tables
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.migrations import migrate
-from tidemark.lsn import Lsn
+from tidemark.lsn import Lsn, WalPoint
 from tidemark.names import TableName
 
 SCHEMAS = ("shop", "stock", "billing", "people", "shipping")
@@ -46,6 +46,7 @@ PAUSED = "shop.prices"
 UNFILLED = "billing.invoices_2022"
 READ = "stock.products"
 DIFFERING = "people.customers"
+PUT_ASIDE = "shop.baskets"
 
 NOT_FOLLOWED = ErrorRecord(
     "SchemaNotFollowed",
@@ -85,8 +86,18 @@ def make(source: str, ledger: str, pipeline: str = "shop", count: int = 500) -> 
         _runs(book, world)
         tables.park(book, PARKED, NOT_FOLLOWED)
         tables.pause(book, PAUSED, "anna")
+        _put_aside(book)
         tables.mark_needs_backfill(book, UNFILLED, tables.EXISTING_ROWS, "it had rows before it was captured")
     return world
+
+
+def _put_aside(book: Ledger) -> None:
+    """A dropped table, whose name another one has by now."""
+    tables.add(book, PUT_ASIDE)
+    joins.join(book, PUT_ASIDE, 7, WalPoint(1, Lsn(0)), backfill=None)
+    joins.leave(book, PUT_ASIDE)
+    joins.forget(book, PUT_ASIDE)
+    put_aside.note(book, PUT_ASIDE, TableName.parse(PUT_ASIDE), Lsn(0x1A2B3C4))
 
 
 def _slot(source: str, slot: str) -> tuple[Lsn, Lsn]:

@@ -20,6 +20,7 @@ from tidemark.errors import TimelineNotFollowed
 from tidemark.findings import listed
 from tidemark.formats import layout
 from tidemark.ledger import batches, generations, joins
+from tidemark.ledger import put_aside as pairs_put_aside
 from tidemark.ledger import tables as ledger_tables
 from tidemark.ledger.tables import TableRow
 from tidemark.names import TableName
@@ -140,9 +141,14 @@ def to_put_aside(survey: Survey) -> list[str]:
 
 
 def put_aside(survey: Survey) -> None:
-    """What nothing comes of any more is listed no more; its Delta tables stay as they are."""
+    """What nothing comes of any more is listed no more; its Delta tables are kept as they are, and listed apart if its
+    relation is gone. One that was renamed is there still, and may be named by the file again."""
     for table in to_put_aside(survey):
-        joins.forget(survey.ledger, table)
+        relation = survey.places.relation_of(TableName.parse(table))
+        with survey.ledger.transaction():
+            joins.forget(survey.ledger, table)
+            if relation is not None and relation.gone_lsn is not None:
+                pairs_put_aside.note(survey.ledger, table, relation.name, relation.gone_lsn)
         survey.note("tables", f"Another table has the name of {table} by now: its Delta tables are kept as they are")
 
 

@@ -310,7 +310,7 @@ class Schemas:
         return [
             Difference(
                 Verdict.NEEDS_BACKFILL,
-                f'column "{column.name}" has the number of one that the source lost, and older rows may have its values',
+                f'column "{column.name}" has the number of one that the source lost: older rows may have its values',
                 (column.attnum,),
             )
             for column in again

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Final, TypeVar
 
@@ -26,6 +26,7 @@ from tidemark.ledger import migrations, overview
 from tidemark.ledger.connection import open_ledger
 from tidemark.ledger.leases import of_table
 from tidemark.ledger.overview import PipelineStatus, TableStatus
+from tidemark.ledger.put_aside import PutAside
 from tidemark.run import utc_now
 from tidemark.source.slot import SlotState, read_slot, usable
 from tidemark.staging.store import Store
@@ -60,6 +61,15 @@ class Status:
     def due_at(self, table: TableStatus) -> datetime | None:
         """When a table that waits by choice is due by the clock; None for one that does not wait, or is due."""
         return deferring.waits_until(self.config, table, self.now)
+
+    @property
+    def put_aside(self) -> tuple[PutAside, ...]:
+        return () if self.ledger is None else self.ledger.put_aside
+
+    def removed_from(self, pair: PutAside) -> datetime | None:
+        """From when on maintenance removes the Delta tables that were put aside; None if nobody does."""
+        days = self.config.maintenance.put_aside_days
+        return None if days is None else pair.since + timedelta(days=days)
 
     def held_by(self, table: TableStatus) -> str | None:
         """Who holds the lease of a table for which something waits: a merge leaves it to the next one."""

@@ -17,6 +17,7 @@ from tidemark.capture.status import Status
 from tidemark.config import PipelineConfig
 from tidemark.ledger.definition_changes import DefinitionChange
 from tidemark.ledger.overview import OpenBackfill, PipelineStatus, TableStatus
+from tidemark.ledger.put_aside import PutAside
 from tidemark.ledger.table_details import TableDetails
 from tidemark.lsn import Lsn
 from tidemark.source.slot import SlotState
@@ -45,6 +46,7 @@ def to_json(status: Status) -> dict[str, Any]:
         "backfills": [] if ledger is None else [_backfill(backfill) for backfill in ledger.backfills],
         "maintenance": None if ledger is None else _maintenance(ledger),
         "definition_changes": [] if ledger is None else [definition_change(c) for c in ledger.definition_changes],
+        "put_aside": [_put_aside(pair, status) for pair in status.put_aside],
         "tables": [*_tables(status, health)],
     }
 
@@ -187,6 +189,18 @@ def _backfill(backfill: OpenBackfill) -> dict[str, Any]:
 def _maintenance(ledger: PipelineStatus) -> dict[str, Any] | None:
     last = ledger.maintenance
     return None if last is None else {"ended_at": _time(last.ended_at), "retired": last.retired, "tables": last.tables}
+
+
+def _put_aside(pair: PutAside, status: Status) -> dict[str, Any]:
+    """`removed_from` is null where maintenance removes none."""
+    return {
+        "table": pair.table,
+        "name": readable(pair.table),
+        "lsn": _lsn(pair.lsn),
+        "since": _time(pair.since),
+        "bytes": pair.bytes,
+        "removed_from": _time(status.removed_from(pair)),
+    }
 
 
 def _tables(status: Status, health: Health) -> Iterator[dict[str, Any]]:

@@ -34,7 +34,7 @@ NAMES: Final = 20
 def text(status: Status, *, everything: bool = False) -> str:
     """With `everything` each table has its line, and each need is said in full."""
     health = status.health
-    lines = [f"pipeline {status.config.pipeline}: {_verdict(health)}", *_summary(status, health)]
+    lines = [f"pipeline {status.config.pipeline}: {_verdict(health)}", *_summary(status, health, everything=everything)]
     for severity in SEVERITIES if everything else SEVERITIES[:2]:
         for kind, of_kind in groupby(health.of(severity), key=lambda concern: concern.kind):
             lines += ["", _HEADINGS.get(kind, kind)]
@@ -53,7 +53,7 @@ def text(status: Status, *, everything: bool = False) -> str:
 # --- the summary ------------------------------------------------------------------------------------------------------
 
 
-def _summary(status: Status, health: Health) -> list[str]:
+def _summary(status: Status, health: Health, *, everything: bool) -> list[str]:
     counts = Counter(health.states.values())
     never = [] if status.ledger is None else [entry.table for entry in status.ledger.table_errors]
     counts["not captured"] += len(set(never) - {table.table for table in status.tables})
@@ -68,6 +68,7 @@ def _summary(status: Status, health: Health) -> list[str]:
         f"  tables  {tables}",
         *_waiting(status),
         *_definitions(status),
+        *_put_aside(status, None if everything else SAID_IN_FULL),
         *_maintenance(status),
     ]
 
@@ -91,6 +92,18 @@ def _definitions(status: Status) -> Iterator[str]:
     for change in () if status.ledger is None else status.ledger.definition_changes[:SAID_IN_FULL]:
         by = f" by {change.decided_by}" if change.decided_by else ""
         yield f"  altered {readable(change.table)}: {change.reason}; {change.decided}{by} {moment(change.decided_at)}"
+
+
+def _put_aside(status: Status, limit: int | None) -> Iterator[str]:
+    """Delta tables of dropped tables whose name another one has, the oldest first, and what becomes of them."""
+    for pair in status.put_aside[:limit]:
+        at = status.removed_from(pair)
+        end = "" if pair.lsn is None else f", all of it below {pair.lsn}"
+        size = "" if pair.bytes is None else f", {pair.bytes / 2**20:.0f} MiB"
+        becomes = "kept for good" if at is None else f"maintenance removes it from {moment(at)} on"
+        yield f"  aside   {readable(pair.table)} since {moment(pair.since)}{end}{size}; {becomes}"
+    if limit is not None and len(status.put_aside) > limit:
+        yield f"  aside   and {len(status.put_aside) - limit} more"
 
 
 def _maintenance(status: Status) -> Iterator[str]:

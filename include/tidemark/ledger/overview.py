@@ -25,6 +25,7 @@ from tidemark.ledger import (
     generations,
     positions,
     proofs,
+    put_aside,
     retirement,
     runs,
     table_errors,
@@ -37,6 +38,7 @@ from tidemark.ledger.definition_changes import DefinitionChange
 from tidemark.ledger.delta_tables import DeltaTable
 from tidemark.ledger.generations import Generation
 from tidemark.ledger.proofs import Verified
+from tidemark.ledger.put_aside import PutAside
 from tidemark.ledger.retirement import LastMaintenance
 from tidemark.ledger.table_errors import TableErrors
 from tidemark.ledger.tables import TableRow
@@ -138,6 +140,7 @@ class PipelineStatus:
     maintenance: LastMaintenance | None
     level_at: datetime | None = None
     definition_changes: tuple[DefinitionChange, ...] = ()
+    put_aside: tuple[PutAside, ...] = ()
 
 
 def read(ledger: Ledger) -> PipelineStatus | None:
@@ -176,6 +179,7 @@ def read(ledger: Ledger) -> PipelineStatus | None:
             level_at=runs.level_at(ledger),
             table_errors=tuple(table_errors.all_of(ledger)),
             definition_changes=definition_changes.newest(ledger, NEWEST_CHANGES),
+            put_aside=put_aside.all_of(ledger),
         )
 
 

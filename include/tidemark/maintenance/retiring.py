@@ -34,6 +34,7 @@ from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import SLOT, Lease
 from tidemark.ledger.retirement import Kept, Marked
 from tidemark.lsn import Lsn
+from tidemark.maintenance.removing import remove_put_aside
 from tidemark.run import Run
 from tidemark.source import slot as slots
 from tidemark.source.publication import snapshot_xmin
@@ -49,7 +50,8 @@ NAME_TIME: Final = "%Y%m%dT%H%M%S"
 @dataclass(slots=True)
 class Retired:
     """What one run removed; `kept` are the tables that keep files beyond `staging_days`, `held_by` is what keeps all
-    of staging from there on, "" if nothing does."""
+    of staging from there on, "" if nothing does. `removed` are the tables whose Delta tables were put aside and are
+    gone."""
 
     batches: int = 0
     bytes: int = 0
@@ -58,6 +60,7 @@ class Retired:
     plans: int = 0
     held_by: str = ""
     kept: dict[str, Kept] = field(default_factory=dict)
+    removed: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         text = (
@@ -65,6 +68,8 @@ class Retired:
             f"{counted(self.backfills, 'backfill')}, {counted(self.plans, 'plan')}, and {self.abandoned} that no batch "
             "was made of"
         )
+        if self.removed:
+            text += f"; the Delta tables of {listed(self.removed)}, which were put aside"
         if self.held_by:
             text += f"; staging is kept longer than staging_days, since {self.held_by}"
         for table, kept in sorted(self.kept.items()):
@@ -80,6 +85,7 @@ class Retired:
             "plans": self.plans,
             "held_by": self.held_by,
             "kept": sorted(self.kept),
+            "removed": self.removed,
         }
 
 
@@ -100,6 +106,7 @@ def retire(run: Run, *, wait_s: float = 0.0) -> Retired:
     config = run.config
     cutoff = run.now() - timedelta(days=config.maintenance.staging_days)
     report = clean(run, cutoff=cutoff, look=partial(_look, run), wait_s=wait_s)
+    report.removed = remove_put_aside(run)
     held_bytes = {table: kept.bytes for table, kept in report.kept.items() if kept.held}
     if sum(held_bytes.values()) > config.bounds.parked_bytes:
         raise ParkedKeepsStaging(

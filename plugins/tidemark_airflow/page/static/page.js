@@ -218,7 +218,7 @@ function draw() {
   const caret = document.activeElement?.selectionStart;
   show(...[
     top(), view.failed && failure(view.failed), ...problems(), figures(), concerns(), positions(), backfills(), plots(), runs(),
-    tables(),
+    tables(), putAside(),
   ].filter(Boolean));
   const again = focus && document.getElementById(focus);
   if (again) { again.focus(); if (caret !== undefined && caret !== null) again.setSelectionRange?.(caret, caret); }
@@ -583,6 +583,19 @@ function tableRow(one) {
   h("td", { class: "number wide" }, one.bytes === null ? h("span", { class: "quiet" }, "–") : bytes(one.bytes)), h("td", { class: "why wide" }, h("div", { title: one.why }, one.why)));
   if (!open) return [row];
   return [row, h("tr", { class: "detail", "data-table": one.table }, h("td", { colSpan: COLUMNS.length }, details(one.table)))];
+}
+
+// --- what was put aside -----------------------------------------------------------------------------------------------
+
+function putAside() {
+  const pairs = view.status.put_aside;
+  if (!pairs.length) return null;
+  const becomes = (one) => (one.removed_from ? `maintenance removes it from ${stamp(one.removed_from)} on` : "kept for good");
+  return h("section", { id: "put-aside" }, h("h2", {}, "Put aside"),
+    h("p", { class: "quiet" }, "Delta tables of dropped tables whose name another one has by now. Nothing is merged into them any more."),
+    h("div", { class: "card tables" }, h("table", {}, h("tbody", {}, pairs.map((one) => h("tr", {}, h("td", { class: "name" }, one.name),
+      h("td", {}, "since ", ago(one.since)), h("td", {}, one.lsn && h("span", {}, "all of it below ", h("code", {}, one.lsn))),
+      h("td", { class: "number" }, one.bytes === null ? h("span", { class: "quiet" }, "–") : bytes(one.bytes)), h("td", {}, becomes(one))))))));
 }
 
 // --- one table --------------------------------------------------------------------------------------------------------
