@@ -197,6 +197,48 @@ def test_cutting_anew_keeps_the_oldest_proof_only_if_there_is_one_everywhere(wor
     assert (cut.estimated_rows, tables.one(world.book, "s.a") is not None) == (10, True)
 
 
+def test_what_a_chunk_found_is_said_though_its_verify_never_ends(world: HandMerged) -> None:
+    """And whether its result comes before it is closed, or after."""
+    verify = open_backfill(world.book, "s.a", "v1", *HALVES, purpose="verify", run_id="run1")
+    first = world.read(verify)
+    world.claim(first)
+    world.merge((result(first, inserted=1),))
+    assert differences(world) == "verify v1: 1 row is missing"
+    second = world.read(verify, "2-1")
+    world.claim(second)
+    backfills.close(world.book, "v1", "nobody read on")
+    world.merge((result(second, repaired=1),))
+    assert differences(world) == "verify v1: 1 row is missing, 1 row differs"
+    assert proven(world) == [False, False]
+
+
+def test_of_a_table_that_was_cut_anew_meanwhile_a_difference_is_said_and_nothing_is_proven(world: HandMerged) -> None:
+    thirds = tuple(KeyPart(lower, upper) for lower, upper in [(None, ("5",)), (("5",), ("10",)), (("10",), None)])
+    for number, (cut, counts, words) in enumerate(
+        [(thirds, {}, ""), (PARTS, {"inserted": 1}, "verify v2: 1 row is missing")], 1
+    ):
+        before = proofs.cut_of(world.book, "s.a")
+        assert before is not None
+        part = before.parts[0].bounds
+        verify = open_backfill(world.book, "s.a", f"v{number}", purpose="verify", parts=(part,))
+        chunk = world.read(verify)
+        world.claim(chunk, sweeps=(Sweep(f"v{number}", verify.snapshot, 1, "verify", (part,)),))
+        proofs.cut(world.book, "s.a", [], cut, 20)
+        world.merge((result(chunk, **counts),), {f"v{number}": 0})
+        assert not any(proven(world))
+        assert differences(world) == words
+    now = proofs.cut_of(world.book, "s.a")
+    assert now is not None
+    assert [part.differing for part in now.parts] == [words] * 2
+
+
+def test_parts_of_another_order_of_the_key_are_not_those_that_were_read(world: HandMerged) -> None:
+    chunk = verified(world, parts=PARTS[:1])
+    proofs.cut(world.book, "s.a", [["n", False]], PARTS, 20)
+    world.merge((result(chunk),), {"v1": 0})
+    assert proven(world) == [False, False]
+
+
 def test_a_table_has_one_open_backfill_and_one_open_verify(world: HandMerged) -> None:
     fill = open_backfill(world.book, "s.a", "b1")
     verify = open_backfill(world.book, "s.a", "v1", purpose="verify", parts=PARTS)

@@ -401,6 +401,16 @@ def _ingest_tables(ledger: Ledger, config: PipelineConfig, result: PlanResult) -
     ]
 
 
+def _note_differences(ledger: Ledger, result: TableResult) -> None:
+    """At once, not when the verify is applied as a whole: it may be closed before, or never be read to its end."""
+    differing = {chunk.backfill for chunk in result.chunks if chunk.inserted or chunk.repaired}
+    differing |= {backfill for backfill, swept in result.swept.items() if swept}
+    for name in sorted(differing):
+        verify = backfills.one(ledger, name)
+        if verify is not None and verify.purpose != "fill":
+            proofs.note_differences(ledger, verify)
+
+
 def _ingest_table(
     ledger: Ledger,
     config: PipelineConfig,
@@ -419,6 +429,7 @@ def _ingest_table(
         )
         tables.mark_needs_backfill(ledger, result.table, tables.ROWS_LACKING, reason)
     backfills.keep_swept(ledger, result.swept)
+    _note_differences(ledger, result)
     ended = None
     if result.table in being_read:
         ended = backfills.complete(ledger, generation, result.table, risen.after)

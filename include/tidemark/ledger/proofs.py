@@ -1,7 +1,7 @@
 """What of each table was proven equal to its source, when, and as of which LSN: rows of `parts`.
 
     cut ──► parts of the key's order, none proven ──a verify of some is applied──► proven as of its end
-                                                  └──it found differences────────► differing, until it is proven
+                                                  └──a chunk of it differs───────► differing, until it is proven
 
 A part is `(lower, upper]` of the key's order, the parts of a table cover it, and a table without key has one. A verify
 (`backfills`, of purpose `verify` or `repair`) reads some of them. What it says of a table it says of all its parts
@@ -12,9 +12,8 @@ oldest of its parts' proofs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, LiteralString
 
 from psycopg.types.json import Jsonb
 
@@ -22,6 +21,7 @@ from tidemark.formats.manifest import KeyPart
 from tidemark.ledger import tables
 from tidemark.ledger.backfills import Backfill, KeyOrder
 from tidemark.ledger.connection import Ledger
+from tidemark.ledger.tables import TableRow
 from tidemark.lsn import Lsn
 from tidemark.wording import counted, plural
 
@@ -174,6 +174,15 @@ def outcome(ledger: Ledger, verify: Backfill) -> Outcome:
     )
 
 
+def note_differences(ledger: Ledger, verify: Backfill) -> None:
+    """Write down what the results so far say that differs, whatever becomes of the verify: nobody looks at those of one
+    that is closed. The caller has the table's row locked."""
+    row = tables.one(ledger, verify.table)
+    result = replace(outcome(ledger, verify), unknown=0)
+    if verify.purpose == "verify" and result.differences and row is not None and _may_be_judged(row):
+        _write_difference(ledger, verify, result)
+
+
 def conclude(ledger: Ledger, verify: Backfill) -> bool:
     """Write down what an applied verify says of its parts; whether they are proven. What differs is said whatever else
     is not known, of all parts where only rows of a filter were read, unless it was repaired. Nothing is proven where a
@@ -181,32 +190,46 @@ def conclude(ledger: Ledger, verify: Backfill) -> bool:
     has the table's row locked."""
     row = tables.one(ledger, verify.table)
     result = outcome(ledger, verify)
-    if row is None or row.life.needs_backfill or not row.life.is_captured:
+    if row is None or not _may_be_judged(row):
         return False
     if result.differences and verify.purpose == "verify":
-        _write(ledger, verify, "differing = %s", f"verify {verify.backfill}: {result}")
+        _write_difference(ledger, verify, result)
         return False
     if result.unknown or verify.row_filter is not None:
         return False
-    _write(ledger, verify, "proven_at = %s, proven_lsn = %s, differing = NULL", verify.ended_at, verify.complete_lsn)
+    ledger.execute(
+        """
+        UPDATE tidemark.parts SET proven_at = %s, proven_lsn = %s, differing = NULL
+         WHERE pipeline = %s AND "table" = %s AND part = ANY(%s)
+        """,
+        (verify.ended_at, verify.complete_lsn, ledger.pipeline, verify.table, _numbers(ledger, verify)),
+    )
     return True
 
 
-def _write(ledger: Ledger, verify: Backfill, assignments: LiteralString, *values: Any) -> None:
-    condition, numbers = "true", []
-    if verify.parts is not None:
-        condition = "part = ANY(%s)"
-        numbers = [[part.part for part in _numbered(ledger, verify)]]
+def _may_be_judged(row: TableRow) -> bool:
+    return row.life.is_captured and not row.life.needs_backfill
+
+
+def _write_difference(ledger: Ledger, verify: Backfill, result: Outcome) -> None:
+    """Of a table that was cut anew since, nobody knows in which part it lies: then it is said of all."""
+    numbers = _numbers(ledger, verify)
+    is_cut_anew = verify.parts is not None and len(numbers) < len(verify.parts)
     ledger.execute(
-        f'UPDATE tidemark.parts SET {assignments} WHERE pipeline = %s AND "table" = %s AND {condition}'.encode(),
-        (*values, ledger.pipeline, verify.table, *numbers),
+        """
+        UPDATE tidemark.parts SET differing = %s
+         WHERE pipeline = %s AND "table" = %s AND (%s OR part = ANY(%s))
+        """,
+        (f"verify {verify.backfill}: {result}", ledger.pipeline, verify.table, is_cut_anew, numbers),
     )
 
 
-def _numbered(ledger: Ledger, verify: Backfill) -> list[Part]:
+def _numbers(ledger: Ledger, verify: Backfill) -> list[int]:
+    """Of the parts that the verify read, as far as there still are such; all of a table that it read as a whole."""
     now = cut_of(ledger, verify.table)
-    bounds = set(verify.parts or ())
-    return [part for part in (now.parts if now is not None else ()) if part.bounds in bounds]
+    if now is None or (verify.parts is not None and now.key_order != verify.key_order):
+        return []
+    return [part.part for part in now.parts if verify.parts is None or part.bounds in set(verify.parts)]
 
 
 def verified(ledger: Ledger) -> dict[str, Verified]:
