@@ -124,6 +124,11 @@ class TableName:
         return f"{_folder(self.schema)}/{_folder(self.name)}{self._place}"
 
     @property
+    def shown(self) -> str:
+        """As people see it, letter by letter; who types it means this table, and any other that looks like it."""
+        return f"{self.schema}.{self.name}{self._place}"
+
+    @property
     def at_source(self) -> TableName:
         """The name alone, as the source has it."""
         return replace(self, place=1)

@@ -315,7 +315,7 @@ class _Planner:
         problems, not_captured = [], {}
         for text in self._request.tables:
             # After a swap of names the id of one table is what another one is called: both are taken.
-            matches = [table for table in at_source if table == text] + matching(text, at_source)
+            matches = meant_by(text, {table: captured.name for table, captured in at_source.items()})
             fit = [t for t in matches if self._unfit(at_source[t], rows.get(t)) is None]
             if fit:
                 named.update(dict.fromkeys(fit))
@@ -555,13 +555,17 @@ def _texts(table: str, columns: tuple[str, ...], number: int, values_given: Mapp
     return tuple(str(value) for value in values)
 
 
-def matching(text: str, at_source: Mapping[str, CapturedTable]) -> list[str]:
-    """The ids of the tables that the pattern matches."""
+def meant_by(text: str, names: Mapping[str, TableName]) -> list[str]:
+    """The ids of the tables that somebody means: by an id, by a name as `status` and the page show it, or by a name or
+    pattern as the pipeline file has it. `names` are what the source calls them, by id."""
+    shown = [table for table, name in names.items() if text in (table, TableName.parse(table).shown, name.shown)]
+    if shown and set(text) & set("*?["):
+        return shown  # a name with such a character: as a pattern it would mean others besides
     rule = TableRule(text)
     try:
-        return [table for table, captured in at_source.items() if rule.matches(captured.name)]
+        return list(dict.fromkeys([*shown, *(table for table, name in names.items() if rule.matches(name))]))
     except ValueError:
-        return []
+        return shown
 
 
 def readable(table: TableName) -> str:

@@ -27,7 +27,7 @@ import psycopg
 from tidemark import postgres_session
 from tidemark.backfill import looking, sessions
 from tidemark.backfill.chunk_reading import shape
-from tidemark.backfill.planning import RANGES_PER_READER, matching, readable
+from tidemark.backfill.planning import RANGES_PER_READER, meant_by, readable
 from tidemark.errors import (
     BackfillTablesUnknown,
     CaptureNotBegun,
@@ -162,7 +162,7 @@ class _Planner:
         named: dict[str, None] = {}
         problems = []
         for text in self._request.tables:
-            fitting = [table for table in at_source if table == text] + matching(text, at_source)
+            fitting = meant_by(text, {table: captured.name for table, captured in at_source.items()})
             named.update(dict.fromkeys(fitting))
             if not fitting:
                 meant = closest(

@@ -132,13 +132,14 @@ def forget(config: PipelineConfig, table: str, *, ledger: str) -> tuple[str, boo
 def named(ledger: Ledger, config: PipelineConfig, table: str) -> TableRow:
     """The table's row: of the captured table that the source calls so, or else of the one that has this id. Raises
     TableUnknown, which names those that there are."""
-    rows = {readable(row.table): row for row in tables.all_of(ledger) if row.life.is_listed}
+    rows = [row for row in tables.all_of(ledger) if row.life.is_listed]
     called = relations.names(ledger)
-    captured = {str(called.get(row.table, row.table)): row for row in rows.values() if row.life.is_captured}
-    for named_rows in (captured, {row.table: row for row in rows.values()}):
-        for name, row in named_rows.items():
-            if table in (name, readable(name)):
-                return row
-    meant = closest(table, rows, cutoff=TABLE_CUTOFF)
+    captured = {str(called.get(row.table, row.table)): row for row in rows if row.life.is_captured}
+    for named_rows in (captured, {row.table: row for row in rows}):
+        shown = {readable(name): row for name, row in reversed(named_rows.items())}
+        if (row := named_rows.get(table) or shown.get(table)) is not None:
+            return row
+    known = [readable(row.table) for row in rows]
+    meant = closest(table, known, cutoff=TABLE_CUTOFF)
     hint = f" (did you mean {meant}?)" if meant else ""
-    raise TableUnknown(pipeline=config.pipeline, table=table + hint, known=listed(rows, limit=NAMES) or "none yet")
+    raise TableUnknown(pipeline=config.pipeline, table=table + hint, known=listed(known, limit=NAMES) or "none yet")

@@ -59,6 +59,8 @@ KINDS: Final[Mapping[str, str]] = {
     "unproven": "is not proven yet",
 }
 
+# What the state of a table is called that is not in file and publication.
+NOT_CAPTURED: Final = "not captured"
 # A backfill of which nothing was read for so long stands still: a chunk takes seconds, an outage is retried an hour.
 STANDSTILL_S: Final = 7200
 # A verify proves a thirtieth each night, so a proof that is older than two rounds is not renewed.
@@ -172,8 +174,7 @@ def judge(
 
 
 def readable(table: str) -> str:
-    name = TableName.parse(table)
-    return f"{name.schema}.{name.name}" + ("" if name.place == 1 else f"~{name.place}")
+    return TableName.parse(table).shown
 
 
 # --- the pipeline -----------------------------------------------------------------------------------------------------
@@ -347,7 +348,7 @@ def _proof(config: PipelineConfig, ledger: PipelineStatus, table: TableStatus, n
 def _state(config: PipelineConfig, table: TableStatus, now: datetime, being_read: frozenset[str]) -> str:
     row = table.row
     if not row.life.is_captured:
-        return "not captured"
+        return NOT_CAPTURED
     if row.life.is_parked:
         return "parked"
     if row.life.is_paused:

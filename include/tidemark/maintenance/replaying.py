@@ -65,15 +65,19 @@ def _keys(ledger: Ledger, request: ReplayRequest) -> dict[str, tuple[str, ...]]:
     rows = tables.all_of(ledger)
     there = {row.table for row in rows}
     called = relations.names(ledger)
-    by_name = {str(called.get(row.table, row.table)): row.table for row in rows if row.life.is_captured}
+    captured = {row.table: called.get(row.table, TableName.parse(row.table)) for row in rows if row.life.is_captured}
+    by_name = {TableName.parse(row.table).shown: row.table for row in rows}
+    by_name |= {name.shown: table for table, name in captured.items()}
+    by_name |= {str(name): table for table, name in captured.items()}
     versions = tables.versions_of(ledger, there)
     problems = [] if request.tables else ["it names no table"]
     keys: dict[str, tuple[str, ...]] = {}
     for name in request.tables:
         try:
-            table = by_name.get(str(TableName.parse(name)), str(TableName.parse(name)))
+            typed = str(TableName.parse(name))
         except ValueError:
-            table = name
+            typed = name
+        table = by_name.get(name) or by_name.get(typed, typed)
         if not versions.get(table):
             meant = closest(table, versions, cutoff=TABLE_CUTOFF)
             problems.append(f"nothing of {name} was ever merged" + (f" (did you mean {meant}?)" if meant else ""))

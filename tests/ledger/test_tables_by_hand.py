@@ -1,0 +1,29 @@
+"""Which table somebody means at the command line, or on the page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.pipeline import pipeline_config
+from tidemark.capture.by_hand import named
+from tidemark.capture.health import readable
+from tidemark.errors import TableUnknown
+from tidemark.ledger import tables
+from tidemark.ledger.connection import Ledger
+from tidemark.ledger.generations import Generation
+
+# The last two look alike.
+TABLES = ("s.orders", "s.gr%C3%B6%C3%9Fe", "s.a%2Ab", "a%2Eb.c", "a.b%2Ec")
+
+
+def test_a_table_is_found_by_its_id_and_as_it_is_shown(book: Ledger, generation: Generation, tmp_path: Path) -> None:
+    config = pipeline_config("shop", tmp_path, ())
+    tables.add(book, *TABLES)
+    for table in TABLES:
+        assert named(book, config, table).table == table
+        assert readable(named(book, config, readable(table)).table) == readable(table)
+    assert named(book, config, "s.größe").table == TABLES[1]
+    with pytest.raises(TableUnknown, match=r"did you mean s\.orders\?"):
+        named(book, config, "s.order")
