@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ from tidemark.config import PipelineConfig
 from tidemark.config_file import read_all
 from tidemark.errors import PipelinesNotFound
 from tidemark.yaml_nodes import Problem
-from tidemark_airflow import deadlines, replay_form, verify_form
+from tidemark_airflow import deadlines, offered_tables, replay_form, verify_form
 from tidemark_airflow.assets import pipeline_alias
 from tidemark_airflow.auto_backfill import backfill_dag_id
 from tidemark_airflow.backfill_operators import PlanBackfillOperator, ReadChunksOperator, ReportBackfillOperator
@@ -125,12 +125,13 @@ def pipeline_dags(folder: Path | str | None = None) -> Iterator[DAG]:
     dag_ids: set[str] = set()
     for config in configs:
         try:
+            tables = offered_tables.offered(config.pipeline)
             dags = [
                 capture_dag(config),
-                backfill_dag(config),
-                verify_dag(config),
+                backfill_dag(config, tables),
+                verify_dag(config, tables),
                 maintenance_dag(config),
-                replay_dag(config),
+                replay_dag(config, tables),
             ]
             for dag in dags:
                 dag.validate()
@@ -171,8 +172,9 @@ def capture_dag(config: PipelineConfig) -> DAG:
     return dag
 
 
-def backfill_dag(config: PipelineConfig) -> DAG:
-    """The DAG `<pipeline>_backfill`: no schedule, a form, and no time limit, as a backfill may take days.
+def backfill_dag(config: PipelineConfig, tables: Sequence[str] = ()) -> DAG:
+    """The DAG `<pipeline>_backfill`: no schedule, a form that offers these `tables`, and no time limit, as a backfill
+    may take days.
 
     It is not paused when it is new: it does nothing by itself, and a triggered run of a paused DAG would only wait.
     """
@@ -186,7 +188,7 @@ def backfill_dag(config: PipelineConfig) -> DAG:
         max_active_runs=1,
         allowed_run_types=["manual", "operator_triggered"],  # type: ignore[list-item]
         is_paused_upon_creation=False,
-        params=form(config),
+        params=form(config, tables),
         default_args=_defaults(),
         tags=["tidemark", config.pipeline],
     )
@@ -199,7 +201,7 @@ def backfill_dag(config: PipelineConfig) -> DAG:
     return dag
 
 
-def verify_dag(config: PipelineConfig) -> DAG:
+def verify_dag(config: PipelineConfig, tables: Sequence[str] = ()) -> DAG:
     """The DAG `<pipeline>_verify`: every night, if the pipeline has a schedule at all."""
     dag = DAG(
         dag_id=f"{config.pipeline}_verify",
@@ -210,7 +212,7 @@ def verify_dag(config: PipelineConfig) -> DAG:
         catchup=False,
         max_active_runs=1,
         allowed_run_types=["scheduled", "manual"],  # type: ignore[list-item]
-        params=verify_form.form(config),
+        params=verify_form.form(config, tables),
         default_args=_defaults(),
         tags=["tidemark", config.pipeline],
     )
@@ -264,7 +266,7 @@ def maintenance_dag(config: PipelineConfig) -> DAG:
     return dag
 
 
-def replay_dag(config: PipelineConfig) -> DAG:
+def replay_dag(config: PipelineConfig, tables: Sequence[str] = ()) -> DAG:
     """The DAG `<pipeline>_replay`: no schedule, a form. It is not paused when it is new, as that of the backfill."""
     dag = DAG(
         dag_id=f"{config.pipeline}_replay",
@@ -276,7 +278,7 @@ def replay_dag(config: PipelineConfig) -> DAG:
         max_active_runs=1,
         allowed_run_types=["manual", "operator_triggered"],  # type: ignore[list-item]
         is_paused_upon_creation=False,
-        params=replay_form.form(config),
+        params=replay_form.form(config, tables),
         default_args=_defaults(),
         tags=["tidemark", config.pipeline],
     )

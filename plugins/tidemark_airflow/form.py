@@ -2,8 +2,9 @@
 
 The form is Airflow's: a `Param` with JSON Schema per field, and the same for a person in the UI, `airflow dags trigger
 --conf` and REST, which refuse a wrong type or number before a run exists. What needs the source (does the table exist,
-does the filter run) is refused by `plan`. Nothing is looked up while a DAG file is parsed: the multi-select offers what
-the file names, a table of a pattern is typed by name. A form without tables means all that are wanted.
+does the filter run) is refused by `plan`. Neither ledger nor source is asked while a DAG file is parsed: the
+multi-select offers what the file names, and the tables of its patterns as the last runs knew them (`offered_tables`).
+A form without tables means all that are wanted.
 
 Airflow drops no key that the form does not have: `{"table": …}` would silently mean all tables, so `request` refuses
 it. Source: Airflow documentation, "Params"; the multi-select empties to null, so `tables` may be null.
@@ -37,16 +38,17 @@ _OF_AIRFLOW: Final = {"openlineage"}  # what TriggerDagRunOperator may add to a 
 _NAMES: Final = {"type": "string", "minLength": 1}
 
 
-def form(config: PipelineConfig) -> dict[str, Param]:
-    """The fields, in the order in which the UI shows them."""
+def form(config: PipelineConfig, tables: Iterable[str] = ()) -> dict[str, Param]:
+    """The fields, in the order in which the UI shows them. `tables` are offered besides what the file names."""
     bounds = config.bounds
-    offered = {rule.pattern: _label(rule) for rule in config.tables}
+    offered = {**{rule.pattern: _label(rule) for rule in config.tables}, **{name: name for name in tables}}
     return {
         "tables": Param(
             [],
             type=["array", "null"],
             title="Tables",
-            description="What the pipeline file names. Without a table here or below: all tables that need a backfill.",
+            description="What the pipeline file names, and what was captured so far. Without a table here or below: "
+            "all tables that need a backfill.",
             examples=list(offered),
             values_display=offered,
             items=_NAMES,
@@ -55,7 +57,7 @@ def form(config: PipelineConfig) -> dict[str, Param]:
             [],
             type=["array", "null"],
             title="Tables by name",
-            description="One per line, for tables that only a pattern of the pipeline file names: shop.orders",
+            description="One per line, for tables that are not offered above: shop.orders",
             items=_NAMES,
         ),
         "mode": Param("chunks", type="string", title="Mode", enum=list(MODES), values_display=MODES),

@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from tidemark.config import PipelineConfig
 from tidemark.findings import listed
-from tidemark_airflow import metrics
+from tidemark_airflow import metrics, offered_tables
 from tidemark_airflow.failures import guarded
 from tidemark_airflow.notifiers import notify
 from tidemark_airflow.operators import run_of
@@ -36,12 +36,16 @@ class HealthOperator(BaseOperator):
     @guarded
     def execute(self, context: Context) -> str:
         from tidemark.capture.examining import examine
+        from tidemark.capture.health import NOT_CAPTURED, readable
 
         examined = examine(
             run_of(self.config, context), tell=lambda message: self._tell(message, context), of_capture=self.decides
         )
         metrics.emit(examined)
         health = examined.health
+        if self.decides and health.states:
+            names = [readable(table) for table, state in health.states.items() if state != NOT_CAPTURED]
+            offered_tables.offer(self.config.pipeline, names)
         for concern in (*health.of("red"), *health.of("warning")):
             level = logging.ERROR if concern.severity == "red" else logging.WARNING
             self.log.log(level, "%s", "\n".join([concern.line, concern.message, *concern.ways]))

@@ -24,13 +24,13 @@ STEPS: Final = {
 }
 
 
-def form(config: PipelineConfig) -> dict[str, Param]:
-    """The fields, in the order in which the UI shows them."""
-    of_backfill = backfill_form.form(config)
+def form(config: PipelineConfig, tables: Iterable[str] = ()) -> dict[str, Param]:
+    """The fields, in the order in which the UI shows them. `tables` are offered besides what the file names."""
+    of_backfill = backfill_form.form(config, tables)
     offered = of_backfill["tables"].schema
     return {
         "step": Param("as_of", type="string", title="What", enum=list(STEPS), values_display=STEPS),
-        "tables": Param([], **{**offered, "description": "Tables that the pipeline file names one by one."}),
+        "tables": Param([], **{**offered, "description": "One or more of them; a pattern is no table."}),
         "other_tables": of_backfill["other_tables"],
         "moment": Param(
             None,

@@ -22,16 +22,17 @@ if TYPE_CHECKING:
 SHARE = "1/30"
 
 
-def form(config: PipelineConfig) -> dict[str, Param]:
-    """The fields, in the order in which the UI shows them."""
-    of_backfill = backfill_form.form(config)
+def form(config: PipelineConfig, tables: Iterable[str] = ()) -> dict[str, Param]:
+    """The fields, in the order in which the UI shows them. `tables` are offered besides what the file names."""
+    of_backfill = backfill_form.form(config, tables)
     offered = of_backfill["tables"].schema
     return {
         "tables": Param(
             [],
             **{
                 **offered,
-                "description": "What the pipeline file names. Without a table here or below: all that can be verified.",
+                "description": "What the pipeline file names, and what was captured so far. Without a table here or "
+                "below: all that can be verified.",
             },
         ),
         "other_tables": of_backfill["other_tables"],

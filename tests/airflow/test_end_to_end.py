@@ -141,3 +141,5 @@ def test_a_scheduler_runs_the_dag_twice_on_its_schedule_and_the_triggerer_wakes_
             lambda: {"report": "success"} in airflow.task_states("example_orders_report"),
             SLOW_S,
         )
+        form = airflow.get("/api/v2/dags/shop_backfill/details")["params"]["tables"]["schema"]
+        assert form["examples"] == ["shop.*", *sorted(TABLES)], "what the first run knew, read by the DAG processor"

@@ -24,6 +24,7 @@ from tidemark.errors import UnexpectedError
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.ledger import runs, tables
 from tidemark.ledger.connection import open_ledger
+from tidemark_airflow import offered_tables
 from tidemark_airflow.health_operator import HealthOperator
 
 ERROR = ErrorRecord("TargetDiffers", "FIX_TARGET", "The Delta table has other columns. Undo that.")
@@ -109,6 +110,22 @@ def test_a_parked_table_is_red_for_as_long_as_it_is_parked(
     with open_ledger(empty_ledger_database, "shop") as book:
         assert tables.unpark(book, "shop.orders")
     assert execute(config) == "shop: every table is exact"
+
+
+def test_the_forms_learn_from_a_capture_which_tables_there_are(
+    config: PipelineConfig, source: str, empty_ledger_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[tuple[str, list[str]]] = []
+    monkeypatch.setattr(offered_tables, "offer", lambda pipeline, names: heard.append((pipeline, sorted(names))))
+    execute(config, decides=False)
+    assert heard == []
+    execute(config)
+    with psycopg.connect(source, autocommit=True) as connection:
+        connection.execute("DROP TABLE shop.stock")
+        connection.execute('CREATE TABLE shop."a.b" (id int PRIMARY KEY)')
+    preflight(a_run(config, source=source, ledger=empty_ledger_database)).raise_for_errors()
+    execute(config)
+    assert heard == [("shop", ["shop.orders", "shop.stock"]), ("shop", ["shop.a.b", "shop.orders"])]
 
 
 def test_it_is_skipped_instead_where_the_file_wants_a_warning(

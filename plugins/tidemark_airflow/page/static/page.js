@@ -752,7 +752,8 @@ function field(name, param, value) {
   return { ...common, element: labelled(input), value: () => (input.value === "" && types.includes("null") ? null : input.value) };
 }
 
-// The tables that the ledger knows, which no form of Airflow's can offer: each that is chosen is one more line.
+// The tables that the ledger knows now, where Airflow's form offers those of the last run: each that is chosen is one
+// more line.
 function offered(input) {
   const names = view.status.tables.map((one) => one.name);
   const chosen = h("input", { list: "offered", name: "offered", placeholder: "Add a table…", "aria-label": "Add a table", autocomplete: "off" });
