@@ -25,7 +25,7 @@ from tidemark.schema.table import Column, TableSchema
 from tidemark.schema.values import convert
 from tidemark.target import delta_tables, table_columns
 from tidemark.target.delta_tables import PinnedTable
-from tidemark.target.merge import DROPPED
+from tidemark.target.table_shape import DROPPED
 
 
 def without_body(change: Change) -> Change:

@@ -166,6 +166,10 @@ class MergePlan:
     tables: tuple[PlannedTable, ...]
     level: Level | None = None
 
+    def application_id(self, table: str, step: str) -> str:
+        """Delta's `txnAppId`: it and `txnVersion`, the end LSN, come from the source and outlive any ledger."""
+        return f"tidemark:{self.pipeline}:{self.generation}:{table}:{step}"
+
     def to_json(self) -> str:
         return json.dumps(
             {

@@ -36,10 +36,10 @@ from tidemark.names import ROW_COLUMNS, ROW_HOLES, TableName, spark_identifier
 from tidemark.target import delta_tables
 from tidemark.target.delta_tables import PinnedPair, PinnedTable
 from tidemark.target.failures import as_error, told
-from tidemark.target.merge import TABLE_PROPERTIES
 from tidemark.target.session import table_session
 from tidemark.target.staged_changes import struct_of
 from tidemark.target.table_columns import SOURCE
+from tidemark.target.table_shape import TABLE_PROPERTIES
 
 log = logging.getLogger(__name__)
 
