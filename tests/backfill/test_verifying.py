@@ -11,12 +11,14 @@ import pytest
 
 from tests.support.pipeline import Pipeline
 from tests.support.runs import a_run
-from tidemark.backfill.verifying import VerifyRequest, plan_verify
+from tidemark.backfill.verifying import VerifyRequest, neighbours_joined, plan_verify
 from tidemark.config import TableRule
 from tidemark.errors import BackfillTablesUnknown, CaptureNotBegun, RowFilterInvalid, VerifyRefused
+from tidemark.formats.manifest import KeyPart
 from tidemark.ledger import backfills, joins, proofs
 from tidemark.ledger.backfills import Backfill
 from tidemark.ledger.connection import open_ledger
+from tidemark.ledger.proofs import Part
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 HALF = Fraction(1, 2)
@@ -57,7 +59,9 @@ def applied(captured: Pipeline, verify: Backfill, now: datetime) -> None:
 
 def test_each_night_takes_the_share_that_was_proven_longest_ago(captured: Pipeline) -> None:
     many_parts(captured)
-    night, seen, counts = NOON, [], []
+    night = NOON
+    seen: list[KeyPart] = []
+    counts: list[int] = []
     for number in range(5):
         (verify,) = plan(captured, f"v{number}", night, share=Fraction(1, 5))
         assert (verify.purpose, verify.sweeps, verify.whole_table) == ("verify", True, False)
@@ -71,6 +75,22 @@ def test_each_night_takes_the_share_that_was_proven_longest_ago(captured: Pipeli
     assert len(set(seen)) == 10
     assert [part.lower is None for part in seen].count(True) == 1
     assert [b.parts for b in plan(captured, "v5", night, share=Fraction(1, 5))] == [tuple(seen[:2])]
+
+
+def test_neighbours_among_the_parts_are_read_as_one_range() -> None:
+    def part(number: int) -> Part:
+        lower = None if number == 1 else (str(number - 1),)
+        return Part(number, KeyPart(lower, (str(number),)), 10, None, None, None)
+
+    def read(numbers: list[int], most: int) -> list[tuple[Any, Any]]:
+        joined = neighbours_joined([part(number) for number in numbers], most)
+        return [(r.lower and int(r.lower[0]), r.upper and int(r.upper[0])) for r in joined]
+
+    assert read([3, 1, 2, 4], 8) == [(None, 1), (1, 2), (2, 3), (3, 4)]
+    assert read([1, 2, 3, 4, 5], 2) == [(None, 3), (3, 5)]
+    # Part 3 is proven already: nothing of it may be read, or swept, as if it had been chosen.
+    assert read([1, 2, 4, 5], 1) == [(None, 2), (3, 5)]
+    assert read([], 4) == []
 
 
 def test_what_was_proven_lately_is_not_due_unless_it_is_named(captured: Pipeline) -> None:

@@ -7,6 +7,7 @@ import random
 from dataclasses import replace
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from tests.spark.lake import PIPELINE, TEXTS, Lake, StagedTable, table_schema
@@ -14,6 +15,7 @@ from tests.spark.model import Change, Row
 from tests.spark.source import KEYS, Source
 from tidemark.formats import layout
 from tidemark.formats.manifest import Claim, KeyPart, Purpose, Sweep
+from tidemark.formats.plan import PlannedTable
 from tidemark.formats.result import TableResult
 from tidemark.lsn import Lsn
 from tidemark.names import spark_identifier
@@ -71,6 +73,13 @@ def verify(
     sweeps = (Sweep(f"v{number}", SEEN, 1, purpose, parts),) if table.schema.key else ()
     table.stage_committed([], (claim,), sweeps)
     return TableResult(table.id, None, None)
+
+
+def planned(table: StagedTable, first: int, *, with_evidence: bool = False) -> PlannedTable:
+    """Without the older batches: a verify's snapshot saw what they hold, and a plan does not name them then. With them
+    every key is one that a change has, and each row is judged by itself."""
+    plan = table.planned(first)
+    return plan if with_evidence else replace(plan, evidence=())
 
 
 def filled(lake: Lake, schema: TableSchema, rows: list[Row]) -> StagedTable:
@@ -136,18 +145,45 @@ def test_what_another_hand_did_is_found_and_repaired_when_asked(lake: Lake, prov
     assert proven == [False, False]
 
 
+@pytest.mark.parametrize("with_evidence", [False, True])
 @pytest.mark.parametrize("hand", [TAMPERED[1], *(pytest.param(h, marks=pytest.mark.thorough) for h in TAMPERED[::2])])
-def test_one_row_is_enough(lake: Lake, proven: Proven, hand: str) -> None:
+def test_one_row_is_enough(lake: Lake, proven: Proven, hand: str, with_evidence: bool) -> None:
     """The driver proves the rest of it, and leaves a row that is missing, differs, or is too many, to Spark."""
     rows = [row(key) for key in range(1, 7)]
     table = filled(lake, table_schema("t", TEXTS), rows)
     verify(table, rows, "verify", (KeyPart(None, ("4",)), KeyPart(("4",), None)))
-    (right,) = lake.applied(table.planned(1))
+    (right,) = lake.applied(planned(table, 1, with_evidence=with_evidence))
     assert counts(right) == (0, 0, 0, 0, {})
     by_hand(lake, table, hand)
     verify(table, rows, "verify")
-    (wrong,) = lake.applied(table.planned(2))
+    (wrong,) = lake.applied(planned(table, 2, with_evidence=with_evidence))
     assert sum(counts(wrong)[:4]) == 1
+    assert proven == [True, False]
+
+
+def test_files_are_proven_by_their_row_groups(lake: Lake, proven: Proven) -> None:
+    """Masked rows are numbered through a file, those that are compared within their row group."""
+    rows = [row(key) for key in range(1, 41)]
+    table = filled(lake, table_schema("t", TEXTS), rows)
+    lake.spark.conf.set("parquet.block.row.count.limit", "7")
+    try:
+        by_hand(lake, table, "UPDATE {} SET note = NULL", "DELETE FROM {} WHERE id IN (5, 23, 24, 40)")
+    finally:
+        lake.spark.conf.unset("parquet.block.row.count.limit")
+    by_hand(
+        lake,
+        table,
+        "INSERT INTO {} (id, n, body) SELECT id, id, 'body ' || id FROM VALUES (40), (24), (5), (23) AS _ (id)",
+    )
+    files = lake.folder("current", table).rglob("part-*.parquet")
+    assert max(pq.ParquetFile(file).num_row_groups for file in files) > 3
+    verify(table, rows, "verify")
+    (right,) = lake.applied(planned(table, 1))
+    assert counts(right) == (0, 0, 0, 0, {})
+    by_hand(lake, table, "UPDATE {} SET body = 'not so' WHERE id = 22")
+    verify(table, rows, "verify")
+    (wrong,) = lake.applied(planned(table, 2))
+    assert counts(wrong) == (0, 1, 0, 0, {"body": 1})
     assert proven == [True, False]
 
 

@@ -25,8 +25,8 @@ def lint(checkout: Checkout) -> int:
 # Two processes with a Spark of their own, and about as much to do; all other tests are a third one, which waits for
 # PostgreSQL and for Airflow's clock.
 WITH_SPARK: Final = {
-    "tests of merges": ("tests/spark", "tests/simulation"),
-    "tests of faults": ("tests/faults", "tests/scenarios"),
+    "tests of merges": ("tests/spark",),
+    "tests of faults": ("tests/faults", "tests/scenarios", "tests/simulation"),
 }
 # Three JVMs and an Airflow take six gigabytes, and what tests write about one.
 LEAST_FREE: Final = 4 * 2**30

@@ -128,35 +128,46 @@ class _ChunkFile:
         return ~self.touched
 
 
+@dataclass(frozen=True, slots=True)
+class _RowGroup:
+    file: DataFile
+    number: int
+    rows: int
+
+
 class _Current:
-    """The rows of some files of current, numbered through; `keys` are theirs, and each is there once."""
+    """The rows of some files of current, numbered through; `keys` are theirs, and each is there once. They are read by
+    row groups, since a first load, or OPTIMIZE, makes files of millions of rows."""
 
     def __init__(self, there: TargetRows, files: Sequence[DataFile], types: Sequence[pa.DataType]) -> None:
         self.there = there
-        self.files = files
+        self.groups: list[_RowGroup] = []
         rows, pieces = [], []
         for file in files:
-            columns = there.keys(file)
-            own = np.arange(len(columns[0]), dtype=np.int64)
-            if masked := data_files.masked_rows(there.session, there.current, file):
-                own = np.setdiff1d(own, np.fromiter(masked, np.int64, len(masked)), assume_unique=True)
-                columns = [column.take(pa.array(own)) for column in columns]
-            rows.append(own)
-            pieces.append(columns)
+            masked = np.array(sorted(data_files.masked_rows(there.session, there.current, file)), np.int64)
+            begins = 0
+            for number, columns in enumerate(there.keys_by_group(file)):
+                count = len(columns[0])
+                self.groups.append(_RowGroup(file, number, count))
+                own = np.setdiff1d(np.arange(count, dtype=np.int64), masked - begins, assume_unique=True)
+                rows.append(own)
+                pieces.append(columns if len(own) == count else [column.take(pa.array(own)) for column in columns])
+                begins += count
         self.keys = KeySet(types, pieces)
         if self.keys.has_doubles:
             raise TooMuch("a key is there twice")
-        self.rows: Rows = np.concatenate([np.empty(0, np.int64), *rows])
+        self.rows: Rows = np.concatenate([np.empty(0, np.int64), *rows])  # per row its number in its row group
         self.ends: Rows = np.cumsum([len(own) for own in rows], dtype=np.int64)
 
-    def places(self, columns: Sequence[pa.ChunkedArray]) -> Rows:
-        numbers = pc.fill_null(self.keys.places(columns).cast(pa.int64()), -1)
-        return np.asarray(numbers.to_numpy(), np.int64)
+    def places_of(self, pieces: Sequence[Sequence[pa.ChunkedArray]]) -> list[Rows]:
+        """Per piece and row, which row of these has its key, -1 if none has."""
+        numbers = (pc.fill_null(of.cast(pa.int64()), -1) for of in self.keys.places_of(pieces))
+        return [np.asarray(of.to_numpy(), np.int64) for of in numbers]
 
-    def by_file(self, places: Rows) -> list[tuple[DataFile, NDArray[np.intp]]]:
-        """The files in which these rows lie, and which of `places` do so."""
+    def by_group(self, places: Rows) -> list[tuple[_RowGroup, NDArray[np.intp]]]:
+        """The row groups in which these rows lie, and which of `places` do so."""
         numbers = np.searchsorted(self.ends, places, side="right")
-        return [(self.files[number], np.flatnonzero(numbers == number)) for number in np.unique(numbers).tolist()]
+        return [(self.groups[number], np.flatnonzero(numbers == number)) for number in np.unique(numbers).tolist()]
 
 
 @dataclass(slots=True)
@@ -183,16 +194,19 @@ class _Proof:
             raise TooMuch("current has many rows")
         current = _Current(there, files, self._types)
         changed = KeySet(self._types, self._changed([*self.coming.batches, *self.coming.evidence]))
+        pieces = [columns for _, _, columns in keys]
         chunks = [
-            _ChunkFile(claim, file, np.asarray(changed.holds(columns).to_numpy(), np.bool_), current.places(columns))
-            for claim, file, columns in keys
+            _ChunkFile(claim, file, np.asarray(pc.is_valid(of_changes).to_numpy(), np.bool_), places)
+            for (claim, file, _), of_changes, places in zip(
+                keys, changed.places_of(pieces), current.places_of(pieces), strict=True
+            )
         ]
         if any((chunk.places[chunk.others] < 0).any() for chunk in chunks):
             raise TooMuch("a row is missing")
         self._require_no_texts()
         touched = self._of_touched(chunks, there)
         for sweep in sweeps:
-            self._require_nothing_swept(sweep, current)
+            self._require_nothing_swept(sweep, current, chunks)
         for group in _groups(chunks):
             self._require_equal(group, current)
         results = tuple(_result(claim, touched.get(claim.chunk)) for claim in self.claims)
@@ -294,16 +308,15 @@ class _Proof:
                 if _has_text(pq.ParquetFile(opened)):
                     raise TooMuch("a value did not fit")
 
-    def _require_nothing_swept(self, sweep: Sweep, current: _Current) -> None:
+    def _require_nothing_swept(self, sweep: Sweep, current: _Current, chunks: Sequence[_ChunkFile]) -> None:
         """Every row of current is in a chunk of the backfill, or was changed since it began, or is not in its parts."""
-        claims = [
-            c for b in (*self.coming.evidence, *self.coming.batches) for c in b.claims if c.backfill == sweep.backfill
-        ]
-        if sweep.keys is not None or len(claims) < sweep.chunks:
+        older = [c for b in self.coming.evidence for c in b.claims if c.backfill == sweep.backfill]
+        own = [c for c in self.claims if c.backfill == sweep.backfill]
+        if sweep.keys is not None or len(older) + len(own) < sweep.chunks:
             raise TooMuch("what is swept are single keys, or a chunk is missing")
         is_read = np.zeros(len(current.rows), np.bool_)
-        for file in (f for c in claims for f in c.files):
-            places = current.places(self._keys(file))
+        places_of_older = current.places_of([self._keys(file) for c in older for file in c.files])
+        for places in (*places_of_older, *(c.places for c in chunks if c.claim.backfill == sweep.backfill)):
             is_read[places[places >= 0]] = True
         left = pa.array(np.flatnonzero(~is_read))
         columns = [column.take(left) for column in current.keys.columns]
@@ -330,19 +343,19 @@ class _Proof:
     def _require_equal(self, group: Sequence[_ChunkFile], current: _Current) -> None:
         """Column by column, what no change touched."""
         places = np.concatenate([chunk.places[chunk.others] for chunk in group])
-        of_files = current.by_file(places)
-        if sum(file.rows for file, _ in of_files) > MAX_READ * GROUP_ROWS:
+        of_groups = current.by_group(places)
+        if sum(there.rows for there, _ in of_groups) > MAX_READ * GROUP_ROWS:
             raise TooMuch("the chunks' rows lie all over current")
         if not len(places):
             return
-        in_order = pa.array(np.concatenate([which for _, which in of_files]))
+        in_order = pa.array(np.concatenate([which for _, which in of_groups]))
         names = [c.name for c in self.schema.columns if c.name not in (*self.schema.key, *self.schema.dropped)]
         whole = sum(chunk.file.bytes for chunk in group) <= AT_ONCE_BYTES
         for some in [[ROW_HOLES, *names]] if whole else [[name] for name in (ROW_HOLES, *names)]:
             theirs: dict[str, list[pa.Array]] = {name: [] for name in some}
-            for file, which in of_files:
+            for there, which in of_groups:
                 rows = pa.array(current.rows[places[which]])
-                for name, column in current.there.columns(file, some).items():
+                for name, column in current.there.columns(there.file, there.number, some).items():
                     theirs[name] += column.take(rows).chunks
             read = [self._read(chunk.file, [n for n in some if n != ROW_HOLES]) for chunk in group]
             for name in some:
@@ -350,13 +363,13 @@ class _Proof:
                     if any(len(piece) > piece.null_count for piece in theirs[name]):
                         raise TooMuch("a row lacks a value")
                     continue
-                there = pa.chunked_array(theirs[name], current.there.types[name])
+                of_current = pa.chunked_array(theirs[name], current.there.types[name])
                 own = [
-                    of[name].cast(there.type).filter(pa.array(chunk.others))
+                    of[name].cast(of_current.type).filter(pa.array(chunk.others))
                     for of, chunk in zip(read, group, strict=True)
                 ]
-                together = pa.chunked_array([piece for column in own for piece in column.chunks], there.type)
-                if not _are_equal(together.take(in_order), there):
+                together = pa.chunked_array([piece for column in own for piece in column.chunks], of_current.type)
+                if not _are_equal(together.take(in_order), of_current):
                     raise TooMuch("a row differs")
 
 
@@ -371,8 +384,9 @@ def _first(key: tuple[str, ...] | None) -> int | None:
 
 
 def _groups(chunks: Sequence[_ChunkFile]) -> Iterator[list[_ChunkFile]]:
+    """Chunks whose rows lie near each other in current go together, so that few of its files are read for them."""
     group: list[_ChunkFile] = []
-    for chunk in chunks:
+    for chunk in sorted(chunks, key=lambda c: int(c.places.max(initial=-1))):
         group.append(chunk)
         if sum(c.file.rows for c in group) >= GROUP_ROWS or sum(c.file.bytes for c in group) >= GROUP_BYTES:
             yield group

@@ -65,6 +65,21 @@ class KeySet:
             numbers = pc.index_in(_paired(numbers, column, values), pairs)
         return numbers
 
+    def places_of(self, pieces: Sequence[Columns]) -> list[pa.ChunkedArray]:
+        """`places` of each piece. Arrow hashes the set anew for each call, so that many pieces of many keys are asked
+        about together: a hundred pieces of five million keys took a minute one by one."""
+        if not pieces:
+            return []
+        together = [
+            pa.chunked_array([chunk for piece in pieces for chunk in piece[n].cast(of).chunks], of)
+            for n, of in enumerate(self._types)
+        ]
+        numbers, begins, parts = self.places(together), 0, []
+        for piece in pieces:
+            parts.append(numbers.slice(begins, len(piece[0])))
+            begins += len(piece[0])
+        return parts
+
     def without(self, columns: Columns) -> KeySet:
         """The set less these keys, of which there may be many more."""
         in_both = self.holds(columns)

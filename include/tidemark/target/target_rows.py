@@ -25,7 +25,7 @@ from tidemark.target.key_set import KeySet
 
 MAX_BYTES: Final = 128 * 2**20  # of a row group's columns, decoded
 
-MAX_COLUMN_BYTES: Final = 256 * 2**20  # of columns of a whole file, decoded
+MAX_COLUMN_BYTES: Final = 256 * 2**20  # of columns that are read of all rows of a row group, decoded
 
 # In the footer of a file whose days and times Spark wrote by the Julian calendar, as it can be told to.
 _LEGACY_CALENDAR: Final = b"org.apache.spark.legacyDateTime"
@@ -38,7 +38,8 @@ class TooMuch(Exception):
 @dataclass(slots=True)
 class TargetRows:
     """The rows of current's pinned version, by key: `at` is a file's number and the row's number in it. `left` is how
-    many bytes of keys may still be read, `sought` the keys that were looked for."""
+    many bytes of keys may still be read, `sought` the keys that were looked for, `footers` those of the files whose
+    keys were read."""
 
     session: SparkSession
     current: PinnedTable
@@ -48,6 +49,7 @@ class TargetRows:
     left: int
     at: dict[Key, list[tuple[int, int]]] = field(default_factory=dict)
     sought: set[Key] = field(default_factory=set)
+    footers: dict[str, pq.FileMetaData] = field(default_factory=dict)
 
     def find(self, keys: set[Key]) -> None:
         """Where rows of these keys are, in files that may have them by their bounds. Raises TooMuch."""
@@ -80,17 +82,30 @@ class TargetRows:
         """The key's columns of all rows of the file, masked ones included. Raises TooMuch."""
         with self._open(file) as source:
             parquet = self._known(pq.ParquetFile(source))
+            self.footers[file.path] = parquet.metadata
             self._count(parquet)
             return [self._column(parquet.read(columns=[name]), name) for name in self.key]
 
-    def columns(self, file: DataFile, names: Sequence[str]) -> dict[str, pa.ChunkedArray]:
-        """These columns of all rows of the file, masked ones included. Raises TooMuch."""
+    def keys_by_group(self, file: DataFile) -> list[list[pa.ChunkedArray]]:
+        """`keys` of each of the file's row groups. Raises TooMuch."""
+        columns = self.keys(file)
+        footer = self.footers[file.path]
+        begins, groups = 0, []
+        for number in range(footer.num_row_groups):
+            rows = footer.row_group(number).num_rows
+            groups.append([column.slice(begins, rows) for column in columns])
+            begins += rows
+        return groups
+
+    def columns(self, file: DataFile, group: int, names: Sequence[str]) -> dict[str, pa.ChunkedArray]:
+        """These columns of all rows of a row group, masked ones included. Raises TooMuch."""
         with self._open(file) as source:
-            parquet = self._known(pq.ParquetFile(source))
-            if _bytes_of(parquet, names) > MAX_COLUMN_BYTES:
+            parquet = pq.ParquetFile(source, metadata=self.footers.get(file.path))
+            if _bytes_of(parquet, names, group) > MAX_COLUMN_BYTES:
                 raise TooMuch("a large column")
             there = [name for name in names if name in parquet.schema_arrow.names]
-            read = parquet.read(columns=there or [self.key[0]])  # of no column it would not say how many rows there are
+            # Of no column it would not say how many rows there are.
+            read = parquet.read_row_group(group, columns=there or [self.key[0]])
             return {name: self._column(read, name) for name in names}
 
     def _known(self, parquet: pq.ParquetFile) -> pq.ParquetFile:

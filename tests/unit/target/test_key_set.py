@@ -32,3 +32,14 @@ def test_of_several_columns_the_combinations_count() -> None:
 def test_a_key_of_a_narrower_type_is_the_same_number() -> None:
     keys = KeySet([pa.int64()], [[pa.chunked_array([pa.array([1, 2], pa.int32())])]])
     assert keys.holds([pa.chunked_array([pa.array([2, 2**40])])]).to_pylist() == [True, False]
+
+
+def test_pieces_are_asked_about_together_and_answered_one_by_one() -> None:
+    keys = KeySet([pa.int64()], [[pa.chunked_array([[3, 1]])], [pa.chunked_array([[2]])]])
+    pieces = [
+        [pa.chunked_array([[1, 9], [2]])],
+        [pa.chunked_array([pa.array([], pa.int64())])],
+        [pa.chunked_array([[3]])],
+    ]
+    assert [of.to_pylist() for of in keys.places_of(pieces)] == [[1, None, 2], [], [0]]
+    assert keys.places_of([]) == []
