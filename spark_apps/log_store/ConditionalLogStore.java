@@ -1,8 +1,12 @@
 package tidemark.delta;
 
+import io.delta.storage.CloseableIterator;
 import io.delta.storage.HadoopFileSystemLogStore;
+import io.delta.storage.LineCloseableIterator;
+import java.io.ByteArrayInputStream;
 import java.io.FileNotFoundException;
 import java.io.IOException;
+import java.io.InputStreamReader;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.FileAlreadyExistsException;
 import java.util.ArrayList;
@@ -39,6 +43,13 @@ public final class ConditionalLogStore extends HadoopFileSystemLogStore {
 
     public ConditionalLogStore(Configuration configuration) {
         super(configuration);
+    }
+
+    /** A commit, a checksum file, or where the last checkpoint is: nobody has to ask how long it is. */
+    public CloseableIterator read(Path path, Configuration configuration) throws IOException {
+        byte[] content = WholeObject.read(path.getFileSystem(configuration), path);
+        return new LineCloseableIterator(
+                new InputStreamReader(new ByteArrayInputStream(content), StandardCharsets.UTF_8));
     }
 
     public void write(Path path, Iterator actions, Boolean overwrite, Configuration configuration) throws IOException {

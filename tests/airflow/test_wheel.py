@@ -1,7 +1,8 @@
 """The wheel in an environment of its own, in an Airflow that has a DAG of somebody else's: no file of the checkout.
 
 What the wheel needs comes from the environment of these tests by a `.pth` file, so that nothing is downloaded; the
-project itself is not installed there.
+project itself is not installed there. One environment is made as a newcomer makes it, from an index, with the oldest
+Airflow that the wheel takes and that one's constraints.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ import sys
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from sandbox.services.postgres import PostgresServer
 from tests.airflow.captured_shop import FIRST_ORDERS, open_shop
+from tests.conftest import create_database
 from tests.support.airflow_home import FOREIGN_DAG, REPOSITORY
 
 PARTS = ("include/tidemark", "plugins/tidemark_airflow", "spark_apps", "pyproject.toml", "setup.py", "README.md")
@@ -28,6 +31,14 @@ from tidemark_airflow.dag_factory import pipeline_dags
 
 globals().update({dag.dag_id: dag for dag in pipeline_dags()})
 """
+
+
+# The oldest release that the wheel takes, and the day of it: Airflow makes a release's constraints file of the newest
+# of everything that an index has then.
+FIRST_AIRFLOW = "3.3.0"
+RELEASED = "2026-07-07"
+CONSTRAINTS = "TIDEMARK_AIRFLOW_CONSTRAINTS"  # the path of such a file, where somebody has it
+PROVIDERS = ("apache-spark", "postgres", "standard")
 
 
 @dataclass(frozen=True)
@@ -85,6 +96,32 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     (dags / "foreign.py").write_text(FOREIGN_DAG)
     (folder / "no-plugins").mkdir()
     return Installed(wheel, python, dags)
+
+
+@pytest.fixture(scope="module")
+def beside_the_first(installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """The wheel as it gets into an Airflow by the two steps of Airflow's documentation: what belongs to Airflow with
+    the constraints, then Spark without."""
+    folder = tmp_path_factory.mktemp("first")
+    uv = str(Path(sys.executable).with_name("uv"))
+    environment = folder / "environment"
+    python = environment / "bin" / "python"
+
+    def run(*command: str | Path) -> None:
+        process = subprocess.run([uv, *map(str, command)], capture_output=True, text=True)
+        assert process.returncode == 0, process.stderr[-4000:]
+
+    constraints = Path(os.environ.get(CONSTRAINTS) or folder / "constraints.txt")
+    if CONSTRAINTS not in os.environ:
+        wanted = folder / "wanted.txt"
+        names = [f"apache-airflow=={FIRST_AIRFLOW}", *(f"apache-airflow-providers-{name}" for name in PROVIDERS)]
+        wanted.write_text("\n".join(names))
+        run("pip", "compile", "--python", sys.executable, "--exclude-newer", RELEASED, wanted, "-o", constraints)
+    run("venv", "--python", sys.executable, environment)
+    airflow = f"apache-airflow=={FIRST_AIRFLOW}"
+    run("pip", "install", "--python", python, "-c", constraints, airflow, f"{installed.wheel}[airflow]")
+    run("pip", "install", "--python", python, airflow, f"{installed.wheel}[airflow,spark]")
+    return Installed(installed.wheel, python, installed.dags)
 
 
 def test_the_wheel_holds_what_runs_and_nothing_else(installed: Installed) -> None:
@@ -148,15 +185,24 @@ def test_the_console_script_says_what_is_missing(installed: Installed, tmp_path:
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("environment", ["installed", "beside_the_first"])
 def test_a_capture_by_the_wheel_alone_ends_equal(
-    installed: Installed,
+    environment: str,
+    request: pytest.FixtureRequest,
     postgres: PostgresServer,
     new_metadata: Callable[[], str],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
+    installed: Installed = request.getfixturevalue(environment)
+    is_other = environment == "beside_the_first"
+    if is_other:
+        assert installed.says("import json, airflow; print(json.dumps(airflow.__version__))") == FIRST_AIRFLOW
+        new_metadata = partial(create_database, postgres, "first")
     with open_shop(postgres, new_metadata, tmp_path_factory) as shop:
         shop.airflow.program = (str(installed.python), "-m", "airflow")
         shop.airflow.settings = installed.settings()
+        if is_other:
+            shop.airflow.migrate()
         shop.sound()
         shop.sql(FIRST_ORDERS)
         process = shop.airflow.run("dags", "test", "shop_capture")

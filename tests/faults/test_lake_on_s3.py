@@ -5,6 +5,7 @@ end as on a disk: equal. `make faults` plays every scenario there too (TIDEMARK_
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -13,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import pytest
 from py4j.protocol import Py4JJavaError
@@ -42,12 +43,12 @@ STAGES = ("drain", "merge", "confirm")
 
 # How often each kind of request may be made by a stage of a run with changes in three tables, after the first ones,
 # whatever the lake holds; but for the files of one table without a key, which Spark itself reads and writes. And how
-# often more for each data file of a table whose rows change: it is opened, and the file of its vector with it.
-_READ_BY_SPARK: Final = "/current/shop/bag/"
+# often more for each data file of a table whose rows change: it is read, and its vector with it.
+_READ_BY_SPARK: Final = ("/current/shop/bag/", "/history/shop/bag/part-", "/shop.bag/")
 MOST: Final[Mapping[str, Mapping[str, int]]] = {
     "preflight": {"PUT": 4, "GET": 2, "LIST": 1, "HEAD": 4, "DELETE": 1},
-    "drain": {"PUT": 5, "GET": 1, "LIST": 3},
-    "merge": {"PUT": 22, "GET": 24, "LIST": 12, "HEAD": 30},
+    "drain": {"PUT": 5, "GET": 1, "LIST": 1},
+    "merge": {"PUT": 22, "GET": 20, "LIST": 6, "HEAD": 6},
     "confirm": {},
 }
 
@@ -261,7 +262,7 @@ def test_a_run_asks_so_often_and_no_more(shop: Environment, s3_server: S3Server,
         for stage in MOST:
             proxy.forget()
             getattr(shop, stage)()
-            asked[stage] = Counter(r.kind for r in proxy.requests if _READ_BY_SPARK not in r.target)
+            asked[stage] = Counter(r.kind for r in _of_driver(proxy))
     bucket, folder = shop.config.lake.removeprefix("s3a://").split("/", 1)
     keys = s3_server.keys(bucket, f"{folder}/{shop.config.pipeline}/current/shop/item/")
     opened = 2 * sum(key.endswith(".parquet") for key in keys)
@@ -269,9 +270,43 @@ def test_a_run_asks_so_often_and_no_more(shop: Environment, s3_server: S3Server,
         (stage, kind): count
         for stage, kinds in asked.items()
         for kind, count in kinds.items()
-        if count > MOST[stage].get(kind, 0) + (opened if stage == "merge" and kind in ("GET", "HEAD") else 0)
+        if count > MOST[stage].get(kind, 0) + (opened if (stage, kind) == ("merge", "GET") else 0)
     }
     assert more == {}, (asked, opened)
+
+
+def _of_driver(proxy: Proxy) -> list[Request]:
+    """Without what Spark asks for."""
+    return [r for r in proxy.requests if not any(place in unquote(r.target) for place in _READ_BY_SPARK)]
+
+
+@pytest.mark.thorough
+def test_a_driver_of_its_own_lists_each_log_once_and_asks_for_no_length_that_is_known(
+    shop: Environment, proxy: Proxy
+) -> None:
+    """As each run has one: a JVM that knows of no table yet."""
+    for _ in range(2):
+        workload.change(shop)
+        shop.begin_run()
+        shop.drain()
+        proxy.forget()
+        driver = shop.start("merge", own_jvm=True)
+        said, _ = driver.communicate(timeout=300)
+        assert driver.returncode == 0, said[-3000:]
+        shop.confirm()
+    assert shop.confirmed_lsn() == shop.staged_lsn()
+    asked = _of_driver(proxy)
+    logs = Counter(urlsplit(r.target).query.partition("start-after=")[2] for r in asked if r.kind == "LIST")
+    assert set(logs.values()) == {1}, logs
+    assert len(logs) == 6, "two for each table with a key, the other one's history, and _positions"
+    # Delta itself asks for what it has just committed.
+    heads = Counter(r.target for r in asked if r.kind == "HEAD")
+    assert [target for target in heads if not re.search(r"/_delta_log/[0-9]{20}\.json$", target)] == []
+    assert set(heads.values()) == {1}
+    read_twice = {
+        target: count for target, count in Counter(r.target for r in asked if r.kind == "GET").items() if count > 2
+    }
+    assert read_twice == {}, "the keys of a data file, and values that a change does not bring"
 
 
 @pytest.mark.parametrize("at", thorough("merge.before_history", "merge.before_current", "merge.before_result"))

@@ -4,8 +4,6 @@ gone, runs go on beside what is left, and the next maintenance removes it.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.faults import workload
@@ -13,6 +11,8 @@ from tests.support import judge
 from tests.support.capture import Environment
 from tests.support.thorough import thorough
 from tidemark import failpoints
+from tidemark.formats import layout
+from tidemark.staging.abandoned import read_name
 
 OF_STAGING = [name for name in failpoints.OF_MAINTENANCE if "optimize" not in name and "result" not in name]
 OF_DELTA = ("maintain.after_optimize", "maintain.before_result")
@@ -50,5 +50,5 @@ def test_a_maintenance_killed_here_is_finished_by_the_next_and_loses_nothing(nam
 
 def staged(shop: Environment) -> list[str]:
     """The batches that still lie in staging, but for the newest, whose end is not below the confirmed position."""
-    folder = Path(shop.config.lake) / shop.config.pipeline / "staging" / "g1"
-    return sorted(path.name for path in folder.iterdir() if path.is_dir())[:-1]
+    names = shop.store.list(layout.generation_folder(shop.config.pipeline, 1))
+    return [name for name in names if read_name(name) is not None][:-1]

@@ -58,6 +58,15 @@ def test_a_listing_from_a_name_on_holds_that_name_and_what_is_above(store: Store
     assert store.list("nowhere", "00A") == []
 
 
+def test_two_levels_are_listed_by_one_request(store: Store, s3_proxy: Proxy) -> None:
+    for name in ("g1/00A-x/one.bin", "g2/generation.json", "g2/00A-x/one.bin", "g2/00B-x/one.bin", "g3/00A-x/v/a.bin"):
+        store.write_new(f"p/{name}", b"")
+    s3_proxy.forget()
+    assert store.list_from("p", "g2", "00B") == {"g2": ["00B-x", "generation.json"], "g3": ["00A-x"]}
+    assert s3_proxy.counted() == {"LIST": 1}
+    assert store.list_from("p", "g4", "00A") == {}
+
+
 def test_a_file_is_never_replaced(store: Store) -> None:
     store.write_new("p/one.bin", b"first")
     with pytest.raises(FileExistsError):

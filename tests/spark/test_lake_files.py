@@ -11,8 +11,26 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
+from tests.support.s3_proxy import Fault, Proxy
 from tests.support.s3_server import KEY, REGION, SECRET, S3Server
 from tidemark.target import lake_files
+from tidemark.target.jvm import java_class
+
+
+def session_for(spark: SparkSession, url: str) -> SparkSession:
+    """One that knows how the server is got at."""
+    session = spark.newSession()
+    for key, value in {
+        "impl.disable.cache": "true",
+        "access.key": KEY,
+        "secret.key": SECRET,
+        "endpoint": url,
+        "endpoint.region": REGION,
+        "path.style.access": "true",
+        "fast.upload.buffer": "bytebuffer",
+    }.items():
+        session.conf.set(f"fs.s3a.{key}", value)
+    return session
 
 
 @pytest.fixture(params=["disk", "s3"])
@@ -22,17 +40,7 @@ def folder(
     """A session, and a folder of a lake."""
     if request.param == "disk":
         return spark, str(tmp_path / "a b%20c")
-    session = spark.newSession()
-    for key, value in {
-        "impl.disable.cache": "true",
-        "access.key": KEY,
-        "secret.key": SECRET,
-        "endpoint": s3_server.url,
-        "endpoint.region": REGION,
-        "path.style.access": "true",
-        "fast.upload.buffer": "bytebuffer",
-    }.items():
-        session.conf.set(f"fs.s3a.{key}", value)
+    session = session_for(spark, s3_server.url)
     return session, f"s3a://{s3_server.new_bucket('files')}/lake"
 
 
@@ -47,6 +55,35 @@ def test_what_was_written_is_read_whole_and_by_column(folder: tuple[SparkSession
         parquet = pq.ParquetFile(file)
         assert parquet.read(columns=["id"])["id"].to_pylist() == table["id"].to_pylist()
         assert parquet.read_row_group(3).equals(table.slice(30_000, 10_000))
+
+
+def test_a_small_object_is_read_by_one_request_and_a_piece_by_another(
+    spark: SparkSession, s3_proxy: Proxy, s3_server: S3Server
+) -> None:
+    session = session_for(spark, s3_proxy.url)
+    path = f"s3a://{s3_server.new_bucket('files')}/lake"
+    content = bytes(range(256)) * 100
+    uri = f"{path}/{lake_files.write_new(session, path, content)}"
+    s3_proxy.forget()
+    with lake_files.open_to_read(session, uri, len(content)) as file:
+        assert file.read() == content
+    assert lake_files.read_whole(session, uri) == content
+    hadoop_path = java_class(session, "org.apache.hadoop.fs.Path")(uri)
+    assert lake_files.read_piece(session, hadoop_path, 300, 20) == content[300:320]
+    assert s3_proxy.counted() == {"GET": 3}
+
+
+@pytest.mark.parametrize("fault", ["before", "half", "slow down", "internal error"])
+def test_an_object_whose_answer_breaks_is_read_again_and_whole(
+    fault: Fault, spark: SparkSession, s3_proxy: Proxy, s3_server: S3Server
+) -> None:
+    session = session_for(spark, s3_proxy.url)
+    path = f"s3a://{s3_server.new_bucket('files')}/lake"
+    content = bytes(range(256)) * 1000
+    uri = f"{path}/{lake_files.write_new(session, path, content)}"
+    s3_proxy.fault = lambda request: fault if request.kind == "GET" and not s3_proxy.broken else None
+    assert lake_files.read_whole(session, uri) == content
+    assert [way for way, _ in s3_proxy.broken] == [fault]
 
 
 def test_what_is_not_there_is_no_empty_file(folder: tuple[SparkSession, str]) -> None:

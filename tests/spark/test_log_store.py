@@ -93,6 +93,24 @@ def test_what_may_be_overwritten_is(driver: Driver, s3_server: S3Server, bucket:
     assert "this one" in s3_server.read(bucket, key).decode()
 
 
+def test_a_file_of_a_log_is_read_by_one_request(driver: Driver, s3_proxy: Proxy) -> None:
+    assert driver.commit(0) == "won"
+    s3_proxy.forget()
+    assert driver.read(f"{0:020}.json") == ['{"commitInfo":{"who":"this one"}}', "{}"]
+    assert s3_proxy.counted() == {"GET": 1}
+    assert driver.read("_last_checkpoint") == "java.io.FileNotFoundException"
+
+
+@pytest.mark.parametrize("fault", ["before", "half", "slow down", "no right"])
+def test_a_file_of_a_log_whose_request_fails_is_read_again_and_whole(
+    fault: Fault, driver: Driver, s3_proxy: Proxy
+) -> None:
+    assert driver.commit(0) == "won"
+    s3_proxy.fault = lambda request: fault if request.kind == "GET" and not s3_proxy.broken else None
+    assert driver.read(f"{0:020}.json") == ['{"commitInfo":{"who":"this one"}}', "{}"]
+    assert [way for way, _ in s3_proxy.broken] == [fault]
+
+
 def test_a_log_is_listed_from_a_version_on_and_not_from_its_beginning(
     driver: Driver, s3_proxy: Proxy, s3_server: S3Server, bucket: str
 ) -> None:

@@ -27,6 +27,7 @@ from tidemark.capture.confirm import ConfirmResult, confirm
 from tidemark.capture.drain import DrainResult, drain
 from tidemark.capture.generation import settle
 from tidemark.capture.preflight import preflight
+from tidemark.capture.recovery import look_into_staging
 from tidemark.config import Bounds, PipelineConfig, TableRule
 from tidemark.findings import Report
 from tidemark.formats.manifest import BatchManifest
@@ -168,7 +169,8 @@ class Place:
             postgres_session.connect(self.source, application_name=self.config.application_name) as source,
             self.ledger_connection() as ledger,
         ):
-            return settle(self.config, source, ledger, self.store, lease, accepts=accepts)
+            folders = look_into_staging(ledger, self.store)
+            return settle(self.config, source, ledger, folders, lease, accepts=accepts)
 
     def task(self, name: str = "task", run_id: str = "run", **about: Any) -> Run:
         """A task of a run, as the DAGs would have it; the same run's retry is the same holder."""

@@ -55,6 +55,18 @@ class Driver:
             return str(thrown.java_exception.getClass().getName())
         return "won"
 
+    def read(self, name: str) -> list[str] | str:
+        """The lines of a file of the log, or the class of the exception."""
+        path = self._jvm.org.apache.hadoop.fs.Path(f"{self._table}/_delta_log/{name}")
+        try:
+            lines = self._store.read(path, self._configuration)
+        except Py4JJavaError as thrown:
+            return str(thrown.java_exception.getClass().getName())
+        listed = []
+        while lines.hasNext():
+            listed.append(str(lines.next()))
+        return listed
+
     def listed(self, version: int) -> list[str] | str:
         """The names in the log from a version on, or the class of the exception."""
         path = self._jvm.org.apache.hadoop.fs.Path(f"{self._table}/_delta_log/{version:020}.")

@@ -29,6 +29,7 @@ from tidemark.capture.claims import Claims, Watermarks, claims_of, emit_again
 from tidemark.capture.guarding import GuardBook, Guarding
 from tidemark.capture.open_batch import Held, OpenBatch, Staged, end_of_batch
 from tidemark.capture.places import Places
+from tidemark.capture.recovery import look_into_staging
 from tidemark.capture.relations import Catalog, Kept, Looks, Schemas, catalogue_marks, passed_over_marks, unfit_key
 from tidemark.capture.truncates import Truncates
 from tidemark.config import PipelineConfig
@@ -55,6 +56,7 @@ from tidemark.source.slot_server import at_slot
 from tidemark.source.slot_use import take_when_free
 from tidemark.source.wal_messages import emit_heartbeat
 from tidemark.staging.abandoned import abandoned, read_name
+from tidemark.staging.staged_folders import StagedFolders
 from tidemark.staging.store import Store
 from tidemark.staging.writer import read_table
 from tidemark.waits import Wait
@@ -111,13 +113,14 @@ def drain(run: Run, *, run_s: float | None = None, wait_s: float = 0.0) -> Drain
             # The lease keeps every preflight from noting another file while this drain works.
             pipeline_files.require(book, config.digest)
             store = Store(config.lake, config.lake_access)
-            open_generation = generation.settle(config, source_conn, book, store, lease)
+            folders = look_into_staging(book, store)
+            open_generation = generation.settle(config, source_conn, book, folders, lease)
             staged = _of_run(book, run.run_id)
             if _is_done(book, staged):
                 return staged  # staged by an earlier try that died before it could register
             if _valve(config, source_conn, open_generation.staged_lsn):
                 confirm.confirm_up_to_staged(run, lease=lease)
-            _remove_abandoned(config, source_conn, book, store, open_generation.number)
+            _remove_abandoned(config, source_conn, book, folders, open_generation.number)
             with _open_stream(run, source_conn, book, lease, open_generation) as stream:
                 generation.still_continues(source_conn, open_generation)
                 draining = _Draining(run, source_conn, book, store, lease, open_generation)
@@ -165,7 +168,7 @@ def _remove_abandoned(
     config: PipelineConfig,
     source_conn: psycopg.Connection[Any],
     ledger_conn: Ledger,
-    store: Store,
+    staged: StagedFolders,
     number: int,
 ) -> None:
     """Remove the folders of attempts that ended without registering them (R4). Only the open generation's: what an
@@ -174,7 +177,7 @@ def _remove_abandoned(
     home = layout.generation_folder(config.pipeline, number)
     _, confirmed = slot.usable(source_conn, config.slot)
     # The names sort by their start; what is not above has been looked at by the runs before.
-    folders = store.list(home, confirmed.hex16)
+    folders = staged.of(number, confirmed)
     if not any(map(read_name, folders)):
         return
     garbage = abandoned(
@@ -185,7 +188,7 @@ def _remove_abandoned(
     )
     for folder in garbage:
         log.info("Removing %s/%s: its attempt ended before it was registered", home, folder)
-        store.delete(f"{home}/{folder}")
+        staged.store.delete(f"{home}/{folder}")
 
 
 def _open_stream(

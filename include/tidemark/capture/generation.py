@@ -36,7 +36,7 @@ import pyarrow.parquet as pq
 
 from tidemark.capture import ownership, rewound
 from tidemark.capture.forked import LostPart, lost_part
-from tidemark.capture.recovery import register_again, staged_generations
+from tidemark.capture.recovery import register_again
 from tidemark.config import PipelineConfig
 from tidemark.errors import (
     ChangesGone,
@@ -60,6 +60,8 @@ from tidemark.source.slot import Server, SlotState
 from tidemark.source.slot_server import at_slot, replayed_timeline, system_identifier
 from tidemark.source.timelines import History, read_history
 from tidemark.source.wal_messages import make_durable
+from tidemark.staging import staged_folders
+from tidemark.staging.staged_folders import StagedFolders
 from tidemark.staging.store import Store
 from tidemark.wording import counted
 
@@ -82,7 +84,7 @@ def settle(
     config: PipelineConfig,
     source: psycopg.Connection[Any],
     ledger: Ledger,
-    store: Store,
+    folders: StagedFolders,
     lease: Lease,
     *,
     accepts: bool = False,
@@ -91,11 +93,13 @@ def settle(
     stream is opened.
 
     Raises one of the slot's errors, or `ChangesGone`, `SourceReplaced` or `SourceForked` once per gap; the run after
-    that goes on. `accepts`: a person said that the server is the source, also if it was left behind.
+    that goes on. `folders`: what `look_into_staging` saw under the lease. `accepts`: a person said that the server is
+    the source, also if it was left behind.
     """
+    store = folders.store
     slot, confirmed_lsn = ownership.usable(config, source, ledger, store)
     server = slots.read_server(source)
-    again = register_again(ledger, store, lease, lambda *asked: _still_sends(config, source, *asked))
+    again = register_again(ledger, folders, lease, lambda *asked: _still_sends(config, source, *asked))
     if again:
         log.info("Registered %s again from staging, up to %s", counted(len(again), "batch"), again[-1].end_lsn)
     generation = generations.current(ledger)
@@ -379,7 +383,7 @@ def _open(
     with ledger.transaction():
         lease.check(ledger, SLOT)
         current = generations.current(ledger)
-        number = 1 + max([0 if current is None else current.number, *staged_generations(store, lease.pipeline)])
+        number = 1 + max([0 if current is None else current.number, *staged_folders.generations(store, lease.pipeline)])
         opening = replace(opening, number=number)
         if lost is not None and lost.transactions.num_rows:
             with store.create(layout.lost_file(lease.pipeline, number)) as out:

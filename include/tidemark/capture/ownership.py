@@ -15,7 +15,6 @@ from typing import Any
 
 import psycopg
 
-from tidemark.capture.recovery import staged_generations
 from tidemark.capture.survey import Survey
 from tidemark.config import PipelineConfig
 from tidemark.errors import PublicationUnknown, SlotBusy, SlotInvalidated, SlotNotReady, SlotUnknown
@@ -31,6 +30,7 @@ from tidemark.source import publication, slot_use
 from tidemark.source import slot as slots
 from tidemark.source.publication_findings import PublicationWork
 from tidemark.source.slot import SlotState
+from tidemark.staging import staged_folders
 from tidemark.staging.store import Store
 
 
@@ -49,7 +49,7 @@ def is_own_slot(config: PipelineConfig, source: psycopg.Connection[Any], ledger:
     # A ledger that was lost comes back from staging with the first drain; what it will know counts already.
     return generations.current(ledger) is None and any(
         (opening.system_identifier, opening.slot) == (named.system_identifier, named.name)
-        for number in staged_generations(store, config.pipeline)
+        for number in staged_folders.generations(store, config.pipeline)
         if (opening := _opening(store, config.pipeline, number)) is not None
     )
 

@@ -39,6 +39,7 @@ from tidemark.capture.joining import (
 from tidemark.capture.lake_findings import log_store_findings, look_at_bucket, probe
 from tidemark.capture.making import bring_about_publication, make_slot
 from tidemark.capture.places import Places
+from tidemark.capture.recovery import look_into_staging
 from tidemark.capture.spark_findings import spark_defaults, spark_findings
 from tidemark.capture.survey import STATEMENT_TIMEOUT_S, Survey
 from tidemark.capture.table_findings import InLedger
@@ -305,8 +306,8 @@ class _Look:
             if slot is None and make_slot(survey, lease, self.about.source):
                 survey.note("slot", f'Created slot "{self.config.slot}"')
             if slot is None or opened is None or self.adopt_slot:
-                store = Store(self.config.lake, self.config.lake_access)
-                generation = settle(self.config, source, ledger, store, lease, accepts=self.adopt_slot)
+                folders = look_into_staging(ledger, Store(self.config.lake, self.config.lake_access))
+                generation = settle(self.config, source, ledger, folders, lease, accepts=self.adopt_slot)
                 survey.note("generation", f"Generation {generation.number} is open from {generation.start_lsn} on")
             join(survey, selected, publication.read(source, self.config.publication), begun)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidemark.capture.merging import ingest
-from tidemark.capture.recovery import register_again
+from tidemark.capture.recovery import look_into_staging, register_again
 from tidemark.ledger import batches, generations, migrations, tables
 from tidemark.ledger.connection import open_ledger
 from tidemark.ledger.generations import Generation
@@ -55,7 +55,7 @@ def rebuild(run: Run) -> Rebuilt:
     with open_ledger(run.ledger, run.pipeline) as book:
         migrations.require(book.connection)
         with hold(run.ledger, run.pipeline, SLOT, run.holder) as lease:
-            registered = register_again(book, store, lease, _nobody_knows)
+            registered = register_again(book, look_into_staging(book, store), lease, _nobody_knows)
     ingested = ingest(run)
     with open_ledger(run.ledger, run.pipeline) as book:
         known = [row.table for row in tables.all_of(book)]

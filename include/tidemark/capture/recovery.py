@@ -36,8 +36,10 @@ from tidemark.ledger.connection import Ledger
 from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import Lease
 from tidemark.lsn import Lsn
+from tidemark.staging import staged_folders
 from tidemark.staging.abandoned import read_name
 from tidemark.staging.chain import chain_from
+from tidemark.staging.staged_folders import StagedFolders
 from tidemark.staging.store import Store
 
 log = logging.getLogger(__name__)
@@ -51,31 +53,38 @@ LOST: Final = "the ledger was lost while staging kept changes of the table that 
 StillSends = Callable[[Generation, Lsn, Lsn], bool]
 
 
-def staged_generations(store: Store, pipeline: str) -> list[int]:
-    """The generations that staging has a folder of, ascending."""
-    names = store.list(layout.staging_root(pipeline))
-    return sorted(int(name[1:]) for name in names if name.startswith("g") and name[1:].isdigit())
+def look_into_staging(ledger: Ledger, store: Store) -> StagedFolders:
+    """Whatever a drain may have to know of staging, by one listing. Needs the lease `slot`."""
+    generation = generations.current(ledger)
+    if generation is None:
+        return staged_folders.look(store, ledger.pipeline, None, Lsn(0))
+    return staged_folders.look(
+        store, ledger.pipeline, generation.number, generation.confirmed_lsn or generation.start_lsn
+    )
 
 
-def register_again(ledger: Ledger, store: Store, lease: Lease, still_sends: StillSends) -> list[BatchManifest]:
-    """Bring the ledger level with staging and return what was registered. Needs the lease `slot`.
+def register_again(
+    ledger: Ledger, folders: StagedFolders, lease: Lease, still_sends: StillSends
+) -> list[BatchManifest]:
+    """Bring the ledger level with staging and return what was registered. Needs the lease `slot`, under which `folders`
+    were looked for.
 
     Raises `SchemaVersionTaken` if a manifest cannot be registered, and cannot be done without either.
     """
     registered: list[BatchManifest] = []
     generation = generations.current(ledger)
-    numbers = staged_generations(store, lease.pipeline)
+    store, numbers = folders.store, folders.numbers
     for number in numbers:
         if generation is not None and number < generation.number:
             continue
         if generation is None or number > generation.number:
-            manifests = _complete(store, lease.pipeline, number, Lsn(0))
+            manifests = _complete(folders, number, Lsn(0))
             opened = _open_again(ledger, store, lease, number, manifests)
             if opened is None:
                 continue
             generation = opened
         else:
-            manifests = _complete(store, lease.pipeline, number, generation.staged_lsn)
+            manifests = _complete(folders, number, generation.staged_lsn)
         # The slot is the newest generation's.
         sends = still_sends if number == numbers[-1] else _sends_nothing
         added = _register_chain(ledger, store, lease, generation, manifests, sends)
@@ -86,11 +95,12 @@ def register_again(ledger: Ledger, store: Store, lease: Lease, still_sends: Stil
 
 def what_goes_on(store: Store, pipeline: str, generation: Generation) -> str | None:
     """What staging has that the ledger lacks, and the next drain registers with all that it claims; None if nothing."""
-    newest = max(staged_generations(store, pipeline), default=generation.number)
+    folders = staged_folders.look(store, pipeline, generation.number, generation.staged_lsn)
+    newest = max(folders.numbers, default=generation.number)
     if newest > generation.number:
         return f"it ends with generation {generation.number}, the lake with {newest}"
     home = layout.generation_folder(pipeline, generation.number)
-    attempts = [read_name(name) for name in store.list(home, generation.staged_lsn.hex16)]
+    attempts = [read_name(name) for name in folders.of(generation.number, generation.staged_lsn)]
     next_ones = [a.folder for a in attempts if a is not None and a.start == generation.staged_lsn]
     if any(store.exists(layout.manifest_file(f"{home}/{folder}")) for folder in next_ones):
         return f"it ends at {generation.staged_lsn}, where a batch begins that was not registered"
@@ -209,11 +219,11 @@ def _open_again(
     return opened
 
 
-def _complete(store: Store, pipeline: str, generation: int, above: Lsn) -> dict[str, BatchManifest]:
+def _complete(folders: StagedFolders, generation: int, above: Lsn) -> dict[str, BatchManifest]:
     """Complete manifests of a generation that start at or above a position, by path. A manifest is written last, so
     only the retention can have taken a file from under it: those are looked for."""
-    folder = layout.generation_folder(pipeline, generation)
-    names = [name for name in store.list(folder, above.hex16) if "-" in name]
+    store, folder = folders.store, layout.generation_folder(folders.pipeline, generation)
+    names = [name for name in folders.of(generation, above) if "-" in name]
 
     def manifest_of(path: str) -> BatchManifest | None:
         try:

@@ -14,7 +14,7 @@ import os
 import shutil
 import stat
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -76,6 +76,11 @@ class Disk:
             return os.listdir(target)
         except FileNotFoundError:
             return []
+
+    def list_from(self, target: str, first: str, at_or_above: str) -> Iterator[tuple[str, str]]:
+        for below in self.list(target, first):
+            if below >= first and os.path.isdir(f"{target}/{below}"):
+                yield from ((below, name) for name in self.list(f"{target}/{below}", ""))
 
     def delete(self, target: str) -> None:
         if Path(target).is_dir():

@@ -114,11 +114,20 @@ class Objects:
     def _list_from(self, target: str, name: str) -> list[str]:
         """By the objects above: only their listing can begin somewhere. Those of a pipeline's last batches are few, the
         folders below are as many as staging is kept."""
+        return sorted({below.partition("/")[0] for below in self._above(target, name)})
+
+    def list_from(self, target: str, first: str, at_or_above: str) -> Iterator[tuple[str, str]]:
+        for below in self._above(target, f"{first}/{at_or_above}"):
+            folder, within, rest = below.partition("/")
+            if within:
+                yield folder, rest.partition("/")[0]
+
+    def _above(self, target: str, name: str) -> list[str]:
+        """The paths of all objects below a folder from a name on, relative to it."""
         path = self._path(target)
         below = f"{path}/"
         offset = f"{below}{name[:-1]}"  # which is left out itself
-        listed = _asked(target, lambda: self._all_below(path, offset))
-        return sorted({one.removeprefix(below).partition("/")[0] for one in listed})
+        return [one.removeprefix(below) for one in _asked(target, lambda: self._all_below(path, offset))]
 
     def _all_below(self, path: str, offset: str | None = None) -> list[str]:
         pages = obstore.list(self._store, path, offset=offset)

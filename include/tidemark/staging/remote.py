@@ -6,6 +6,7 @@ never recorded (R4).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import IO, Any, cast
 
 import fsspec
@@ -55,6 +56,11 @@ class Remote:
         except FileNotFoundError:
             return []
         return [str(name).rstrip("/").rsplit("/", 1)[-1] for name in listed]
+
+    def list_from(self, target: str, first: str, at_or_above: str) -> Iterator[tuple[str, str]]:
+        for below in self.list(target, first):
+            if below >= first:
+                yield from ((below, name) for name in self.list(f"{target}/{below}", ""))
 
     def delete(self, target: str) -> None:
         if self._remote.exists(target):

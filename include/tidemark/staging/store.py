@@ -7,7 +7,7 @@ to the root, with "/" as separator, as they stand in ledger, manifest and plan.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Final, Protocol
@@ -58,6 +58,10 @@ class Files(Protocol):
     def list(self, target: str, at_or_above: str) -> list[str]:
         """The names directly below a folder as they are now, in any order; empty if there is no such folder. Those
         below the name given may be left out, if that costs less."""
+
+    def list_from(self, target: str, first: str, at_or_above: str) -> Iterable[tuple[str, str]]:
+        """The folders directly below one, from the name `first` on, each with a name directly below it, as often as it
+        has one; those of `first` that lie below the other name may be left out, if that costs less."""
 
     def delete(self, target: str) -> None:
         """A file, or a folder with all it holds; nothing happens if there is none."""
@@ -153,6 +157,15 @@ class Store:
 
     def size(self, path: str) -> int:
         return self._files.size(self.uri(path))
+
+    def list_from(self, folder: str, first: str, at_or_above: str) -> dict[str, list[str]]:
+        """The folders directly below one, from the name `first` on, with the sorted names below each; of `first` only
+        those from a name on. Of an object store that is one listing."""
+        names: dict[str, set[str]] = {}
+        for below, name in self._files.list_from(self.uri(folder), first, at_or_above):
+            if below > first or (below == first and name >= at_or_above):
+                names.setdefault(below, set()).add(name)
+        return {below: sorted(names[below]) for below in sorted(names)}
 
     def list(self, folder: str, at_or_above: str = "") -> list[str]:
         """The names directly below a folder, sorted, from a name on; empty if the folder does not exist."""

@@ -13,6 +13,7 @@ import io
 import json
 import re
 import struct
+import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -31,6 +32,12 @@ from tidemark.target.jvm import array_list, java_class, option, sequence
 # What a table may ask of its writers for files to be added, and rows to be masked, without Spark's writer. A table with
 # vectors lists all that it asks.
 PLAIN_FEATURES: Final = frozenset({"deletionVectors", "appendOnly", "invariants", "timestampNtz", "typeWidening"})
+
+_BITMAP: Final = "org.apache.spark.sql.delta.deletionvectors.RoaringBitmapArray"
+_VECTOR_STORE: Final = "org.apache.spark.sql.delta.storage.dv.HadoopFileSystemDVStore"
+# What stands before and behind a vector in its file ("Deletion Vectors", "Deletion Vector File Storage Format").
+_LENGTH: Final = struct.Struct(">i")
+_SUM: Final = struct.Struct(">I")
 
 _RELATIVE_PATH: Final = re.compile(r"[^/:][^:]*")
 
@@ -110,11 +117,32 @@ def masked_rows(spark: SparkSession, table: PinnedTable, file: DataFile) -> set[
 
 def _vector(spark: SparkSession, table: PinnedTable, file: DataFile) -> Any:
     """The file's vector, a bitmap of its own, empty if it has none."""
+    bitmaps = java_class(spark, _BITMAP)
     if not file.masked:
-        return java_class(spark, "org.apache.spark.sql.delta.deletionvectors.RoaringBitmapArray")()
+        return bitmaps()
+    descriptor, folder = file.added.deletionVector(), table.log.dataPath()
+    content = _object_of(spark, table, descriptor) if lake_files.is_object(spark, folder) else None
+    if content is not None:
+        return bitmaps.readFrom(bytearray(content))
     configuration = spark._jsparkSession.sessionState().newHadoopConf()
-    store = java_class(spark, "org.apache.spark.sql.delta.storage.dv.HadoopFileSystemDVStore")(configuration)
-    return store.read(file.added.deletionVector(), table.log.dataPath())
+    return java_class(spark, _VECTOR_STORE)(configuration).read(descriptor, folder)
+
+
+def _object_of(spark: SparkSession, table: PinnedTable, descriptor: Any) -> bytes | None:
+    """The vector's bytes by one request, once a version; None where Delta's own reader is to say what is wrong."""
+    if not descriptor.isOnDisk():
+        return None
+    place = str(descriptor.uniqueId())
+    if place not in table.vectors:
+        size, offset = int(descriptor.sizeInBytes()), descriptor.offset()
+        begins = int(offset.get()) if offset.isDefined() else 0
+        path = descriptor.absolutePath(table.log.dataPath())
+        piece = lake_files.read_piece(spark, path, begins, _LENGTH.size + size + _SUM.size)
+        content, end = piece[_LENGTH.size : -_SUM.size], piece[-_SUM.size :]
+        if piece[: _LENGTH.size] != _LENGTH.pack(size) or end != _SUM.pack(zlib.crc32(content)):
+            return None
+        table.vectors[place] = content
+    return table.vectors[place]
 
 
 def _masking(
@@ -129,7 +157,7 @@ def _masking(
 
 def vector_of(spark: SparkSession, table: PinnedTable, rows: Sequence[int]) -> dict[str, Any]:
     """A vector that masks these rows of a file that is still to be added: its descriptor, as JSON has it."""
-    empty = java_class(spark, "org.apache.spark.sql.delta.deletionvectors.RoaringBitmapArray")()
+    empty = java_class(spark, _BITMAP)()
     with closing(_VectorFile(spark, table)) as vectors:
         stored = vectors.stored(empty, rows)
     mapper = java_class(spark, "org.apache.spark.sql.delta.util.JsonUtils").mapper()
@@ -174,9 +202,7 @@ class _VectorFile:
     def _opened(self) -> Any:
         if self._writer is None:
             configuration = self._spark._jsparkSession.sessionState().newHadoopConf()
-            store = java_class(self._spark, "org.apache.spark.sql.delta.storage.dv.HadoopFileSystemDVStore")(
-                configuration
-            )
+            store = java_class(self._spark, _VECTOR_STORE)(configuration)
             self._number = java_class(self._spark, "java.util.UUID").randomUUID()
             folder = store.pathWithFileSystem(self._table.log.dataPath())
             self._writer = store.createWriter(store.generateFileNameInTable(folder, self._number, ""))

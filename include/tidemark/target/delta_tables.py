@@ -106,6 +106,8 @@ class PinnedTable:
     version: int
     log: Any
     snapshot: Any
+    vectors: dict[str, bytes] = field(default_factory=dict, compare=False, repr=False)
+    """The vectors of its files that were read, by their unique ids: a version's never change."""
 
     @property
     def exists(self) -> bool:
@@ -166,9 +168,10 @@ class PinnedPair:
 
 def pin(spark: SparkSession, path: str) -> PinnedTable:
     """The newest version of the table, read from its log now."""
+    asked_at = int(java_class(spark, "java.lang.System").currentTimeMillis())
     log = java_class(spark, "org.apache.spark.sql.delta.DeltaLog").forTable(spark._jsparkSession, path)
-    nothing = option(spark)
-    snapshot = log.update(False, nothing, nothing)
+    # A log that this driver had not seen was listed by that; one that it knows is listed now.
+    snapshot = log.update(False, option(spark, asked_at + 1), option(spark))
     return PinnedTable(path, int(snapshot.version()), log, snapshot)
 
 

@@ -2,6 +2,7 @@
 Spark application does with the lake (R10), so that it needs no other client of an object store.
 
 A local file is read past the JVM. It is written through it all the same, since Hadoop may keep a checksum beside it.
+A small object of S3 is read by one request: S3A asks first how long it is, also where that is known.
 """
 
 from __future__ import annotations
@@ -14,21 +15,28 @@ from typing import Any, BinaryIO, Final, cast
 
 from pyspark.sql import SparkSession
 
+from tidemark import log_stores
 from tidemark.target.jvm import java_class
 
 PIECE_BYTES: Final = 4 * 2**20
+
+# Up to which size an object of S3 is read whole, whatever part of it is asked for: as long takes another request.
+WHOLE_BYTES: Final = 2**20
+_OBJECT: Final = "tidemark.delta.WholeObject"  # in the log store's jar
 
 
 def open_to_read(spark: SparkSession, uri: str, size: int | None = None) -> BinaryIO:
     """A file of the lake, to be read at any position. Raises FileNotFoundError, or what the file system has to say.
 
-    An object store is asked how large the file is, unless that is said, and once: opening asks by itself.
+    An object store is asked how large the file is, unless that is said, and it is small: opening asks by itself.
     """
     path = java_class(spark, "org.apache.hadoop.fs.Path")(uri)
     scheme = path.toUri().getScheme()
     if scheme == "file" or (scheme is None and uri.startswith("/") and _is_local_by_default(spark)):
         return open(path.toUri().getPath(), "rb")
     files = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    if size is not None and size <= WHOLE_BYTES and is_object(spark, path):
+        return io.BytesIO(bytes(java_class(spark, _OBJECT).read(files, path)))
     builder = files.openFile(path)
     if size is None:
         status = files.getFileStatus(path)
@@ -40,14 +48,32 @@ def open_to_read(spark: SparkSession, uri: str, size: int | None = None) -> Bina
 
 
 def read_whole(spark: SparkSession, uri: str, size: int | None = None) -> bytes:
+    """A file that fits into memory. Raises what `open_to_read` does."""
+    path = java_class(spark, "org.apache.hadoop.fs.Path")(uri)
+    if is_object(spark, path):
+        files = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+        return bytes(java_class(spark, _OBJECT).read(files, path))
     with open_to_read(spark, uri, size) as file:
         return file.read()
 
 
-def write_new(spark: SparkSession, folder: str, content: bytes) -> str:
-    """A new Parquet file in the folder; its name. An object store shows it when it is closed, and a table's folder may
-    hold it before: until a commit adds it, it is garbage that a VACUUM removes."""
-    name = f"part-{uuid.uuid4()}.parquet"
+def read_piece(spark: SparkSession, path: Any, begins: int, size: int) -> bytes:
+    """So many bytes of an object (`is_object`) from a position on; `path` is one of Hadoop's."""
+    files = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    return bytes(java_class(spark, _OBJECT).read(files, path, begins, size))
+
+
+def is_object(spark: SparkSession, path: Any) -> bool:
+    """Whether one of Hadoop's paths leads to objects that the log store's jar reads: it is there where its log store is
+    in use."""
+    return str(path.toUri().getScheme()) == "s3a" and spark.conf.get(log_stores.OF_S3, None) == log_stores.OWN
+
+
+def write_new(spark: SparkSession, folder: str, content: bytes, name: str | None = None) -> str:
+    """A new file in the folder, whose name nobody else has, a Parquet file unless it is said; its name. An object store
+    shows it when it is closed, and a table's folder may hold it before: until a commit adds it, it is garbage that a
+    VACUUM removes."""
+    name = name or f"part-{uuid.uuid4()}.parquet"
     path = java_class(spark, "org.apache.hadoop.fs.Path")(folder, name)
     files = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
     stream = files.create(path, False)

@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 
 from tidemark import log_stores
 from tidemark.errors import DeltaMissing, LogStoreUnfenced
+from tidemark.target import lake_files
 from tidemark.target.driver_log import let_speak
 from tidemark.target.jvm import java_class
 
@@ -171,13 +172,7 @@ def _submitted() -> set[str]:
 
 def read_text(spark: SparkSession, uri: str) -> str:
     """A small file, through Hadoop's file systems: the driver needs no other client of the object store (R10)."""
-    path = java_class(spark, "org.apache.hadoop.fs.Path")(uri)
-    files = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
-    stream = files.open(path)
-    try:
-        return bytes(stream.readAllBytes()).decode()
-    finally:
-        stream.close()
+    return lake_files.read_whole(spark, uri).decode()
 
 
 def write_text(spark: SparkSession, uri: str, text: str) -> None:

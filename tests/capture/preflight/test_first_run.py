@@ -11,7 +11,6 @@ import pytest
 from sandbox.services.postgres import wait_for
 from tests.capture.preflight.shop import Shop, said
 from tidemark.capture import generation as generation_module
-from tidemark.capture.recovery import staged_generations
 from tidemark.errors import (
     LeaseLost,
     SlotCreationBlocked,
@@ -20,6 +19,7 @@ from tidemark.findings import Report
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.ledger import tables
 from tidemark.ledger.connection import open_ledger
+from tidemark.staging import staged_folders
 from tidemark.staging.store import Store
 
 
@@ -107,7 +107,7 @@ class TestFirstRun:
 
         monkeypatch.setattr(generation_module, "_open", overtaken)
         assert [type(f.cause) for f in shop.preflight(holder="capture/1/preflight").errors] == [LeaseLost]
-        assert staged_generations(Store(shop.config.lake), shop.config.pipeline) == [1]
+        assert staged_folders.generations(Store(shop.config.lake), shop.config.pipeline) == [1]
         assert shop.settle().number == 1
 
     def test_a_try_that_takes_over_waits_for_a_generation_that_is_being_opened(
@@ -148,7 +148,7 @@ class TestFirstRun:
         shop.preflight(holder="capture/1/preflight")
         second.join()
         monkeypatch.undo()
-        assert staged_generations(Store(shop.config.lake), shop.config.pipeline) == [1]
+        assert staged_folders.generations(Store(shop.config.lake), shop.config.pipeline) == [1]
         assert shop.settle().number == 1
 
     def test_a_publication_that_another_try_commits_while_this_one_waits_is_taken(self, shop: Shop) -> None:

@@ -54,6 +54,14 @@ def test_an_atomic_write_replaces_the_whole_file(store: Store) -> None:
     assert store.list("p") == ["manifest.json"]
 
 
+def test_two_levels_are_listed_from_a_folder_and_a_name_in_it_on(store: Store) -> None:
+    for name in ("g1/00A-x/one.bin", "g2/generation.json", "g2/00A-x/one.bin", "g2/00B-x/one.bin", "g3/00A-x/v/a.bin"):
+        store.write_new(f"p/{name}", b"")
+    assert store.list_from("p", "g2", "00B") == {"g2": ["00B-x", "generation.json"], "g3": ["00A-x"]}
+    assert store.list_from("p", "g4", "") == {}
+    assert store.list_from("nowhere", "g1", "") == {}
+
+
 def test_what_is_not_there_is_listed_as_nothing_and_deleted_without_error(store: Store) -> None:
     assert store.list("nowhere") == []
     store.delete("nowhere/at/all")

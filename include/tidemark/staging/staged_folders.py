@@ -1,0 +1,65 @@
+"""A pipeline's staging, from a position of one generation on -> its generations and the folders of their batches.
+
+A drain asks three things of staging: which generations there are, which batches go on from what the ledger knows, and
+which attempts were abandoned (R4). All of it lies at or above one position, or in newer generations, so one listing
+answers, however much staging holds. It is taken under the lease `slot`: what an attempt that was replaced writes behind
+it is found by the next drain, as what it writes behind any listing is.
+
+Numbers are given one after the other, and object stores sort them as text, where g10 stands before g2: a listing from
+g2 on has the newer ones up to g9, and where that is there, or one of two digits is open, the generations are listed by
+themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tidemark.formats import layout
+from tidemark.lsn import Lsn
+from tidemark.staging.store import Store
+
+_LAST_OF_ONE_DIGIT: Final = 9
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFolders:
+    """What was listed: `names` of a generation at or above `above` in the generation `number`, all in newer ones."""
+
+    store: Store
+    pipeline: str
+    number: int
+    above: Lsn
+    numbers: Sequence[int]
+    names: Mapping[int, Sequence[str]]
+
+    def of(self, generation: int, at_or_above: Lsn) -> list[str]:
+        """The names in a generation's folder from a position on, sorted; listed anew if the look does not say."""
+        is_below = generation == self.number and at_or_above < self.above
+        if is_below or generation not in self.names:
+            return self.store.list(layout.generation_folder(self.pipeline, generation), at_or_above.hex16)
+        return [name for name in self.names[generation] if name >= at_or_above.hex16]
+
+
+def look(store: Store, pipeline: str, number: int | None, above: Lsn) -> StagedFolders:
+    """By one request of an object store; of a pipeline without a generation only their numbers are listed."""
+    root = layout.staging_root(pipeline)
+    if number is None or number > _LAST_OF_ONE_DIGIT:
+        return StagedFolders(store, pipeline, number or 0, above, generations(store, pipeline), {})
+    listed = store.list_from(root, f"g{number}", above.hex16)
+    names = {int(folder[1:]): below for folder, below in listed.items() if _is_generation(folder)}
+    numbers = {number, *names}
+    if _LAST_OF_ONE_DIGIT in numbers:
+        numbers |= {one for one in generations(store, pipeline) if one > number}
+    newer = {n: below for n, below in names.items() if n == number or number < n <= _LAST_OF_ONE_DIGIT}
+    return StagedFolders(store, pipeline, number, above, sorted(numbers), {number: [], **newer})
+
+
+def generations(store: Store, pipeline: str) -> list[int]:
+    """Those that staging has a folder of, ascending."""
+    return sorted(int(name[1:]) for name in store.list(layout.staging_root(pipeline)) if _is_generation(name))
+
+
+def _is_generation(name: str) -> bool:
+    return name.startswith("g") and name[1:].isdigit()
