@@ -56,3 +56,15 @@ def test_a_pipeline_without_a_generation_has_whatever_staging_has(store: Store) 
     assert look.numbers == [2]
     assert look.of(2, Lsn(0)) == [name]
     assert staged_folders.look(store, "p", 3, Lsn(0)).numbers == [3]
+
+
+def test_from_the_tenth_generation_on_older_ones_are_not_listed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their names stand behind it where names are sorted as text, and they may be thousands."""
+    _, newest = _batch(store, 9, 5), _batch(store, 10, 5)
+
+    def listed_from(*_: object) -> None:
+        raise AssertionError("g9 lies behind g10")
+
+    monkeypatch.setattr(Store, "list_from", listed_from)
+    look = staged_folders.look(store, "p", 10, Lsn(5))
+    assert (look.numbers[-1], look.of(10, Lsn(5))) == (10, [newest])
