@@ -4,7 +4,8 @@ nothing else ever is, whatever commits are not visible yet; nothing is written b
 from __future__ import annotations
 
 import random
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -20,7 +21,7 @@ from tidemark.formats.result import TableResult
 from tidemark.lsn import Lsn
 from tidemark.names import spark_identifier
 from tidemark.schema.table import TableSchema
-from tidemark.target import equal_chunks, merge
+from tidemark.target import equal_chunks, few_changes, merge
 from tidemark.target.equal_chunks import EqualChunks
 
 Proven = list[bool]
@@ -33,8 +34,8 @@ def proven(monkeypatch: pytest.MonkeyPatch) -> Proven:
     done: Proven = []
     compare, prove = merge.TableMerge._compare, merge.equal_chunks
 
-    def spied(*given: Any) -> EqualChunks | None:
-        equal = prove(*given)
+    def spied(*given: Any, **named: Any) -> EqualChunks | None:
+        equal = prove(*given, **named)
         if any(batch.claims for batch in given[3].batches):
             done.append(equal is not None)
         return equal
@@ -52,6 +53,22 @@ def proven(monkeypatch: pytest.MonkeyPatch) -> Proven:
 
     monkeypatch.setattr(merge, "equal_chunks", spied)
     monkeypatch.setattr(merge.TableMerge, "_compare", both)
+    return done
+
+
+@pytest.fixture
+def is_proven(proven: Proven, monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
+    """By table, whether the driver proved the chunks equal that were compared last."""
+    done: dict[str, bool] = {}
+    prove = merge.equal_chunks
+
+    def spied(*given: Any, **named: Any) -> EqualChunks | None:
+        equal = prove(*given, **named)
+        if any(batch.claims for batch in given[3].batches) and given[0].conf.get(equal_chunks.SETTING, "") != "false":
+            done[given[2][-1].table.name] = equal is not None
+        return equal
+
+    monkeypatch.setattr(merge, "equal_chunks", spied)
     return done
 
 
@@ -324,3 +341,152 @@ def test_a_row_that_current_has_twice_is_found_and_repaired(lake: Lake) -> None:
     verify(table, rows, "verify")
     (again,) = lake.applied(table.planned(3))
     assert counts(again) == (0, 0, 0, 0, {})
+
+
+# --- what the driver proves, and what it must not ---------------------------------------------------------------------
+
+NUMBERS = {"id": "int", "d": "double", "f": "float", "n": "int"}
+LISTS = {"id": "int", "ds": "array<double>", "kv": "map<string,string>"}
+FILES = [[row(key) for key in range(start, 12, 3)] for start in (1, 2, 3)]
+SAME = [{"id": key, "n": 0, "body": "b", "note": None} for key in range(1, 7)]
+PLAIN = [row(key) for key in range(1, 7)]
+ODD = [{"id": 1, "d": float("nan"), "f": 0.5, "n": 1}, {"id": 2, "d": 0.0, "f": -0.0, "n": None}]
+NESTED = [{"id": 1, "ds": [0.0, float("nan"), None], "kv": [("a", "1"), ("b", None)]}, {"id": 2, "ds": None, "kv": []}]
+MIDDLE = (KeyPart(("2",), ("4",)),)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A table that was filled by these batches of rows, changed by hand, and compared with a chunk of `rows`."""
+
+    filled: Sequence[Sequence[Row]]
+    rows: Sequence[Row]
+    hand: str = ""
+    expected: tuple[int, int, int, int, dict[str, int]] = (0, 0, 0, 0, {})
+    columns: dict[str, str] = field(default_factory=lambda: TEXTS)
+    key: tuple[str, ...] = ("id",)
+    parts: tuple[KeyPart, ...] | None = None
+    gone: Sequence[int] = ()  # keys that were inserted, and deleted again
+    lacks: int = 0  # a key of which the note is not known
+
+
+RIGHT = {
+    "of_several_files": Case(FILES, [row(key) for key in range(1, 12)]),
+    "of_odd_numbers": Case([ODD], ODD, columns=NUMBERS),
+    "nested": Case([NESTED], NESTED, columns=LISTS),
+    "of_two_columns": Case([PLAIN], PLAIN, key=("body", "id")),
+    "with_masked_rows": Case([PLAIN], PLAIN[1:], "DELETE FROM {} WHERE id = 1"),
+    "at_the_lower_bound": Case([PLAIN], PLAIN[2:4], "INSERT INTO {} (id, n) VALUES (0, 0)", parts=MIDDLE),
+    "outside_of_the_parts": Case([PLAIN], PLAIN[2:4], "DELETE FROM {} WHERE id IN (1, 6)", parts=MIDDLE),
+    "without_rows": Case([PLAIN], [], parts=(KeyPart(("70",), None),)),
+}
+WRONG = {
+    "missing_beside_its_like": Case([SAME], SAME, "DELETE FROM {} WHERE id = 3", (1, 0, 0, 0, {})),
+    "missing_last": Case([SAME], SAME, "DELETE FROM {} WHERE id = 6", (1, 0, 0, 0, {})),
+    "twice": Case([SAME], SAME, "INSERT INTO {} SELECT * FROM {} WHERE id = 6", (0, 0, 1, 0, {})),
+    "minus_zero": Case([ODD], ODD, "UPDATE {} SET d = -0.0D WHERE id = 2", (0, 1, 0, 0, {"d": 1}), NUMBERS),
+    "plus_zero": Case([ODD], ODD, "UPDATE {} SET f = float('0') WHERE id = 2", (0, 1, 0, 0, {"f": 1}), NUMBERS),
+    "no_nan": Case([ODD], ODD, "UPDATE {} SET d = NULL WHERE id = 1", (0, 1, 0, 0, {"d": 1}), NUMBERS),
+    "a_null": Case([ODD], ODD, "UPDATE {} SET n = 0 WHERE id = 2", (0, 1, 0, 0, {"n": 1}), NUMBERS),
+    "empty_text": Case([PLAIN], PLAIN, "UPDATE {} SET note = '' WHERE id = 2", (0, 1, 0, 0, {"note": 1})),
+    "in_a_list": Case(
+        [NESTED],
+        NESTED,
+        "UPDATE {} SET ds = array(-0.0D, double('NaN'), null) WHERE id = 1",
+        (0, 1, 0, 0, {"ds": 1}),
+        LISTS,
+    ),
+    "in_a_map": Case(
+        [NESTED], NESTED, "UPDATE {} SET kv = map('a', '1', 'b', '') WHERE id = 1", (0, 1, 0, 0, {"kv": 1}), LISTS
+    ),
+    "extra_of_a_key_that_was_there": Case(
+        [PLAIN], PLAIN, "INSERT INTO {} (id, n) VALUES (50, 0)", (0, 0, 0, 1, {}), gone=(50,)
+    ),
+    "extra_at_the_upper_bound": Case(
+        [[*PLAIN[:3], *PLAIN[4:]]], PLAIN[2:3], "INSERT INTO {} (id, n) VALUES (4, 0)", (0, 0, 0, 1, {}), parts=MIDDLE
+    ),
+    "extra_within_the_parts": Case(
+        [[*PLAIN[:2], *PLAIN[3:]]], PLAIN[3:4], "INSERT INTO {} (id, n) VALUES (3, 0)", (0, 0, 0, 1, {}), parts=MIDDLE
+    ),
+    "of_another_file": Case(
+        FILES, [row(key) for key in range(1, 12)], "UPDATE {} SET n = 9 WHERE id = 8", (0, 1, 0, 0, {"n": 1})
+    ),
+    "a_value_that_nobody_knows": Case([PLAIN], [*PLAIN, row(9, note=None)], "", (0, 1, 0, 0, {"note": 1}), lacks=9),
+}
+
+
+def _compared(lake: Lake, cases: dict[str, Case], *, with_evidence: bool) -> dict[str, tuple[Any, ...]]:
+    """All tables at once. With evidence each key is one that a change has; without it none is."""
+    tables = {name: lake.table(table_schema(name, case.columns, case.key)) for name, case in cases.items()}
+    for number in range(max(len(case.filled) for case in cases.values())):
+        planned = []
+        for name, case in cases.items():
+            if number < len(case.filled):
+                table = tables[name]
+                changes = [Change("insert", dict(one)) for one in case.filled[number]]
+                changes += [Change("insert", row(key)) for key in case.gone]
+                changes += [Change("delete", {**dict.fromkeys(case.columns), "id": key}) for key in case.gone]
+                if case.lacks:
+                    changes.append(Change("update", row(case.lacks, note=None), ("note",)))
+                table.stage(changes)
+                planned.append(table.planned(number))
+        lake.applied(*planned)
+    for name, case in cases.items():
+        if case.hand:
+            by_hand(lake, tables[name], case.hand.replace("{}", "{0}"))
+        verify(tables[name], list(case.rows), "verify", case.parts)
+    last = [table.planned(len(table.batches) - 1) for table in tables.values()]
+    results = lake.applied(*(last if with_evidence else [replace(planned, evidence=()) for planned in last]))
+    return {result.table.partition(".")[2]: counts(result) for result in results}
+
+
+@pytest.mark.thorough
+def test_a_table_has_the_drivers_memory_for_its_changes_and_its_proof(
+    lake: Lake, is_proven: dict[str, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a table waits for those before it: which of them Spark compares is no matter of chance."""
+    monkeypatch.setattr(few_changes, "PLAIN_FROM", 2)
+    tables = [filled(lake, table_schema(f"t{n}", TEXTS), PLAIN) for n in range(4)]
+    for table in tables:
+        change = (table.next_lsn(), 50, [Change("update", row(key, n=9)) for key in range(1, 5)])
+        claim = table.stage_chunk("v1", "1-1", [row(k, n=9 if k < 5 else k) for k in range(1, 7)], snapshot=SEEN, low=1)
+        claim = replace(claim, watermark_lsn=Lsn(table.next_lsn()), purpose="verify")
+        table.stage_committed([change], (claim,), (Sweep("v1", SEEN, 1, "verify"),))
+    results = lake.applied(*[table.planned(1) for table in tables])
+    assert [counts(result) for result in results] == [(0, 0, 0, 0, {})] * 4
+    assert is_proven == {f"t{n}": True for n in range(4)}
+
+
+SMALL = pytest.param({"AT_ONCE_BYTES": 0, "GROUP_ROWS": 2}, marks=pytest.mark.thorough)
+
+
+@pytest.mark.parametrize("with_evidence", [False, pytest.param(True, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("bounds", [{}, SMALL], ids=["all at once", "column by column"])
+def test_the_driver_proves_what_is_right(
+    lake: Lake,
+    is_proven: dict[str, bool],
+    monkeypatch: pytest.MonkeyPatch,
+    bounds: dict[str, int],
+    with_evidence: bool,
+) -> None:
+    """It says so itself, and Spark says the same."""
+    for name, value in bounds.items():
+        monkeypatch.setattr(equal_chunks, name, value)
+    assert _compared(lake, RIGHT, with_evidence=with_evidence) == dict.fromkeys(RIGHT, (0, 0, 0, 0, {}))
+    assert is_proven == dict.fromkeys(RIGHT, True)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("with_evidence", [False, pytest.param(True, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("bounds", [{}, SMALL], ids=["all at once", "column by column"])
+def test_the_driver_proves_nothing_that_is_wrong(
+    lake: Lake,
+    is_proven: dict[str, bool],
+    monkeypatch: pytest.MonkeyPatch,
+    bounds: dict[str, int],
+    with_evidence: bool,
+) -> None:
+    for name, value in bounds.items():
+        monkeypatch.setattr(equal_chunks, name, value)
+    assert _compared(lake, WRONG, with_evidence=with_evidence) == {name: case.expected for name, case in WRONG.items()}
+    assert is_proven == dict.fromkeys(WRONG, False)

@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from tests.spark.lake import PIPELINE, TEXTS, Lake, StagedTable, table_schema, with_columns
 from tests.spark.model import Change, Row
 from tests.spark.source import KEYS, Source
+from tests.spark.test_columns_come_and_go import numbered_schema, with_names
 from tests.spark.test_values import delete, insert, move, update
 from tests.support import delta_files
 from tidemark import failpoints
@@ -177,6 +178,35 @@ def of_an_older_shape(table: StagedTable) -> Iterator[None]:
     yield
 
 
+def exchange(table: StagedTable, one: str, other: str) -> None:
+    """Two columns exchange their names."""
+    with_names(table, {one: other, other: one})
+
+
+def row_of(table: StagedTable, key: int, n: int, **values: Any) -> Row:
+    """A row of a table whose first two columns were `id` and `n`, whatever they are called."""
+    names = [column.name for column in table.schema.columns[:2]]
+    return {**full(key), **dict(zip(names, (key, n), strict=True)), **values}
+
+
+def exchanged_behind(table: StagedTable) -> Iterator[None]:
+    """Two columns exchange their names behind the chunk, before it is merged into a table that is new."""
+    rows = [full(key, body=f"body of {key}", note=f"note of {key}") for key in range(1, 5)]
+    table.stage_committed([], (marked(table, read(table, "1-1", rows)),), (Sweep("b1", "90:90:", 1),))
+    exchange(table, "body", "note")
+    table.stage_committed([commit(table, 105, insert(7))])
+    yield
+
+
+def exchanged_before(table: StagedTable) -> Iterator[None]:
+    """The key exchanges its name with another column before the chunk; the changes of the plan are from before that."""
+    table.stage_committed([commit(table, 50, insert(1, n=3), insert(2, n=4), insert(3, n=9))])
+    exchange(table, "id", "n")
+    rows = [row_of(table, 1, 3), row_of(table, 2, 4), row_of(table, 3, 9), row_of(table, 5, 7)]
+    table.stage_committed([], (marked(table, read(table, "1-1", rows)),), (Sweep("b1", "90:90:", 1),))
+    yield
+
+
 STORIES: dict[str, tuple[Story, list[int | None]]] = {
     "unseen": (unseen, [None, 3, 0]),
     "moves": (moves, [5, 4]),
@@ -185,10 +215,14 @@ STORIES: dict[str, tuple[Story, list[int | None]]] = {
     "begun_before": (begun_before, [None, 2]),
     "of_two_columns": (of_two_columns, [7]),
     "of_an_older_shape": (of_an_older_shape, [None]),
+    "exchanged_behind": (exchanged_behind, [None]),
+    "exchanged_before": (exchanged_before, [None]),
 }
 
 
 def schema_of(name: str) -> TableSchema:
+    if name.startswith("exchanged"):
+        return numbered_schema(name)
     return table_schema(name, TEXTS, ("note", "id") if name == "of_two_columns" else ("id",))
 
 
@@ -219,7 +253,7 @@ class BothWays:
         with self.patch.context() as patched:
             patched.setattr(whole_chunks, "MAX_FILES", -1)
             patched.setattr(merge, "few_changes", lambda *_: None)
-            patched.setattr(merge, "equal_chunks", lambda *_: None)
+            patched.setattr(merge, "equal_chunks", lambda *_, **__: None)
             sparks = self.spark.applied(*[t.sparks.planned(t.done) for t in twins])
         for twin, *results in zip(twins, mine, sparks, strict=True):
             twin.done = len(twin.mine.batches)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -37,6 +37,34 @@ class TouchedRows:
     coming: NextBatches
     there: TargetRows
     rows: Sequence[tuple[Claim, pa.Table]]
+
+
+def are_read_as_they_are(schemas: Sequence[TableSchema], claims: Sequence[Claim]) -> bool:
+    """Whether the chunks' files have every column of the table, and each means what the table's of that name does: none
+    is of some columns alone, and none is from before two columns exchanged their names."""
+    schema = schemas[-1]
+    if any(claim.columns is not None for claim in claims):
+        return False
+    wanted = {c.name: c.target for c in schema.columns if c.name not in schema.dropped}
+    versions = {file.schema_version for claim in claims for file in claim.files}
+    read = [s for s in schemas if s.version in versions]
+    if len({s.version for s in read}) < len(versions):
+        return False
+    return all(s.is_read_as(schema) and {c.name: c.target for c in s.columns} == wanted for s in read)
+
+
+def have_key_under_its_names(schemas: Sequence[TableSchema], batches: Iterable[PlannedBatch]) -> bool:
+    """Whether the key's columns are called in all files of the batches, changes and chunks, what the table calls them:
+    of columns that exchanged their names, a key read by them would be another row's."""
+    schema = schemas[-1]
+    versions: set[int] = set()
+    for batch in batches:
+        versions.update(file.schema_version for file in batch.files)
+        versions.update(file.schema_version for claim in batch.claims for file in claim.files)
+    of_key = [column for column in schema.columns if column.name in schema.key]
+    there = [schema.column_in(s, column) for s in schemas if s.version in versions for column in of_key]
+    names = [column.name for s in schemas if s.version in versions for column in of_key]
+    return all(own is not None and own.name == name for own, name in zip(there, names, strict=True))
 
 
 def moment_of(claim: Claim) -> datetime:

@@ -35,7 +35,7 @@ from tidemark.names import ROW_HOLES
 from tidemark.schema.postgres_types import STRING, target_of
 from tidemark.schema.table import TableSchema
 from tidemark.target import arrow_fold, chunk_fold, chunk_keys, data_files, lake_files, plain_changes
-from tidemark.target.chunk_rows import NextBatches, TouchedRows
+from tidemark.target.chunk_rows import NextBatches, TouchedRows, are_read_as_they_are, have_key_under_its_names
 from tidemark.target.data_files import DataFile
 from tidemark.target.delta_tables import PinnedPair, PinnedTable
 from tidemark.target.key_set import KeySet
@@ -52,6 +52,7 @@ MAX_TOUCHED: Final = 20_000  # rows of chunks whose keys changes have
 GROUP_ROWS: Final = 1_000_000  # of chunks, compared at a time
 GROUP_BYTES: Final = 64 * 2**20  # of their files
 AT_ONCE_BYTES: Final = 32 * 2**20  # of these, up to which all columns are read at once
+WAIT_S: Final = 60  # for other tables, which have the driver's memory: a proof takes less than Spark's comparison
 MAX_READ: Final = 4  # how often, on average, a row of current may be read for that
 
 Rows = NDArray[np.int64]
@@ -66,9 +67,16 @@ class EqualChunks:
 
 
 def equal_chunks(
-    session: SparkSession, lake: str, schemas: Sequence[TableSchema], coming: NextBatches, tables: PinnedPair
+    session: SparkSession,
+    lake: str,
+    schemas: Sequence[TableSchema],
+    coming: NextBatches,
+    tables: PinnedPair,
+    *,
+    has_memory: bool = False,
 ) -> EqualChunks | None:
-    """The chunks and sweeps of `coming`, if nothing comes of them; None where that is not so, or not certain."""
+    """The chunks and sweeps of `coming`, if nothing comes of them; None where that is not so, or not certain.
+    `has_memory`: the table has the driver's memory already, for its changes."""
     claims = [c for b in coming.batches for c in b.claims]
     current = tables.current
     if not claims or current is None or str(session.conf.get(SETTING, "true")).lower() == "false":
@@ -77,7 +85,9 @@ def equal_chunks(
         return None
     proof = _Proof(session, lake, schemas, coming, claims, PinnedPair(tables.history, current))
     try:
-        plain_changes.reserve_memory()
+        if has_memory:
+            return proof.proven()
+        plain_changes.reserve_memory(WAIT_S)
         try:
             return proof.proven()
         finally:
@@ -101,16 +111,12 @@ def _is_plain(
     shape = staged_schema(schema)
     if not schema.key or not all(arrow_fold.is_plain_key(shape.field(k).type) for k in schema.key):
         return False
-    if any(b.truncates for b in (*coming.batches, *coming.evidence)) or not data_files.is_plain(current):
+    batches = [*coming.batches, *coming.evidence]
+    if any(b.truncates for b in batches) or not data_files.is_plain(current):
         return False
-    if any(c.columns is not None for c in claims):
+    if not are_read_as_they_are(schemas, claims) or not have_key_under_its_names(schemas, batches):
         return False
-    columns = {c.name: c.target for c in schema.columns if c.name not in schema.dropped}
-    if not set(columns) <= {f.name for f in current.schema().fields}:
-        return False
-    versions = {f.schema_version for c in claims for f in c.files}
-    read = [s for s in schemas if s.version in versions]
-    return all(s.is_read_as(schema) and {c.name: c.target for c in s.columns} == columns for s in read)
+    return {c.name for c in schema.columns if c.name not in schema.dropped} <= {f.name for f in current.schema().fields}
 
 
 @dataclass(frozen=True, slots=True)

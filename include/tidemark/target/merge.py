@@ -266,7 +266,8 @@ class TableMerge:
         merged = batches if equal is None else [b.of() for b in batches]
         changes = self._changes(merged, history, current, whole, few_rows=few_rows)
         try:
-            compared, swept = self._compare(batches, history, current, few_rows=few_rows)
+            has_memory = isinstance(changes, PlainChanges) and changes.has_memory
+            compared, swept = self._compare(batches, history, current, few_rows=few_rows, has_memory=has_memory)
             if isinstance(changes, Comparison) and not ahead:
                 self._keep_differences(changes)
             if not ahead:
@@ -304,7 +305,13 @@ class TableMerge:
         log.info("%s: %s to %s, %s; %s since it began", self.planned.table, step, end, counts, seconds)
 
     def _compare(
-        self, batches: list[PlannedBatch], history: PinnedTable, current: PinnedTable | None, *, few_rows: bool
+        self,
+        batches: list[PlannedBatch],
+        history: PinnedTable,
+        current: PinnedTable | None,
+        *,
+        few_rows: bool,
+        has_memory: bool,
     ) -> tuple[tuple[ChunkResult, ...], dict[str, int]]:
         """What became of the chunks that are only compared, nothing if that cannot be said: beside chunks that are
         merged, which repair what these would find, and if it fails, which is no reason to keep the changes back."""
@@ -315,7 +322,8 @@ class TableMerge:
             log.info("%s: not compared, since chunks that are merged came with them", self.planned.table)
             return (), {}
         coming = self._coming(only_compared)
-        equal = equal_chunks(self.session, self.plan.lake, self.schemas, coming, PinnedPair(history, current))
+        tables = PinnedPair(history, current)
+        equal = equal_chunks(self.session, self.plan.lake, self.schemas, coming, tables, has_memory=has_memory)
         if equal is not None:
             return equal.results, equal.swept
         changes = self._with_chunks(Comparison, only_compared, history, current, few_rows=few_rows)

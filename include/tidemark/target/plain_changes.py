@@ -85,9 +85,9 @@ def plain_changes(
         raise
 
 
-def reserve_memory() -> None:
-    """For this table alone, until its `PlainChanges` are released. Raises TooMuch where another one has it."""
-    if not _only_one.acquire(blocking=False):
+def reserve_memory(wait_s: float = 0.0) -> None:
+    """For this table alone, until its `PlainChanges` are released. Raises TooMuch where another one has it so long."""
+    if not _only_one.acquire(timeout=wait_s):
         raise TooMuch("another table has the driver's memory")
 
 
@@ -242,9 +242,14 @@ class PlainChanges:
     def end(self) -> Lsn:
         return self.of.batches[-1].end_lsn
 
+    @property
+    def has_memory(self) -> bool:
+        """Whether the driver's memory is this table's, until it is released."""
+        return self.of.reserved
+
     def release(self) -> None:
         """Let another table have the memory; once."""
-        if self.of.reserved:
+        if self.has_memory:
             free_memory()
 
     @property

@@ -40,7 +40,13 @@ from tidemark.names import CHANGE_COLUMNS, MARK_COLUMNS, ROW_COLUMNS, ROW_HOLES
 from tidemark.schema.table import TableSchema
 from tidemark.target import arrow_fold, chunk_keys, data_files, delta_tables, lake_files, parquet_footer
 from tidemark.target.arrow_fold import Key
-from tidemark.target.chunk_rows import NextBatches, TouchedRows, moment_of
+from tidemark.target.chunk_rows import (
+    NextBatches,
+    TouchedRows,
+    are_read_as_they_are,
+    have_key_under_its_names,
+    moment_of,
+)
 from tidemark.target.data_files import DataFile
 from tidemark.target.delta_tables import PinnedPair, PinnedTable, WrittenFile
 from tidemark.target.key_set import KeySet
@@ -276,21 +282,17 @@ def _is_plain(
     shape = staged_schema(schema)
     if not schema.key or not all(arrow_fold.is_plain_key(shape.field(k).type) for k in schema.key):
         return False
-    if any(b.truncates for b in (*coming.batches, *coming.evidence)) or any(c.purpose != "fill" for c in claims):
+    batches = [*coming.batches, *coming.evidence]
+    if any(b.truncates for b in batches) or any(c.purpose != "fill" for c in claims):
         return False
-    if any(c.columns is not None for c in claims):
+    if not are_read_as_they_are(schemas, claims) or not have_key_under_its_names(schemas, batches):
         return False
     if not data_files.is_plain(history) or not data_files.is_plain(current):
         return False
     names = [c.name for c in schema.columns]
     if {f.name for f in current.schema().fields} != {*names, *ROW_COLUMNS, ROW_HOLES}:
         return False
-    if {f.name for f in history.schema().fields} != {*CHANGE_COLUMNS, *names, *MARK_COLUMNS}:
-        return False
-    wanted = {c.name: c.target for c in schema.columns if c.name not in schema.dropped}
-    versions = {f.schema_version for c in claims for f in c.files}
-    read = [s for s in schemas if s.version in versions]
-    return all(s.is_read_as(schema) and {c.name: c.target for c in s.columns} == wanted for s in read)
+    return {f.name for f in history.schema().fields} == {*CHANGE_COLUMNS, *names, *MARK_COLUMNS}
 
 
 @dataclass(slots=True)
