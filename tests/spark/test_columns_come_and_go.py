@@ -402,7 +402,7 @@ def test_a_rename_of_a_table_without_key_and_one_of_what_rows_lack(lake: Lake) -
 def test_a_column_that_was_taken_away_by_hand_is_missed_and_one_that_is_new_is_not(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = ("new", "of_history", "of_current", "gone_at_the_source")
+    names = ("new", "of_history", "of_current", "of_both", "gone_at_the_source")
     tables = {name: lake.table(numbered_schema(name)) for name in names}
     for table in tables.values():
         table.stage([insert(1), insert(2)])
@@ -426,13 +426,14 @@ def test_a_column_that_was_taken_away_by_hand_is_missed_and_one_that_is_new_is_n
     lake.applied(new.planned(1))
     assert [row["later"] for row in lake.current(new)] == [None, None, 3]
 
-    taken = {"new": "later", "of_history": "body", "of_current": "body", "gone_at_the_source": "body"}
+    taken = {"new": "later", **dict.fromkeys(names[1:], "body")}
+    steps = {"of_history": ("history",), "of_both": ("history", "current")}
     versions = {}
     for name, column in taken.items():
-        step = "history" if name == "of_history" else "current"
-        quoted = f"delta.`{lake.path(step, tables[name])}`"
-        lake.spark.sql(f"ALTER TABLE {quoted} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
-        lake.spark.sql(f"ALTER TABLE {quoted} DROP COLUMN {column}")
+        for step in steps.get(name, ("current",)):
+            quoted = f"delta.`{lake.path(step, tables[name])}`"
+            lake.spark.sql(f"ALTER TABLE {quoted} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
+            lake.spark.sql(f"ALTER TABLE {quoted} DROP COLUMN {column}")
         versions[name] = lake.version("current", tables[name])
     narrow(tables["gone_at_the_source"])
     for name, table in tables.items():

@@ -10,7 +10,9 @@ What the source says of a column stands in its metadata in Delta's schema: SOURC
 OID of the table and its number; OLDER, of `history` alone, says which of its rows were written before the column was
 added, hold NULL there, and mean the default. ADDED, of `history` alone, says where the table was when it got a column
 that it had not from the beginning: `current`, which gets it behind `history`, has had it once it is beyond that. SAID
-is the comment that the source had when it was taken over last, and so it is in the table's properties.
+is the comment that the source had when it was taken over last, and so it is in the table's properties. HAD, of the
+properties alone, are the numbers of all columns that the table ever got: a field that somebody drops takes what it says
+along.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ OLDER: Final = "tidemark.older"
 SOURCE: Final = "tidemark.column"
 ADDED: Final = "tidemark.added"
 SAID: Final = "tidemark.comment"
+HAD: Final = "tidemark.columns"
 
 _STATISTICS: Final = "delta.dataSkippingStatsColumns"
 _IDENTIFIER: Final = re.compile(r"`(?:[^`]|``)+`|[^,]+")
@@ -149,6 +152,27 @@ def _numbered(field: StructField, relation: int, number: int | None) -> StructFi
     return StructField(field.name, field.dataType, field.nullable, metadata)
 
 
+def had(shape: StructType, properties: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The property of a table with these fields, which had those properties before."""
+    said = [f.metadata[SOURCE] for f in shape.fields if SOURCE in f.metadata]
+    relations = {column["relation"] for column in said}
+    if len(relations) != 1:
+        return {}
+    (relation,) = relations
+    before = json.loads((properties or {}).get(HAD, "{}"))
+    numbers = set(before["attnums"]) if before.get("relation") == relation else set()
+    return {HAD: json.dumps({"relation": relation, "attnums": sorted(numbers | {c["attnum"] for c in said})})}
+
+
+def had_before(table: PinnedTable, schema: TableSchema) -> set[str]:
+    """The columns of this shape that the table got once, whether or not it has them now."""
+    properties = json.loads(table.snapshot.metadata().json())["metaData"].get("configuration", {})
+    before = json.loads(properties.get(HAD, "{}"))
+    if before.get("relation") != schema.relation_oid:
+        return set()
+    return {column.name for column in schema.columns if column.attnum in before["attnums"]}
+
+
 def told(table: PinnedTable, relation: int) -> dict[str, int]:
     """What the table's fields say which columns of the source's table they are."""
     said = {f.name: f.metadata.get(SOURCE, {}) for f in table.schema().fields}
@@ -212,6 +236,7 @@ def _changing(
         others = {spark_identifier(old): spark_identifier(new) for old, new in names.items()}
         listed = _IDENTIFIER.findall(properties[_STATISTICS])
         properties[_STATISTICS] = ",".join(others.get(name, name) for name in listed)
+    properties.update(had(shape, properties))
     if table_comment is not None:
         metadata["metaData"]["description"] = table_comment or None
         properties[SAID] = table_comment

@@ -96,7 +96,7 @@ class TableShape:
         all others would only cost every write.
         """
         if not table.exists:
-            listed = delta_tables.with_statistics(schema, [*statistics, *self.schema.key])
+            listed = delta_tables.with_statistics(schema, [*statistics, *self.schema.key]) | table_columns.had(schema)
             delta_tables.create(self.session, table, schema, {**TABLE_PROPERTIES, **listed})
             return self._with_marks(delta_tables.pin(self.session, table.path))
         table = self._with_names(step, table)
@@ -122,16 +122,19 @@ class TableShape:
         self, step: str, table: PinnedTable, missing: Sequence[str], other: PinnedTable | None
     ) -> list[str]:
         """Those of the missing columns that the table had: somebody dropped them by hand, and what its rows had there
-        is gone with them. History gets a column first, so it had what current has. Current had what history got at a
+        is gone with them. The table's properties say what it had, and, of a table from before they did, the other one
+        of the two: history gets a column first, so it had what current has, and current had what history got at a
         position that current has left behind; up to there, a driver may have died between the two. What the source
         has no more may go from the target too."""
-        if other is None or not other.exists:
+        if not missing:
             return []
-        if step == "history":
-            names = self._naming("current", other, self.schema).names
-            had = {names.get(f.name, f.name) for f in other.schema().fields if table_columns.SOURCE in f.metadata}
-        else:
-            had = {f.name for f in other.schema().fields if self._is_beyond(table, table_columns.added_when(f))}
+        had = table_columns.had_before(table, self.schema)
+        if other is not None and other.exists:
+            if step == "history":
+                names = self._naming("current", other, self.schema).names
+                had |= {names.get(f.name, f.name) for f in other.schema().fields if table_columns.SOURCE in f.metadata}
+            else:
+                had |= {f.name for f in other.schema().fields if self._is_beyond(table, table_columns.added_when(f))}
         return [name for name in missing if name in had and name not in self.schema.dropped]
 
     def _is_beyond(self, current: PinnedTable, added: tuple[int, Lsn] | None) -> bool:
