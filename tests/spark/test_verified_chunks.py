@@ -457,10 +457,11 @@ def test_a_table_has_the_drivers_memory_for_its_changes_and_its_proof(
     assert is_proven == {f"t{n}": True for n in range(4)}
 
 
-SMALL = pytest.param({"AT_ONCE_BYTES": 0, "GROUP_ROWS": 2}, marks=pytest.mark.thorough)
+SMALL = {"AT_ONCE_BYTES": 0, "GROUP_ROWS": 2}
 
 
-@pytest.mark.parametrize("with_evidence", [False, pytest.param(True, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("with_evidence", [False, True])
 @pytest.mark.parametrize("bounds", [{}, SMALL], ids=["all at once", "column by column"])
 def test_the_driver_proves_what_is_right(
     lake: Lake,
@@ -477,7 +478,7 @@ def test_the_driver_proves_what_is_right(
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("with_evidence", [False, pytest.param(True, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("with_evidence", [False, True])
 @pytest.mark.parametrize("bounds", [{}, SMALL], ids=["all at once", "column by column"])
 def test_the_driver_proves_nothing_that_is_wrong(
     lake: Lake,
