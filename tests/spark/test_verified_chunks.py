@@ -441,6 +441,7 @@ def _compared(lake: Lake, cases: dict[str, Case], *, with_evidence: bool) -> dic
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("way", ["driver"], indirect=True)
 def test_a_table_has_the_drivers_memory_for_its_changes_and_its_proof(
     lake: Lake, is_proven: dict[str, bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
