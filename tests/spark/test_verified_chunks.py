@@ -202,6 +202,14 @@ def test_files_are_proven_by_their_row_groups(lake: Lake, proven: Proven) -> Non
     (wrong,) = lake.applied(planned(table, 2))
     assert counts(wrong) == (0, 1, 0, 0, {"body": 1})
     assert proven == [True, False]
+    # Of a part, its first key the last of a row group, its last key the first of another one; then of the rest.
+    verify(table, rows[6:15], "verify", (KeyPart(("6",), ("15",)),))
+    (beside,) = lake.applied(planned(table, 3))
+    assert counts(beside) == (0, 0, 0, 0, {})
+    verify(table, rows[15:], "verify", (KeyPart(("15",), None),))
+    (rest,) = lake.applied(planned(table, 4))
+    assert counts(rest) == counts(wrong)
+    assert proven == [True, False, True, False]
 
 
 @pytest.mark.thorough

@@ -15,7 +15,7 @@ differs. Columns are compared for as many rows at a time as fit in memory; no va
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -36,10 +36,9 @@ from tidemark.schema.postgres_types import STRING, target_of
 from tidemark.schema.table import TableSchema
 from tidemark.target import arrow_fold, chunk_fold, chunk_keys, data_files, lake_files, plain_changes
 from tidemark.target.chunk_rows import NextBatches, TouchedRows, are_read_as_they_are, have_key_under_its_names
-from tidemark.target.data_files import DataFile
 from tidemark.target.delta_tables import PinnedPair, PinnedTable
 from tidemark.target.key_set import KeySet
-from tidemark.target.target_rows import TargetRows, TooMuch
+from tidemark.target.target_rows import RowGroup, TargetRows, TooMuch
 
 log = logging.getLogger(__name__)
 
@@ -134,31 +133,24 @@ class _ChunkFile:
         return ~self.touched
 
 
-@dataclass(frozen=True, slots=True)
-class _RowGroup:
-    file: DataFile
-    number: int
-    rows: int
-
-
 class _Current:
-    """The rows of some files of current, numbered through; `keys` are theirs, and each is there once. They are read by
-    row groups, since a first load, or OPTIMIZE, makes files of millions of rows."""
+    """The rows of some row groups of current, numbered through; `keys` are theirs, and each is there once. By row
+    groups, since a first load, or OPTIMIZE, makes files of millions of rows, of which a night's share are few."""
 
-    def __init__(self, there: TargetRows, files: Sequence[DataFile], types: Sequence[pa.DataType]) -> None:
+    def __init__(self, there: TargetRows, groups: Sequence[RowGroup], types: Sequence[pa.DataType]) -> None:
         self.there = there
-        self.groups: list[_RowGroup] = []
+        self.groups = groups
+        masked: dict[str, Rows] = {}
         rows, pieces = [], []
-        for file in files:
-            masked = np.array(sorted(data_files.masked_rows(there.session, there.current, file)), np.int64)
-            begins = 0
-            for number, columns in enumerate(there.keys_by_group(file)):
-                count = len(columns[0])
-                self.groups.append(_RowGroup(file, number, count))
-                own = np.setdiff1d(np.arange(count, dtype=np.int64), masked - begins, assume_unique=True)
-                rows.append(own)
-                pieces.append(columns if len(own) == count else [column.take(pa.array(own)) for column in columns])
-                begins += count
+        for group in groups:
+            if group.file.path not in masked:
+                numbers = data_files.masked_rows(there.session, there.current, group.file)
+                masked[group.file.path] = np.array(sorted(numbers), np.int64)
+            gone = masked[group.file.path] - group.begins
+            own = np.setdiff1d(np.arange(group.rows, dtype=np.int64), gone, assume_unique=True)
+            columns = there.keys_of(group)
+            rows.append(own)
+            pieces.append(columns if len(own) == group.rows else [column.take(pa.array(own)) for column in columns])
         self.keys = KeySet(types, pieces)
         if self.keys.has_doubles:
             raise TooMuch("a key is there twice")
@@ -170,7 +162,7 @@ class _Current:
         numbers = (pc.fill_null(of.cast(pa.int64()), -1) for of in self.keys.places_of(pieces))
         return [np.asarray(of.to_numpy(), np.int64) for of in numbers]
 
-    def by_group(self, places: Rows) -> list[tuple[_RowGroup, NDArray[np.intp]]]:
+    def by_group(self, places: Rows) -> list[tuple[RowGroup, NDArray[np.intp]]]:
         """The row groups in which these rows lie, and which of `places` do so."""
         numbers = np.searchsorted(self.ends, places, side="right")
         return [(self.groups[number], np.flatnonzero(numbers == number)) for number in np.unique(numbers).tolist()]
@@ -195,10 +187,11 @@ class _Proof:
             raise TooMuch("many rows")
         there = self._there()
         bounds = self._bounds([columns for _, _, columns in keys], sweeps)
-        files = [f for f in there.files if bounds is None or self._may_meet(f, bounds)]
-        if sum(f.rows for f in files) > MAX_KEYS:
+        files = [f for f in there.files if self._may_meet(f.low, f.high, bounds)]
+        groups = [g for f in files for g in there.groups(f) if self._may_meet(g.low, g.high, bounds)]
+        if sum(group.rows for group in groups) > MAX_KEYS:
             raise TooMuch("current has many rows")
-        current = _Current(there, files, self._types)
+        current = _Current(there, groups, self._types)
         changed = KeySet(self._types, self._changed([*self.coming.batches, *self.coming.evidence]))
         pieces = [columns for _, _, columns in keys]
         chunks = [
@@ -266,9 +259,15 @@ class _Proof:
         parts = [(_first(part.lower), _first(part.upper)) for s in sweeps for part in s.parts or ()]
         return [*((between["min"], between["max"]) for between in bounds), *parts]
 
-    def _may_meet(self, file: DataFile, bounds: Sequence[tuple[int | None, int | None]]) -> bool:
-        low, high = file.low.get(self.schema.key[0]), file.high.get(self.schema.key[0])
-        if not isinstance(low, int) or not isinstance(high, int):
+    def _may_meet(
+        self,
+        lowest: Mapping[str, Any],
+        highest: Mapping[str, Any],
+        bounds: Sequence[tuple[int | None, int | None]] | None,
+    ) -> bool:
+        """Whether rows whose columns are between these values may have a key within the bounds."""
+        low, high = lowest.get(self.schema.key[0]), highest.get(self.schema.key[0])
+        if bounds is None or not isinstance(low, int) or not isinstance(high, int):
             return True
         return any((most is None or low <= most) and (least is None or least <= high) for least, most in bounds)
 
@@ -361,7 +360,7 @@ class _Proof:
             theirs: dict[str, list[pa.Array]] = {name: [] for name in some}
             for there, which in of_groups:
                 rows = pa.array(current.rows[places[which]])
-                for name, column in current.there.columns(there.file, there.number, some).items():
+                for name, column in current.there.columns(there, some).items():
                     theirs[name] += column.take(rows).chunks
             read = [self._read(chunk.file, [n for n in some if n != ROW_HOLES]) for chunk in group]
             for name in some:

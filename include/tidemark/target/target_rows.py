@@ -35,11 +35,24 @@ class TooMuch(Exception):
     """What was found is more, or other, than the driver should take on by itself."""
 
 
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """A row group of a data file: its rows are numbered from `begins` on in the file, and its columns are between `low`
+    and `high`, as far as that is known."""
+
+    file: DataFile
+    number: int
+    begins: int
+    rows: int
+    low: Mapping[str, Any]
+    high: Mapping[str, Any]
+
+
 @dataclass(slots=True)
 class TargetRows:
     """The rows of current's pinned version, by key: `at` is a file's number and the row's number in it. `left` is how
-    many bytes of keys may still be read, `sought` the keys that were looked for, `footers` those of the files whose
-    keys were read."""
+    many bytes of keys may still be read, `sought` the keys that were looked for, `footers` those of the files
+    whose `groups` were asked for."""
 
     session: SparkSession
     current: PinnedTable
@@ -82,30 +95,40 @@ class TargetRows:
         """The key's columns of all rows of the file, masked ones included. Raises TooMuch."""
         with self._open(file) as source:
             parquet = self._known(pq.ParquetFile(source))
-            self.footers[file.path] = parquet.metadata
             self._count(parquet)
             return [self._column(parquet.read(columns=[name]), name) for name in self.key]
 
-    def keys_by_group(self, file: DataFile) -> list[list[pa.ChunkedArray]]:
-        """`keys` of each of the file's row groups. Raises TooMuch."""
-        columns = self.keys(file)
-        footer = self.footers[file.path]
+    def groups(self, file: DataFile) -> list[RowGroup]:
+        """The file's row groups, with what its footer says of their keys. Raises TooMuch."""
+        with self._open(file) as source:
+            parquet = self._known(pq.ParquetFile(source))
+        if parquet.metadata.num_rows != file.rows:
+            raise TooMuch("the log says otherwise")
+        self.footers[file.path] = parquet.metadata
         begins, groups = 0, []
-        for number in range(footer.num_row_groups):
-            rows = footer.row_group(number).num_rows
-            groups.append([column.slice(begins, rows) for column in columns])
+        for number in range(parquet.num_row_groups):
+            rows = parquet.metadata.row_group(number).num_rows
+            groups.append(RowGroup(file, number, begins, rows, *_bounds_of(parquet, number)))
             begins += rows
         return groups
 
-    def columns(self, file: DataFile, group: int, names: Sequence[str]) -> dict[str, pa.ChunkedArray]:
-        """These columns of all rows of a row group, masked ones included. Raises TooMuch."""
-        with self._open(file) as source:
-            parquet = pq.ParquetFile(source, metadata=self.footers.get(file.path))
-            if _bytes_of(parquet, names, group) > MAX_COLUMN_BYTES:
-                raise TooMuch("a large column")
+    def keys_of(self, group: RowGroup) -> list[pa.ChunkedArray]:
+        """The key's columns of all rows of one of `groups`, masked ones included. Raises TooMuch."""
+        self.left -= _bytes_of(self.footers[group.file.path], self.key, group.number)
+        if self.left < 0:
+            raise TooMuch("many keys")
+        return list(self.columns(group, self.key).values())
+
+    def columns(self, group: RowGroup, names: Sequence[str]) -> dict[str, pa.ChunkedArray]:
+        """These columns of all rows of one of `groups`, masked ones included. Raises TooMuch."""
+        footer = self.footers[group.file.path]
+        if _bytes_of(footer, names, group.number) > MAX_COLUMN_BYTES:
+            raise TooMuch("a large column")
+        with self._open(group.file) as source:
+            parquet = pq.ParquetFile(source, metadata=footer)
             there = [name for name in names if name in parquet.schema_arrow.names]
             # Of no column it would not say how many rows there are.
-            read = parquet.read_row_group(group, columns=there or [self.key[0]])
+            read = parquet.read_row_group(group.number, columns=there or [self.key[0]])
             return {name: self._column(read, name) for name in names}
 
     def _known(self, parquet: pq.ParquetFile) -> pq.ParquetFile:
@@ -114,7 +137,7 @@ class TargetRows:
         return parquet
 
     def _count(self, parquet: pq.ParquetFile, only: int | None = None) -> None:
-        self.left -= _bytes_of(parquet, self.key, only)
+        self.left -= _bytes_of(parquet.metadata, self.key, only)
         if self.left < 0:
             raise TooMuch
 
@@ -198,7 +221,7 @@ class TargetRows:
                 begins, ends = ends, ends + parquet.metadata.row_group(group).num_rows
                 within = [row - begins for row in rows if begins <= row < ends]
                 if within:
-                    if _bytes_of(parquet, names, group) > MAX_BYTES:
+                    if _bytes_of(parquet.metadata, names, group) > MAX_BYTES:
                         raise TooMuch
                     read = parquet.read_row_group(group, columns=[*names, ROW_HOLES])
                     picked = read.take(pa.array(within, pa.int64()))
@@ -245,11 +268,11 @@ def _is_flat(of: pa.DataType) -> bool:
     return bool(pa.types.is_string(of) or pa.types.is_binary(of) or pa.types.is_decimal(of))
 
 
-def _bytes_of(parquet: pq.ParquetFile, names: Sequence[str], only: int | None = None) -> int:
+def _bytes_of(footer: pq.FileMetaData, names: Sequence[str], only: int | None = None) -> int:
     """The decoded size of some columns."""
     total = 0
-    for number in range(parquet.num_row_groups) if only is None else [only]:
-        group = parquet.metadata.row_group(number)
+    for number in range(footer.num_row_groups) if only is None else [only]:
+        group = footer.row_group(number)
         for n in range(group.num_columns):
             column = group.column(n)
             if column.path_in_schema.partition(".")[0] in names or column.path_in_schema in names:
