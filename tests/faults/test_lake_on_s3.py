@@ -48,7 +48,7 @@ _READ_BY_SPARK: Final = ("/current/shop/bag/", "/history/shop/bag/part-", "/shop
 MOST: Final[Mapping[str, Mapping[str, int]]] = {
     "preflight": {"PUT": 4, "GET": 2, "LIST": 1, "HEAD": 4, "DELETE": 1},
     "drain": {"PUT": 5, "GET": 1, "LIST": 1},
-    "merge": {"PUT": 22, "GET": 20, "LIST": 6, "HEAD": 6},
+    "merge": {"PUT": 22, "GET": 24, "LIST": 7, "HEAD": 7},
     "confirm": {},
 }
 

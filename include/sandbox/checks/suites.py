@@ -123,7 +123,8 @@ def faults(checkout: Checkout) -> int:
     os.environ["TIDEMARK_TEST_LAKE"] = "s3"
     merges = [f"tests/spark/test_{name}.py" for name in ("rivals", "merge_equals_the_model", "both_ways_in_turns")]
     # Remedies are walked on a disk: some take files of the lake away by hand.
-    left_out = [f"--ignore={path}" for path in ("tests/faults/test_lake_on_s3.py", "tests/faults/remedies", alterations)]
+    not_there = ("tests/faults/test_lake_on_s3.py", "tests/faults/remedies", alterations)
+    left_out = [f"--ignore={path}" for path in not_there]
     drains = ("capture/test_killed_drain", "capture/test_drain", "capture/test_claims", "capture/test_recovery")
     without_spark = [f"tests/{name}.py" for name in (*drains, "backfill/test_reading")]
     chosen = ["tests/scenarios", "tests/faults", *left_out, *merges, *without_spark]
