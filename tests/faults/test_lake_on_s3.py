@@ -24,7 +24,7 @@ from spark_apps import compact_tables, merge_batch
 from tests.faults import workload
 from tests.faults.rows_from_before import old_tables
 from tests.support import judge, local_spark, stages
-from tests.support.capture import REPOSITORY, Environment, go_on
+from tests.support.capture import REPOSITORY, Environment
 from tests.support.remedies import Told, ends_equal
 from tests.support.s3_proxy import PASSING, Fault, Proxy, Request, by_lot, from_the, in_front_of, one_in
 from tests.support.s3_server import SECRET, S3Server, put_lake
@@ -86,10 +86,7 @@ def test_changes_a_killed_drain_a_driver_that_outlives_its_task_and_a_backfill_e
     shop.let_leases_end()
     workload.change(shop)
     shop.run()
-    assert judge.wrongs(shop) == []
-    before = judge.delta_versions(shop)
-    go_on(outlived)
-    assert judge.delta_versions(shop) == before
+    assert judge.changes_of_outlived(shop, outlived) == []
     shop.let_leases_end()
     old = old_tables(shop)
     shop.backfill(*old.tables, chunk_rows=5)
@@ -318,10 +315,7 @@ def test_a_driver_of_another_jvm_that_outlives_its_task_changes_nothing(at: str,
     shop.let_leases_end()
     workload.change(shop)
     shop.run()
-    assert judge.wrongs(shop) == []
-    before = judge.delta_versions(shop)
-    go_on(outlived)
-    assert judge.delta_versions(shop) == before
+    assert judge.changes_of_outlived(shop, outlived) == []
     shop.let_leases_end()
     assert judge.wrongs(shop) == []
     assert judge.second_run_changes_nothing(shop) == []

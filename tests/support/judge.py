@@ -13,6 +13,7 @@ The Delta tables are read without Spark (tests/support/delta_files.py): no code 
 from __future__ import annotations
 
 import json
+import subprocess
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -21,7 +22,7 @@ from urllib.parse import urlsplit
 
 from sandbox.checks.comparison import Comparison, compare_rows
 from tests.support import delta_files
-from tests.support.capture import Environment
+from tests.support.capture import Environment, go_on
 from tests.support.delta_files import DeltaFiles, Row
 from tests.support.s3_server import S3Server
 from tidemark.formats import layout
@@ -251,6 +252,16 @@ def delta_versions(environment: Environment) -> dict[str, int]:
         commits = [int(commit.stem) for commit in log.glob("*.json") if commit.stem.isdigit()]
         versions[str(log.parent.relative_to(root))] = max(commits)
     return versions
+
+
+def changes_of_outlived(environment: Environment, driver: subprocess.Popen[str]) -> list[str]:
+    """What is wrong already, and what a halted driver, whose task was run again meanwhile, then still changes."""
+    already = wrongs(environment)
+    before = delta_versions(environment)
+    go_on(driver)
+    after = delta_versions(environment)
+    changed = sorted(table for table in before.keys() | after.keys() if before.get(table) != after.get(table))
+    return [*already, *(f"{table}: the outlived driver committed" for table in changed)]
 
 
 def data_written_since(environment: Environment, versions: Mapping[str, int]) -> dict[str, str]:
