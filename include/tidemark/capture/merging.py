@@ -42,6 +42,7 @@ from tidemark.schema.evolution import (
     compare_schemas,
     dropped_before,
     filled_after,
+    numbered_by_names,
     with_numbers,
 )
 from tidemark.schema.fingerprint import Fingerprint
@@ -195,7 +196,7 @@ def _plan(ledger: Ledger, run: Run, todo: Mapping[str, Sequence[TouchedTable]], 
                 _evidence(ledger, touches),
                 after=before[table],
                 shapes=_Shapes(
-                    with_numbers(versions.get(table, [])),
+                    numbered_by_names(with_numbers(versions.get(table, []))),
                     {shape.version for shape in streamed.get(table, [])},
                     None if (raw := prints.get(table)) is None else Fingerprint.from_json(raw),
                 ),

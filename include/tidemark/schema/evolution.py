@@ -171,6 +171,34 @@ def with_numbers(versions: Sequence[TableSchema]) -> list[TableSchema]:
     return numbered[::-1]
 
 
+def numbered_by_names(versions: Sequence[TableSchema]) -> list[TableSchema]:
+    """The versions, oldest first, as they are merged: columns of one that was not placed are those of their names in
+    the version before, or else in the next one that was placed. A column that neither has keeps its name alone, and is
+    another column; and a version stays without numbers where these would not stand in the order of its columns, as they
+    do in every message. What is certain of it, and whether the table is marked or parked, the drain has said."""
+    numbered: list[TableSchema] = []
+    for at, version in enumerate(versions):
+        if not version.published:
+            related = [v for v in (*numbered[-1:], *versions[at + 1 :]) if v.relation_oid == version.relation_oid]
+            version = _numbered_as(version, [v for v in related if v.published][:2])
+        numbered.append(version)
+    return numbered
+
+
+def _numbered_as(version: TableSchema, others: Sequence[TableSchema]) -> TableSchema:
+    names = [column.name for column in version.columns]
+    numbers: dict[str, int] = {}
+    for other in others:
+        for column in other.columns:
+            if column.attnum and column.attnum not in numbers.values() and column.name in names:
+                numbers.setdefault(column.name, column.attnum)
+    in_order = [numbers[name] for name in names if name in numbers]
+    if not in_order or in_order != sorted(in_order):
+        return version
+    columns = tuple(replace(c, attnum=numbers.get(c.name, 0)) for c in version.columns)
+    return replace(version, columns=columns, published=tuple(in_order))
+
+
 def called_before(versions: Sequence[TableSchema], first: int, last: TableSchema) -> dict[str, int]:
     """Which column of the source, by its number, each name was that a target can have which has everything below the
     version `first`: what the versions before called it, or if there is none the first one. Of two columns of one name

@@ -57,7 +57,7 @@ class TableShape:
         targets = {f.name: f.dataType.simpleString() for f in history.schema().fields}
         here = table_columns.numbered(history, newest, planned.called) if newest.published else {}
         numbers = {*here.values(), *(c.attnum for schema in planned.schemas for c in schema.columns)}
-        gone = [c for c in planned.dropped if c.attnum in numbers] if newest.published else []
+        gone = [c for c in planned.dropped if c.attnum and c.attnum in numbers] if newest.published else []
         live = {column.attnum: column.name for column in newest.columns if column.attnum}
         names = names_in_target(here, live, {column.attnum: column.name for column in gone})
         newest = newest.called(names)

@@ -7,7 +7,15 @@ from dataclasses import replace
 import pytest
 
 from tidemark.names import TableName
-from tidemark.schema.evolution import Verdict, added_again, columns_of, compare_fingerprints, compare_schemas, reasons
+from tidemark.schema.evolution import (
+    Verdict,
+    added_again,
+    columns_of,
+    compare_fingerprints,
+    compare_schemas,
+    numbered_by_names,
+    reasons,
+)
 from tidemark.schema.fingerprint import ColumnPrint, Fingerprint, PartitionPrint
 from tidemark.schema.table import Column, TableSchema
 
@@ -226,3 +234,32 @@ def test_a_fingerprint_survives_json() -> None:
 )
 def test_which_columns_alone_may_differ(change: dict[str, object], columns: tuple[int, ...]) -> None:
     assert columns_of(compare_fingerprints(PRINT, replace(PRINT, **change))) == columns  # type: ignore[arg-type]
+
+
+def version(number: int, *names: str, attnums: tuple[int, ...] = ()) -> TableSchema:
+    columns = tuple(
+        Column(name, "text", 25, -1, "string", attnum=attnum)
+        for name, attnum in zip(names, attnums or (0,) * len(names), strict=True)
+    )
+    return replace(SCHEMA, version=number, key=(names[0],), columns=columns, published=attnums)
+
+
+def test_a_version_without_numbers_is_merged_by_the_names_before_and_behind_it() -> None:
+    """The key and a column were renamed behind it, one was dropped before it, one came and was renamed."""
+    versions = [
+        version(1, "id", "a", "b", attnums=(1, 2, 3)),
+        version(2, "id", "b", "x", "came"),
+        version(3, "key", "c", "x", attnums=(1, 3, 4)),
+    ]
+    (_, between, last) = numbered_by_names(versions)
+    assert [(c.name, c.attnum) for c in between.columns] == [("id", 1), ("b", 3), ("x", 4), ("came", 0)]
+    assert last.other_names(between) == {"id": "key", "b": "c"}
+    assert compare_schemas(between, last, ["came"]) != []
+    assert all(d.verdict is FOLLOWED for d in compare_schemas(between, last, ["came"]))
+
+
+def test_names_that_stand_in_another_order_than_their_numbers_tell_nothing() -> None:
+    versions = [version(1, "id", "a", "b", attnums=(1, 2, 3)), version(2, "id", "b", "a")]
+    assert not numbered_by_names(versions)[1].published
+    of_another = [replace(versions[0], relation_oid=7), version(2, "id", "a")]
+    assert not numbered_by_names(of_another)[1].published
