@@ -23,6 +23,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -286,7 +287,7 @@ def _results(judged: Sequence[_Judged], verdicts: Sequence[str]) -> tuple[ChunkR
 
 def _where(stays: pa.Array, values: pa.Array) -> pa.Array:
     """NULL where the row does not stay."""
-    numbers = pc.if_else(stays, pa.array(range(len(values)), pa.int64()), pa.scalar(None, pa.int64()))
+    numbers = pc.if_else(stays, pa.array(np.arange(len(values))), pa.scalar(None, pa.int64()))
     return values.take(numbers)
 
 

@@ -28,7 +28,7 @@ class KeySet:
         own = [comparable(column) for column in self.columns]
         self._values = [column.unique() for column in own]
         self._pairs: list[pa.Array] = []  # per further column those that occur, of the numbers so far and its own
-        numbers = pc.index_in(own[0], self._values[0])
+        numbers = pc.index_in(own[0], self._values[0]) if len(own) > 1 else own[0]
         for column, values in zip(own[1:], self._values[1:], strict=True):
             pairs = _paired(numbers, column, values)
             self._pairs.append(pairs.unique())

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -131,15 +132,15 @@ def shape_of(schema: TableSchema) -> pa.Schema:
 
 
 def in_order(changes: pa.Table) -> pa.Table:
-    """By R1."""
-    order = pc.sort_indices(changes.select([name for name, _ in _ORDER]), _ORDER)
-    as_they_are = pa.array(range(changes.num_rows), order.type)
-    return changes if order.equals(as_they_are) else changes.take(order)
+    """By R1, in which the files of a drain are already."""
+    lsn, ordinal = (changes[name].to_numpy() for name, _ in _ORDER)
+    is_behind = (lsn[1:] > lsn[:-1]) | ((lsn[1:] == lsn[:-1]) & (ordinal[1:] >= ordinal[:-1]))
+    return changes if is_behind.all() else changes.take(pc.sort_indices(changes.select([n for n, _ in _ORDER]), _ORDER))
 
 
 def _newest(staged: pa.Table, key: Sequence[str]) -> pa.Table:
     """The last row of every key."""
-    numbered = staged.select(list(key)).append_column("__tidemark_row", pa.array(range(staged.num_rows), pa.int64()))
+    numbered = staged.select(list(key)).append_column("__tidemark_row", pa.array(np.arange(staged.num_rows)))
     last = numbered.group_by(list(key)).aggregate([("__tidemark_row", "max")])
     return staged.take(last["__tidemark_row_max"].combine_chunks().sort())
 
@@ -222,6 +223,8 @@ class Gathered:
             listed = arrow_fold.keys_of(keys)
             found = pa.array([key in self.there.at for key in listed], pa.bool_())
             return self.there.places(listed), pa.chunked_array([found])
+        if not self.there.files:
+            return [], pa.chunked_array([np.zeros(len(keys[0]), np.bool_)])
         types = [self.staged.schema.field(k).type for k in self.schema.key]
         masked, keys_there = _replaced(self.there, KeySet(types, [keys]))
         return masked, KeySet(types, keys_there).holds(keys)
