@@ -186,7 +186,9 @@ class Services:
         }
 
     def _of_the_cluster(self) -> dict[str, str]:
-        """All machines of it are this one, so they all have the jars at one place (`local:`)."""
+        """All machines of it are this one, so they all have the jars at one place (`local:`). To Spark that is a URI,
+        and on its way to the executors it loses what stands for a space: then the driver sends the jars."""
+        jars = str(self.checkout.jars)
         lake = {"conn_type": "aws", "login": self.s3_key, "password": self.s3_secret}
         lake_extra = {"endpoint_url": self.object_store.url, "region_name": REGION}
         spark = {"conn_type": "spark", "host": self.spark.master, "extra": {"deploy-mode": "client"}}
@@ -195,7 +197,7 @@ class Services:
             "AIRFLOW_CONN_SHOP_LAKE": json.dumps({**lake, "extra": lake_extra}),
             "SPARK_CONF_DIR": str(self.spark.configuration),
             "TIDEMARK_PIPELINES": str(self.pipelines),
-            "TIDEMARK_SPARK_JARS": f"local:{self.checkout.jars}",
+            "TIDEMARK_SPARK_JARS": f"local:{jars}" if quote(jars) == jars else jars,
         }
 
 
