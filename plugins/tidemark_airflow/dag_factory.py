@@ -166,7 +166,7 @@ def capture_dag(config: PipelineConfig) -> DAG:
     chain(
         PreflightOperator(task_id="preflight", **one),
         ChangesWaitingSensor(task_id="changes_waiting", timeout=config.bounds.wait_s, **one),
-        *_shared(dag, config, starts_backfill=config.auto_backfill, all_by_hand=True),
+        *_shared(dag, config, starts_backfill=True, all_by_hand=True),
         HealthOperator(task_id="health", trigger_rule=TriggerRule.ALL_DONE, **one),
     )
     return dag

@@ -62,6 +62,6 @@ def values(examined: Examined) -> dict[str, float | None]:
         "tables": counted(""),
         "tables_exact": counted("ok", "deferred"),
         "tables_parked": counted("parked"),
-        "tables_unfilled": counted("needs a backfill", "being backfilled"),
+        "tables_unfilled": counted("needs a backfill", "being backfilled", "another shape"),
         "tables_behind": counted("behind", "failed"),
     }

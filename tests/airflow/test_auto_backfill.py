@@ -90,6 +90,15 @@ def test_nothing_is_started_where_the_file_does_not_say_so(capture: Capture) -> 
     assert capture.confirm()["after"] == "0/2"
 
 
+def test_a_table_that_is_built_beside_another_one_gets_a_run_of_its_own(capture: Capture) -> None:
+    capture.config = dataclasses.replace(capture.config, auto_backfill=False)
+    capture.found.append(Wanted("shop.lines~2", "chunks", (), "its key changed", builds=True))
+    with pytest.raises(DagRunTriggerException) as trigger:
+        capture.confirm()
+    assert trigger.value.conf == {"tables": ["shop.lines~2"]}
+    assert "shop.orders" not in str(trigger.value.note), "what the file does not have started"
+
+
 def test_dags_test_says_what_to_run_next(capture: Capture, caplog: pytest.LogCaptureFixture) -> None:
     capture.user = "dag_test"
     assert capture.confirm()["after"] == "0/2"

@@ -201,18 +201,22 @@ def test_a_column_that_takes_the_name_of_a_dropped_one_is_followed(orders: Pipel
     assert (state(orders), numbers(orders)) == (("merging", None), {"id": 1, "amount": 3})
 
 
-def test_a_key_of_a_dropped_columns_name_parks_the_table(orders: Pipeline) -> None:
+def test_a_key_of_a_dropped_columns_name_needs_another_shape(orders: Pipeline) -> None:
     orders.execute("ALTER TABLE orders DROP COLUMN amount", "ALTER TABLE orders RENAME COLUMN id TO amount")
     orders.execute("INSERT INTO orders VALUES (2)")
     orders.drain()
-    assert parked_for(orders, 'column "amount" of the key has a name by now that the target has for a dropped one')
+    reason = orders.table_row("public.orders~2").backfill_reason
+    assert reason is not None
+    assert 'column "amount" of the key has a name by now that the target has for a dropped one' in reason
 
 
-def test_another_key_of_the_old_ones_name_parks_the_table(orders: Pipeline) -> None:
+def test_another_key_of_the_old_ones_name_needs_another_shape(orders: Pipeline) -> None:
     orders.execute("ALTER TABLE orders DROP COLUMN id", "INSERT INTO orders VALUES (5, 'five')")
     orders.execute("ALTER TABLE orders ADD COLUMN id serial PRIMARY KEY", "INSERT INTO orders VALUES (2, 'two')")
     orders.drain()
-    assert orders.table_row("public.orders").life.merge == "parked"
+    reason = orders.table_row("public.orders~3").backfill_reason
+    assert reason is not None
+    assert "the key changed from none" in reason
 
 
 @pytest.mark.parametrize("between", ["nothing", "a drain", "a change under both shapes"])
@@ -271,10 +275,11 @@ def test_what_may_be_either_column_is_taken_by_the_order_of_ids_and_marks_the_ta
     assert len(versions(orders)) == 3
 
 
-def test_a_type_that_needs_another_target_parks_the_table(orders: Pipeline) -> None:
+def test_a_type_that_needs_another_target_needs_another_shape(orders: Pipeline) -> None:
     orders.execute("ALTER TABLE orders ALTER amount TYPE numeric(10,4)", "INSERT INTO orders VALUES (2, 2)")
     orders.drain()
-    assert state(orders)[0] == "parked"
+    assert state(orders)[0] == "merging"
+    assert orders.table_row("public.orders~2").life.needs_backfill
 
 
 @pytest.mark.parametrize(("wider", "reason"), [("numeric(12,2)", None), ("numeric(12,4)", "rewritten")])

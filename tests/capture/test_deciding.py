@@ -56,7 +56,7 @@ def test_what_is_followed_marked_and_parked_is_kept_with_both_definitions(orders
     orders.drain()
     orders.execute("ALTER TABLE orders ALTER note TYPE int USING 1", "INSERT INTO orders VALUES (3)")
     orders.execute("ALTER TABLE other ADD COLUMN at timestamptz DEFAULT clock_timestamp()")
-    orders.drain()
+    with_rules(orders, "ask").drain()
     followed, parked = decided(orders)
     assert followed == ("followed", ADDED, 1, 2, None)
     assert (parked[0], parked[2:]) == ("parked", (2, 3, None))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.support.pipeline import Pipeline
@@ -30,8 +32,10 @@ def orders(pipeline: Pipeline) -> Pipeline:
 
 def altered_and_parked(orders: Pipeline, statement: str, error: TidemarkError) -> None:
     """As an older version left it."""
+    follows, orders.config = orders.config, replace(orders.config, evolve="ask")
     orders.execute(statement, "INSERT INTO orders VALUES (2)")
     orders.drain()
+    orders.config = follows
     with orders.ledger_connection() as ledger:
         tables.unpark(ledger, ORDERS)
         tables.park(ledger, ORDERS, error.record())

@@ -24,7 +24,7 @@ INSERT INTO narrow VALUES (2, 2);
 -- step: run
 -- expect: merging price
 -- expect: needs backfill wide (rewritten and)
--- expect: parked narrow (SchemaNotFollowed.*"n" changed from bigint)
+-- expect: needs backfill narrow~2 ("n" changed from bigint)
 -- expect: current wide (id, n)
 --   1          | 1
 --   2          | 7

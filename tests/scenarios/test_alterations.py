@@ -74,7 +74,7 @@ PLACES = {
 -- step: run
 {seen}
 -- step: backfill wanted
--- expect: merging item
+-- expect: merging {kept_as}
 """,
 }
 
@@ -148,8 +148,10 @@ def written(folder: Path, place: str, name: str) -> scenario.Scenario:
     parts = read_parts(name)
     marks = [line for line in parts["outcome"].splitlines() if "needs backfill" in line]
     seen, rejected = "\n".join(marks), "\n".join([*marks, parts["again"]])
+    (kept_as,) = {line.split()[4] for line in marks} or {"item"}
+    parts |= {"seen": seen, "rejected": rejected, "kept_as": kept_as}
     path = folder / f"{name}.sql"
-    path.write_text(f"{parts['head']}\n{PLACES[place].format(**parts, seen=seen, rejected=rejected)}", encoding="utf-8")
+    path.write_text(f"{parts['head']}\n{PLACES[place].format(**parts)}", encoding="utf-8")
     return scenario.read(path)
 
 

@@ -19,7 +19,7 @@ from tests.support.capture import Environment, RunReport
 from tests.support.scenario import Scenario
 from tidemark.backfill import exported, planning
 from tidemark.backfill.planning import BackfillRequest
-from tidemark.errors import BackfillNotApplied
+from tidemark.errors import BackfillClosed, BackfillNotApplied
 from tidemark.formats.watermark import Watermark
 from tidemark.names import TableName
 from tidemark.source import wal_messages
@@ -74,12 +74,13 @@ class BackfillSteps:
             self.environment.read()
 
     def end(self) -> None:
-        """A chunk that was rejected leaves its backfill open: then there is no report yet."""
+        """A chunk that was rejected leaves its backfill open, and a table that another one follows closes it: then
+        there is no report."""
         self.environment.report = self.run
         self.run.backfilled = {}
         try:
             self.run.backfilled = {table.table: table for table in self.environment.end_backfill().tables}
-        except BackfillNotApplied as pending:
+        except (BackfillNotApplied, BackfillClosed) as pending:
             self.run.pending = str(pending)
 
     def wanted(self) -> None:

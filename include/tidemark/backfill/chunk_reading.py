@@ -26,7 +26,7 @@ from tidemark.backfill.chunk_rows import ChunkRows
 from tidemark.backfill.sessions import ImportedSnapshot
 from tidemark.capture.guarding import GuardBook, Withheld
 from tidemark.capture.places import Places
-from tidemark.capture.relations import Catalog, define, numbered
+from tidemark.capture.relations import catalogue_shape
 from tidemark.config import PipelineConfig
 from tidemark.errors import JoinHorizonAhead, ReadInterrupted, ReadRefused, SchemaNotFollowed, SourceInRecovery
 from tidemark.formats import layout
@@ -37,7 +37,6 @@ from tidemark.ledger.chunks import ReadChunk
 from tidemark.ledger.connection import Ledger
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
-from tidemark.pgoutput.messages import RelationColumn, RelationMessage
 from tidemark.run import Run
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import TableSchema
@@ -279,22 +278,10 @@ def exactly(config: PipelineConfig, table: TableName) -> PipelineConfig | None:
 
 def shape(conn: psycopg.Connection[Any], captured: CapturedTable, latest: Any) -> TableSchema:
     """The table's captured shape, without a version number. Raises SchemaNotFollowed, as the drain parks for it."""
-    names = {column.name for column in captured.captured_columns}
-    columns = [c for c in captured.columns if c.name in captured.published_columns or c.name in names]
-    relation = RelationMessage(
-        captured.relation_oid,
-        captured.table,
-        captured.identity,
-        tuple(
-            RelationColumn(c.name, c.type_oid, c.typmod, captured.identity == "full" or c.name in captured.key)
-            for c in columns
-        ),
-    )
-    seen = Catalog({captured.relation_oid: captured}, catalog.read_types(conn))
-    schema, unfit = define(relation, captured.rule, seen, latest(captured.table))
+    schema, unfit = catalogue_shape(captured, catalog.read_types(conn), latest(captured.table))
     if unfit:
         raise SchemaNotFollowed(table=captured.table, difference="; ".join(unfit))
-    return numbered(schema, relation, [c.attnum for c in columns], {c.attnum: c for c in captured.columns})
+    return schema
 
 
 def _was_rewritten(conn: psycopg.Connection[Any], captured: CapturedTable) -> bool:

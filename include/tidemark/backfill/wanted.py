@@ -15,13 +15,15 @@ were read: the merge holds a chunk against them, and an altered column would mak
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tidemark.formats.result import MAX_HOLE_KEYS
-from tidemark.ledger import backfills, chunks, migrations, tables
+from tidemark.ledger import backfills, chunks, migrations, relations, tables
 from tidemark.ledger.backfills import Backfill, Key, Mode
 from tidemark.ledger.connection import Ledger, open_ledger
+from tidemark.ledger.shapes import ANOTHER_SHAPE
 from tidemark.ledger.tables import TableRow
+from tidemark.names import TableName
 from tidemark.run import Run
 from tidemark.schema import table_life
 
@@ -29,13 +31,15 @@ from tidemark.schema import table_life
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """`keys`, of rows and so never for a log, are those to read in mode keys; `reason` is half a sentence. `columns`
-    are the numbers of those to read besides the key, None for all."""
+    are the numbers of those to read besides the key, None for all. `builds`: the table is built beside another one,
+    since the pipeline file says that it follows, and so is what starts it."""
 
     table: str
     mode: Mode
     keys: tuple[Key, ...] = field(repr=False)
     reason: str
     columns: tuple[int, ...] | None = None
+    builds: bool = False
 
 
 def wanted(run: Run, *, quiet_s: float = 0.0) -> list[Wanted]:
@@ -46,7 +50,18 @@ def wanted(run: Run, *, quiet_s: float = 0.0) -> list[Wanted]:
         migrations.require(book.connection)
         quiet = backfills.tables_tried_within(book, quiet_s)
         needs = [_of(book, row) for row in tables.all_of(book) if row.life.may_be_backfilled and row.table not in quiet]
-    return [one for one in needs if one is not None]
+        building = _building(book, run)
+    return [replace(one, builds=one.table in building) for one in needs if one is not None]
+
+
+def _building(ledger: Ledger, run: Run) -> set[str]:
+    called = relations.names(ledger)
+    return {
+        row.table
+        for row in tables.all_of(ledger)
+        if row.backfill_kind == ANOTHER_SHAPE
+        and run.config.evolves(called.get(row.table, TableName.parse(row.table))) == "follow"
+    }
 
 
 def _of(ledger: Ledger, row: TableRow) -> Wanted | None:

@@ -15,7 +15,7 @@ from tidemark.config import PipelineConfig
 from tidemark.errors import DefinitionFrozen, TableUnknown
 from tidemark.findings import listed
 from tidemark.formats import layout
-from tidemark.ledger import definition_changes, joins, migrations, overview, relations, tables
+from tidemark.ledger import definition_changes, joins, migrations, overview, relations, shapes, tables
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.tables import TableRow
 from tidemark.names import TableName
@@ -93,6 +93,9 @@ def resume(config: PipelineConfig, table: str, *, ledger: str) -> tuple[str, boo
     with open_ledger(ledger, config.pipeline) as book:
         migrations.require(book.connection)
         row = named(book, config, table)
+        followed = shapes.all_of(book).get(row.table)
+        if followed is not None:
+            tables.resume(book, followed.before)  # it was paused when another shape of it began
         if not tables.resume(book, row.table):
             state = "parked; to go on with it: unpark" if row.life.is_parked else row.life.merge
             return f"{readable(row.table)} is not paused (it is {state}).", False

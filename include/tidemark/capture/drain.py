@@ -31,6 +31,7 @@ from tidemark.capture.open_batch import Held, OpenBatch, Staged, end_of_batch
 from tidemark.capture.places import Places
 from tidemark.capture.recovery import look_into_staging
 from tidemark.capture.relations import Catalog, Kept, Looks, Schemas, catalogue_marks, passed_over_marks, unfit_key
+from tidemark.capture.reshaping import Reshaping, is_parked_for_its_shape
 from tidemark.capture.truncates import Truncates
 from tidemark.config import PipelineConfig
 from tidemark.errors import DrainStalled
@@ -268,10 +269,11 @@ class _Draining:
             schema_versions.Streamed(ledger_conn),
             lambda t: schema_versions.ahead(ledger_conn, t),
             lambda t: schema_versions.merged(ledger_conn, t),
-            Kept(self._kept_as, self._captured_as, self._guarding.place),
+            Kept(self._kept_as, self._captured_as, self._guarding.place, self._keep_as_another),
         )
+        self._reshaping = Reshaping(config, ledger_conn, self._places, self._schemas.streamed)
         self._fingerprints, self._changed, self._marks, self._truncates = self._read_fingerprints()
-        self._held = self._truncates.held
+        self._held = self._truncates.held | self._reshaping.held
         self._next_xid = _next_xid(source_conn)
         staged_look = self._ledgers_look() if open_generation.heartbeat_lsn == open_generation.staged_lsn else {}
         self._schemas.explain_by(Looks(staged_look, self._fingerprints, self._next_xid), self._lost_numbers())
@@ -341,6 +343,8 @@ class _Draining:
     def _end_batch(self, heartbeat_lsn: Lsn | None) -> None:
         """Files, folders, manifest, ledger row, in this order (R3), and the next batch begins."""
         batch = self._batch
+        if heartbeat_lsn is not None:
+            self._reshaping.at_heartbeat()
         reach("drain.before_files")
         staged = batch.finish()
         reach("drain.after_files")
@@ -374,7 +378,9 @@ class _Draining:
         self._batch = self._new_batch(staged.end_lsn)
 
     def _claims(self) -> Claims:
-        batch_claims = claims_of(self._ledger, self._watermarks.take(), self._fingerprints, self._look_again)
+        left = self._reshaping.left
+        fingerprints = {table: look for table, look in self._fingerprints.items() if table not in left}
+        batch_claims = claims_of(self._ledger, self._watermarks.take(), fingerprints, self._look_again)
         for table, claims in batch_claims.claims.items():
             log.info(
                 "Claimed %s of %s%s",
@@ -389,8 +395,10 @@ class _Draining:
         marks = [*self._marks, *self._schemas.take_renamed()]
         changed = self._changed
         if heartbeat_lsn is not None:
-            changed |= self._held
+            changed |= self._held - self._reshaping.left
             marks += self._truncates.marks()
+        shapes, marks_of_shapes = self._reshaping.said_by(staged.schemas, staged.end_lsn)
+        marks += marks_of_shapes
         for schema in staged.schemas:
             marks += self._schemas.take_marks(schema)
         marks += [unfit_key(table, columns) for table, columns in staged.key_unfit.items()]
@@ -409,7 +417,7 @@ class _Draining:
                 server_version=self._server.version,
             ),
             tables=staged_tables,
-            schemas=self._with_read_versions(staged.schemas, claims),
+            schemas=self._with_read_versions((*staged.schemas, *shapes), claims),
             transactions=staged.transactions,
             transaction_count=staged.transaction_count,
             heartbeat_lsn=heartbeat_lsn,
@@ -444,6 +452,9 @@ class _Draining:
         """The table that a relation is kept as; none where its errors keep it out of the capture."""
         table = self._places.of(oid, called)
         return None if str(table) in self._passed_over else table
+
+    def _keep_as_another(self, oid: int, called: TableName, reason: str) -> TableName | None:
+        return self._reshaping.begin(oid, called, reason)
 
     def _captured_as(self, oid: int) -> TableName | None:
         table = self._places.known(oid)
@@ -507,11 +518,24 @@ class _Draining:
             lambda table: batches.truncating(self._ledger, self._generation.number, table),
             lambda file: read_table(self._store, file),
         )
-        return fingerprints, changed - truncates.held, tuple(marks), truncates
+        catalogue = self._schemas.catalog
+        may_be_others = [
+            table
+            for table in looked_at
+            if str(table.table) in changed
+            or ((row := rows.get(str(table.table))) is not None and is_parked_for_its_shape(row))
+        ]
+        self._reshaping.look(may_be_others, catalogue.types, rows)
+        pending = self._reshaping.held
+        marks = [mark for mark in marks if mark.table not in pending]
+        return fingerprints, changed - truncates.held - pending, tuple(marks), truncates
 
     def _look_again(self, table: str) -> Fingerprint | None:
         """One table's fingerprint now, None if it is no longer captured."""
-        here = [t for t in self._look().tables.values() if str(t.table) == table and t.published]
+        catalogue = self._look()
+        here = [t for t in catalogue.tables.values() if str(t.table) == table and t.published]
+        if here and self._reshaping.look_at(here[0], catalogue.types) is not None:
+            return None  # as which it is not kept any more, once this look is staged
         return catalog.fingerprint(self._source, self._config.publication, here).get(table)
 
     # --- silence ------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from tidemark.ledger import schema_versions, tables
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.tables import TableRow
 from tidemark.schema import table_life
-from tidemark.schema.evolution import Verdict, added_again, compare_schemas, with_numbers
+from tidemark.schema.evolution import STOPS, added_again, compare_schemas, with_numbers
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import TableSchema
 
@@ -95,4 +95,4 @@ def _is_followed(versions: list[TableSchema], gone: set[int]) -> bool:
     ]
     for number in range(1, len(versions)):
         differences += added_again(versions[:number], versions[number])
-    return len(versions) > 1 and all(one.verdict is not Verdict.PARK for one in differences)
+    return len(versions) > 1 and all(one.verdict not in STOPS for one in differences)

@@ -26,6 +26,8 @@ from tidemark.findings import listed
 from tidemark.ledger import overview
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.overview import OpenBackfill, PipelineStatus, TableStatus
+from tidemark.ledger.shapes import ANOTHER_SHAPE
+from tidemark.ledger.tables import TableRow
 from tidemark.names import TableName
 from tidemark.run import utc_now
 from tidemark.schedule import longest_gap_s, longest_silence_s
@@ -54,6 +56,7 @@ KINDS: Final[Mapping[str, str]] = {
     "joining": "has joined unjudged",
     "paused": "is paused",
     "being backfilled": "is being backfilled",
+    "another shape": "is built in another shape",
     "unfit values": "has values that do not fit",
     "proof is old": "was not proven for long",
     "unproven": "is not proven yet",
@@ -88,7 +91,7 @@ class Concern:
     def alert(self) -> tuple[str, str]:
         """Kind and subject, by which it is known again in a later run. A table that is parked anew is another alert,
         one that is being backfilled the same that it was before."""
-        kind = "needs a backfill" if self.kind == "being backfilled" else self.kind
+        kind = "needs a backfill" if self.kind in ("being backfilled", "another shape") else self.kind
         if self.kind == "parked" and self.since is not None:
             return kind, f"{self.table} {self.since.astimezone(UTC).isoformat()}"
         return kind, self.table or self.group
@@ -264,6 +267,9 @@ def _of_table(
         yield _waiting(config, table, now)
     if row.life.needs_backfill:
         yield _unfilled(config, table, being_read)
+    elif table.beside is not None:
+        why = f"it is whole; the next merge of any table has readers see it in place of {readable(table.beside)}"
+        yield Concern("another shape", "note", why, name, brief=why)
     if table.differences:
         way = f"Trigger {config.pipeline}_verify with this table, share 1 and repair"
         message = f"It is not what its source is. {table.differences}"
@@ -312,6 +318,9 @@ def _unfilled(config: PipelineConfig, table: TableStatus, being_read: frozenset[
     reason = row.backfill_reason or "nobody knows why"
     if table.table in being_read:
         return Concern("being backfilled", "warning", reason, name, reason, since=row.backfill_since)
+    if table.beside is not None and row.life.is_merged and _builds(config, row):
+        way = f"{config.pipeline}_capture starts its backfill"
+        return Concern("another shape", "warning", reason, name, reason, since=row.backfill_since, ways=(way,))
     if row.life.is_parked:
         way = "First end its park; then trigger the backfill"
         return Concern("needs a backfill", "red", reason, name, reason, since=row.backfill_since, ways=(way,))
@@ -320,6 +329,11 @@ def _unfilled(config: PipelineConfig, table: TableStatus, being_read: frozenset[
         return Concern("needs a backfill", "warning", reason, name, reason, since=row.backfill_since, ways=(way,))
     way = f"To fill every table that needs it: airflow dags trigger {config.pipeline}_backfill"
     return Concern("needs a backfill", "red", reason, name, reason, since=row.backfill_since, ways=(way,))
+
+
+def _builds(config: PipelineConfig, row: TableRow) -> bool:
+    """Whether the capture starts what the table needs, whatever the file says of other backfills."""
+    return row.backfill_kind == ANOTHER_SHAPE and config.evolves(TableName.parse(row.table).at_source) == "follow"
 
 
 def _proof(config: PipelineConfig, ledger: PipelineStatus, table: TableStatus, now: datetime) -> Iterator[Concern]:
@@ -356,7 +370,8 @@ def _state(config: PipelineConfig, table: TableStatus, now: datetime, being_read
     if row.failed_runs:
         return f"failed {counted(row.failed_runs, 'run')}"
     if row.life.needs_backfill:
-        return "being backfilled" if table.table in being_read else "needs a backfill"
+        waits = "needs a backfill" if table.beside is None else "another shape"
+        return "being backfilled" if table.table in being_read else waits
     if table.differences:
         return "differs"
     if not row.life.can_be_read:

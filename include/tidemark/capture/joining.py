@@ -127,7 +127,8 @@ def join(
 
 
 def to_put_aside(survey: Survey) -> list[str]:
-    """Tables of which nothing comes any more, since another one has their name, and nothing waits."""
+    """Tables of which nothing comes any more, since another one has their name or they have another shape, and nothing
+    waits."""
     rows = ledger_tables.all_of(survey.ledger)
     done = [
         row.table
@@ -149,7 +150,7 @@ def put_aside(survey: Survey) -> None:
             joins.forget(survey.ledger, table)
             if relation is not None and relation.gone_lsn is not None:
                 pairs_put_aside.note(survey.ledger, table, relation.name, relation.gone_lsn)
-        survey.note("tables", f"Another table has the name of {table} by now: its Delta tables are kept as they are")
+        survey.note("tables", f"Another table has the place of {table} by now: its Delta tables are kept as they are")
 
 
 def look_again_at_marked(survey: Survey, matched: Matching) -> None:

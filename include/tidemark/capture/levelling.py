@@ -1,17 +1,26 @@
-"""Ledger -> which tables are level with what is staged, for the application to note in `_positions`.
+"""Ledger -> which tables are level with what is staged, for the application to note in `_positions`; and what it means
+that it did.
 
 What is staged is asked first, what waits afterwards: a batch that is registered in between makes its tables wait, and
 none of them is called level with less than it has.
+
+A table that is built beside another one has no name for readers until all rows are in it. Then one commit says that it
+has the name, further on than anything that the other one was ever said to have it at; and the other one is put aside.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection
 
-from tidemark.formats.plan import Level
-from tidemark.ledger import batches, relations, tables
+from tidemark.errors import SchemaNotFollowed
+from tidemark.formats.plan import Level, MergePlan
+from tidemark.formats.result import PlanResult
+from tidemark.ledger import batches, positions, put_aside, relations, shapes, tables
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.generations import Staged
+
+log = logging.getLogger(__name__)
 
 
 def level_with(ledger: Ledger, staged: Staged, planned: Collection[str]) -> Level:
@@ -21,7 +30,8 @@ def level_with(ledger: Ledger, staged: Staged, planned: Collection[str]) -> Leve
     level = [table for table in captured if table not in waiting and table not in planned]
     promised = {table for table, row in captured.items() if row.life.keeps_its_promise and row.life.can_be_read}
     called = relations.names(ledger)
-    names = {table: str(called.get(table, table)) if table in captured else None for table in {*level, *planned}}
+    nameless = (shapes.unplaced(ledger) - promised) | ({*level, *planned} - captured.keys())
+    names = {table: None if table in nameless else str(called.get(table, table)) for table in {*level, *planned}}
     return Level(
         generation=staged.generation,
         lsn=staged.lsn,
@@ -30,3 +40,27 @@ def level_with(ledger: Ledger, staged: Staged, planned: Collection[str]) -> Leve
         inexact=tuple(sorted({*level, *planned} - promised)),
         names={table: name for table, name in sorted(names.items()) if name != table},
     )
+
+
+def name_what_is_whole(ledger: Ledger, plan: MergePlan) -> None:
+    """Note which tables, built beside others, the plan says to have their names."""
+    level = plan.level
+    if level is not None and level.generation == plan.generation:
+        shapes.name(ledger, plan.plan, [table for table, called in level.names.items() if called is not None])
+
+
+def place_what_is_whole(ledger: Ledger, result: PlanResult) -> None:
+    """What the plan said stands there now. What readers saw until then is put aside, and what was given up on the way;
+    what waits of a table that is parked for its shape fits into nothing, and goes with it."""
+    if not result.noted:
+        return
+    for table in shapes.place(ledger, result.plan, [t.table for t in result.tables if t.error is not None]):
+        log.info("%s is whole, and has the place of what it was built beside", table)
+        called = relations.name_of(ledger, table)
+        for shape in shapes.replaced_by(ledger, table):
+            tables.lock(ledger, [shape.before])
+            row = tables.one(ledger, shape.before)
+            if row is not None and row.error is not None and row.error.kind == SchemaNotFollowed.__name__:
+                tables.unpark(ledger, shape.before)
+                positions.begin_anew(ledger, shape.before)
+            put_aside.note(ledger, shape.before, called, shape.begun_lsn)

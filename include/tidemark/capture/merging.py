@@ -130,6 +130,7 @@ def leased_plan(run: Run, wanted: Wanted = Wanted(), *, wait_s: float = 0.0) -> 
             yield None
             return
         plan = replace(_plan(book, run, todo, lease.attempt), level=levelling.level_with(book, staged, todo))
+        levelling.name_what_is_whole(book, plan)
         path = layout.plan_file(config.pipeline, plan.plan)
         Store(config.lake, config.lake_access).write_new(path, plan.to_json().encode())
         plans.record(book, lease, plan, run_id=run.run_id, path=path)
@@ -335,6 +336,7 @@ def ingest(run: Run) -> Ingested:
                 if not plans.ingest(book, result):
                     continue
                 changed += _ingest_tables(book, config, result)
+                levelling.place_what_is_whole(book, result)
             ingested.append(result.plan)
     if ingested:
         failpoints.reach("merge.after_ingest")

@@ -5,6 +5,7 @@
 
     DROP TABLE, CREATE TABLE    another OID: the next place of the name, `schema.table~2`; what was there stays
     RENAME TABLE, SET SCHEMA    the same OID, the same id; also where two tables swap their names
+    another shape               the same OID, the next place from a position on (`capture.reshaping`)
 
 An id belongs to the relation as a whole, so it is written at once: no batch has to be registered for it, and a drain
 that begins again finds what the one before chose. The rules of the file are asked by the name at the source: for a
@@ -14,13 +15,14 @@ change by the name that it had then.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import psycopg
 
 from tidemark.config import PipelineConfig
 from tidemark.formats import layout
-from tidemark.ledger import relations
+from tidemark.ledger import relations, shapes
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.relations import Relation
 from tidemark.names import TableName
@@ -38,7 +40,13 @@ class Places:
         self._ledger = ledger
         self._system_identifier = system_identifier
         self._records = records
-        self._relations = relations.all_of(ledger, system_identifier)
+        self.read_again()
+
+    def read_again(self) -> None:
+        """What the ledger has by now; a drain may have moved a relation on since, but none does while its lease is
+        held."""
+        self._relations = relations.all_of(self._ledger, self._system_identifier)
+        self._followed = {shape.before: shape.table for shape in shapes.all_of(self._ledger).values()}
 
     def look(self, source: psycopg.Connection[Any]) -> None:
         """Note what the known relations are called by now, and which are gone."""
@@ -67,6 +75,26 @@ class Places:
             relation = self._assigned(oid, called, born)
             self._relations[oid] = relation
         return relation.table
+
+    def go_on(self, oid: int) -> TableName:
+        """Keep a known relation as another table from here on; nobody else knows of it before a batch says so."""
+        relation = self._relations[oid]
+
+        def in_lake() -> Iterable[int]:
+            return self._in_lake(relation.table.at_source)
+
+        table = shapes.reserve(self._ledger, relation.table, in_lake)
+        self._followed[str(relation.table)] = str(table)
+        self._relations[oid] = replace(relation, table=table)
+        return table
+
+    def readers_see(self, table: TableName) -> TableName:
+        """What readers see of a relation that is kept as this table."""
+        known = shapes.all_of(self._ledger)
+        followed = {after: before for before, after in self._followed.items()}
+        while str(table) in followed and str(table) not in known:  # this drain's own, of which no batch says anything
+            table = TableName.parse(followed[str(table)])
+        return TableName.parse(shapes.beside(known, str(table)))
 
     def _assigned(self, oid: int, called: TableName, born: int | None) -> Relation:
         def in_lake() -> Iterable[int]:
@@ -118,8 +146,11 @@ class Places:
         return [r.table for r in self._relations.values() if r.gone_lsn is not None and r.name == name]
 
     def is_superseded(self, table: TableName) -> bool:
-        """Whether another relation has the name by now under which the rows of this table came."""
+        """Whether another relation has the name by now under which the rows of this table came, or the relation goes on
+        as another table."""
         relation = self.relation_of(table)
+        if str(table) in self._followed:
+            return True
         if relation is None:
             return False
         names = {table.at_source} if relation.gone_lsn is None else {table.at_source, relation.name}

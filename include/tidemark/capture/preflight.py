@@ -286,6 +286,7 @@ class _Look:
             return
         with hold(self.about.ledger, pipeline, SLOT, self.about.holder, wait_s=LEASE_WAIT_S) as lease:
             pipeline_files.refuse_superseded(ledger, self.config.digest, self.settle_s)
+            survey.places.read_again()
             # Another preflight may have done all of it meanwhile.
             published = publication.read(source, self.config.publication)
             # A table that left is recorded before it can come back, so that coming back is seen as a join; and before

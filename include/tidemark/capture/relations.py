@@ -26,6 +26,7 @@ from tidemark.formats.manifest import TableMark
 from tidemark.names import TableName, folded_names, is_taken
 from tidemark.pgoutput.messages import RelationColumn, RelationMessage
 from tidemark.schema.evolution import (
+    STOPS,
     Difference,
     Verdict,
     added_again,
@@ -33,6 +34,7 @@ from tidemark.schema.evolution import (
     compare_fingerprints,
     compare_schemas,
     reasons,
+    reshaped,
 )
 from tidemark.schema.fingerprint import ColumnPrint, Fingerprint
 from tidemark.schema.mapping import PgType, target_type, type_name
@@ -81,11 +83,14 @@ class Looks:
 class Kept:
     """As which table a relation is kept (`capture.places`): `table` by its OID and its name in the stream, None if
     nothing of it is to be staged; `captured` the table that a relation is captured as, whatever it is called. `rule` is
-    that of its name, in the names of a message, or raises Withheld (`capture.guarding`)."""
+    that of its name, in the names of a message, or raises Withheld (`capture.guarding`). `another` has the relation
+    kept as another table from here on, for the reason given, and says which; None where the one that it is shall be
+    parked (`capture.reshaping`)."""
 
     table: Callable[[int, TableName], TableName | None] = lambda _, called: called
     captured: Callable[[int], TableName | None] = lambda _: None
     rule: Callable[[RelationMessage, TableRule], TableRule] = lambda _, rule: rule
+    another: Callable[[int, TableName, str], TableName | None] = lambda _, called, reason: None
 
 
 class Schemas:
@@ -144,7 +149,7 @@ class Schemas:
         except Withheld as withheld:
             self._renamed += withheld_marks(table, str(withheld))
             return None
-        relation = replace(relation, table=table)
+        sent, relation = relation, replace(relation, table=table)
         if relation.relation_oid not in self._catalog.tables or any(
             c.type_oid not in self._catalog.types for c in relation.columns
         ):
@@ -156,6 +161,11 @@ class Schemas:
         lost = self._lost_of(relation.table)
         same = latest is not None and latest.same_shape(shape) and lost.isdisjoint(latest.published)
         may_be_others = same and latest is not None and self._may_be_others(latest, relation)
+        if same and latest is not None and relation.identity == "full":
+            # Its message says nothing of the key, which the catalogue may have looked at meanwhile shows.
+            shape, _ = define(relation, rule, self._catalog, latest)
+            same = latest.same_shape(shape)
+            may_be_others = may_be_others and same
         if same and not may_be_others and latest is not None and not self._would_learn(latest, relation):
             return self._noted(replace(latest, relation_oid=shape.relation_oid), differences)
         if not same:
@@ -167,18 +177,30 @@ class Schemas:
             ahead = self._ahead_of(relation.table, latest)
             schema = replace(shape, version=_number(shape, latest, ahead))
             dropped = self._dropped(schema)
+            older = self._older.setdefault(schema.table, [])
+            others = [*self._names_not_told(schema, latest), *added_again(older, schema)]
+            reason = reshaped([*differences, *another_shape(latest, ahead, schema, dropped), *others])
+            if reason and (another := self._kept.another(sent.relation_oid, sent.table, reason)) is not None:
+                self._go_on_as(another, relation.table)
+                return self.schema_for(sent)
             differences += self._since_merged(schema, _since(latest, ahead, schema, dropped), dropped)
             differences += self._older_values(schema, ahead if latest is None else [latest])
-            differences += self._names_not_told(schema, latest)
-            differences += self._numbers_given_again(schema)
-            older = self._older.setdefault(schema.table, [])
-            differences += added_again(older, schema)
+            differences += [*others, *self._numbers_given_again(schema)]
             older.append(schema)
             if doubt is not None:
                 self._guessed.add((schema.table, schema.version))
         if doubt is not None:
             self._doubts.append(replace(doubt, version=schema.version))
         return self._noted(schema, differences)
+
+    def _go_on_as(self, table: TableName, before: TableName) -> None:
+        """What was before it as a relation is looked up as the new table's from here on."""
+        staged, first = dict(self._looks.staged), dict(self._looks.first)
+        for looks in (staged, first):
+            if str(before) in looks:
+                looks[str(table)] = looks[str(before)]
+        self._looks = Looks(staged, first, self._looks.first_below)
+        self._catalog = self._look()
 
     def _noted(self, schema: TableSchema, differences: Iterable[Difference]) -> TableSchema:
         if differences := list(differences):
@@ -378,13 +400,13 @@ class Schemas:
     ) -> list[Difference]:
         """A table that is parked may change again, and whoever mends the target must know of every change, not of the
         last one: what parks it is told as of the shape that was merged last."""
-        if not any(difference.verdict is Verdict.PARK for difference in differences):
+        if not any(difference.verdict in STOPS for difference in differences):
             return differences
         merged = self._merged(str(schema.table))
         if merged is None:
             return differences
-        all_of_them = [one for one in compare_schemas(merged, schema, dropped) if one.verdict is Verdict.PARK]
-        others = [one for one in differences if one.verdict is not Verdict.PARK]
+        all_of_them = [one for one in compare_schemas(merged, schema, dropped) if one.verdict in STOPS]
+        others = [one for one in differences if one.verdict not in STOPS]
         return [*all_of_them, *others] if all_of_them else differences
 
     def _note_other_name(self, relation: RelationMessage) -> None:
@@ -441,6 +463,18 @@ def _since(
     return compare_schemas(ahead[-1], schema)
 
 
+def another_shape(
+    latest: TableSchema | None, ahead: Sequence[TableSchema], schema: TableSchema, dropped: Collection[str] = ()
+) -> list[Difference]:
+    """What keeps the shape out of a target that was made by the stream's last version or, where it brought none, by the
+    first that a reader saw; of that one the stream may only be behind, as where it has a wider type."""
+    if latest is not None:
+        return compare_schemas(latest, schema, dropped)
+    if not ahead or all(d.verdict is not Verdict.RESHAPE for d in compare_schemas(schema, ahead[0])):
+        return []
+    return compare_schemas(ahead[0], schema, dropped)
+
+
 def define(
     relation: RelationMessage, rule: TableRule, catalog: Catalog, latest: TableSchema | None
 ) -> tuple[TableSchema, list[str]]:
@@ -468,6 +502,25 @@ def define(
         unfit.append("no column of it is captured")
     columns = [_in_key(column) if column.name in key else column for column in columns]
     return TableSchema(relation.table, 0, relation.relation_oid, relation.identity, key, tuple(columns)), unfit
+
+
+def catalogue_shape(
+    captured: CapturedTable, types: Mapping[int, PgType], latest: TableSchema | None
+) -> tuple[TableSchema, list[str]]:
+    """As `define`, of a table as the catalogue has it, with the numbers of its columns."""
+    names = {column.name for column in captured.captured_columns}
+    columns = [c for c in captured.columns if c.name in captured.published_columns or c.name in names]
+    relation = RelationMessage(
+        captured.relation_oid,
+        captured.table,
+        captured.identity,
+        tuple(
+            RelationColumn(c.name, c.type_oid, c.typmod, captured.identity == "full" or c.name in captured.key)
+            for c in columns
+        ),
+    )
+    shape, unfit = define(relation, captured.rule, Catalog({captured.relation_oid: captured}, types), latest)
+    return numbered(shape, relation, [c.attnum for c in columns], {c.attnum: c for c in captured.columns}), unfit
 
 
 def numbered(
@@ -537,6 +590,8 @@ def _key(relation: RelationMessage, captured: CapturedTable | None, latest: Tabl
     identity = {column.name for column in relation.columns if column.in_identity}
     orders = [captured.key if captured is not None else (), latest.key if latest is not None else ()]
     if relation.identity == "full":
+        if captured is not None and captured.columns and not captured.key:
+            return ()  # the message does not show it
         return next((order for order in orders if order and names.issuperset(order)), ())
     if relation.identity == "nothing" or not identity:
         return ()
@@ -553,7 +608,7 @@ def marks_of(table: TableName, differences: Iterable[Difference]) -> list[TableM
     """One mark at most per verdict; what is followed leaves none."""
     collected = list(differences)
     marks = []
-    if reason := reasons(collected, Verdict.PARK):
+    if reason := reasons(collected, *STOPS):
         marks.append(park(table, SchemaNotFollowed(table=table, difference=reason)))
     if reason := reasons(collected, Verdict.NEEDS_BACKFILL):
         marks.append(

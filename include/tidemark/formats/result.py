@@ -14,8 +14,9 @@ from tidemark.formats import format_version
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.lsn import Lsn
 
-# 2: what a verify found, `extra` and `columns`; 3: `history_version`, `current_version`; 4: `lacking` of chunks
-FORMAT = 4
+# 2: what a verify found, `extra` and `columns`; 3: `history_version`, `current_version`; 4: `lacking` of chunks;
+# 5: `noted`
+FORMAT = 5
 OLDEST = 1
 
 # More than these are not filled one by one: the whole table is read again.
@@ -81,10 +82,13 @@ class TableResult:
 
 @dataclass(frozen=True, slots=True)
 class PlanResult:
+    """`noted`: what the plan says of levels stands in `_positions`, but of the tables with an error."""
+
     plan: str
     pipeline: str
     generation: int
     tables: tuple[TableResult, ...]
+    noted: bool = False
 
     def to_json(self) -> str:
         def lsn(value: Lsn | None) -> str | None:
@@ -113,6 +117,7 @@ class PlanResult:
                 "pipeline": self.pipeline,
                 "generation": self.generation,
                 "tables": tables,
+                "noted": self.noted,
             },
             indent=1,
         )
@@ -145,6 +150,7 @@ class PlanResult:
                 )
                 for t in raw["tables"]
             ),
+            noted=raw.get("noted", False),
         )
 
 

@@ -23,7 +23,7 @@ from psycopg.types.json import Jsonb
 
 from tidemark.errors import DrainOvertaken, SchemaVersionClash, SchemaVersionTaken
 from tidemark.formats.manifest import BatchManifest, Claim, StagedFile, Sweep, TableChanges
-from tidemark.ledger import chunks, definition_changes, generations, relations, tables
+from tidemark.ledger import chunks, definition_changes, generations, relations, shapes, tables
 from tidemark.ledger.chunks import ChunkId
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.leases import SLOT, Lease
@@ -104,7 +104,8 @@ def register(
         _extend_chain(ledger, manifest)
         touched = [t for t in manifest.tables if t.files or t.claims]
         _insert_batch(ledger, manifest, manifest_path, touched)
-        _lock_tables(ledger, manifest, touched)
+        left = shapes.left_by(ledger, manifest)
+        _lock_tables(ledger, manifest, touched, left.values())
         _insert_tables(ledger, manifest, touched)
         streamed = {(table.table, file.schema_version) for table in touched for file in table.files}
         definition_changes.of_batch(ledger, manifest, _keep_versions(ledger, manifest, streamed))
@@ -114,14 +115,15 @@ def register(
             tables.mark(ledger, mark)
         tables.spread_lost(ledger, [t.table for t in touched if t.moved and t.unchanged])
         _claim(ledger, manifest, rejected or {}, again)
+        shapes.begin(ledger, manifest, left)
     return True
 
 
-def _lock_tables(ledger: Ledger, manifest: BatchManifest, touched: list[TableChanges]) -> None:
-    """The rows of all tables that the manifest says something of, which are made where they are missing. A reader that
-    adopts a version of one of them waits, or was waited for."""
+def _lock_tables(ledger: Ledger, manifest: BatchManifest, touched: list[TableChanges], left: Iterable[str]) -> None:
+    """The rows of all tables that the manifest says something of, which are made where they are missing, and of those
+    that are `left`. A reader that adopts a version of one of them waits, or was waited for."""
     named = {t.table for t in touched} | {str(s.table) for s in manifest.schemas} | set(manifest.fingerprints)
-    named |= {mark.table for mark in manifest.marks}
+    named |= {mark.table for mark in manifest.marks} | set(left)
     tables.add(ledger, *named)
     tables.lock(ledger, named)
 

@@ -2,6 +2,7 @@
 batch that showed it, and when.
 
     a batch is registered   each version of a table that its changes bring, and each mark ──► followed | marked | parked
+                            each shape that begins beside another (`ledger.shapes`)      ──► rebuilt
     a merge is planned      a table that may not follow by itself (`capture.deciding`)    ──► frozen | asked
     a person goes on        un-parks it                                                   ──► accepted
 
@@ -24,7 +25,7 @@ from tidemark.lsn import Lsn
 from tidemark.schema.evolution import compare_schemas
 from tidemark.schema.table import TableSchema
 
-Decision = Literal["followed", "marked", "parked", "frozen", "asked", "accepted"]
+Decision = Literal["followed", "marked", "parked", "frozen", "asked", "accepted", "rebuilt"]
 
 # The kinds of marks that a change of the definition leaves (`capture.relations`).
 _OF_DEFINITIONS: Final = ("source_changed", "SchemaNotFollowed")

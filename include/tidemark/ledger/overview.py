@@ -28,6 +28,7 @@ from tidemark.ledger import (
     put_aside,
     retirement,
     runs,
+    shapes,
     table_errors,
     tables,
 )
@@ -53,7 +54,7 @@ class TableStatus:
     that is nothing; `lag_bytes` is WAL between applied and staged, 0 for a table that is level. `verified` is how far
     it is proven, None if it never was; `unfit` counts by column the values that did not fit, in what is kept of
     staging. `applied_at` is when a merge last brought anything, `delta` are its Delta tables as the last maintenance
-    saw them."""
+    saw them. `beside` is the table that readers see in its stead, while it is built in another shape."""
 
     row: TableRow
     history_lsn: Lsn | None
@@ -65,6 +66,7 @@ class TableStatus:
     unfit: dict[str, int] = field(default_factory=dict)
     applied_at: datetime | None = None
     delta: tuple[DeltaTable, ...] = ()
+    beside: str | None = None
 
     @property
     def differences(self) -> str:
@@ -190,6 +192,7 @@ def _tables(ledger: Ledger, generation: Generation) -> tuple[TableStatus, ...]:
     proven = proofs.verified(ledger)
     unfit = batches.unfit(ledger)
     delta = delta_tables.all_of(ledger)
+    besides = {table: one.beside for table, one in shapes.all_of(ledger).items() if one.placed_at is None}
     statuses = []
     for row in tables.all_of(ledger):
         if not row.life.is_listed:
@@ -207,6 +210,7 @@ def _tables(ledger: Ledger, generation: Generation) -> tuple[TableStatus, ...]:
                 unfit=unfit.get(row.table, {}),
                 applied_at=None if position is None else position.risen_at,
                 delta=delta.get(row.table, ()),
+                beside=besides.get(row.table),
             )
         )
     return tuple(statuses)

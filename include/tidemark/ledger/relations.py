@@ -76,7 +76,9 @@ def choose(
                    name = %(name)s AND gone_lsn IS NULL AS is_called
               FROM tidemark.relations WHERE pipeline = %(pipeline)s
              UNION ALL
-            SELECT "table", false, false, false FROM tidemark.tables WHERE pipeline = %(pipeline)s) known
+            SELECT "table", false, false, false FROM tidemark.tables WHERE pipeline = %(pipeline)s
+             UNION ALL
+            SELECT "table", false, false, false FROM tidemark.shapes WHERE pipeline = %(pipeline)s) known
          GROUP BY "table"
         """,
         {"pipeline": ledger.pipeline, "system": system_identifier, "name": str(called)},
@@ -91,6 +93,26 @@ def choose(
     return TableName(called.schema, called.name, 1 + max([*(table.place for table in of_name), *in_lake()]))
 
 
+def next_place(ledger: Ledger, name: TableName, in_lake: Callable[[], Iterable[int]]) -> TableName:
+    """The next place of the name, which neither ledger nor lake has."""
+    rows = ledger.execute(
+        """
+        SELECT "table" FROM tidemark.relations WHERE pipeline = %(pipeline)s
+         UNION SELECT "table" FROM tidemark.tables WHERE pipeline = %(pipeline)s
+         UNION SELECT "table" FROM tidemark.shapes WHERE pipeline = %(pipeline)s
+        """,
+        {"pipeline": ledger.pipeline},
+    )
+    known = [table for (table_id,) in rows if (table := TableName.parse(table_id)).at_source == name]
+    return TableName(name.schema, name.name, 1 + max([1, *(table.place for table in known), *in_lake()]))
+
+
+def lock(ledger: Ledger) -> None:
+    """The pipeline's row, under which ids are chosen, until the caller's transaction ends."""
+    ledger.execute("INSERT INTO tidemark.pipelines (pipeline) VALUES (%s) ON CONFLICT DO NOTHING", (ledger.pipeline,))
+    ledger.execute("SELECT 1 FROM tidemark.pipelines WHERE pipeline = %s FOR UPDATE", (ledger.pipeline,))
+
+
 def assign(
     ledger: Ledger,
     system_identifier: str,
@@ -101,10 +123,7 @@ def assign(
 ) -> Relation:
     """The relation, which gets an id here if it has none, or if its OID was that of another one."""
     with ledger.transaction():
-        ledger.execute(
-            "INSERT INTO tidemark.pipelines (pipeline) VALUES (%s) ON CONFLICT DO NOTHING", (ledger.pipeline,)
-        )
-        ledger.execute("SELECT 1 FROM tidemark.pipelines WHERE pipeline = %s FOR UPDATE", (ledger.pipeline,))
+        lock(ledger)
         relation = all_of(ledger, system_identifier).get(oid)
         if relation is not None and not relation.is_another(born):
             return relation

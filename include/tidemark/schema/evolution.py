@@ -4,7 +4,10 @@
     FILLED           older rows hold something else now, and the merge knows what: it goes on, and gives it to them
     NEEDS_BACKFILL   older rows hold something else now and no change of the stream says so: the merge goes on, the
                      table is marked
-    PARK             the target's table cannot take the new shape: nothing newer is applied until a person acts
+    RESHAPE          the target's table cannot take the new shape, and one that is built anew can: that begins beside
+                     it, or the table is parked where the pipeline file does not have it followed
+    PARK             what the change is cannot be told, or no table can take it: nothing newer is applied until a person
+                     acts
 
 The two comparisons see different things. The stream's shape (`compare_schemas`) is exact for the changes that follow
 it, but shows neither a default nor a rewrite. The catalogue (`compare_fingerprints`) shows those, but says "now", and
@@ -31,7 +34,12 @@ class Verdict(StrEnum):
     FOLLOWED = "followed"
     FILLED = "filled"
     NEEDS_BACKFILL = "needs backfill"
+    RESHAPE = "reshape"
     PARK = "park"
+
+
+# Those with which nothing newer goes into the table as it is.
+STOPS: Final = frozenset({Verdict.RESHAPE, Verdict.PARK})
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +58,16 @@ def columns_of(differences: Iterable[Difference]) -> tuple[int, ...]:
     return tuple(sorted({number for columns in marking for number in columns})) if all(marking) else ()
 
 
-def reasons(differences: Iterable[Difference], verdict: Verdict) -> str:
-    """The reasons of all differences with this verdict, joined; "" if there are none."""
-    return "; ".join(d.reason for d in differences if d.verdict is verdict)
+def reasons(differences: Iterable[Difference], *verdicts: Verdict) -> str:
+    """The reasons of all differences with these verdicts, joined; "" if there are none."""
+    return "; ".join(d.reason for d in differences if d.verdict in verdicts)
+
+
+def reshaped(differences: Collection[Difference]) -> str:
+    """Why another shape has to begin beside the table, and can; "" where it need not, or would not help."""
+    if any(difference.verdict is Verdict.PARK for difference in differences):
+        return ""
+    return reasons(differences, Verdict.RESHAPE)
 
 
 # --- the stream's shape -----------------------------------------------------------------------------------------------
@@ -87,9 +102,9 @@ def compare_schemas(old: TableSchema, new: TableSchema, dropped: Collection[str]
     key_columns = [column for column in old.columns if column.name in old.key]
     if keys_alike and any(old.column_in(new, column) is None for column in key_columns):
         reason = f"the key's column {_names(old.key)} was dropped, and another one of its name is the key"
-        differences.append(Difference(Verdict.PARK, reason))
+        differences.append(Difference(Verdict.RESHAPE, reason))
     elif not keys_alike:
-        differences.append(Difference(Verdict.PARK, f"the key changed from {_names(old.key)} to {_names(new.key)}"))
+        differences.append(Difference(Verdict.RESHAPE, f"the key changed from {_names(old.key)} to {_names(new.key)}"))
     elif old.identity != new.identity:
         differences.append(_identity(old, new))
     return differences
@@ -117,7 +132,7 @@ def added_again(older: Sequence[TableSchema], new: TableSchema) -> list[Differen
         if older[-1].knows_columns_of(new):
             if column.name in new.key and was.attnum != column.attnum:
                 reason = f'column "{column.name}" of the key has a name by now that the target has for a dropped one'
-                differences.append(Difference(Verdict.PARK, reason))
+                differences.append(Difference(Verdict.RESHAPE, reason))
             continue
         if column.name in before:
             continue
@@ -127,7 +142,7 @@ def added_again(older: Sequence[TableSchema], new: TableSchema) -> list[Differen
             differences.append(Difference(Verdict.NEEDS_BACKFILL, reason))
         else:
             reason = f"{about} as {column.type} ({column.target}), and the target has the dropped one ({was.target})"
-            differences.append(Difference(Verdict.PARK, reason))
+            differences.append(Difference(Verdict.RESHAPE, reason))
     return differences
 
 
@@ -222,7 +237,7 @@ def _compare_columns(old: Column, new: Column) -> list[Difference]:
     differences = []
     about = f'column "{new.name}" changed from {old.type}'
     if old.target != new.target:
-        verdict = Verdict.FOLLOWED if widens(old.target, new.target) else Verdict.PARK
+        verdict = Verdict.FOLLOWED if widens(old.target, new.target) else Verdict.RESHAPE
         differences.append(Difference(verdict, f"{about} ({old.target}) to {new.type} ({new.target})"))
     elif (old.type_oid, old.typmod) != (new.type_oid, new.typmod):
         differences.append(Difference(Verdict.FOLLOWED, f"{about} to {new.type}"))
@@ -238,7 +253,7 @@ def _identity(old: TableSchema, new: TableSchema) -> Difference:
     """The key is the same. Without one, FULL is a multiset and everything else history alone: another target."""
     about = f"the replica identity changed from {old.identity} to {new.identity}"
     changes_kind = not new.key and "full" in (old.identity, new.identity)
-    return Difference(Verdict.PARK if changes_kind else Verdict.FOLLOWED, about)
+    return Difference(Verdict.RESHAPE if changes_kind else Verdict.FOLLOWED, about)
 
 
 # --- the catalogue ----------------------------------------------------------------------------------------------------

@@ -91,8 +91,7 @@ def apply_plan(spark: SparkSession, plan: MergePlan) -> PlanResult:
         results = {r.table: r for r in pool.map(one, largest_first)}
     in_order = _lake_or_table([results[t.table] for t in plan.tables])
     result = PlanResult(plan.plan, plan.pipeline, plan.generation, tuple(in_order))
-    positions_table.note(spark, plan, result)
-    return result
+    return replace(result, noted=positions_table.note(spark, plan, result))
 
 
 def _lake_or_table(results: Sequence[TableResult]) -> list[TableResult]:

@@ -7,7 +7,7 @@ reader takes the newest that it finds: a driver that dies before this commit lea
 other tables at the same time append beside each other, since none reads what is there.
 
 The table asks nothing of a reader (no deletion vectors, no features). Nothing of a merge rests on it, so an error here
-is a line in the log.
+is a line in the log, and the result says that it is not there.
 """
 
 from __future__ import annotations
@@ -66,18 +66,19 @@ _ARROW: Final = pa.schema(
 _PROPERTIES: Final = {"delta.checkpointInterval": "50", "delta.dataSkippingStatsColumns": "generation,lsn"}
 
 
-def note(spark: SparkSession, plan: MergePlan, result: PlanResult) -> None:
-    """Append what the plan's tables reached, and which others were level meanwhile."""
+def note(spark: SparkSession, plan: MergePlan, result: PlanResult) -> bool:
+    """Append what the plan's tables reached, and which others were level meanwhile; whether it stands there now."""
     if plan.level is None:
-        return
+        return False
     begun = time.monotonic()
     rows = list(_rows(plan, plan.level, result, datetime.now(UTC)))
     try:
         _append(table_session(spark, pool="positions", lake=plan.lake), plan, rows)
     except Exception as failed:  # what it says may quote a path or a value
         log.warning("_positions was not brought level (%s):\n%s", condition_of(failed), told(failed))
-        return
+        return False
     log.info("_positions: %s in %s", counted(len(rows), "row"), duration(time.monotonic() - begun))
+    return True
 
 
 def _rows(plan: MergePlan, level: Level, result: PlanResult, now: datetime) -> Iterator[dict[str, Any]]:
@@ -89,8 +90,11 @@ def _rows(plan: MergePlan, level: Level, result: PlanResult, now: datetime) -> I
         "plan": plan.plan,
         "noted_at": now,
     }
+    # Of a table that is captured no more, or has no name for readers yet, nobody says how far it is level: other
+    # changes of the relation may stand elsewhere. What it has stands in its own commits.
+    nameless = {table for table, called in level.names.items() if called is None}
     for table in result.tables:
-        if table.error is None:
+        if table.error is None and table.table not in nameless:
             # More may have been staged before its batches were listed, and a rival may have merged more.
             reached = (ends[table.table], level.lsn if of_level else None, table.current_lsn or table.history_lsn)
             yield {
@@ -102,7 +106,7 @@ def _rows(plan: MergePlan, level: Level, result: PlanResult, now: datetime) -> I
                 "history_version": table.history_version,
                 "current_version": table.current_version,
             }
-    for name in level.tables if of_level else ():
+    for name in sorted({*level.tables} - nameless) if of_level else ():
         called = level.names.get(name, name)
         exact = name not in level.inexact
         yield {**common, "table_name": name, "source_name": called, "lsn": int(level.lsn), "exact": exact}

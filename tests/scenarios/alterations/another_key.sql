@@ -9,4 +9,5 @@ UPDATE item SET number = 21 WHERE id = 2;
 ALTER TABLE item DROP CONSTRAINT item_pkey, ADD PRIMARY KEY (number);
 -- part: after
 UPDATE item SET id = 9 WHERE number = 30;
--- outcome: parked item (SchemaNotFollowed.*key)
+-- outcome: needs backfill item~2 (the key changed.*built anew)
+-- outcome: tables item~2

@@ -9,4 +9,5 @@ UPDATE item SET size = '9' WHERE id = 2;
 ALTER TABLE item ALTER COLUMN size TYPE int USING size::int;
 -- part: after
 UPDATE item SET size = 7 WHERE id = 3;
--- outcome: parked item (SchemaNotFollowed.*size)
+-- outcome: needs backfill item~2 (changed from.*built anew)
+-- outcome: tables item~2

@@ -1,4 +1,4 @@
-"""Which differences of a table are followed, which need a backfill, which park it."""
+"""Which differences of a table are followed, which need a backfill, another shape, which park it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tidemark.schema.evolution import (
 from tidemark.schema.fingerprint import ColumnPrint, Fingerprint, PartitionPrint
 from tidemark.schema.table import Column, TableSchema
 
-FOLLOWED, NEEDS_BACKFILL, PARK = Verdict.FOLLOWED, Verdict.NEEDS_BACKFILL, Verdict.PARK
+FOLLOWED, NEEDS_BACKFILL, RESHAPE, PARK = Verdict.FOLLOWED, Verdict.NEEDS_BACKFILL, Verdict.RESHAPE, Verdict.PARK
 
 ID = Column("id", "bigint", 20, -1, "bigint")
 NOTE = Column("note", "character varying(10)", 1043, 14, "string")
@@ -61,11 +61,11 @@ def test_equal_schemas_and_fingerprints_do_not_differ() -> None:
         ({"columns": (ID,)}, PARK),
         ({"columns": (ID, replace(NOTE, name="remark"))}, PARK),
         ({"columns": (ID, replace(NOTE, type="text", type_oid=25, typmod=-1))}, FOLLOWED),
-        ({"columns": (ID, replace(NOTE, type="integer", type_oid=23, target="int"))}, PARK),
-        ({"columns": (replace(ID, type="integer", type_oid=23, target="int"), NOTE)}, PARK),
+        ({"columns": (ID, replace(NOTE, type="integer", type_oid=23, target="int"))}, RESHAPE),
+        ({"columns": (replace(ID, type="integer", type_oid=23, target="int"), NOTE)}, RESHAPE),
         ({"columns": (ID, replace(NOTE, mask="null"))}, NEEDS_BACKFILL),
-        ({"key": ("id", "note")}, PARK),
-        ({"key": ()}, PARK),
+        ({"key": ("id", "note")}, RESHAPE),
+        ({"key": ()}, RESHAPE),
         ({"identity": "full"}, FOLLOWED),
     ],
 )
@@ -104,7 +104,7 @@ def test_what_delta_can_widen_is_followed_and_not_the_other_way_round(narrow: st
     old = replace(SCHEMA, columns=(ID, replace(NOTE, target=narrow)))
     new = replace(SCHEMA, columns=(ID, replace(NOTE, target=wide, type_oid=20)))
     assert verdicts(list(compare_schemas(old, new))) == [FOLLOWED]
-    assert verdicts(list(compare_schemas(new, old))) == [PARK]
+    assert verdicts(list(compare_schemas(new, old))) == [RESHAPE]
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_what_delta_can_widen_is_followed_and_not_the_other_way_round(narrow: st
 )
 def test_what_would_lose_digits_or_is_another_kind_of_value_parks(old: str, new: str) -> None:
     before, after = (replace(SCHEMA, columns=(ID, replace(NOTE, target=target))) for target in (old, new))
-    assert verdicts(list(compare_schemas(before, after))) == [PARK]
+    assert verdicts(list(compare_schemas(before, after))) == [RESHAPE]
 
 
 def test_a_column_of_an_older_name_needs_a_backfill_or_another_table() -> None:
@@ -122,7 +122,7 @@ def test_a_column_of_an_older_name_needs_a_backfill_or_another_table() -> None:
     assert added_again([SCHEMA], SCHEMA) == []
     assert verdicts(list(added_again([SCHEMA, narrow], replace(SCHEMA, version=3)))) == [NEEDS_BACKFILL]
     other = replace(SCHEMA, version=3, columns=(ID, replace(NOTE, type="integer", type_oid=23, target="int")))
-    assert verdicts(list(added_again([SCHEMA, narrow], other))) == [PARK]
+    assert verdicts(list(added_again([SCHEMA, narrow], other))) == [RESHAPE]
 
 
 def test_the_name_of_a_dropped_column_is_carried_from_look_to_look_of_one_table() -> None:
@@ -137,7 +137,7 @@ def test_the_name_of_a_dropped_column_is_carried_from_look_to_look_of_one_table(
 
 def test_without_a_key_full_identity_is_another_target_and_others_are_not() -> None:
     keyless = replace(SCHEMA, key=())
-    assert verdicts(list(compare_schemas(keyless, replace(keyless, identity="full")))) == [PARK]
+    assert verdicts(list(compare_schemas(keyless, replace(keyless, identity="full")))) == [RESHAPE]
     assert verdicts(list(compare_schemas(keyless, replace(keyless, identity="nothing")))) == [FOLLOWED]
 
 

@@ -1,0 +1,162 @@
+"""A relation whose Delta tables cannot take its shape any more -> kept as another table from a position on (R11).
+
+    the stream shows it     from that RELATION message on its changes are the new table's; the batch that holds the
+                            first of them says so
+    the catalogue alone     nobody wrote behind the ALTER: from this run's heartbeat on, whose look it was
+
+The new table joins as any table with rows does: a backfill brings them, and no snapshot counts that is older than its
+join horizon. That horizon is taken once the batch is registered, so whoever wrote what the old table has of the
+relation has ended by then, and every chunk sees it; what a chunk does not see is staged for the new table. So the
+position at which the one follows the other needs no proof of its own: any is right, and this one leaves the old table
+whole.
+
+Nothing of it is known outside this drain before a batch says so, but for the id (`ledger.shapes.reserve`): a drain that
+dies leaves the relation as it was. Only with `evolve: follow`; else the table is parked, as for what no shape settles.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from tidemark.capture.places import Places
+from tidemark.capture.relations import another_shape, catalogue_shape
+from tidemark.config import PipelineConfig
+from tidemark.errors import Move, SchemaNotFollowed
+from tidemark.formats.manifest import TableMark
+from tidemark.ledger import schema_versions, tables
+from tidemark.ledger.connection import Ledger
+from tidemark.ledger.shapes import ANOTHER_SHAPE
+from tidemark.ledger.tables import TableRow
+from tidemark.lsn import Lsn
+from tidemark.names import TableName
+from tidemark.schema.evolution import reshaped
+from tidemark.schema.mapping import PgType
+from tidemark.schema.table import TableSchema
+from tidemark.source.catalog import CapturedTable
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Reshaped:
+    """A table that the catalogue shows in another shape, and why that does not fit."""
+
+    captured: CapturedTable
+    shape: TableSchema
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A table that follows `before`; `shape` where no change shows it."""
+
+    table: TableName
+    before: TableName
+    reason: str
+    shape: TableSchema | None
+
+
+class Reshaping:
+    """One drain's. `streamed` gives the last shape that the stream brought of a table."""
+
+    def __init__(
+        self,
+        config: PipelineConfig,
+        ledger: Ledger,
+        places: Places,
+        streamed: Callable[[str], TableSchema | None],
+    ) -> None:
+        self._config = config
+        self._ledger = ledger
+        self._places = places
+        self._streamed = streamed
+        self._pending: dict[str, Reshaped] = {}
+        self._begun: list[Begun] = []
+        self._left: set[str] = set()
+
+    def look(
+        self, captured: Iterable[CapturedTable], types: Mapping[int, PgType], rows: Mapping[str, TableRow]
+    ) -> None:
+        """Note which of these tables have another shape by now than their Delta tables can take."""
+        for table in captured:
+            row = rows.get(str(table.table))
+            reshaped_table = self.look_at(table, types, parked=row is not None and is_parked_for_its_shape(row))
+            if reshaped_table is not None:
+                self._pending[str(table.table)] = reshaped_table
+
+    def look_at(self, captured: CapturedTable, types: Mapping[int, PgType], *, parked: bool = False) -> Reshaped | None:
+        """The table in its other shape, None if it has none that another table has to take."""
+        if self._config.evolves(captured.name) != "follow":
+            return None
+        table = str(captured.table)
+        latest = self._of_target(table) if parked else self._streamed(table)
+        ahead = [] if latest is not None else schema_versions.ahead(self._ledger, table)
+        if latest is None and not ahead:
+            return None
+        shape, unfit = catalogue_shape(captured, types, latest or ahead[-1])
+        live = {column.attnum for column in captured.columns}
+        before = latest or ahead[0]
+        dropped = {c.name for c in before.columns if c.attnum and c.attnum not in live}
+        reason = "" if unfit else reshaped(another_shape(latest, ahead, shape, dropped))
+        return Reshaped(captured, shape, reason) if reason else None
+
+    def _of_target(self, table: str) -> TableSchema | None:
+        """The shape that the Delta tables of a parked table have, or will have first."""
+        versions = tables.versions(self._ledger, table)
+        return schema_versions.merged(self._ledger, table) or (versions[0] if versions else None)
+
+    @property
+    def held(self) -> frozenset[str]:
+        """The tables whose fingerprints wait for the heartbeat: a run that ends earlier leaves the look to the next."""
+        return frozenset(self._pending)
+
+    @property
+    def left(self) -> frozenset[str]:
+        """The tables that others follow by now, or will at the heartbeat."""
+        return frozenset(self._pending.keys() | self._left)
+
+    def begin(self, oid: int, called: TableName, reason: str, shape: TableSchema | None = None) -> TableName | None:
+        """Have the relation kept as another table from here on; None where its table shall be parked instead."""
+        before = self._places.known(oid)
+        if before is None or self._config.evolves(called) != "follow":
+            return None
+        table = self._places.go_on(oid)
+        self._begun.append(Begun(table, before, reason, shape and replace(shape, table=table, version=1)))
+        self._pending.pop(str(before), None)
+        self._left.add(str(before))
+        return table
+
+    def at_heartbeat(self) -> None:
+        """What this run's look saw and no change showed: every change up to here came before."""
+        for pending in list(self._pending.values()):
+            captured = pending.captured
+            if self._places.known(captured.relation_oid) == captured.table:
+                self.begin(captured.relation_oid, captured.name, pending.reason, pending.shape)
+        self._pending.clear()
+
+    def said_by(self, staged: Iterable[TableSchema], end_lsn: Lsn) -> tuple[list[TableSchema], list[TableMark]]:
+        """What a batch that ends there, and has changes that follow these definitions, says of it: definitions that no
+        change follows yet, and the marks. What begins with a change of a later batch waits for that one."""
+        names = {schema.table for schema in staged}
+        saying = [begun for begun in self._begun if begun.shape is not None or begun.table in names]
+        self._begun = [begun for begun in self._begun if begun not in saying]
+        shapes = [begun.shape for begun in saying if begun.shape is not None and begun.table not in names]
+        return shapes, [self._mark(begun, end_lsn) for begun in saying]
+
+    def _mark(self, begun: Begun, end_lsn: Lsn) -> TableMark:
+        seen = self._places.readers_see(begun.before)
+        return TableMark(
+            table=str(begun.table),
+            state="needs_backfill",
+            kind=ANOTHER_SHAPE,
+            move=Move.BACKFILL.value,
+            message=f"{begun.reason}: it is built anew beside {seen.exact}, which readers see as of {end_lsn} at most "
+            "until all rows are read",
+        )
+
+
+def is_parked_for_its_shape(row: TableRow) -> bool:
+    """As an older version of Tidemark, or another `evolve`, left it."""
+    return row.life.is_parked and row.error is not None and row.error.kind == SchemaNotFollowed.__name__
