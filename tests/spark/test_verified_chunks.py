@@ -391,7 +391,14 @@ RIGHT = {
 WRONG = {
     "missing_beside_its_like": Case([SAME], SAME, "DELETE FROM {} WHERE id = 3", (1, 0, 0, 0, {})),
     "missing_last": Case([SAME], SAME, "DELETE FROM {} WHERE id = 6", (1, 0, 0, 0, {})),
-    "twice": Case([SAME], SAME, "INSERT INTO {} SELECT * FROM {} WHERE id = 6", (0, 0, 1, 0, {})),
+    # No sweep looks at it: one would find a row that no chunk has.
+    "twice": Case(
+        [SAME],
+        SAME,
+        "INSERT INTO {} SELECT * FROM {} WHERE id = 6",
+        (0, 0, 1, 0, {}),
+        parts=(KeyPart(("70",), None),),
+    ),
     "minus_zero": Case([ODD], ODD, "UPDATE {} SET d = -0.0D WHERE id = 2", (0, 1, 0, 0, {"d": 1}), NUMBERS),
     "plus_zero": Case([ODD], ODD, "UPDATE {} SET f = float('0') WHERE id = 2", (0, 1, 0, 0, {"f": 1}), NUMBERS),
     "no_nan": Case([ODD], ODD, "UPDATE {} SET d = NULL WHERE id = 1", (0, 1, 0, 0, {"d": 1}), NUMBERS),
@@ -466,7 +473,7 @@ def test_a_table_has_the_drivers_memory_for_its_changes_and_its_proof(
     assert is_proven == {f"t{n}": True for n in range(4)}
 
 
-SMALL = {"AT_ONCE_BYTES": 0, "GROUP_ROWS": 2}
+SMALL = {"AT_ONCE_BYTES": 0, "GROUP_ROWS": 2, "MAX_READ": 100}
 
 
 @pytest.mark.thorough
