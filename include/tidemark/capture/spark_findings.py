@@ -30,6 +30,7 @@ from tidemark.spark_connection import SparkConnection
 from tidemark.spark_jars import JARS_VARIABLE
 
 _MASTER: Final = re.compile(r"local(\[[^\]]+\])?|yarn|k8s://.+|spark://[^\[\]/]+:\d+(,[^\[\]/]+:\d+)*")
+CATALOGUE: Final = "spark.tidemark.catalogue"
 _MODES: Final = (None, "client", "cluster")
 ANSWERS_WITHIN_S: Final = 5.0
 
@@ -50,6 +51,7 @@ def spark_findings(
     yield from _wrong_programs(spark, environment)
     if jars is not None:
         yield from _missing_jars(config, jars, environment)
+    yield from _catalogues(config, environment)
     if not spark.drives_here:
         yield from _pythons(config, spark)
     if not spark.is_local:
@@ -167,6 +169,23 @@ def _missing_jars(config: PipelineConfig, jars: str, environment: Mapping[str, s
                 remedy,
                 Move.FIX_CONFIG,
             )
+
+
+def _catalogues(config: PipelineConfig, environment: Mapping[str, str]) -> Iterator[Finding]:
+    """A schema of a catalogue that nobody configured would lie in the driver's memory, and end with it."""
+    settings = {**spark_defaults(environment), **config.spark_conf}
+    pattern = settings.get(CATALOGUE)
+    if pattern is None or settings.get("spark.sql.catalogImplementation") == "hive":
+        return
+    if f"spark.sql.catalog.{pattern.partition('.')[0]}" not in settings:
+        yield Finding(
+            "warning",
+            "spark",
+            f"{CATALOGUE} is {pattern}, and no catalogue outlives the driver: its names are gone with it",
+            "Name a schema of a catalogue that spark.conf configures (spark.sql.catalog.<name>), or set "
+            "spark.sql.catalogImplementation: hive",
+            Move.FIX_CONFIG,
+        )
 
 
 def _spark_home(environment: Mapping[str, str]) -> Path:

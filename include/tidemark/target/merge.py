@@ -43,7 +43,7 @@ from tidemark.formats.plan import MergePlan, PlannedBatch, PlannedTable
 from tidemark.formats.result import MAX_HOLE_KEYS, ChunkResult, Holes, PlanResult, TableResult
 from tidemark.lsn import Lsn
 from tidemark.schema.table import TableSchema
-from tidemark.target import chunk_fold, comparison, delta_tables, positions_table
+from tidemark.target import catalogue, chunk_fold, comparison, delta_tables, positions_table
 from tidemark.target.changes import Changes
 from tidemark.target.chunk_changes import ChunkChanges
 from tidemark.target.chunk_rows import NextBatches
@@ -91,7 +91,9 @@ def apply_plan(spark: SparkSession, plan: MergePlan) -> PlanResult:
         results = {r.table: r for r in pool.map(one, largest_first)}
     in_order = _lake_or_table([results[t.table] for t in plan.tables])
     result = PlanResult(plan.plan, plan.pipeline, plan.generation, tuple(in_order))
-    return replace(result, noted=positions_table.note(spark, plan, result))
+    noted = positions_table.note(spark, plan, result)
+    catalogue.name_tables(spark, plan, result)
+    return replace(result, noted=noted)
 
 
 def _lake_or_table(results: Sequence[TableResult]) -> list[TableResult]:

@@ -223,3 +223,17 @@ class TestTheWayToTheCluster:
         (finding,) = found("k8s://https://host:443", "client", machine, replace(CONFIG, lake=lake))
         assert finding.severity == "warning"
         assert "every machine of the cluster must see the same folder" in finding.message
+
+
+def test_names_in_a_catalogue_that_ends_with_the_driver_are_said(machine: dict[str, str]) -> None:
+    def of(conf: dict[str, str]) -> list[Finding]:
+        config = replace(CONFIG, spark_conf=conf)
+        said = spark_findings(config, SparkConnection("local[2]"), machine)
+        return [finding for finding in said if "catalogue" in finding.message]
+
+    named = {"spark.tidemark.catalogue": "main.{schema}"}
+    (finding,) = of(named)
+    assert finding.severity == "warning"
+    assert of({}) == []
+    assert of({**named, "spark.sql.catalog.main": "org.example.Catalog"}) == []
+    assert of({**named, "spark.sql.catalogImplementation": "hive"}) == []
