@@ -21,7 +21,8 @@ OPTIONS: Final[dict[str, dict[str, str]]] = {
         "schedule": "cron expression or Airflow preset of the capture DAG; null for none",
         "evolve": "what becomes of a change of a table's definition: `follow`, `ask` (the table waits until somebody "
         "un-parks it) or `freeze` (until the file says otherwise)",
-        "auto_backfill": "whether a capture run that finds a table in need of a backfill starts it",
+        "auto_backfill": "whether a capture run that finds a table in need of a backfill starts it; one that is built "
+        "in another shape gets its own in any case",
         "mask_salt_connection": "Airflow connection whose password is the salt of `sha256` masks",
         "alerts": "who is told of what must not stay so, and from when on, see below",
         "merge": "when tables are merged, and by how many Spark applications, see below",
@@ -74,8 +75,8 @@ OPTIONS: Final[dict[str, dict[str, str]]] = {
         "staging_days": "how long applied staging is kept, for replay. Longer than the age of the oldest copy of the "
         "ledger that you would restore",
         "versions_days": "how far back the Delta tables can be read as they were (time travel)",
-        "put_aside_days": "how long the Delta tables of a dropped table are kept whose name another one has; null for "
-        "good",
+        "put_aside_days": "how long Delta tables are kept that were put aside: those of a dropped table whose "
+        "name another one has, and those whose place another shape took; null for good",
     },
     "bounds": {bound.name: bound.metadata["help"] for bound in fields(Bounds) if bound.metadata["option"]},
 }
