@@ -70,7 +70,7 @@ class Bounds:
 @dataclass(frozen=True, slots=True)
 class Maintenance:
     """When the DAG `<pipeline>_maintenance` runs, and how long it keeps what is not needed any more: staging, older
-    versions of the Delta tables, and those that are put aside, None for good. Its thresholds stand in
+    versions of the Delta tables, and those that are put aside (None: for good). Its thresholds stand in
     `maintenance.thresholds`."""
 
     schedule: str | None = "@daily"

@@ -125,7 +125,7 @@ class TableName:
 
     @property
     def shown(self) -> str:
-        """As people see it, letter by letter; who types it means this table, and any other that looks like it."""
+        """As people see it and may type it, without quotes: two tables whose names hold dots can look alike."""
         return f"{self.schema}.{self.name}{self._place}"
 
     @property

@@ -39,8 +39,8 @@ def offered(pipeline: str) -> tuple[str, ...]:
     except Exception as failed:  # a form with fewer tables is better than no DAG
         log.warning("Forms of %s offer what its file names alone: %s", pipeline, type(failed).__name__)
         return ()
-    listed = isinstance(names, list) and all(isinstance(name, str) and name for name in names)
-    return tuple(names[:MOST]) if listed else ()
+    are_names = isinstance(names, list) and all(isinstance(name, str) and name for name in names)
+    return tuple(names[:MOST]) if are_names else ()
 
 
 def offer(pipeline: str, names: Iterable[str]) -> None:

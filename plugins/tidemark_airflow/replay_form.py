@@ -30,7 +30,7 @@ def form(config: PipelineConfig, tables: Iterable[str] = ()) -> dict[str, Param]
     offered = of_backfill["tables"].schema
     return {
         "step": Param("as_of", type="string", title="What", enum=list(STEPS), values_display=STEPS),
-        "tables": Param([], **{**offered, "description": "One or more of them; a pattern is no table."}),
+        "tables": Param([], **{**offered, "description": "One or more tables, not patterns."}),
         "other_tables": of_backfill["other_tables"],
         "moment": Param(
             None,

@@ -93,9 +93,9 @@ def resume(config: PipelineConfig, table: str, *, ledger: str) -> tuple[str, boo
     with open_ledger(ledger, config.pipeline) as book:
         migrations.require(book.connection)
         row = named(book, config, table)
-        followed = shapes.all_of(book).get(row.table)
-        if followed is not None:
-            tables.resume(book, followed.before)  # it was paused when another shape of it began
+        shape = shapes.all_of(book).get(row.table)
+        if shape is not None:
+            tables.resume(book, shape.before)  # it was paused when this shape of it began
         if not tables.resume(book, row.table):
             state = "parked; to go on with it: unpark" if row.life.is_parked else row.life.merge
             return f"{readable(row.table)} is not paused (it is {state}).", False

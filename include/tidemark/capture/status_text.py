@@ -95,7 +95,7 @@ def _definitions(status: Status) -> Iterator[str]:
 
 
 def _put_aside(status: Status, limit: int | None) -> Iterator[str]:
-    """Delta tables of dropped tables whose name another one has, the oldest first, and what becomes of them."""
+    """Delta tables whose place other ones have (`ledger.put_aside`), the oldest first, and what becomes of them."""
     for pair in status.put_aside[:limit]:
         at = status.removed_from(pair)
         end = "" if pair.lsn is None else f", all of it below {pair.lsn}"

@@ -229,7 +229,8 @@ def _numbers(ledger: Ledger, verify: Backfill) -> list[int]:
     now = cut_of(ledger, verify.table)
     if now is None or (verify.parts is not None and now.key_order != verify.key_order):
         return []
-    return [part.part for part in now.parts if verify.parts is None or part.bounds in set(verify.parts)]
+    bounds = None if verify.parts is None else set(verify.parts)
+    return [part.part for part in now.parts if bounds is None or part.bounds in bounds]
 
 
 def verified(ledger: Ledger) -> dict[str, Verified]:

@@ -1,5 +1,5 @@
-"""Pairs of Delta tables that nothing is merged into any more, since another table has their name: kept for a while and
-listed, then removed by maintenance.
+"""Pairs of Delta tables that nothing is merged into any more, since another table, or another shape of their own, has
+their name: kept for a while and listed, then removed by maintenance.
 
     nothing waits ──note──► put aside ──begin_removal──► in part ──removed──► gone
     captured again: none of this holds any more

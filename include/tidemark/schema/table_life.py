@@ -22,8 +22,8 @@ from typing import Final, Literal
 
 Machine = Literal["capture", "merge", "target"]
 
-# capture: never captured; seen or staged, its join not judged; in the stream; out of file or publication; the same,
-# and a person wants it listed no more.
+# capture: never captured; seen or staged, its join not judged; in the stream; out of file or publication, or followed
+# by another shape of it; the same, and listed no more: a person said so, or its Delta tables were put aside.
 UNKNOWN: Final = "unknown"
 JOINING: Final = "joining"
 CAPTURED: Final = "captured"

@@ -20,7 +20,7 @@ from tidemark.target.jvm import java_class
 
 PIECE_BYTES: Final = 4 * 2**20
 
-# Up to which size an object of S3 is read whole, whatever part of it is asked for: as long takes another request.
+# Up to which size an object of S3 is read whole, whatever part of it is asked for: another request takes as long.
 WHOLE_BYTES: Final = 2**20
 _OBJECT: Final = "tidemark.delta.WholeObject"  # in the log store's jar
 
@@ -28,7 +28,8 @@ _OBJECT: Final = "tidemark.delta.WholeObject"  # in the log store's jar
 def open_to_read(spark: SparkSession, uri: str, size: int | None = None) -> BinaryIO:
     """A file of the lake, to be read at any position. Raises FileNotFoundError, or what the file system has to say.
 
-    An object store is asked how large the file is, unless that is said, and it is small: opening asks by itself.
+    What is said to be small comes from S3 whole, by one request. For any other file an object store is asked for its
+    size, once: by us where it is not said, or else by opening it.
     """
     path = java_class(spark, "org.apache.hadoop.fs.Path")(uri)
     scheme = path.toUri().getScheme()

@@ -50,9 +50,9 @@ class TableShape:
 
     @classmethod
     def settled(cls, session: SparkSession, plan: MergePlan, planned: PlannedTable, history: PinnedTable) -> TableShape:
-        """What the source dropped stays, where the target has it or a file of the plan brings it. A table that began
-        anew has nothing of it. So does what it has got from a chunk that was ahead of the stream, and a column that is
-        wider there already."""
+        """What the source dropped stays, where the target has it or a file of the plan brings it. So does what the
+        target got from a chunk that was ahead of the stream, and a column that is wider there already. A table that
+        began anew has nothing of these."""
         newest = planned.schemas[-1]
         targets = {f.name: f.dataType.simpleString() for f in history.schema().fields}
         here = table_columns.numbered(history, newest, planned.called) if newest.published else {}

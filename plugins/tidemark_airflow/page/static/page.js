@@ -592,7 +592,7 @@ function putAside() {
   if (!pairs.length) return null;
   const becomes = (one) => (one.removed_from ? `maintenance removes it from ${stamp(one.removed_from)} on` : "kept for good");
   return h("section", { id: "put-aside" }, h("h2", {}, "Put aside"),
-    h("p", { class: "quiet" }, "Delta tables of dropped tables whose name another one has by now. Nothing is merged into them any more."),
+    h("p", { class: "quiet" }, "Delta tables of dropped tables whose name another one has, and those whose place another shape took. Nothing is merged into them any more."),
     h("div", { class: "card tables" }, h("table", {}, h("tbody", {}, pairs.map((one) => h("tr", {}, h("td", { class: "name" }, one.name),
       h("td", {}, "since ", ago(one.since)), h("td", {}, one.lsn && h("span", {}, "all of it below ", h("code", {}, one.lsn))),
       h("td", { class: "number" }, one.bytes === null ? h("span", { class: "quiet" }, "–") : bytes(one.bytes)), h("td", {}, becomes(one))))))));
