@@ -43,7 +43,8 @@ _DETAILS: Final = "# Detailed Table Information"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """`path` is the Delta table's that has the name. One that is not `checked` is made if it lacks, not compared."""
+    """`path` is the Delta table's that has the name. One that is not `checked` is made where it is missing, and not
+    compared."""
 
     schema: str
     name: str
@@ -85,13 +86,15 @@ def _entries(plan: MergePlan, result: PlanResult, pattern: str) -> Iterator[Entr
     for table in sorted({*merged, *plan.level.tables}):
         called = plan.level.names.get(table, table)
         if called is None:
-            continue  # it is captured no more
-        id, name = TableName.parse(table), TableName.parse(called)
+            continue  # it is captured no more, or built in another shape and not whole
+        kept_as, name = TableName.parse(table), TableName.parse(called)
         schema = pattern.replace("{schema}", name.schema)
         checked = table in merged or called != table
         for entry in (
-            Entry(schema, name.name, f"{plan.lake}/{layout.current_table(plan.pipeline, id)}", checked),
-            Entry(schema, f"{name.name}__history", f"{plan.lake}/{layout.history_table(plan.pipeline, id)}", checked),
+            Entry(schema, name.name, f"{plan.lake}/{layout.current_table(plan.pipeline, kept_as)}", checked),
+            Entry(
+                schema, f"{name.name}__history", f"{plan.lake}/{layout.history_table(plan.pipeline, kept_as)}", checked
+            ),
         ):
             if (entry.schema, entry.name.lower()) in taken:
                 log.warning("%s.%s is the name of two tables: write {schema} in %s", schema, entry.name, SETTING)
@@ -107,7 +110,7 @@ def _names_in(session: SparkSession, schema: str) -> set[str]:
 
 
 def _create(session: SparkSession, entry: Entry) -> None:
-    """A table of which there is nothing yet has no name: of history only, say."""
+    """A Delta table that does not exist gets no name: the current of a table that has history alone."""
     if delta_tables.pin(session, entry.path).exists:
         located = entry.path.replace("\\", "\\\\").replace("'", "\\'")
         session.sql(f"CREATE TABLE IF NOT EXISTS {_full(entry)} USING DELTA LOCATION '{located}'")
