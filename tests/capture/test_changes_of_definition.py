@@ -8,8 +8,8 @@ import pytest
 
 from tests.support.pipeline import Pipeline
 from tidemark.capture import drain
+from tidemark.capture.marks import SOURCE_CHANGED
 from tidemark.capture.merging import leased_plan
-from tidemark.capture.relations import SOURCE_CHANGED
 from tidemark.config import TableRule
 from tidemark.names import TableName
 from tidemark.schema.fingerprint import Fingerprint

@@ -45,7 +45,7 @@ MAY_SEE = {
 HARMLESS = ("psycopg", "Airflow")
 # What is said of the pipeline file, whose text holds no secret: module -> what it calls the exceptions.
 OF_THE_FILE = {
-    "include/tidemark/capture/relations.py": {"wrong"},
+    "include/tidemark/capture/defining.py": {"wrong"},
     "include/tidemark/config_file.py": {"wrong", "broken"},
     "plugins/tidemark_airflow/dag_factory.py": {"refused"},
 }

@@ -24,9 +24,9 @@ from psycopg import sql
 from tidemark.backfill import keyless, sessions
 from tidemark.backfill.chunk_rows import ChunkRows
 from tidemark.backfill.sessions import ImportedSnapshot
+from tidemark.capture.defining import catalogue_shape
 from tidemark.capture.guarding import GuardBook, Withheld
 from tidemark.capture.places import Places
-from tidemark.capture.relations import catalogue_shape
 from tidemark.config import PipelineConfig
 from tidemark.errors import JoinHorizonAhead, ReadInterrupted, ReadRefused, SchemaNotFollowed, SourceInRecovery
 from tidemark.formats import layout

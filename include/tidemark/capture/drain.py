@@ -26,11 +26,13 @@ import psycopg
 from tidemark import postgres_session
 from tidemark.capture import confirm, generation
 from tidemark.capture.claims import Claims, Watermarks, claims_of, emit_again
+from tidemark.capture.defining import Catalog
 from tidemark.capture.guarding import GuardBook, Guarding
+from tidemark.capture.marks import catalogue_marks, passed_over_marks, unfit_key
 from tidemark.capture.open_batch import Held, OpenBatch, Staged, end_of_batch
 from tidemark.capture.places import Places
 from tidemark.capture.recovery import look_into_staging
-from tidemark.capture.relations import Catalog, Kept, Looks, Schemas, catalogue_marks, passed_over_marks, unfit_key
+from tidemark.capture.relations import Kept, Looks, Schemas
 from tidemark.capture.reshaping import Reshaping, is_parked_for_its_shape
 from tidemark.capture.truncates import Truncates
 from tidemark.config import PipelineConfig

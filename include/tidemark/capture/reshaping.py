@@ -20,8 +20,9 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from tidemark.capture.defining import catalogue_shape
 from tidemark.capture.places import Places
-from tidemark.capture.relations import another_shape, catalogue_shape
+from tidemark.capture.relations import another_shape
 from tidemark.config import PipelineConfig
 from tidemark.errors import Move, SchemaNotFollowed
 from tidemark.formats.manifest import TableMark

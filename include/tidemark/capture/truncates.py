@@ -17,7 +17,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.capture.relations import marks_of
+from tidemark.capture.marks import marks_of
 from tidemark.formats.manifest import StagedFile, TableMark
 from tidemark.names import TableName
 from tidemark.pgoutput.blocks import DecodedBlock

@@ -27,7 +27,7 @@ from tidemark.schema.table import TableSchema
 
 Decision = Literal["followed", "marked", "parked", "frozen", "asked", "accepted", "rebuilt"]
 
-# The kinds of marks that a change of the definition leaves (`capture.relations`).
+# The kinds of marks that a change of the definition leaves (`capture.marks`).
 _OF_DEFINITIONS: Final = ("source_changed", "SchemaNotFollowed")
 
 MOST: Final = 50

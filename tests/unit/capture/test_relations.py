@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from tidemark.capture.relations import Catalog, Looks, Schemas
+from tidemark.capture.defining import Catalog
+from tidemark.capture.relations import Looks, Schemas
 from tidemark.config import TableRule
 from tidemark.names import TableName
 from tidemark.pgoutput.messages import RelationColumn, RelationMessage
