@@ -114,7 +114,11 @@ def _parser() -> argparse.ArgumentParser:
     forget = add("forget", acting.forget, "stop showing a table that is no longer captured")
     for of_table in (unpark, pause, resume, forget):
         of_table.add_argument("table", help="schema.table")
-    unpark.add_argument("--anew", action="store_true", help="both Delta tables were removed: begin with empty ones")
+    ways = unpark.add_mutually_exclusive_group()
+    ways.add_argument("--anew", action="store_true", help="both Delta tables were removed: begin with empty ones")
+    ways.add_argument(
+        "--past", action="store_true", help="what is staged cannot be read: go on behind it, by a backfill"
+    )
     report = add("doctor", doctor.doctor, "everything that a bug report needs, and no secret")
     for shows in (status, tables, positions, plan, report):
         shows.add_argument("--json", action="store_true", help="for programs")

@@ -16,6 +16,15 @@ from typing import Any, ClassVar
 from tidemark.formats.error_record import ErrorFacts, ErrorRecord
 
 # What helps when a table's Delta tables cannot be continued.
+REBUILD = (
+    "If current's are gone and history is whole, trigger the replay DAG with `rebuild` for it and unpark the table: "
+    "nothing is read from the source."
+)
+PASS_OVER = (
+    "type `tidemark unpark --past`, which passes over what is staged of the table and keeps both Delta tables, and "
+    "start a backfill of it once a capture run is through: history will lack the changes of these batches, current "
+    "nothing."
+)
 BEGIN_ANEW = (
     "remove both Delta tables, history and current, unpark the table with `--anew`, and start a backfill of it once a "
     "capture run is through."
@@ -873,7 +882,7 @@ class PositionBelowPlan(TargetError):
         "The Delta table {step} of {table} is at {position}, but the plan begins after {after}: an older copy of it "
         "was put in its place, or it was replaced or removed. Nothing was written"
     )
-    remedy = "Put its newest files back and unpark the table; if they are gone, " + BEGIN_ANEW
+    remedy = "Put its newest files back and unpark the table. " + REBUILD + " Else " + BEGIN_ANEW
 
 
 class PositionInsideBatch(TargetError):
@@ -931,7 +940,7 @@ class StagedFileGone(BackfillError):
     happened = "A staged file that the plan of {table} names does not exist (any more). Nothing was written"
     remedy = (
         "Bring the staging folder back (an object store keeps older versions) and unpark the table; if the file is "
-        "gone for good, " + BEGIN_ANEW
+        "gone for good, " + PASS_OVER
     )
 
 
@@ -942,7 +951,7 @@ class StagedFileDiffers(BackfillError):
     )
     remedy = (
         "Bring the file back as it was (an object store keeps older versions) and unpark the table; if it is gone for "
-        "good, " + BEGIN_ANEW
+        "good, " + PASS_OVER
     )
 
 

@@ -66,6 +66,26 @@ def _begin_anew(config: PipelineConfig, ledger: Ledger, table: str) -> tuple[str
     )
 
 
+def pass_over(config: PipelineConfig, table: str, *, ledger: str) -> tuple[str, bool]:
+    """Un-park a table of which something staged is lost: both its Delta tables go on behind all that is staged by now,
+    and a backfill puts `current` right. Of a table without identity there is nothing but its history, and no backfill
+    reads it twice."""
+    with open_ledger(ledger, config.pipeline) as book:
+        migrations.require(book.connection)
+        row = named(book, config, table)
+        name = readable(row.table)
+        versions = tables.versions(book, row.table)
+        if versions and not versions[-1].has_current:
+            return f"Nothing was done. {name} has no current that a backfill could put right: begin it anew.", False
+        if not joins.pass_over(book, row.table):
+            return f"{name} is not parked.", False
+    return (
+        f"{name} goes on behind what is staged. Once a run of {config.pipeline}_capture is through, trigger "
+        f"{config.pipeline}_backfill for it. Its history lacks the changes that were passed over.",
+        True,
+    )
+
+
 def pause(config: PipelineConfig, table: str, *, ledger: str, who: str) -> tuple[str, bool]:
     """Let nothing of the table be merged until somebody resumes it; `who` is shown beside it. The slot, the drain and
     the other tables go on."""

@@ -6,7 +6,7 @@ import json
 from shlex import quote
 
 from tidemark.config import PipelineConfig
-from tidemark.errors import BEGIN_ANEW, Move, leaf_of
+from tidemark.errors import BEGIN_ANEW, PASS_OVER, REBUILD, Move, leaf_of
 from tidemark.formats import layout
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.names import TableName
@@ -26,18 +26,25 @@ def ways_on(config: PipelineConfig, table: str, error: ErrorRecord) -> list[str]
     conf = quote(json.dumps({"tables": [table]}))
     backfill = f"airflow dags trigger {config.pipeline}_backfill --conf {conf}"
     goes_on, begins_anew = _offered(error)
+    leaf = leaf_of(error.kind)
+    remedy = "" if leaf is None else leaf.remedy
+    behind = f"then let a run of {config.pipeline}_capture end; then: {backfill}"
     ways = []
     if goes_on:
         then = f"; then: {backfill}" if error.move == Move.BACKFILL else ""
         label = "To go on with its Delta tables, once they fit" if begins_anew else "After that"
         ways.append(f"{label}: {unpark}{then}")
+    if REBUILD in remedy:
+        form = quote(json.dumps({"step": "rebuild", "tables": [table]}))
+        ways.append(
+            f"If current alone was lost: airflow dags trigger {config.pipeline}_replay --conf {form}; then: {unpark}"
+        )
+    if PASS_OVER in remedy:
+        ways.append(f"To pass over what is staged of it: {unpark} --past; {behind}")
     if begins_anew:
         name = TableName.parse(table)
         both = f"{layout.history_table(config.pipeline, name)} and {layout.current_table(config.pipeline, name)}"
-        ways.append(
-            f"To begin anew, once {both} are removed from {config.lake}: {unpark} --anew; then let a run of "
-            f"{config.pipeline}_capture end; then: {backfill}"
-        )
+        ways.append(f"To begin anew, once {both} are removed from {config.lake}: {unpark} --anew; {behind}")
     return ways
 
 

@@ -96,6 +96,8 @@ def unpark(called: Invocation) -> int:
 
     config = called.with_lake()
     options = called.options
+    if options.past:
+        return _said(*by_hand.pass_over(config, options.table, ledger=called.ledger))
     return _said(*by_hand.unpark(config, options.table, ledger=called.ledger, anew=options.anew, who=somebody()))
 
 

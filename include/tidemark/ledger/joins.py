@@ -82,20 +82,41 @@ def begin_anew(ledger: Ledger, table: str) -> bool:
 
     Its join is judged anew by the next preflight, so that the backfill's snapshots see whatever is passed over here.
     """
+    reason = "its Delta tables were removed and are begun anew, without the rows and changes from before"
     with ledger.transaction():
-        tables.lock(ledger, [table])
-        if not tables.unpark(ledger, table):
+        if not _go_on_behind(ledger, table, "its table was begun anew"):
             return False
-        with step(ledger, "capture", "judge_anew", [table]):
-            ledger.execute(
-                "UPDATE tidemark.tables SET join_horizon = NULL, holes = '{}', hole_keys = '[]' "
-                'WHERE pipeline = %s AND "table" = %s',
-                (ledger.pipeline, table),
-            )
-        backfills.close_of(ledger, table, "its table was begun anew")
-        positions.begin_anew(ledger, table)
-        reason = "its Delta tables were removed and are begun anew, without the rows and changes from before"
+        ledger.execute(
+            "UPDATE tidemark.tables SET holes = '{}', hole_keys = '[]' WHERE pipeline = %s AND \"table\" = %s",
+            (ledger.pipeline, table),
+        )
         tables.mark_needs_backfill(ledger, table, BEGUN_ANEW, reason)
+    return True
+
+
+def pass_over(ledger: Ledger, table: str) -> bool:
+    """Un-park a table of which something staged is lost. As `begin_anew`, but its Delta tables stay, and what they have
+    is as good as it was: a backfill brings what was passed over. False if it is not parked."""
+    reason = "what was staged of it could not be read, and was passed over"
+    with ledger.transaction():
+        if not _go_on_behind(ledger, table, reason):
+            return False
+        tables.mark_needs_backfill(ledger, table, tables.GAP, reason)
+    return True
+
+
+def _go_on_behind(ledger: Ledger, table: str, why: str) -> bool:
+    """Un-park it, and let all that is staged of it by now count as applied. False if it is not parked."""
+    tables.lock(ledger, [table])
+    if not tables.unpark(ledger, table):
+        return False
+    with step(ledger, "capture", "judge_anew", [table]):
+        ledger.execute(
+            'UPDATE tidemark.tables SET join_horizon = NULL WHERE pipeline = %s AND "table" = %s',
+            (ledger.pipeline, table),
+        )
+    backfills.close_of(ledger, table, why)
+    positions.begin_anew(ledger, table)
     return True
 
 
