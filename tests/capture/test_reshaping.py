@@ -286,6 +286,35 @@ def test_a_silent_alteration_there_and_back_costs_a_pair_and_no_row(items: Items
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("kind", ["type", "key"])
+def test_an_alteration_that_its_join_saw_first_is_another_one(items: Items, kind: str) -> None:
+    """The preflight keeps its look at a table that joins, so that of the drain shows no difference; and what a chunk
+    has read in the other shape must not be merged under this one."""
+    back = {"type": TYPE_BACK, "key": "ALTER TABLE item DROP CONSTRAINT item_pkey, ADD PRIMARY KEY (id)"}
+    items.execute(KINDS[kind])
+    items.insert()
+    items.drain()
+    items.execute(back[kind])
+    items.sound()
+    items.plan(tables=("public.item~2",))
+    items.read()
+    items.drain()
+    assert items.kept_as() == ["public.item~3"]
+    assert all(not table.claims for manifest in items.manifests() for table in manifest.tables)
+
+
+@pytest.mark.thorough
+def test_what_was_only_marked_under_ask_goes_on_beside_once_it_is_followed(items: Items) -> None:
+    items.evolve("ask")
+    items.execute(TYPE)
+    items.drain()
+    assert (items.kept_as(), items.row().life.needs_backfill) == (["public.item"], True)
+    items.evolve("follow")
+    items.drain()
+    assert items.kept_as() == ["public.item~2"]
+
+
+@pytest.mark.thorough
 @pytest.mark.parametrize("when", ["before the run", "behind its look at the catalogue"])
 def test_a_key_that_goes_under_full_is_seen_though_no_message_says_so(
     items: Items, monkeypatch: pytest.MonkeyPatch, when: str
@@ -308,6 +337,24 @@ def test_a_key_that_goes_under_full_is_seen_though_no_message_says_so(
         monkeypatch.setattr(drain_module, "emit_heartbeat", altered_first)
     items.drain()
     assert (items.ids(), items.ids("~2")) == ([1, 2], [2])
+
+
+@pytest.mark.thorough
+def test_a_key_of_a_root_that_is_not_valid_yet_is_no_other_shape_at_each_look(pipeline: Pipeline) -> None:
+    """Nor is it for good: of partitions that lack it, it is made one by one."""
+    pipeline.execute("CREATE TABLE item (id int NOT NULL, number int) PARTITION BY RANGE (id)")
+    pipeline.execute("CREATE TABLE item_1 PARTITION OF item FOR VALUES FROM (0) TO (10)")
+    pipeline.config = replace(pipeline.config, manage_publication=False)
+    pipeline.begin()
+    pipeline.sound()
+    pipeline.execute("INSERT INTO item VALUES (1, 1)")
+    pipeline.drain()
+    pipeline.execute("ALTER TABLE ONLY item ADD PRIMARY KEY (id)")
+    for number in (2, 3, 4):
+        pipeline.execute(f"INSERT INTO item VALUES ({number}, {number})")
+        pipeline.drain()
+        pipeline.sound()
+    assert list(Items(pipeline).shapes()) == ["public.item~2"]
 
 
 # --- chunks -----------------------------------------------------------------------------------------------------------

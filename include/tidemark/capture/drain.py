@@ -33,7 +33,7 @@ from tidemark.capture.open_batch import Held, OpenBatch, Staged, end_of_batch
 from tidemark.capture.places import Places
 from tidemark.capture.recovery import look_into_staging
 from tidemark.capture.relations import Kept, Looks, Schemas
-from tidemark.capture.reshaping import Reshaping, is_parked_for_its_shape
+from tidemark.capture.reshaping import Reshaping, may_have_another
 from tidemark.capture.truncates import Truncates
 from tidemark.config import PipelineConfig
 from tidemark.errors import DrainStalled
@@ -525,7 +525,7 @@ class _Draining:
             table
             for table in looked_at
             if str(table.table) in changed
-            or ((row := rows.get(str(table.table))) is not None and is_parked_for_its_shape(row))
+            or ((row := rows.get(str(table.table))) is not None and may_have_another(row))
         ]
         self._reshaping.look(may_be_others, catalogue.types, rows)
         pending = self._reshaping.held
