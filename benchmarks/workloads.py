@@ -69,8 +69,8 @@ def pgbench_like(connection: psycopg.Connection[Any], transactions: int) -> int:
     They are made on the server, one commit each, since a client would take longer than what is measured.
     """
     connection.execute("CREATE TABLE accounts (aid int PRIMARY KEY, bid int, abalance int, filler char(84))")
-    connection.execute("CREATE TABLE tellers (tid int PRIMARY KEY, bid int, tbalance int, filler char(84))")
-    connection.execute("CREATE TABLE branches (bid int PRIMARY KEY, bbalance int, filler char(88))")
+    connection.execute("CREATE TABLE tellers (tid int PRIMARY KEY, bid int, tbalance bigint, filler char(84))")
+    connection.execute("CREATE TABLE branches (bid int PRIMARY KEY, bbalance bigint, filler char(88))")
     connection.execute("CREATE TABLE visits (tid int, bid int, aid int, delta int, mtime timestamp, filler char(22))")
     connection.execute("ALTER TABLE visits ADD COLUMN id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY")
     accounts = max(1_000, min(100_000, transactions))

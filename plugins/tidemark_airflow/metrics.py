@@ -27,7 +27,7 @@ GAUGES: Final = {
     "tables": "tables of the pipeline",
     "tables_exact": "those that are exact, or wait by choice",
     "tables_parked": "those that are parked",
-    "tables_unfilled": "those that need a backfill, or are being backfilled",
+    "tables_unfilled": "those that need a backfill, are being backfilled, or are built in another shape",
     "tables_behind": "those that wait for their merge, or failed to",
 }
 _HEALTH: Final = {"ok": 0, "warning": 1, "red": 2}

@@ -24,9 +24,14 @@ def lint(checkout: Checkout) -> int:
 
 # Two processes with a Spark of their own, and about as much to do; all other tests are a third one, which waits for
 # PostgreSQL and for Airflow's clock.
+_MERGES_ELSEWHERE: Final = (
+    "tests/spark/test_any_moment.py",
+    "tests/spark/test_whole_chunks.py",
+    "tests/spark/test_wide_tables.py",
+)
 WITH_SPARK: Final = {
-    "tests of merges": ("tests/spark",),
-    "tests of faults": ("tests/faults", "tests/scenarios", "tests/simulation"),
+    "tests of merges": ("tests/spark", *(f"--ignore={file}" for file in _MERGES_ELSEWHERE)),
+    "tests of faults": ("tests/faults", "tests/scenarios", "tests/simulation", *_MERGES_ELSEWHERE),
 }
 # Three JVMs and an Airflow take six gigabytes, and what tests write about one.
 LEAST_FREE: Final = 4 * 2**30
