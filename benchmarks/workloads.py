@@ -80,10 +80,11 @@ def pgbench_like(connection: psycopg.Connection[Any], transactions: int) -> int:
     connection.execute(
         "CREATE PROCEDURE visits_of(howmany int, of int) LANGUAGE plpgsql AS $$ BEGIN "
         "FOR n IN 1..howmany LOOP "
-        "UPDATE accounts SET abalance = abalance + n WHERE aid = 1 + (n * 7919) % visits_of.of; "
+        "UPDATE accounts SET abalance = abalance + n WHERE aid = 1 + (n::bigint * 7919) % visits_of.of; "
         "UPDATE tellers SET tbalance = tbalance + n WHERE tid = 1 + n % 100; "
         "UPDATE branches SET bbalance = bbalance + n WHERE bid = n % 10; "
-        "INSERT INTO visits VALUES (1 + n % 100, n % 10, 1 + (n * 7919) % visits_of.of, n, clock_timestamp(), ''); "
+        "INSERT INTO visits "
+        "VALUES (1 + n % 100, n % 10, 1 + (n::bigint * 7919) % visits_of.of, n, clock_timestamp(), ''); "
         "COMMIT; END LOOP; END $$"
     )
     connection.execute("SET synchronous_commit = off")
