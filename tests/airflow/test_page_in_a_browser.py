@@ -203,7 +203,7 @@ def test_a_change_of_theme_is_followed_at_once(site: Site, page: Browser) -> Non
 
 
 def names(page: Browser) -> list[str]:
-    return list(page.run("return [...document.querySelectorAll('td.name')].map(one => one.innerText)"))
+    return list(page.run("return [...document.querySelectorAll('tr.row td.name')].map(one => one.innerText)"))
 
 
 def test_five_hundred_tables_are_searched_sorted_and_turned(page: Browser) -> None:
@@ -232,7 +232,7 @@ def test_what_was_put_aside_is_listed_apart(page: Browser) -> None:
 
 def test_a_table_whose_name_is_markup_is_shown_and_does_nothing(page: Browser) -> None:
     page.type("#search", "script")
-    page.wait("it is found", "document.querySelectorAll('td.name').length === 1")
+    page.wait("it is found", "document.querySelectorAll('tr.row td.name').length === 1")
     assert names(page) == [f"shop.{many_tables.SCRIPT}"]
     page.click("tr.row")
     page.wait("its details are there", "document.querySelector('.details') !== null")
