@@ -30,6 +30,9 @@ BEGIN_ANEW = (
     "capture run is through."
 )
 
+# What a gap whose extent nobody knows asks for.
+EVERY_TABLE = "Start a backfill of the pipeline's tables: every table is marked"
+
 
 class Move(StrEnum):
     """Whose move it is after the error."""
@@ -50,6 +53,8 @@ class TidemarkError(Exception):
     remedy: ClassVar[str]
     # Whether, raised while a table was merged, it says nothing of the table: no table's counter moves for it (R6).
     is_of_no_table: ClassVar[bool] = False
+    # What a fact was before there was one: older files and ledgers do not have it.
+    before: ClassVar[dict[str, str]] = {}
 
     def __init__(self, **facts: Any) -> None:
         expected = self.fact_names()
@@ -73,7 +78,7 @@ class TidemarkError(Exception):
         leaf = leaf_of(error.kind)
         if leaf is None:
             raise KeyError(error.kind)
-        return leaf(**error.facts)
+        return leaf(**{**leaf.before, **error.facts})
 
     def record(self) -> ErrorRecord:
         """What results and ledger keep of it."""
@@ -566,10 +571,8 @@ class ChangesGone(BackfillError):
         "{generation}: somebody advanced or re-created it, or the ledger was restored from an older copy. The changes "
         "in between are gone"
     )
-    remedy = (
-        "A new generation was opened at {confirmed_lsn} and every table is marked as needing a backfill; the next run "
-        "goes on from there. Start a backfill of the pipeline's tables."
-    )
+    remedy = "A new generation was opened at {confirmed_lsn}; the next run goes on from there. {marked}."
+    before = {"marked": EVERY_TABLE}
 
 
 class SourceReplaced(BackfillError):
@@ -577,10 +580,8 @@ class SourceReplaced(BackfillError):
         "The source is no longer the same database: {difference}, since generation {generation} was staged up to "
         "{staged_lsn}. Changes made in between are in no stream"
     )
-    remedy = (
-        "A new generation was opened at {confirmed_lsn} and every table is marked as needing a backfill; the next run "
-        "goes on from there. Start a backfill of the pipeline's tables."
-    )
+    remedy = "A new generation was opened at {confirmed_lsn}; the next run goes on from there. {marked}."
+    before = {"marked": EVERY_TABLE}
 
 
 class SourceForked(BackfillError):

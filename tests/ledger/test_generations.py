@@ -11,7 +11,9 @@ from tidemark.ledger.leases import SLOT, Lease
 from tidemark.lsn import Lsn, WalPoint
 
 Book = Ledger
-GONE = ChangesGone(slot="shop", confirmed_lsn=Lsn(500), staged_lsn=Lsn(100), generation=1)
+GONE = ChangesGone(
+    slot="shop", confirmed_lsn=Lsn(500), staged_lsn=Lsn(100), generation=1, marked="Start a backfill of them"
+)
 
 
 def test_before_the_first_run_there_is_none(book: Book) -> None:

@@ -77,7 +77,7 @@ def standby_of(
         **settings,
     }
     # Its roles are the primary's.
-    options = {"settings": settings, "password": primary.password}
+    options = {"settings": settings, "password": primary.password, "contrib": primary.contrib}
     standby = Standby(folder, version=primary.version, primary=primary, database=database, name=name, **options)
     try:
         standby.start()

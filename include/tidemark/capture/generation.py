@@ -14,7 +14,8 @@ commits at or above confirmed_flush_lsn.
     the same, but a failover slot has all of the new
       history from where it parts                    ──► new generation from there; of the tables that lost changes
                                                          touched, their rows need a backfill, SourceForked once
-    confirmed > staged, after staging was asked      ──► new generation, tables need a backfill, ChangesGone once
+    confirmed > staged, after staging was asked      ──► new generation, tables need a backfill, ChangesGone once;
+                                                         those alone that the WAL in between touches, where it tells
     confirmed <= staged                              ──► go on: the drain starts at staged and discards what lies below
 
 A slot that was dropped and created again stands beyond everything staged, since creating one writes WAL; one that was
@@ -34,11 +35,13 @@ from typing import Any
 import psycopg
 import pyarrow.parquet as pq
 
-from tidemark.capture import ownership, rewound
+from tidemark.capture import ownership, rewound, untouched
 from tidemark.capture.forked import LostPart, lost_part
 from tidemark.capture.recovery import register_again
+from tidemark.capture.untouched import Touched
 from tidemark.config import PipelineConfig
 from tidemark.errors import (
+    EVERY_TABLE,
     ChangesGone,
     GenerationStale,
     SourceForked,
@@ -63,7 +66,7 @@ from tidemark.source.wal_messages import make_durable
 from tidemark.staging import staged_folders
 from tidemark.staging.staged_folders import StagedFolders
 from tidemark.staging.store import Store
-from tidemark.wording import counted
+from tidemark.wording import counted, plural
 
 log = logging.getLogger(__name__)
 
@@ -72,12 +75,13 @@ log = logging.getLogger(__name__)
 class _Break:
     """Why the slot does not continue the generation, as half a sentence and as the error for it. `left_lsn`: where the
     source's history left what was staged, None if that is not known or nothing staged lies above. `sends_all`: the slot
-    has everything from there."""
+    has everything from there. `has_staged`: all that was staged is in the source's history."""
 
     reason: str
     error: TidemarkError
     left_lsn: Lsn | None = None
     sends_all: bool = False
+    has_staged: bool = False
 
 
 def settle(
@@ -116,7 +120,8 @@ def settle(
         history=str(history),
     )
     if generation is None:
-        return _open(ledger, store, lease, opening, server)
+        _open(ledger, store, lease, opening, server)
+        return _note_restart(ledger, lease, slot)
     if server.timeline < generation.timeline and not accepts:
         _refuse_left_behind(config, server, generation)
     broken = _what_is_gone(server, history, slot, confirmed_lsn, generation)
@@ -127,7 +132,8 @@ def settle(
             generations.note_source(ledger, lease, generation.number, source_started_at=server.started_at)
     if broken is not None:
         lost = None if broken.left_lsn is None else lost_part(ledger, store, generation, broken.left_lsn)
-        generation = _open(ledger, store, lease, _after(broken, lost, opening, generation), server, lost)
+        touched = untouched.judge(config, source, ledger, generation, confirmed_lsn) if broken.has_staged else None
+        _open(ledger, store, lease, _after(broken, lost, touched, opening, generation), server, lost)
     else:
         if server.timeline != generation.timeline:
             _follow(source, ledger, lease, history, generation)
@@ -135,7 +141,7 @@ def settle(
             generations.note_source(ledger, lease, generation.number, history=str(history))
         if slot.name != generation.slot:
             generations.note_source(ledger, lease, generation.number, slot=slot.name)
-        generation = generations.required(ledger)
+    generation = _note_restart(ledger, lease, slot)
     raised = generations.take_error(ledger, lease)
     if raised is not None:
         raise raised
@@ -168,11 +174,23 @@ def _refuse_left_behind(config: PipelineConfig, server: Server, generation: Gene
         )
 
 
-def _after(broken: _Break, lost: LostPart | None, opening: GenerationFile, generation: Generation) -> GenerationFile:
+def _after(
+    broken: _Break, lost: LostPart | None, touched: Touched | None, opening: GenerationFile, generation: Generation
+) -> GenerationFile:
     """The generation that follows the one that is broken. It goes on from where the source left what was staged, if
     the slot has all from there and it can be told what was lost."""
+    if touched is not None and touched.tables is not None:
+        opening = replace(opening, reason=broken.reason, backfill_kind=tables.GAP, tables=dict.fromkeys(touched.tables))
+        said = _touched_said(touched)
+        if not touched.tables:
+            log.warning("%s. %s", broken.reason, said)
+            return opening
+        error = broken.error.as_facts()
+        return replace(opening, error=replace(error, facts={**error.facts, "marked": said}))
     if lost is None or not broken.sends_all:
         error = broken.error.as_facts()
+        if touched is not None:
+            error = replace(error, facts={**error.facts, "marked": f"{EVERY_TABLE}, since {touched.reason}"})
         if lost is not None and lost.transactions.num_rows and "difference" in error.facts:
             told = f"{error.facts['difference']}. {_lost_said(lost, opening.pipeline)}"
             error = replace(error, facts={**error.facts, "difference": told})
@@ -193,6 +211,20 @@ def _after(broken: _Break, lost: LostPart | None, opening: GenerationFile, gener
         pipeline=opening.pipeline,
     )
     return replace(opening, error=forked.as_facts())
+
+
+def _touched_said(touched: Touched) -> str:
+    """What a gap touched, as a sentence without its full stop."""
+    assert touched.tables is not None
+    others = touched.count - len(touched.tables)
+    if not touched.tables:
+        return "The source's WAL shows that none of the pipeline's tables was changed in between: none needs a backfill"
+    rest = (
+        f"; the source's WAL shows that {counted(others, 'other')} {plural(others, 'was')} not changed"
+        if others
+        else ""
+    )
+    return f"Start a backfill of the tables that are marked: {listed(touched.tables)}{rest}"
 
 
 def _lost_said(lost: LostPart, pipeline: str) -> str:
@@ -292,7 +324,11 @@ def _what_is_gone(
         return _Break(
             f"another life of the database: {difference}",
             SourceReplaced(
-                difference=difference, generation=generation.number, staged_lsn=staged_lsn, confirmed_lsn=confirmed_lsn
+                difference=difference,
+                generation=generation.number,
+                staged_lsn=staged_lsn,
+                confirmed_lsn=confirmed_lsn,
+                marked=EVERY_TABLE,
             ),
             left_lsn if is_known else None,
             sends_all=(
@@ -301,13 +337,24 @@ def _what_is_gone(
                 and left_lsn is not None
                 and confirmed_lsn <= left_lsn
             ),
+            has_staged=(
+                history.timeline > generation.timeline
+                and left_lsn is not None
+                and left_lsn >= staged_lsn
+                and confirmed_lsn >= staged_lsn
+            ),
         )
     if confirmed_lsn > staged_lsn:
         return _Break(
             f"the changes between {staged_lsn} and {confirmed_lsn} are gone",
             ChangesGone(
-                slot=slot.name, generation=generation.number, staged_lsn=staged_lsn, confirmed_lsn=confirmed_lsn
+                slot=slot.name,
+                generation=generation.number,
+                staged_lsn=staged_lsn,
+                confirmed_lsn=confirmed_lsn,
+                marked=EVERY_TABLE,
             ),
+            has_staged=True,
         )
     return None
 
@@ -324,6 +371,7 @@ def _rewound(server: Server, confirmed_lsn: Lsn, generation: Generation) -> _Bre
             generation=generation.number,
             staged_lsn=generation.staged_lsn,
             confirmed_lsn=confirmed_lsn,
+            marked=EVERY_TABLE,
         ),
     )
 
@@ -373,7 +421,7 @@ def _open(
     opening: GenerationFile,
     server: Server,
     lost: LostPart | None = None,
-) -> Generation:
+) -> None:
     """Give it the next number, write what was lost and generation.json, then the ledger's row. A death in between is
     caught up by `register_again`.
 
@@ -394,4 +442,11 @@ def _open(
         log.info("Opening generation %d of pipeline %s: %s", number, lease.pipeline, opening.reason)
         generations.open_generation(ledger, lease, opening)
         generations.note_source(ledger, lease, number, source_started_at=server.started_at)
-        return generations.required(ledger)
+
+
+def _note_restart(ledger: Ledger, lease: Lease, slot: SlotState) -> Generation:
+    """What the slot may still send, which lies at or below what is staged, has no WAL below."""
+    generation = generations.required(ledger)
+    if slot.restart_lsn not in (None, generation.restart_lsn):
+        generations.note_source(ledger, lease, generation.number, restart_lsn=slot.restart_lsn)
+    return generations.required(ledger)

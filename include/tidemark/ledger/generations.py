@@ -26,7 +26,7 @@ from tidemark.wording import counted
 
 _COLUMNS = (
     "number, system_identifier, timeline, slot, start_lsn, staged_lsn, confirmed_lsn, heartbeat_lsn, heartbeat_at, "
-    "opened_at, opened_by, reason, history, source_started_at"
+    "opened_at, opened_by, reason, history, source_started_at, restart_lsn"
 )
 
 
@@ -34,7 +34,8 @@ _COLUMNS = (
 class Generation:
     """One life of the slot; `confirmed_lsn` is what was last read back from the source, no truth about it now.
     `history` is that of the timeline (`source.timelines`), `source_started_at` the start of the server that was last
-    asked whether its WAL is the one that was staged; None where nobody noted it yet."""
+    asked whether its WAL is the one that was staged; None where nobody noted it yet. `restart_lsn` is where the slot
+    began to read when it was last seen: no transaction that was not staged then, nor later, has WAL below."""
 
     number: int
     system_identifier: str
@@ -50,6 +51,7 @@ class Generation:
     reason: str
     history: str | None = None
     source_started_at: str | None = None
+    restart_lsn: Lsn | None = None
 
 
 def current(ledger: Ledger) -> Generation | None:
@@ -99,9 +101,10 @@ def open_generation(ledger: Ledger, lease: Lease, opening: GenerationFile) -> Ge
     """Open the generation that a written generation.json describes; its number must be above every other's.
 
     With a `backfill_kind` every table of the pipeline is marked as needing a backfill for the same reason, and its join
-    is judged anew: what was in flight when the new slot was made is in no stream. If the opening names its `tables`, it
-    goes on from the point where the source left what was staged, by a slot that has all from there: then those alone
-    are marked, and tables that joined above that point. The error is kept until `take_error` hands it out, once. Needs
+    is judged anew: what was in flight when the new slot was made is in no stream. If the opening names its `tables`,
+    that is so of those alone: no transaction touched another one in between. Behind a fork it goes on from the point
+    where the source left what was staged, by a slot that has all from there: then its `tables` are marked, and tables
+    that joined above that point. The error is kept until `take_error` hands it out, once. Needs
     the lease `slot`.
     """
     with ledger.transaction():
@@ -136,22 +139,25 @@ def open_generation(ledger: Ledger, lease: Lease, opening: GenerationFile) -> Ge
             ),
         )
         backfills.close_older(ledger, opening.number)
-        if opening.tables is not None:
+        if opening.tables is not None and opening.backfill_kind != tables.GAP:
             _mark_lost(ledger, opening)
         elif opening.backfill_kind is not None:
-            every_table = [row.table for row in tables.all_of(ledger)]
+            marked = [
+                row.table for row in tables.all_of(ledger) if opening.tables is None or row.table in opening.tables
+            ]
             with (
-                step(ledger, "capture", "judge_anew", every_table),
-                step(ledger, "target", "need_backfill", every_table),
+                step(ledger, "capture", "judge_anew", marked),
+                step(ledger, "target", "need_backfill", marked),
             ):
                 ledger.execute(
                     """
                     UPDATE tidemark.tables
                        SET needs_backfill = true, backfill_kind = %s, backfill_reason = %s,
-                           backfill_since = clock_timestamp(), marked_at = clock_timestamp(), join_horizon = NULL
-                     WHERE pipeline = %s
+                           backfill_since = clock_timestamp(), marked_at = clock_timestamp(), join_horizon = NULL,
+                           lost_keys = NULL, columns_in_doubt = NULL
+                     WHERE pipeline = %s AND "table" = ANY(%s)
                     """,
-                    (opening.backfill_kind, opening.reason, lease.pipeline),
+                    (opening.backfill_kind, opening.reason, lease.pipeline, marked),
                 )
         return required(ledger)
 
@@ -225,9 +231,9 @@ def note_source(
     generation: int,
     **seen: str | Lsn,
 ) -> None:
-    """Record what was seen at the source: `confirmed_lsn`, the slot's as read back; `slot`, another one's name;
-    `history`, that of its timeline; `source_started_at`. Needs the lease `slot`."""
-    columns = ("confirmed_lsn", "slot", "history", "source_started_at")
+    """Record what was seen at the source: `confirmed_lsn` and `restart_lsn`, the slot's as read back; `slot`, another
+    one's name; `history`, that of its timeline; `source_started_at`. Needs the lease `slot`."""
+    columns = ("confirmed_lsn", "slot", "history", "source_started_at", "restart_lsn")
     if not set(seen) <= set(columns):
         raise TypeError(f"a generation does not keep {sorted(set(seen) - set(columns))}")
     with ledger.transaction():
@@ -236,7 +242,8 @@ def note_source(
             """
             UPDATE tidemark.generations
                SET confirmed_lsn = coalesce(%s::pg_lsn, confirmed_lsn), slot = coalesce(%s, slot),
-                   history = coalesce(%s, history), source_started_at = coalesce(%s, source_started_at)
+                   history = coalesce(%s, history), source_started_at = coalesce(%s, source_started_at),
+                   restart_lsn = coalesce(%s::pg_lsn, restart_lsn)
              WHERE pipeline = %s AND number = %s
             """,
             (*(seen.get(column) for column in columns), lease.pipeline, generation),

@@ -135,6 +135,15 @@ def lost(ledger: Ledger, timeline: int, left_lsn: Lsn) -> list[str]:
     return [table for (table,) in rows]
 
 
+def judged_below(ledger: Ledger, lsn: Lsn) -> set[str]:
+    """The tables whose join was judged by what lies below that position."""
+    rows = ledger.execute(
+        'SELECT "table" FROM tidemark.tables WHERE pipeline = %s AND join_horizon IS NOT NULL AND joined_lsn <= %s',
+        (ledger.pipeline, lsn),
+    )
+    return {table for (table,) in rows}
+
+
 def judge_anew(ledger: Ledger, table: str, reason: str) -> None:
     """Let the next preflight judge the table's join, as if it joined then. Its open backfill is closed."""
     with step(ledger, "capture", "judge_anew", [table]):

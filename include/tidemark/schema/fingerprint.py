@@ -70,6 +70,14 @@ class Fingerprint:
     dropped: tuple[tuple[int, str], ...] = ()
     comment: str = ""
 
+    def relations(self) -> tuple[int, ...]:
+        """The OIDs of what its rows lie in."""
+        return tuple(leaf.oid for leaf in self.partitions) or (self.relation_oid,)
+
+    def files(self) -> frozenset[int]:
+        """The relfilenodes of what its rows lie in."""
+        return frozenset([self.relfilenode, *(leaf.relfilenode for leaf in self.partitions)]) - {0}
+
     def comments(self) -> dict[int, str]:
         """The comments by the numbers of the columns, the table's under 0; without those that are empty."""
         by_number = {0: self.comment, **{column.attnum: column.comment for column in self.columns}}

@@ -215,6 +215,16 @@ def fingerprint(
     }
 
 
+def not_in_heaps(conn: psycopg.Connection[Any], oids: Iterable[int]) -> set[int]:
+    """Of these relations those whose rows lie in no file of PostgreSQL's own table access method (OID 2)."""
+    rows = conn.execute(
+        "SELECT oid FROM pg_class WHERE oid = ANY(%s::oid[]) AND relkind <> 'p'"
+        " AND (relam <> 2 OR coalesce(pg_relation_filenode(oid), 0) = 0)",
+        (list(oids),),
+    )
+    return {oid for (oid,) in rows}
+
+
 def with_comments(conn: psycopg.Connection[Any], prints: dict[str, Fingerprint]) -> dict[str, Fingerprint]:
     """The fingerprints with the comments of tables and columns: one query, whatever the number of tables."""
     comments: dict[tuple[int, int], str] = {}
