@@ -39,13 +39,13 @@ def test_a_plot_has_a_point_for_each_run_or_for_many_and_keeps_the_peak(book: Le
 
 
 def test_the_present_rate_is_that_of_the_last_hours_runs(book: Ledger, generation: Generation) -> None:
-    assert set(plots.rates(book).values()) == {None}
+    assert set(plots.rates(book, NOW).values()) == {None}
     ran(book, 0, 200, changes=10**9, retained_bytes=10**9)
     ran(book, 1, 40, changes=10**9, retained_bytes=1000)
-    assert plots.rates(book)["changes_min"] is None, "one run says nothing of a rate"
+    assert plots.rates(book, NOW)["changes_min"] is None, "one run says nothing of a rate"
     ran(book, 2, 20, changes=300, retained_bytes=2000)
     ran(book, 3, 10, changes=600, retained_bytes=2800)
-    rates = plots.rates(book)
+    rates = plots.rates(book, NOW)
     assert (rates["over_s"], rates["changes_min"], rates["retained_bytes_s"]) == (1800.0, 30.0, pytest.approx(1.0))
 
 

@@ -14,7 +14,7 @@ from tidemark.ledger.connection import Ledger
 
 POINTS: Final = 400
 # Over so long a rate is of the present, and not of one run alone.
-PRESENT_S: Final = 3600
+PRESENT: Final = timedelta(hours=1)
 FIGURES: Final = ("lag_s", "lag_bytes", "retained_bytes", "drain_s", "merge_s", "run_s")
 
 
@@ -36,7 +36,7 @@ def over_time(ledger: Ledger, hours: int, now: datetime, points: int = POINTS) -
     return columns
 
 
-def rates(ledger: Ledger) -> dict[str, Any]:
+def rates(ledger: Ledger, now: datetime) -> dict[str, Any]:
     """Changes per minute, and bytes of WAL per second that the slot kept in addition, of the last hour's runs; over how
     long. None if there are not two runs to tell."""
     row = ledger.execute(
@@ -44,9 +44,9 @@ def rates(ledger: Ledger) -> dict[str, Any]:
         SELECT sum(changes) - (array_agg(changes ORDER BY ended_at))[1], min(ended_at), max(ended_at),
                (array_agg(retained_bytes ORDER BY ended_at DESC))[1] - (array_agg(retained_bytes ORDER BY ended_at))[1]
           FROM tidemark.runs
-         WHERE pipeline = %s AND began_at > clock_timestamp() - make_interval(secs => %s) AND verdict IS NOT NULL
+         WHERE pipeline = %s AND began_at > %s AND verdict IS NOT NULL
         """,
-        (ledger.pipeline, PRESENT_S),
+        (ledger.pipeline, now - PRESENT),
     ).fetchone()
     assert row is not None
     changes, first, last, kept = row

@@ -87,7 +87,7 @@ class Reading:
 
         try:
             with open_ledger(self._connection(config.ledger_connection), config.pipeline) as book:
-                return plots.rates(book)
+                return plots.rates(book, datetime.now(UTC))
         except (TidemarkError, psycopg.Error):
             return None
 
