@@ -285,8 +285,10 @@ class MaskWithoutSalt(ConfigError):
 class SchemaNotFollowed(BackfillError):
     happened = "Table {table} changed at the source in a way that is not followed: {difference}"
     remedy = (
-        "Its changes stay in staging and the other tables go on. If columns are gone or were renamed and the table has "
-        "a key, unpark it and start a backfill of it; otherwise " + BEGIN_ANEW
+        "Its changes stay in staging and the other tables go on. If a type, the key or the identity changed, write "
+        "`evolve: follow` for the table in the pipeline file: the next run goes on with it beside the old. If columns "
+        "are gone or were renamed and the table has a key, unpark it and start a backfill of it; otherwise "
+        + BEGIN_ANEW
     )
 
 
