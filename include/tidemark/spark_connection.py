@@ -6,8 +6,12 @@ Airflow's SparkSubmitHook resolves it (plugins), the command line does as that d
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 PROGRAMS = ("spark-submit", "spark2-submit", "spark3-submit")  # what the hook allows
+
+# Of ours, among Spark's settings: the schema of a catalogue in which merges name their tables.
+CATALOGUE: Final = "spark.tidemark.catalogue"
 
 
 @dataclass(frozen=True, slots=True)

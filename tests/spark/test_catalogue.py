@@ -13,8 +13,8 @@ from tests.spark.model import Change
 from tidemark.formats.plan import Level, PlannedTable
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
+from tidemark.spark_connection import CATALOGUE
 from tidemark.target import merge
-from tidemark.target.catalogue import SETTING
 
 pytestmark = pytest.mark.thorough
 
@@ -23,9 +23,9 @@ COLUMNS = {"id": "int", "note": "string"}
 
 @pytest.fixture
 def shop(lake: Lake) -> Iterator[Lake]:
-    lake.spark.conf.set(SETTING, "named")
+    lake.spark.conf.set(CATALOGUE, "named")
     yield lake
-    lake.spark.conf.unset(SETTING)
+    lake.spark.conf.unset(CATALOGUE)
     lake.spark.sql("DROP SCHEMA IF EXISTS named CASCADE")
     lake.spark.sql("DROP SCHEMA IF EXISTS named_shop CASCADE")
 
@@ -70,9 +70,9 @@ def test_a_name_that_somebody_else_has_is_left(shop: Lake, tmp_path: Any) -> Non
 
 
 def test_tables_that_are_there_already_get_names_too_each_in_the_schema_that_it_has(shop: Lake) -> None:
-    shop.spark.conf.unset(SETTING)
+    shop.spark.conf.unset(CATALOGUE)
     merged(shop, staged(shop, "lines", "before").planned())
-    shop.spark.conf.set(SETTING, "named_{schema}")
+    shop.spark.conf.set(CATALOGUE, "named_{schema}")
     merged(shop, staged(shop, "orders", "now").planned(), others=("shop.lines", "shop.nothing"))
     assert notes(shop, "named_shop.lines") == ["before"]
     tables = {row["tableName"] for row in shop.spark.sql("SHOW TABLES IN named_shop").collect()}
@@ -80,5 +80,5 @@ def test_tables_that_are_there_already_get_names_too_each_in_the_schema_that_it_
 
 
 def test_a_catalogue_that_is_away_costs_no_merge(shop: Lake) -> None:
-    shop.spark.conf.set(SETTING, "nowhere.named")
+    shop.spark.conf.set(CATALOGUE, "nowhere.named")
     merged(shop, staged(shop, "orders", "now").planned())

@@ -26,11 +26,10 @@ from urllib.parse import urlsplit
 from tidemark.config import PipelineConfig
 from tidemark.errors import Move
 from tidemark.findings import Finding
-from tidemark.spark_connection import SparkConnection
+from tidemark.spark_connection import CATALOGUE, SparkConnection
 from tidemark.spark_jars import JARS_VARIABLE
 
 _MASTER: Final = re.compile(r"local(\[[^\]]+\])?|yarn|k8s://.+|spark://[^\[\]/]+:\d+(,[^\[\]/]+:\d+)*")
-CATALOGUE: Final = "spark.tidemark.catalogue"
 _MODES: Final = (None, "client", "cluster")
 ANSWERS_WITHIN_S: Final = 5.0
 

@@ -25,13 +25,13 @@ from tidemark.formats import layout
 from tidemark.formats.plan import MergePlan
 from tidemark.formats.result import PlanResult
 from tidemark.names import TableName, spark_identifier
+from tidemark.spark_connection import CATALOGUE
 from tidemark.target import delta_tables
 from tidemark.target.failures import condition_of
 from tidemark.target.session import table_session
 
 log = logging.getLogger(__name__)
 
-SETTING: Final = "spark.tidemark.catalogue"
 POSITIONS: Final = "tidemark_positions"
 
 # A catalogue that is away is not asked once for each table.
@@ -54,7 +54,7 @@ class Entry:
 
 def name_tables(spark: SparkSession, plan: MergePlan, result: PlanResult) -> None:
     """Name what the plan merged, and whatever else of the pipeline has no name yet."""
-    pattern = spark.conf.get(SETTING, None)
+    pattern = spark.conf.get(CATALOGUE, None)
     if not pattern or plan.level is None:
         return
     session = table_session(spark, pool="catalogue", lake=plan.lake)
@@ -97,7 +97,7 @@ def _entries(plan: MergePlan, result: PlanResult, pattern: str) -> Iterator[Entr
             ),
         ):
             if (entry.schema, entry.name.lower()) in taken:
-                log.warning("%s.%s is the name of two tables: write {schema} in %s", schema, entry.name, SETTING)
+                log.warning("%s.%s is the name of two tables: write {schema} in %s", schema, entry.name, CATALOGUE)
                 continue
             taken.add((entry.schema, entry.name.lower()))
             yield entry
