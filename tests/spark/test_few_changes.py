@@ -20,7 +20,7 @@ from tests.spark.test_values import delete, insert, move, update
 from tests.support import delta_files
 from tidemark.formats.result import TableResult
 from tidemark.schema.table import TableSchema
-from tidemark.target import data_files, few_changes, merge, target_rows
+from tidemark.target import crumbs, data_files, few_changes, merge, target_rows
 
 driver = pytest.mark.parametrize("way", ["driver"], indirect=True)
 pytestmark = driver
@@ -79,8 +79,13 @@ def both(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> BothWays:
     return BothWays(lake, table_schema("t", TEXTS), monkeypatch)
 
 
-def test_random_changes_come_to_what_the_model_says(lake: Lake, folded: list[bool]) -> None:
-    """Ten tables, three plans each: keys deleted, used again, moved and swapped, values not sent, truncates."""
+@pytest.mark.parametrize("most", [crumbs.MOST, 1])
+def test_random_changes_come_to_what_the_model_says(
+    lake: Lake, folded: list[bool], monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """Ten tables, three plans each: keys deleted, used again, moved and swapped, values not sent, truncates; as few
+    files as usual, and all of them written anew by each merge."""
+    monkeypatch.setattr(crumbs, "MOST", most)
     played = [(lake.table(table_schema(f"t{seed}", TEXTS)), random.Random(seed)) for seed in range(10)]
     states: list[dict[Key, Row]] = [{} for _ in played]
     histories: list[list[tuple[str, Row]]] = [[] for _ in played]
@@ -304,6 +309,37 @@ def test_more_keys_than_the_driver_should_read_are_left_to_spark(
     lake.applied(table.planned(2))
     assert folded == [True, True, False]
     assert len(lake.current(table)) == 51
+
+
+def in_folder(lake: Lake, table: StagedTable) -> list[str]:
+    """The files of current's newest version."""
+    current = delta_files.read(Path(lake.path("current", table)))
+    assert current is not None
+    return [name for name, _ in current.files]
+
+
+def test_small_files_of_earlier_merges_become_one(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many merges there were, a merge finds a few small files; masked rows do not come back, and files that are
+    another's, or larger, stay as they are."""
+    monkeypatch.setattr(crumbs, "MOST", 4)
+    monkeypatch.setattr(crumbs, "SMALL_BYTES", 20_000)
+    table = lake.table(table_schema("t", TEXTS))
+    rng = random.Random(1)
+    table.stage([insert(n, body=rng.randbytes(50).hex()) for n in range(1000, 2000)])
+    lake.applied(table.planned())
+    (large,) = in_folder(lake, table)
+    state, counts = set(range(1000, 2000)), []
+    for n in range(1, 24):
+        table.stage([insert(n), update(1000 + n, "body", n=n), *([delete(n - 1)] if n % 3 == 0 else [])])
+        state = (state | {n}) - ({n - 1} if n % 3 == 0 else set())
+        lake.applied(table.planned(n))
+        files = in_folder(lake, table)
+        assert large in files
+        counts.append(len(files) - 1)
+    assert {row["id"] for row in lake.current(table)} == state
+    assert [row["n"] for row in lake.current(table) if 1000 < row["id"] < 1024] == list(range(1, 24))
+    assert counts[:9] == [1, 2, 3, 4, 1, 2, 3, 4, 1]
+    assert max(counts) <= 4
 
 
 def test_a_rival_that_rewrites_the_files_is_met(

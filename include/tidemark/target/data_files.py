@@ -33,6 +33,9 @@ from tidemark.target.jvm import array_list, java_class, option, sequence
 # vectors lists all that it asks.
 PLAIN_FEATURES: Final = frozenset({"deletionVectors", "appendOnly", "invariants", "timestampNtz", "typeWidening"})
 
+# On files that have rows as the driver wrote them, and nothing else.
+ROWS_TAG: Final = "tidemark.rows"
+
 _BITMAP: Final = "org.apache.spark.sql.delta.deletionvectors.RoaringBitmapArray"
 _VECTOR_STORE: Final = "org.apache.spark.sql.delta.storage.dv.HadoopFileSystemDVStore"
 # What stands before and behind a vector in its file ("Deletion Vectors", "Deletion Vector File Storage Format").
@@ -217,7 +220,8 @@ def write_rows(spark: SparkSession, table: PinnedTable, rows: pa.Table, key: Seq
     pq.write_table(rows, sink, compression="zstd", compression_level=1, use_dictionary=False, version="2.6")
     content = sink.getvalue()
     name = lake_files.write_new(spark, table.path, content)
-    return [WrittenFile(name, len(content), rows.num_rows, dict(arrow_fold.bounds(rows, ["_commit_lsn", *key])))]
+    bounds = dict(arrow_fold.bounds(rows, ["_commit_lsn", *key]))
+    return [WrittenFile(name, len(content), rows.num_rows, bounds, tags={ROWS_TAG: "1"})]
 
 
 def exchange(

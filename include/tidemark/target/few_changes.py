@@ -28,13 +28,14 @@ from pyspark.sql import SparkSession
 
 from tidemark import failpoints
 from tidemark.errors import StagedFileDiffers, TidemarkError
-from tidemark.formats.columns import staged_schema
+from tidemark.formats.columns import row_schema, staged_schema
 from tidemark.formats.plan import PlannedBatch, PlannedFile
 from tidemark.lsn import Lsn
 from tidemark.names import ROW_COLUMNS, ROW_HOLES
 from tidemark.schema.table import TableSchema
-from tidemark.target import arrow_fold, data_files, delta_tables, lake_files, plain_changes
+from tidemark.target import arrow_fold, crumbs, data_files, delta_tables, lake_files, plain_changes
 from tidemark.target.arrow_fold import Fold
+from tidemark.target.crumbs import Crumbs
 from tidemark.target.data_files import DataFile
 from tidemark.target.delta_tables import PinnedPair, PinnedTable
 from tidemark.target.plain_changes import PlainChanges
@@ -102,6 +103,8 @@ def few_changes(
         if not truncated and target.at.keys() & fold.staying().keys() and _has_others(current, fold.columns):
             return None
         values, lacking = target.values(fold)
+        replaced = [] if truncated else target.places(fold.newest.keys())
+        gathered = crumbs.crumbs_of(target, row_schema(schema), replaced)
     except TooMuch:
         return None
     except TidemarkError:
@@ -109,7 +112,8 @@ def few_changes(
     except Exception as failed:  # nothing is written yet, so whatever it is, the other way is as right
         log.warning("%s: left to Spark, %s", schema.table, type(failed).__name__)
         return None
-    return FewChanges(session, batches[-1].end_lsn, fold, fold.rows(values, lacking), target, truncated, whole)
+    rows_of_changes = fold.rows(values, lacking)
+    return FewChanges(session, batches[-1].end_lsn, fold, rows_of_changes, target, truncated, gathered, whole)
 
 
 def _has_others(current: PinnedTable, columns: Sequence[str]) -> bool:
@@ -205,8 +209,9 @@ def _aligned(rows: pa.Table, newest: pa.Schema, missing: Mapping[str, pa.Scalar]
 
 @dataclass(slots=True)
 class FewChanges:
-    """`rows` is every change, one row each; `there` knows the rows of current that they replace. `whole` are chunks
-    whose files are added besides, none of whose rows a change touches."""
+    """`rows` is every change, one row each; `there` knows the rows of current that they replace. `crumbs` are
+    small files whose rows are written anew beside them. `whole` are chunks whose files are added besides, none of whose
+    rows a change touches."""
 
     session: SparkSession
     end: Lsn
@@ -214,6 +219,7 @@ class FewChanges:
     rows: pa.Table
     there: TargetRows
     truncated: bool
+    crumbs: Crumbs
     whole: WholeChunks | None = None
     new_holes: bool = False
 
@@ -239,7 +245,8 @@ class FewChanges:
         if self.truncated:
             exchanged = [(file, None) for file in self.there.files]
         else:
-            exchanged = [*self.there.places(self.fold.newest.keys())]
+            exchanged = self.crumbs.exchanged(self.there.places(self.fold.newest.keys()))
+            rows = pa.concat_tables([rows, self.crumbs.rows])
         current = self.there.current
         written = data_files.write_rows(self.session, current, rows, self.fold.key)
         written += [] if self.whole is None else self.whole.files_of_current()

@@ -34,6 +34,7 @@ from tidemark.lsn import Lsn
 from tidemark.names import CHANGE_COLUMNS, MARK_COLUMNS, ROW_HOLES
 from tidemark.schema.table import TableSchema
 from tidemark.target import arrow_fold, data_files, delta_tables, lake_files, staged_changes
+from tidemark.target.crumbs import Crumbs, crumbs_of
 from tidemark.target.data_files import DataFile
 from tidemark.target.delta_tables import PinnedTable
 from tidemark.target.key_set import KeySet
@@ -215,7 +216,8 @@ class Gathered:
         updated = pc.sum(pc.and_(is_there, stays)).as_py() or 0
         gone = pc.sum(pc.and_(is_there, pc.invert(stays))).as_py() or 0
         counts = {"inserted": staying.num_rows - updated, "updated": updated, "deleted": gone}
-        return PlainChanges(self, staying, masked, counts)
+        crumbs = crumbs_of(self.there, row_schema(self.schema), masked)
+        return PlainChanges(self, staying, masked, counts, crumbs)
 
     def _replaced(self, keys: Sequence[pa.ChunkedArray]) -> tuple[Sequence[Replaced], pa.ChunkedArray]:
         """The rows of current that have one of the keys, by their files; and per key, whether there is one."""
@@ -233,12 +235,13 @@ class Gathered:
 @dataclass(slots=True)
 class PlainChanges:
     """`staying` is the row of each key that the changes leave with one, `masked` are the rows of current that they
-    replace."""
+    replace; `crumbs` are small files whose rows are written anew beside them."""
 
     of: Gathered
     staying: pa.Table
     masked: Sequence[Replaced]
     counts: dict[str, int]
+    crumbs: Crumbs
     new_holes: bool = False
 
     @property
@@ -285,9 +288,9 @@ class PlainChanges:
         shape = row_schema(of.schema)
         holes = pa.nulls(self.staying.num_rows, shape.field(ROW_HOLES).type)
         rows = self.staying.append_column(ROW_HOLES, holes).select(shape.names)
-        written = data_files.write_rows(of.session, current, rows, of.schema.key)
+        written = data_files.write_rows(of.session, current, pa.concat_tables([rows, self.crumbs.rows]), of.schema.key)
         written += [] if of.whole is None else of.whole.files_of_current()
-        data_files.exchange(of.session, current, self.masked, written, application, self.end)
+        data_files.exchange(of.session, current, self.crumbs.exchanged(self.masked), written, application, self.end)
         failpoints.reach("merge.after_current")
         added = 0 if of.whole is None else of.whole.rows
         return {**self.counts, "inserted": self.counts["inserted"] + added}

@@ -131,6 +131,20 @@ class TargetRows:
             read = parquet.read_row_group(group.number, columns=there or [self.key[0]])
             return {name: self._column(read, name) for name in names}
 
+    def whole(self, file: DataFile, shape: pa.Schema) -> pa.Table:
+        """All rows of the file, masked ones included, in this shape. Raises TooMuch."""
+        with self._open(file) as source:
+            parquet = self._known(pq.ParquetFile(source))
+            if parquet.metadata.num_rows != file.rows:
+                raise TooMuch("the log says otherwise")
+            if _bytes_of(parquet.metadata, shape.names) > MAX_BYTES:
+                raise TooMuch("large values")
+            read = parquet.read(columns=[name for name in shape.names if name in parquet.schema_arrow.names])
+        columns = [
+            read[f.name].cast(f.type) if f.name in read.column_names else pa.nulls(read.num_rows, f.type) for f in shape
+        ]
+        return pa.table(columns, schema=shape)
+
     def _known(self, parquet: pq.ParquetFile) -> pq.ParquetFile:
         if _LEGACY_CALENDAR in (parquet.metadata.metadata or {}):
             raise TooMuch
