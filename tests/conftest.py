@@ -14,6 +14,7 @@ import pytest
 from psycopg import sql
 
 from sandbox.services.postgres import PostgresServer, running
+from tests.support import servers
 from tidemark.config import TableRule
 
 if TYPE_CHECKING:
@@ -43,6 +44,11 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServe
 def postgres16(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
     with running(tmp_path_factory.mktemp("postgres16"), 16, **QUIET) as server:
         yield server
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is thorough
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    servers.share_out(items)
 
 
 def on_s3() -> bool:
@@ -169,7 +175,7 @@ def captured(new_pipeline: Callable[..., Pipeline]) -> Pipeline:
     return new_pipeline(lock_timeout_s=2, join_wait_s=5)
 
 
-@pytest.fixture(params=[16, 18])
+@pytest.fixture(params=servers.EITHER)
 def captured_on_each(
     request: pytest.FixtureRequest, postgres: PostgresServer, new_pipeline: Callable[..., Pipeline]
 ) -> Iterator[Pipeline]:

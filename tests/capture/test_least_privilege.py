@@ -14,6 +14,7 @@ from psycopg.conninfo import make_conninfo
 
 from sandbox.services.postgres import PostgresServer
 from tests.conftest import drop_database
+from tests.support import servers
 from tests.support.pipeline import Pipeline, pipeline_config
 from tidemark.config import TableRule
 
@@ -71,7 +72,7 @@ class Source(Pipeline):
         return staged.rows
 
 
-@pytest.fixture(params=[16, 18])
+@pytest.fixture(params=servers.EITHER)
 def source(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Source]:
     server: PostgresServer = request.getfixturevalue({16: "postgres16", 18: "postgres"}[request.param])
     run(server.conninfo(), "CREATE DATABASE shop; CREATE DATABASE tidemark; CREATE ROLE shop_owner; CREATE ROLE spare")

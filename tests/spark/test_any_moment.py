@@ -154,6 +154,7 @@ def test_a_join_of_tables_as_of_one_moment_sees_whole_transactions(lake: Lake) -
     assert both["shop.orders"].current().columns == ["id", "n", "_holes", "_commit_lsn", "_committed_at"]
 
 
+@pytest.mark.thorough
 def test_what_the_merge_notes_tells_tables_that_did_not_change_apart_from_those_that_wait(lake: Lake) -> None:
     busy, idle = (lake.table(table_schema(name, {"id": "int", "n": "int"}, schema="shop")) for name in ("busy", "idle"))
     busy.stage([Change("insert", {"id": 1, "n": 1})])

@@ -177,6 +177,7 @@ def test_a_backfill_beside_writers_ends_equal_to_the_source(lake: Lake) -> None:
         assert (result.rows["history"], result.rows["inserted"], result.rows["deleted"]) == (repaired, 0, 0)
 
 
+@pytest.mark.thorough
 def test_a_backfill_of_one_column_beside_writers_leaves_the_others_as_they_are(lake: Lake) -> None:
     """Rows whose key no change touches, and those under changes that their snapshot saw, did not see, or that were
     merged before; keys that move, unchanged values and truncates among them."""

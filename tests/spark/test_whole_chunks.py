@@ -273,6 +273,7 @@ def stored(lake: Lake, step: str, table: StagedTable) -> list[str]:
     return sorted(str(sorted(row.items())) for row in lake.stored(step, table))
 
 
+@pytest.mark.thorough
 def test_rows_are_those_that_spark_would_have_written(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, added: Added
 ) -> None:

@@ -110,6 +110,7 @@ def test_the_stream_of_a_wide_table_with_truncates_equals_the_model(lake: Lake, 
     assert exactly(rows) == table.expected([row for op, row in history if op in ("insert", "update")])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("width", WIDTHS)
 def test_a_wide_table_without_a_key_counts_its_copies(lake: Lake, width: int) -> None:
     """Rows that differ in nothing but the sign of a zero are two; then a chunk repairs what a hand had changed."""

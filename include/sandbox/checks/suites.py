@@ -89,52 +89,75 @@ def _pytest(checkout: Checkout, title: str, chosen: list[str]) -> list[str]:
     return ["pytest", *chosen, "-q", "--durations=10", "-o", f"cache_dir={cache}", f"--basetemp={temporary}"]
 
 
+# Files of tests/simulation -> the share of TIDEMARK_SIMULATION_SEEDS that each plays: with Spark or a pair of servers a
+# tenth, and fifty times as many of what needs neither PostgreSQL nor Spark.
+SIMULATIONS: Final = {
+    "test_pure_parts": 50.0,
+    "test_chunks_against_a_model": 1.0,
+    "test_alterations_of_columns": 1.0,
+    "test_altered_tables": 1.0,
+    "test_failovers": 0.1,
+    "test_backfill_simulation": 0.1,
+    "test_simulation": 0.1,
+    "test_any_moment": 0.1,
+    "test_names": 0.1,
+}
+
+
 def simulation(checkout: Checkout) -> int:
-    """Many seeds of every simulation: 200 where nothing names another number, those with Spark or a pair of servers a
-    tenth of it, and fifty times as many of what needs neither PostgreSQL nor Spark."""
+    """Many seeds of every simulation: 200 where nothing names another number."""
     seeds = int(os.environ.get("TIDEMARK_SIMULATION_SEEDS") or 200)
     worst = 0
-    few = max(1, seeds // 10)
-    for name, count in {
-        "test_pure_parts": 50 * seeds,
-        "test_chunks_against_a_model": seeds,
-        "test_failovers": few,
-        "test_backfill_simulation": few,
-        "test_simulation": few,
-        "test_names": few,
-    }.items():
-        os.environ["TIDEMARK_SIMULATION_SEEDS"] = str(count)
+    for name, share in SIMULATIONS.items():
+        os.environ["TIDEMARK_SIMULATION_SEEDS"] = str(max(1, int(share * seeds)))
         worst = max(worst, _all(checkout, {name: _pytest(checkout, name, [f"tests/simulation/{name}.py"])}))
     return worst
 
 
 def soak(checkout: Checkout) -> int:
     """A pipeline that is never left alone, for TIDEMARK_SOAK_MINUTES, 20 where nothing names another number."""
-    return _all(checkout, {"soak": _pytest(checkout, "soak", ["tests/simulation/test_soak.py"])})
+    return _all(checkout, {"soak": _pytest(checkout, "soak", [SOAK])})
+
+
+SOAK: Final = "tests/simulation/test_soak.py"
+_ALTERATIONS: Final = "tests/scenarios/test_alterations.py"
+# Played by `make faults` as a whole; and what of the others is thorough. No folder is in both.
+FAULTS: Final = (
+    "tests/faults",
+    "tests/scenarios/backfill",
+    _ALTERATIONS,
+    "tests/scenarios/test_another_shape.py",
+    "tests/spark",
+)
+THOROUGH: Final = tuple(
+    f"tests/{folder}"
+    for folder in ("backfill", "capture", "golden", "ledger", "maintenance", "source", "unit", "upgrade")
+)
 
 
 def faults(checkout: Checkout) -> int:
-    """SIGKILL, rivals, slots and ledgers that move, at every failpoint and from every side; then the same, and all
-    scenarios, with their lakes in buckets."""
-    alterations = "tests/scenarios/test_alterations.py"
-    chosen = [
-        "tests/faults",
-        "tests/scenarios/backfill",
-        alterations,
-        "tests/spark",
-        "tests/capture/test_killed_drain.py",
-    ]
-    here = _all(checkout, {"tests of faults": _pytest(checkout, "tests of faults", chosen)})
+    """SIGKILL, rivals, slots and ledgers that move, at every failpoint and from every side, and whatever else is
+    thorough; then the same, and all scenarios, with their lakes in buckets."""
+    here = _all(
+        checkout,
+        {
+            "tests of faults": _pytest(checkout, "tests of faults", [*FAULTS]),
+            "thorough tests": _pytest(checkout, "thorough tests", [*THOROUGH, "-m", "thorough"]),
+        },
+    )
     os.environ["TIDEMARK_TEST_LAKE"] = "s3"
     merges = [f"tests/spark/test_{name}.py" for name in ("rivals", "merge_equals_the_model", "both_ways_in_turns")]
     # Remedies are walked on a disk: some take files of the lake away by hand.
-    not_there = ("tests/faults/test_lake_on_s3.py", "tests/faults/remedies", alterations)
+    not_there = ("tests/faults/test_lake_on_s3.py", "tests/faults/remedies", _ALTERATIONS)
     left_out = [f"--ignore={path}" for path in not_there]
     drains = ("capture/test_killed_drain", "capture/test_drain", "capture/test_claims", "capture/test_recovery")
     without_spark = [f"tests/{name}.py" for name in (*drains, "backfill/test_reading")]
     chosen = ["tests/scenarios", "tests/faults", *left_out, *merges, *without_spark]
     on_s3 = _all(checkout, {"faults on S3": _pytest(checkout, "faults on S3", chosen)})
     return max(here, on_s3)
+
+
+CLUSTERS: Final = "tests/clusters"
 
 
 def clusters(checkout: Checkout) -> int:
@@ -144,14 +167,17 @@ def clusters(checkout: Checkout) -> int:
         with steps.step("jars of Hadoop's MiniYARNCluster"):
             command = [checkout.python, "-m", "sandbox.setup.jars", "yarn"]
             run(command, checkout.logs / "yarn-jars.log", env=checkout.environment(os.environ))
-    return _all(checkout, {"tests of clusters": _pytest(checkout, "tests of clusters", ["tests/clusters"])})
+    return _all(checkout, {"tests of clusters": _pytest(checkout, "tests of clusters", [CLUSTERS])})
+
+
+SCHEDULER: Final = "tests/airflow"
+BROWSER_TESTS: Final = "tests/airflow/test_page_in_a_browser.py"
 
 
 def scheduler(checkout: Checkout) -> int:
     """What Airflow itself runs, under a real scheduler and by `airflow dags test`: captures and backfills, cancelled,
     continued, refused, and killed at every failpoint."""
-    names = ("test_dags_import", "test_end_to_end", "test_backfill_end_to_end", "test_backfill_killed")
-    chosen = [f"tests/airflow/{name}.py" for name in names]
+    chosen = [SCHEDULER, f"--ignore={BROWSER_TESTS}"]
     return _all(checkout, {"tests under a scheduler": _pytest(checkout, "tests under a scheduler", chosen)})
 
 
@@ -174,8 +200,7 @@ def page(checkout: Checkout) -> int:
     pictures = checkout.made / "pictures"
     pictures.mkdir(exist_ok=True)
     os.environ["TIDEMARK_SCREENSHOTS"] = str(pictures)
-    chosen = ["tests/airflow/test_page_in_a_browser.py"]
-    return _all(checkout, {"the page in a browser": _pytest(checkout, "the page in a browser", chosen)})
+    return _all(checkout, {"the page in a browser": _pytest(checkout, "the page in a browser", [BROWSER_TESTS])})
 
 
 def bench(checkout: Checkout) -> int:

@@ -11,13 +11,14 @@ import pytest
 from sandbox.services.postgres import PostgresServer
 from tests.capture.preflight.shop import Shop
 from tests.conftest import create_database, drop_database
+from tests.support import servers
 from tests.support.pipeline import pipeline_config
 from tidemark.config import TableRule
 
 _numbers = itertools.count(1)
 
 
-@pytest.fixture(scope="module", params=[16, 18])
+@pytest.fixture(scope="module", params=servers.EITHER)
 def databases(request: pytest.FixtureRequest) -> Iterator[tuple[PostgresServer, str, str]]:
     """A server with a source and a ledger; each test has a pipeline of its own, and empties the source."""
     server: PostgresServer = request.getfixturevalue({16: "postgres16", 18: "postgres"}[request.param])

@@ -1,4 +1,4 @@
-"""Where the tests of `make test` write."""
+"""Where the tests of `make test` write, and who plays what it leaves out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.checkout import Checkout
+from sandbox.checkout import Checkout, this_checkout
 from sandbox.checks import suites
 
 
@@ -52,3 +52,21 @@ def test_and_to_the_checkout_where_there_is_not(
     assert suites.scratch(checkout, memory, meminfo(tmp_path, suites.LEAST_AVAILABLE - 1024)) == of_the_checkout
     monkeypatch.setattr(suites, "LEAST_FREE", 2**60)
     assert suites.scratch(checkout, memory, plenty) == of_the_checkout
+
+
+def test_whatever_make_test_leaves_out_is_played_by_another_target() -> None:
+    played = [
+        *suites.FAULTS,
+        *suites.THOROUGH,
+        *(f"tests/simulation/{name}.py" for name in suites.SIMULATIONS),
+        suites.SOAK,
+        suites.SCHEDULER,
+        suites.CLUSTERS,
+    ]
+    root = this_checkout().root
+    assert all((root / path).exists() for path in played)
+    left_out = {
+        str(file.relative_to(root)) for file in (root / "tests").rglob("test_*.py") if "thorough" in file.read_text()
+    }
+    assert left_out
+    assert not [file for file in left_out if not any(file.startswith(path) for path in played)]
