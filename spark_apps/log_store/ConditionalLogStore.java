@@ -7,6 +7,7 @@ import java.io.ByteArrayInputStream;
 import java.io.FileNotFoundException;
 import java.io.IOException;
 import java.io.InputStreamReader;
+import java.io.InterruptedIOException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.FileAlreadyExistsException;
 import java.util.ArrayList;
@@ -21,6 +22,7 @@ import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
 import org.apache.hadoop.fs.s3a.S3AFileSystem;
 import software.amazon.awssdk.core.exception.SdkException;
+import software.amazon.awssdk.core.exception.SdkServiceException;
 import software.amazon.awssdk.services.s3.S3Client;
 import software.amazon.awssdk.services.s3.model.ListObjectsV2Request;
 import software.amazon.awssdk.services.s3.model.ListObjectsV2Response;
@@ -32,7 +34,7 @@ import software.amazon.awssdk.services.s3.model.S3Object;
  *
  * <p>An answer may be lost after the object was put. S3A then asks again, and is told that the object exists, as a
  * loser is. So every object carries an identifier of its writer, and whoever is refused, or told nothing, looks whose
- * object is there. Delta's protocol, "Delta Log Entries"; Hadoop's S3A, "Conditional writes".
+ * object is there. If none is, the refusal was of two requests that met (409), and the object is put again. Delta's protocol, "Delta Log Entries"; Hadoop's S3A, "Conditional writes".
  *
  * <p>Written for Janino, which is part of Spark, so that whoever has Spark can build the jar without a JDK: no
  * lambdas, no inferred type arguments.
@@ -40,6 +42,8 @@ import software.amazon.awssdk.services.s3.model.S3Object;
 public final class ConditionalLogStore extends HadoopFileSystemLogStore {
     private static final String WRITER = "tidemark-writer";
     private static final long BLOCK_BYTES = 32 * 1024 * 1024;
+    private static final int PUTS = 5;
+    private static final long PAUSE_MS = 100;
 
     public ConditionalLogStore(Configuration configuration) {
         super(configuration);
@@ -110,19 +114,47 @@ public final class ConditionalLogStore extends HadoopFileSystemLogStore {
     /** The whole object, and unless it may be overwritten only if there is none: else FileAlreadyExistsException. */
     static void put(FileSystem files, Path path, byte[] content, boolean overwrite) throws IOException {
         String writer = UUID.randomUUID().toString();
+        for (int tried = 1;; tried++) {
+            try {
+                putOnce(files, path, content, overwrite, writer);
+                return;
+            } catch (IOException refused) {
+                if (overwrite) {
+                    throw refused;
+                }
+                String there = writerOf(files, path, refused);
+                if (writer.equals(there)) {
+                    return;
+                }
+                if (there != null) {
+                    throw (IOException) new FileAlreadyExistsException(path.toString()).initCause(refused);
+                }
+                if (tried == PUTS || !isConflict(refused)) {
+                    throw refused;
+                }
+            }
+            pause(PAUSE_MS << tried);
+        }
+    }
+
+    /**
+     * Whether another request for the same name was under way: what came of that one is not there, and S3 wants to be
+     * asked again, which neither its client nor S3A does.
+     */
+    private static boolean isConflict(Throwable refused) {
+        for (Throwable cause = refused; cause != null; cause = cause.getCause()) {
+            if (cause instanceof SdkServiceException && ((SdkServiceException) cause).statusCode() == 409) {
+                return true;
+            }
+        }
+        return false;
+    }
+
+    private static void pause(long milliseconds) throws IOException {
         try {
-            putOnce(files, path, content, overwrite, writer);
-        } catch (IOException refused) {
-            if (overwrite) {
-                throw refused;
-            }
-            String there = writerOf(files, path, refused);
-            if (there == null) {
-                throw refused;
-            }
-            if (!there.equals(writer)) {
-                throw (IOException) new FileAlreadyExistsException(path.toString()).initCause(refused);
-            }
+            Thread.sleep(milliseconds);
+        } catch (InterruptedException ended) {
+            throw (IOException) new InterruptedIOException().initCause(ended);
         }
     }
 

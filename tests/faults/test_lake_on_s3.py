@@ -53,6 +53,9 @@ MOST: Final[Mapping[str, Mapping[str, int]]] = {
 }
 
 
+LATE: Final[tuple[Fault, ...]] = ("late", "late", "conflict", "after", "slow down")
+
+
 @pytest.fixture(scope="module")
 def proxy(s3_server: S3Server) -> Iterator[Proxy]:
     with in_front_of(s3_server.url) as proxy:
@@ -133,6 +136,32 @@ def test_runs_whose_requests_break_by_lot_are_red_at_worst(seed: int, shop: Envi
         proxy.fault = lambda _: None
         shop.let_leases_end()
     shop.run()
+    assert judge.wrongs(shop) == []
+    assert judge.second_run_changes_nothing(shop) == []
+
+
+@pytest.mark.parametrize("seed", thorough(*range(1, 9)))
+def test_requests_that_arrive_when_they_were_given_up_change_nothing(
+    seed: int, shop: Environment, proxy: Proxy
+) -> None:
+    """At any moment behind: while they are asked again, or in a later run."""
+    lots = Random(seed)
+    answers = Counter[int]()
+
+    def arrive(_: Request) -> None:
+        if lots.randrange(12) == 0:
+            answers.update(proxy.let_go())
+
+    for _ in range(3):
+        workload.change(shop)
+        proxy.gate, proxy.fault = arrive, by_lot(lots.randrange(2**32), lots.choice((6, 12)), LATE)
+        with suppress(LakeUnreachable, Py4JJavaError):
+            shop.run()
+        proxy.fault = lambda _: None
+        shop.let_leases_end()
+    shop.run()
+    answers.update(proxy.let_go())
+    assert answers[412] > 0, "no put was refused, since none came late"
     assert judge.wrongs(shop) == []
     assert judge.second_run_changes_nothing(shop) == []
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.s3_proxy import PASSING, Fault, Proxy, Request, one_in
 from tests.support.s3_server import S3Server, access
-from tidemark.errors import LakeRefused
+from tidemark.errors import LakeRefused, LakeUnreachable
 from tidemark.staging import objects
 from tidemark.staging.store import Store
 
@@ -95,7 +95,7 @@ def test_of_two_that_write_a_file_at_once_one_wins(s3_proxy: Proxy, bucket: str)
     assert Store(f"s3a://{bucket}/lake", access(s3_proxy.url)).read("p/manifest.json") == winner
 
 
-@pytest.mark.parametrize("fault", PASSING)
+@pytest.mark.parametrize("fault", [*PASSING, "conflict"])
 def test_a_put_whose_request_fails_is_made_once_and_is_known_for_ones_own(
     fault: Fault, store: Store, s3_proxy: Proxy
 ) -> None:
@@ -106,6 +106,23 @@ def test_a_put_whose_request_fails_is_made_once_and_is_known_for_ones_own(
     store.write_new("p/manifest.json", b"{}")
     assert [way for way, _ in s3_proxy.broken] == [fault]
     assert store.read("p/manifest.json") == b"{}"
+
+
+def test_a_put_that_is_always_in_conflict_with_another_one_is_not_taken_for_a_lost_race(
+    store: Store, s3_proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(objects, "PAUSE_S", 0)
+    s3_proxy.fault = lambda request: "conflict" if request.method == "PUT" else None
+    with pytest.raises(LakeUnreachable, match="409 Conflict"):
+        store.write_new("p/manifest.json", b"{}")
+    assert len(s3_proxy.broken) == objects.PUTS
+
+
+def test_a_put_that_arrives_when_it_was_given_up_replaces_nothing(store: Store, s3_proxy: Proxy) -> None:
+    s3_proxy.fault = lambda request: "late" if request.method == "PUT" and not s3_proxy.broken else None
+    store.write_new("p/manifest.json", b"{}")
+    assert [way for way, _ in s3_proxy.broken] == ["late"]
+    assert s3_proxy.let_go() == [412]
 
 
 @pytest.mark.parametrize("fault", PASSING)

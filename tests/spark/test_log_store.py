@@ -66,7 +66,7 @@ def test_of_two_drivers_that_commit_at_once_exactly_one_wins_each_version(
     assert len(s3_server.keys(bucket, "t/_delta_log/")) == VERSIONS
 
 
-@pytest.mark.parametrize("fault", ["before", "after", "slow down"])
+@pytest.mark.parametrize("fault", ["before", "after", "slow down", "conflict"])
 def test_a_commit_whose_request_fails_is_made_once_and_is_known_for_ones_own(
     fault: Fault, driver: Driver, s3_proxy: Proxy, s3_server: S3Server, bucket: str
 ) -> None:
@@ -74,6 +74,24 @@ def test_a_commit_whose_request_fails_is_made_once_and_is_known_for_ones_own(
     assert driver.commit(0) == "won"
     assert [way for way, _ in s3_proxy.broken] == [fault]
     assert "this one" in s3_server.read(bucket, "t/_delta_log/00000000000000000000.json").decode()
+
+
+def test_a_commit_that_always_meets_another_request_fails_and_is_no_lost_race(driver: Driver, s3_proxy: Proxy) -> None:
+    s3_proxy.fault = lambda request: "conflict" if request.method == "PUT" else None
+    assert driver.commit(0) == "org.apache.hadoop.fs.s3a.AWSBadRequestException"
+    assert len(s3_proxy.broken) == 5
+
+
+def test_a_commit_that_arrives_when_it_was_given_up_is_refused(
+    driver: Driver, s3_proxy: Proxy, s3_server: S3Server, bucket: str
+) -> None:
+    """S3A asks again, and is the first to arrive."""
+    _break_the_first_put(s3_proxy, "late")
+    assert driver.commit(0) == "won"
+    key = "t/_delta_log/00000000000000000000.json"
+    s3_server.client().put_object(Bucket=bucket, Key=key, Body=b"as it was")
+    assert s3_proxy.let_go() == [412]
+    assert s3_server.read(bucket, key) == b"as it was"
 
 
 def test_the_answer_that_is_lost_may_be_that_another_driver_has_won(

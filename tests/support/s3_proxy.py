@@ -4,6 +4,7 @@ before        the server never sees it, and the connection is closed
 after         it is carried out, its answer is kept back, and the connection is closed
 half          it is carried out, and the connection is closed in the middle of its answer
 silent        it is carried out, and nobody answers until the client has gone
+late          the connection is closed, and it is carried out when nobody waits for it any more (`Proxy.let_go`)
 the others    it is not carried out, and answered with an error of S3's own
 """
 
@@ -14,7 +15,7 @@ import itertools
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -22,13 +23,15 @@ from random import Random
 from typing import Any, Final, Literal, get_args
 from urllib.parse import parse_qs, urlsplit
 
-Broken = Literal["before", "after", "half", "silent"]
-Refusal = Literal["slow down", "internal error", "expired", "wrong secret", "no right"]
+Broken = Literal["before", "after", "half", "silent", "late"]
+Refusal = Literal["slow down", "internal error", "conflict", "expired", "wrong secret", "no right"]
 Fault = Broken | Refusal
 
 ANSWERS: Final[dict[str, tuple[int, str]]] = {
     "slow down": (503, "SlowDown"),
     "internal error": (500, "InternalError"),
+    # Of a conditional put, while another request for the same name is under way: "retry the upload", says Amazon.
+    "conflict": (409, "ConditionalRequestConflict"),
     "expired": (400, "ExpiredToken"),
     "wrong secret": (403, "SignatureDoesNotMatch"),
     "no right": (403, "AccessDenied"),
@@ -73,6 +76,8 @@ class Proxy:
     page: int | None = None
     requests: list[Request] = field(default_factory=list)
     broken: list[tuple[Fault, Request]] = field(default_factory=list)
+    # What was given up, and is carried out all the same.
+    under_way: list[Callable[[], int]] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def counted(self) -> Counter[str]:
@@ -83,6 +88,12 @@ class Proxy:
         with self.lock:
             self.requests.clear()
             self.broken.clear()
+
+    def let_go(self) -> list[int]:
+        """Carry out what is still under way; what the server answers, which nobody hears."""
+        with self.lock:
+            late, self.under_way = self.under_way, []
+        return [carry_out() for carry_out in late]
 
     def judge(self, request: Request) -> Fault | None:
         with self.lock:
@@ -104,12 +115,15 @@ def one_in(n: int) -> Callable[[Request], Fault | None]:
     return fault
 
 
-def by_lot(seed: int, one_in: int) -> Callable[[Request], Fault | None]:
-    """Breaks one request in so many, on average, in a passing way; both drawn by lot."""
+def by_lot(seed: int, one_in: int, ways: Sequence[Fault] = PASSING) -> Callable[[Request], Fault | None]:
+    """Breaks one request in so many, on average, in one of the ways; both drawn by lot. Only puts meet a conflict."""
     lots = Random(seed)
 
-    def fault(_: Request) -> Fault | None:
-        return lots.choice(PASSING) if lots.randrange(one_in) == 0 else None
+    def fault(request: Request) -> Fault | None:
+        if lots.randrange(one_in) != 0:
+            return None
+        way = lots.choice(ways)
+        return None if way == "conflict" and request.method != "PUT" else way
 
     return fault
 
@@ -150,7 +164,11 @@ def in_front_of(url: str, host: str = "127.0.0.1") -> Iterator[Proxy]:
             if fault in ANSWERS:
                 self._refuse(*ANSWERS[fault])
                 return
-            if fault == "before":
+            if fault == "late":
+                command, target, headers = self.command, self.path, self.headers.items()
+                with proxy.lock:
+                    proxy.under_way.append(lambda: self._carry_out(command, target, headers, body))
+            if fault in ("before", "late"):
                 self.close_connection = True
                 return
             status, headers, content = self._ask(body)
@@ -170,6 +188,17 @@ def in_front_of(url: str, host: str = "127.0.0.1") -> Iterator[Proxy]:
             said = f"<Error><Code>{code}</Code><Message>{code}, says the proxy.</Message></Error>"
             content = b'<?xml version="1.0" encoding="UTF-8"?>' + said.encode()
             self._answer(status, [("Content-Type", "application/xml")], content)
+
+        def _carry_out(self, command: str, target: str, headers: list[tuple[str, str]], body: bytes) -> int:
+            server = http.client.HTTPConnection(str(upstream.hostname), upstream.port)
+            kept = {name: value for name, value in headers if name.lower() not in ("connection", "expect")}
+            try:
+                server.request(command, target, body, kept)
+                answer = server.getresponse()
+                answer.read()
+                return answer.status
+            finally:
+                server.close()
 
         def _ask(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
             target = self.path

@@ -221,17 +221,27 @@ class Objects:
                     )
                     return
             except FileExistsError:
-                if self._writer_of(target) == writer:
+                there = self._writer_of(target)
+                if there == writer:
                     return
-                raise
-            except LakeUnreachable:
-                if tried == PUTS or time.monotonic() > ends:
+                if there is not None:
                     raise
-                time.sleep(PAUSE_S * 2**tried)
+                # Amazon's 409, which obstore takes for the same: another request for the name was under way, and what
+                # came of that one is not there.
+                failed = LakeUnreachable(lake=_bucket(target), path=target, detail="409 Conflict")
+            except LakeUnreachable as unreachable:
+                failed = unreachable
+            if tried == PUTS or time.monotonic() > ends:
+                raise failed
+            time.sleep(PAUSE_S * 2**tried)
 
-    def _writer_of(self, target: str) -> str:
+    def _writer_of(self, target: str) -> str | None:
+        """Who wrote the object, "" if it does not say; None if there is none."""
         path = self._path(target)
-        attributes: Mapping[Any, Any] = _asked(target, lambda: obstore.get(self._store, path).attributes)
+        try:
+            attributes: Mapping[Any, Any] = _asked(target, lambda: obstore.get(self._store, path).attributes)
+        except FileNotFoundError:
+            return None
         return str(attributes.get(WRITER, ""))
 
     def _path(self, target: str) -> str:

@@ -383,11 +383,17 @@ def copy_in(spark: SparkSession, table: PinnedTable, uri: str) -> tuple[str, int
     read = java_class(spark, "java.security.DigestInputStream")(
         source.getFileSystem(configuration).open(source), digest
     )
-    files = target.getFileSystem(configuration)
-    # The last argument: both streams are closed, whatever happens; an object store publishes the file by that.
-    java_class(spark, "org.apache.hadoop.io.IOUtils").copyBytes(read, files.create(target, False), COPY_BUFFER, True)
+    try:
+        # Closed whatever happens; an object store publishes the file by that.
+        written = target.getFileSystem(configuration).create(target, False)
+        try:
+            size = java_class(spark, "org.apache.commons.io.IOUtils").copy(read, written, COPY_BUFFER)
+        finally:
+            written.close()
+    finally:
+        read.close()
     sha256 = java_class(spark, "java.util.HexFormat").of().formatHex(digest.digest())
-    return name, int(files.getFileStatus(target).getLen()), str(sha256)
+    return name, int(size), str(sha256)
 
 
 def append(

@@ -29,3 +29,13 @@ def sequence(spark: SparkSession, java_list: Any) -> Any:
 def array_list(spark: SparkSession) -> Any:
     """An empty Java list, to be filled."""
     return java_class(spark, "java.util.ArrayList")()
+
+
+def array(spark: SparkSession, of: Any, *items: Any) -> Any:
+    """A Java array of a class."""
+    gateway = spark.sparkContext._gateway
+    assert gateway is not None
+    made = gateway.new_array(of, len(items))
+    for n, item in enumerate(items):
+        made[n] = item
+    return made

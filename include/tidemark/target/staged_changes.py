@@ -1,10 +1,11 @@
 """Staged Parquet files of one table -> one DataFrame of changes in the newest schema version's shape.
 
-Files are read by explicit list and explicit schema, one read per schema version: nothing is listed, inferred or
-merged. A version lacks the columns that were added after it, and those that were dropped before; they are NULL there,
-or what older rows have (`Column.missing`). A column that was widened is read as it was staged, and cast; one that was
-renamed is found by its number, and the marks get its newest name. Anything else that differs between two versions of a
-plan is an error, since the drain parks such a table before it gets here.
+Files are read by explicit list and explicit schema, with the sizes that their manifest says, one read per schema
+version: nothing is asked for, listed, inferred or merged. A version lacks the columns that were added after it, and
+those that were dropped before; they are NULL there, or what older rows have (`Column.missing`). A column that was
+widened is read as it was staged, and cast; one that was renamed is found by its number, and the marks get its newest
+name. Anything else that differs between two versions of a plan is an error, since the drain parks such a table before
+it gets here.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from tidemark.errors import SchemaVersionsDiffer, StagedFileDiffers
-from tidemark.formats.manifest import Claim
+from tidemark.formats.manifest import Claim, StagedFile
 from tidemark.formats.plan import PlannedBatch, PlannedFile
 from tidemark.names import CHANGE_COLUMNS, MARK_COLUMNS, OLD_KEY_PREFIX, OLD_PREFIX, spark_identifier
 from tidemark.schema.mapping import widens
@@ -30,6 +31,7 @@ from tidemark.schema.values import convert
 from tidemark.target import delta_tables
 from tidemark.target.delta_tables import PinnedTable, WrittenFile
 from tidemark.target.fold import BEFORE
+from tidemark.target.jvm import array, array_list, java_class, option, sequence
 
 # Staged files beyond so many are committed to history as they are only if they are of some size on average.
 MAX_CRUMBS: Final = 8
@@ -37,6 +39,8 @@ LEAST_BYTES: Final = 8 * 2**20
 
 # What stands before a column's name in `_text`, and in `_unchanged` nothing.
 PREFIXES: Final = ("", OLD_KEY_PREFIX, OLD_PREFIX)
+
+_SOURCES: Final = "org.apache.spark.sql.execution.datasources"
 
 # Which chunk a row was read from.
 FOLDER = "__tidemark_folder"
@@ -94,9 +98,9 @@ def read_changes(
     newest = schemas[-1]
     frames = []
     for schema in schemas:
-        paths = [f"{lake}/{f.path}" for b in batches for f in b.files if f.schema_version == schema.version]
-        if paths:
-            frame = session.read.schema(staged_type(schema)).parquet(*paths)
+        files = [f for b in batches for f in b.files if f.schema_version == schema.version]
+        if files:
+            frame = _read(session, staged_type(schema), lake, files)
             frames.append(_aligned(frame, schema, newest))
     if not frames:
         return _aligned(_no_rows(session, staged_type(newest)), newest, newest)
@@ -111,9 +115,9 @@ def read_chunk_rows(
     files = [file for claim in claims for file in claim.files]
     frames = []
     for schema in schemas:
-        paths = [f"{lake}/{file.path}" for file in files if file.schema_version == schema.version]
-        if paths:
-            frame = session.read.schema(chunk_type(schema)).parquet(*paths)
+        of_version = [file for file in files if file.schema_version == schema.version]
+        if of_version:
+            frame = _read(session, chunk_type(schema), lake, of_version)
             path = frame.metadataColumn("_metadata")["file_path"]  # a column of the table may be called so too
             folder = F.element_at(F.split(path, "/"), -2).alias(FOLDER)
             frames.append(frame.select(folder, *_values(schema, newest, F.lit(True)), _marks(schema, newest)["_text"]))
@@ -121,6 +125,37 @@ def read_chunk_rows(
         empty = _no_rows(session, chunk_type(newest))
         return empty.select(F.lit("").alias(FOLDER), *_values(newest, newest, F.lit(True)), "_text")
     return reduce(DataFrame.unionByName, frames)
+
+
+def _read(session: SparkSession, of: StructType, lake: str, files: Sequence[PlannedFile | StagedFile]) -> DataFrame:
+    """The rows of Parquet files, as `read.parquet` would have them, which asks of each whether it is there, whether it
+    is a folder, and how long it is: on S3 a listing and two requests more. Here Spark finds what it would be told where
+    it keeps such answers (`FileStatusCache`); where it is set to keep none, it asks."""
+    jvm_session = session._jsparkSession
+    status_class = java_class(session, "org.apache.hadoop.fs.FileStatus")
+    path_class = java_class(session, "org.apache.hadoop.fs.Path")
+    answers = java_class(session, f"{_SOURCES}.FileStatusCache").getOrCreate(jvm_session)
+    configuration = jvm_session.sessionState().newHadoopConf()
+    paths = array_list(session)
+    for file in files:
+        path = path_class(f"{lake}/{file.path}")
+        path = path.getFileSystem(configuration).makeQualified(path)
+        answer = status_class(file.bytes, False, 1, file.bytes, 0, path)
+        answers.putLeafFiles(path, array(session, status_class, answer))
+        paths.add(path)
+    nothing = option(session)
+    no_options = java_class(session, "org.apache.spark.api.python.PythonUtils").toScalaMap(
+        java_class(session, "java.util.HashMap")()
+    )
+    columns = jvm_session.parseDataType(of.json())
+    index = java_class(session, f"{_SOURCES}.InMemoryFileIndex")(
+        jvm_session, sequence(session, paths), no_options, option(session, columns), answers, nothing, nothing
+    )
+    file_format = java_class(session, f"{_SOURCES}.parquet.ParquetFileFormat")()
+    relation = java_class(session, f"{_SOURCES}.HadoopFsRelation")(
+        index, index.partitionSchema(), columns, nothing, file_format, no_options, jvm_session
+    )
+    return DataFrame(jvm_session.baseRelationToDataFrame(relation), session)
 
 
 def _no_rows(session: SparkSession, of: StructType) -> DataFrame:
