@@ -54,6 +54,8 @@ _SECRET_SETTING: Final = re.compile(
     r"(secret([.-]?key)?|password|passphrase|token|account\.key(\.[\w.-]+)?|sas\.[\w.-]+)$", re.IGNORECASE
 )
 _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.+")
+_OF_OBJECTS: Final = ("s3a://", "gs://", "abfss://")
+_READ_IN_TWO_WAYS: Final = re.compile(r"[%?#]|//")
 
 
 def files(folder: Path | str) -> list[Path]:
@@ -349,6 +351,12 @@ class _Reader(NodeReader):
             self.problem(node, "lake.root has no user and no secret in it; name a connection: lake: {root, connection}")
         if text.startswith(("s3://", "s3n://")):
             text = f"s3a://{text.partition('://')[2]}"  # Hadoop's name for it, and one lake has one name
+        if text.startswith(_OF_OBJECTS) and _READ_IN_TWO_WAYS.search(text.partition("://")[2].rstrip("/")):
+            self.problem(
+                node,
+                f"lake.root {text!r} has %, ?, # or an empty name in its path, which Spark takes for another folder "
+                "than the clients of object stores do: name one without",
+            )
         if _URI.fullmatch(text):
             return text.rstrip("/")
         return str((self.path.absolute().parent / text).resolve())

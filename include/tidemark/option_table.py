@@ -48,7 +48,8 @@ A lake on S3, or on what speaks as S3: `lake: {root: s3://bucket/path, connectio
 `aws`: login and password are the key, extras `region_name`, `endpoint_url` and `aws_session_token`. Without a
 connection, or with one that has no key, tasks and Spark work as the machine's own identity (instance profile, web
 identity, container role). `s3://` and `s3a://` are one lake. `gs://` and `abfss://`, with connections of type
-`google_cloud_platform` and `wasb`, are the same code; what of it was tried: docs/guarantees.md, at the end.
+`google_cloud_platform` and `wasb`, are the same code; what of it was tried: docs/guarantees.md, at the end. The path
+may have spaces and letters of any kind, but no `%`, `?`, `#` and no empty name: clients read these differently.
 """
 
 _TABLES = """

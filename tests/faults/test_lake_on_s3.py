@@ -325,6 +325,8 @@ def test_a_driver_of_its_own_lists_each_log_once_and_asks_for_no_length_that_is_
     logs = Counter(urlsplit(r.target).query.partition("start-after=")[2] for r in asked if r.kind == "LIST")
     assert set(logs.values()) == {1}, logs
     assert len(logs) == 6, "two for each table with a key, the other one's history, and _positions"
+    listed = [unquote(r.target) for r in proxy.requests if r.kind == "LIST"]
+    assert [target for target in listed if "/staging/" in target] == [], "Spark is told what there is"
     # Delta itself asks for what it has just committed.
     heads = Counter(r.target for r in asked if r.kind == "HEAD")
     assert [target for target in heads if not re.search(r"/_delta_log/[0-9]{20}\.json$", target)] == []

@@ -92,6 +92,13 @@ class TestSoundFile:
         config = config_file.load(written(tmp_path, LEAST.replace("/lake", written_as)))
         assert config.lake == read_as.format(folder=tmp_path, parent=tmp_path.parent)
 
+    @pytest.mark.parametrize("path", ["p%41", "q?x", "h%23", "a//b", "/a"])
+    def test_a_lake_is_no_folder_that_is_read_in_two_ways(self, tmp_path: Path, path: str) -> None:
+        with pytest.raises(PipelineFileInvalid, match="which Spark takes for another folder"):
+            config_file.load(written(tmp_path, LEAST.replace("/lake", f"s3://bucket/{path}")))
+        for accepted in ("a b", "é", "x+y", "a=b/"):
+            config_file.load(written(tmp_path, LEAST.replace("/lake", f"s3://bucket/{accepted}")))
+
     def test_a_lake_may_name_the_connection_of_its_object_store(self, tmp_path: Path) -> None:
         lake = "{root: s3://bucket/lake, connection: lake_s3}"
         config = config_file.load(written(tmp_path, LEAST.replace("/lake", lake)))
