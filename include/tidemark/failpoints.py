@@ -59,7 +59,7 @@ OF_MAINTENANCE: Final = (
     "maintain.before_result",
 )
 
-OF_REPLAY: Final = ("replay.before_commit", "replay.after_commit")
+OF_REPLAY: Final = ("replay.after_history", "replay.before_commit", "replay.after_commit")
 
 # Of what brings changes and rows into the tables; maintenance runs beside it.
 NAMES: Final = OF_A_BACKFILL + OF_CAPTURE

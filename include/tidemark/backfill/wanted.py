@@ -9,8 +9,9 @@
     and nobody reads it                              that backfill goes on
 
 Nothing asks for a backfill but these facts, so nothing can be asked for and forgotten. A table that is parked or not
-captured is left alone: what was read could not be merged. So is a table without identity whose history has rows that
-were read: the merge holds a chunk against them, and an altered column would make every row count as new.
+captured is left alone: what was read could not be merged. So is one that a merge builds from staging, and one without
+identity whose history has rows that were read: the merge holds a chunk against them, and an altered column would make
+every row count as new.
 """
 
 from __future__ import annotations
@@ -18,12 +19,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from tidemark.formats.result import MAX_HOLE_KEYS
-from tidemark.ledger import backfills, chunks, migrations, relations, tables
+from tidemark.ledger import backfills, chunks, migrations, relations, shapes, tables
 from tidemark.ledger.backfills import Backfill, Key, Mode
 from tidemark.ledger.connection import Ledger, open_ledger
-from tidemark.ledger.shapes import ANOTHER_SHAPE
 from tidemark.ledger.tables import TableRow
-from tidemark.names import TableName
 from tidemark.run import Run
 from tidemark.schema import table_life
 
@@ -55,12 +54,11 @@ def wanted(run: Run, *, quiet_s: float = 0.0) -> list[Wanted]:
 
 
 def _building(ledger: Ledger, run: Run) -> set[str]:
-    called = relations.names(ledger)
+    names = relations.names(ledger)
     return {
         row.table
         for row in tables.all_of(ledger)
-        if row.backfill_kind == ANOTHER_SHAPE
-        and run.config.evolves(called.get(row.table, TableName.parse(row.table))) == "follow"
+        if shapes.is_built_by_capture(row, relations.called(names, row.table), run.config.evolves)
     }
 
 
@@ -68,7 +66,7 @@ def _of(ledger: Ledger, row: TableRow) -> Wanted | None:
     open_backfill = backfills.open_of(ledger, row.table)
     if open_backfill is not None:
         return _to_go_on(ledger, open_backfill)
-    if not row.life.needs_backfill or _has_been_read(ledger, row):
+    if not row.life.needs_backfill or row.backfill_kind == tables.REPLAYED or _has_been_read(ledger, row):
         return None
     reason = row.backfill_reason or ""
     if row.lost_keys:

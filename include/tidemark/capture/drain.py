@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -36,11 +36,21 @@ from tidemark.capture.relations import Kept, Looks, Schemas
 from tidemark.capture.reshaping import Reshaping, may_have_another
 from tidemark.capture.truncates import Truncates
 from tidemark.config import PipelineConfig
-from tidemark.errors import DrainStalled
+from tidemark.errors import DrainStalled, ReplayRefused
 from tidemark.failpoints import reach
 from tidemark.formats import layout
 from tidemark.formats.manifest import BatchManifest, SourceIdentity, TableMark
-from tidemark.ledger import batches, chunks, leases, migrations, pipeline_files, schema_versions, table_errors, tables
+from tidemark.ledger import (
+    batches,
+    chunks,
+    leases,
+    migrations,
+    pipeline_files,
+    replays,
+    schema_versions,
+    table_errors,
+    tables,
+)
 from tidemark.ledger import generations as ledger_generations
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.leases import Lease
@@ -88,10 +98,12 @@ class DrainResult:
     skipped_messages: int = 0
 
 
-def drain(run: Run, *, run_s: float | None = None, wait_s: float = 0.0) -> DrainResult:
+def drain(run: Run, *, run_s: float | None = None, wait_s: float = 0.0, replay: Collection[str] = ()) -> DrainResult:
     """Stage everything up to this run's heartbeat, or as much as `run_s` (default: the pipeline's) allows.
 
-    The lease `slot` is waited for up to `wait_s`: a drain of the pipeline's other DAG may hold it.
+    The lease `slot` is waited for up to `wait_s`: a drain of the pipeline's other DAG may hold it. The tables of
+    `replay`, by their ids, are built anew from the heartbeat on, of what staging has of them (`ledger.replays`); those
+    that are being so already, go on. Raises ReplayRefused if one of them cannot be.
 
     A run that has registered a heartbeat of its own is done: its
     batches are returned and nothing else happens, unless a chunk is unclaimed: then it goes on to a heartbeat of this
@@ -121,12 +133,13 @@ def drain(run: Run, *, run_s: float | None = None, wait_s: float = 0.0) -> Drain
             staged = _of_run(book, run.run_id)
             if _is_done(book, staged):
                 return staged  # staged by an earlier try that died before it could register
+            replayed = _to_replay(book, open_generation.number, replay)
             if _valve(config, source_conn, open_generation.staged_lsn):
                 confirm.confirm_up_to_staged(run, lease=lease)
             _remove_abandoned(config, source_conn, book, folders, open_generation.number)
             with _open_stream(run, source_conn, book, lease, open_generation) as stream:
                 generation.still_continues(source_conn, open_generation)
-                draining = _Draining(run, source_conn, book, store, lease, open_generation)
+                draining = _Draining(run, source_conn, book, store, lease, open_generation, replayed)
                 draining.until_heartbeat(stream, config.bounds.run_s if run_s is None else run_s)
         return _of_run(book, run.run_id)
 
@@ -142,6 +155,17 @@ def _of_run(ledger: Ledger, run_id: str) -> DrainResult:
         reached_target=any(b.heartbeat_lsn is not None for b in own),
         skipped_messages=sum(b.skipped_messages for b in own),
     )
+
+
+def _to_replay(ledger: Ledger, generation: int, asked: Collection[str]) -> frozenset[str]:
+    """Those of them that are not being replayed yet; whatever keeps one of them from it is said at once."""
+    going_on = replays.unplaced(ledger)
+    wanted = {*asked} - {*going_on, *going_on.values()}
+    reasons = {table: replays.why_not(ledger, generation, table) for table in sorted(wanted)}
+    problems = [f"{TableName.parse(table).shown} {reason}" for table, reason in reasons.items() if reason is not None]
+    if problems:
+        raise ReplayRefused(pipeline=ledger.pipeline, problems="; ".join(problems))
+    return frozenset(wanted)
 
 
 def _is_done(ledger: Ledger, result: DrainResult) -> bool:
@@ -248,9 +272,11 @@ class _Draining:
         store: Store,
         lease: Lease,
         open_generation: ledger_generations.Generation,
+        replayed: Collection[str] = (),
     ) -> None:
         config = run.config
         self._run = run
+        self._replayed = replayed
         self._config = config
         self._source = source_conn
         self._ledger = ledger_conn
@@ -528,6 +554,7 @@ class _Draining:
             or ((row := rows.get(str(table.table))) is not None and may_have_another(row))
         ]
         self._reshaping.look(may_be_others, catalogue.types, rows)
+        self._reshaping.replay(table for table in looked_at if str(table.table) in self._replayed)
         pending = self._reshaping.held
         marks = [mark for mark in marks if mark.table not in pending]
         return fingerprints, changed - truncates.held - pending, tuple(marks), truncates

@@ -26,8 +26,8 @@ from tidemark.findings import listed
 from tidemark.ledger import overview
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.overview import OpenBackfill, PipelineStatus, TableStatus
-from tidemark.ledger.shapes import ANOTHER_SHAPE
-from tidemark.ledger.tables import TableRow
+from tidemark.ledger.shapes import is_built_by_capture
+from tidemark.ledger.tables import REPLAYED
 from tidemark.names import TableName
 from tidemark.run import utc_now
 from tidemark.schedule import longest_gap_s, longest_silence_s
@@ -57,6 +57,7 @@ KINDS: Final[Mapping[str, str]] = {
     "paused": "is paused",
     "being backfilled": "is being backfilled",
     "another shape": "is built in another shape",
+    "replayed": "is replayed",
     "unfit values": "has values that do not fit",
     "proof is old": "was not proven for long",
     "unproven": "is not proven yet",
@@ -91,7 +92,7 @@ class Concern:
     def alert(self) -> tuple[str, str]:
         """Kind and subject, by which it is known again in a later run. A table that is parked anew is another alert,
         one that is being backfilled the same that it was before."""
-        kind = "needs a backfill" if self.kind in ("being backfilled", "another shape") else self.kind
+        kind = "needs a backfill" if self.kind in ("being backfilled", "another shape", "replayed") else self.kind
         if self.kind == "parked" and self.since is not None:
             return kind, f"{self.table} {self.since.astimezone(UTC).isoformat()}"
         return kind, self.table or self.group
@@ -269,7 +270,7 @@ def _of_table(
         yield _unfilled(config, table, being_read)
     elif table.beside is not None:
         why = f"it is whole; the next merge of any table has readers see it in place of {readable(table.beside)}"
-        yield Concern("another shape", "note", why, name, brief=why)
+        yield Concern("replayed" if table.is_replayed else "another shape", "note", why, name, brief=why)
     if table.differences:
         way = f"Trigger {config.pipeline}_verify with this table, share 1 and repair"
         message = f"It is not what its source is. {table.differences}"
@@ -318,9 +319,15 @@ def _unfilled(config: PipelineConfig, table: TableStatus, being_read: frozenset[
     reason = row.backfill_reason or "nobody knows why"
     if table.table in being_read:
         return Concern("being backfilled", "warning", reason, name, reason, since=row.backfill_since)
-    if table.beside is not None and row.life.is_merged and _builds(config, row):
+    is_built = is_built_by_capture(row, table.called, config.evolves)
+    if table.beside is not None and row.life.is_merged and is_built:
         way = f"{config.pipeline}_capture starts its backfill"
         return Concern("another shape", "warning", reason, name, reason, since=row.backfill_since, ways=(way,))
+    if row.backfill_kind == REPLAYED:
+        way = f"The next merge of {config.pipeline}_capture builds it"
+        if row.life.is_parked:
+            way = "First end its park; then the next merge builds it"
+        return Concern("replayed", "warning", reason, name, reason, since=row.backfill_since, ways=(way,))
     if row.life.is_parked:
         way = "First end its park; then trigger the backfill"
         return Concern("needs a backfill", "red", reason, name, reason, since=row.backfill_since, ways=(way,))
@@ -329,11 +336,6 @@ def _unfilled(config: PipelineConfig, table: TableStatus, being_read: frozenset[
         return Concern("needs a backfill", "warning", reason, name, reason, since=row.backfill_since, ways=(way,))
     way = f"To fill every table that needs it: airflow dags trigger {config.pipeline}_backfill"
     return Concern("needs a backfill", "red", reason, name, reason, since=row.backfill_since, ways=(way,))
-
-
-def _builds(config: PipelineConfig, row: TableRow) -> bool:
-    """Whether the capture starts what the table needs, whatever the file says of other backfills."""
-    return row.backfill_kind == ANOTHER_SHAPE and config.evolves(TableName.parse(row.table).at_source) == "follow"
 
 
 def _proof(config: PipelineConfig, ledger: PipelineStatus, table: TableStatus, now: datetime) -> Iterator[Concern]:
@@ -370,7 +372,7 @@ def _state(config: PipelineConfig, table: TableStatus, now: datetime, being_read
     if row.failed_runs:
         return f"failed {counted(row.failed_runs, 'run')}"
     if row.life.needs_backfill:
-        waits = "needs a backfill" if table.beside is None else "another shape"
+        waits = "needs a backfill" if table.beside is None else "replayed" if table.is_replayed else "another shape"
         return "being backfilled" if table.table in being_read else waits
     if table.differences:
         return "differs"

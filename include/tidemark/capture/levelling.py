@@ -11,24 +11,34 @@ has the name, further on than anything that the other one was ever said to have 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Mapping, Sequence
 
 from tidemark.errors import SchemaNotFollowed
 from tidemark.formats.plan import Level, MergePlan
 from tidemark.formats.result import PlanResult
 from tidemark.ledger import batches, positions, put_aside, relations, shapes, tables
+from tidemark.ledger.batches import TouchedTable
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.generations import Staged
 
 log = logging.getLogger(__name__)
 
 
-def level_with(ledger: Ledger, staged: Staged, planned: Collection[str]) -> Level:
-    """`staged` from before the plan's batches were listed; `planned` are the plan's tables."""
+def level_with(ledger: Ledger, staged: Staged, planned: Mapping[str, Sequence[TouchedTable]]) -> Level:
+    """`staged` from before the plan's batches were listed; `planned` are the plan's tables, with all that waits of them
+    in its generation. What is replayed by it is whole once that is applied."""
     captured = {row.table: row for row in tables.all_of(ledger) if row.life.is_captured}
     waiting = batches.unapplied_counts(ledger, captured)
     level = [table for table in captured if table not in waiting and table not in planned]
     promised = {table for table, row in captured.items() if row.life.keeps_its_promise and row.life.can_be_read}
+    promised |= {
+        table
+        for table, touches in planned.items()
+        if table in captured
+        and (row := captured[table]).backfill_kind == tables.REPLAYED
+        and row.life.can_be_read
+        and touches[0].generation == staged.generation
+    }
     called = relations.names(ledger)
     nameless = (shapes.unplaced(ledger) - promised) | ({*level, *planned} - captured.keys())
     names = {table: None if table in nameless else str(called.get(table, table)) for table in {*level, *planned}}

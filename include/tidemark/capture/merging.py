@@ -28,7 +28,7 @@ from tidemark.formats import layout
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.formats.plan import MergePlan, PlannedBatch, PlannedFile, PlannedTable
 from tidemark.formats.result import PlanResult, TableResult
-from tidemark.ledger import backfills, batches, chunks, generations, plans, positions, proofs, tables
+from tidemark.ledger import backfills, batches, chunks, generations, plans, positions, proofs, replays, tables
 from tidemark.ledger.batches import TouchedTable
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.leases import Lease, hold_free, of_table
@@ -145,7 +145,7 @@ def may_be_planned(ledger: Ledger, run: Run, wanted: Wanted) -> list[str]:
     are_chosen = wanted.tables is not None
     due = deferring.look(ledger, run.config, run.now(), all_of_them=wanted.all_of_them or are_chosen)
     names = due.tables if wanted.tables is None else due.tables & wanted.tables
-    waiting = batches.unapplied_counts(ledger, names)
+    waiting = batches.unapplied_counts(ledger, names - replays.waiting(ledger))
     if due.deferred:
         log.info("%s due%s", counted(len(waiting), "table"), due.said)
     return sorted(waiting)
@@ -184,6 +184,7 @@ def _plan(ledger: Ledger, run: Run, todo: Mapping[str, Sequence[TouchedTable]], 
     streamed = tables.versions_of(ledger, todo, only_streamed=True)
     with_holes = tables.with_holes(ledger)
     prints = {row.table: row.fingerprint for row in tables.all_of(ledger) if row.table in todo}
+    bases = replays.bases(ledger)
     return MergePlan(
         plan=f"{run.now():%Y%m%dT%H%M%S}-{attempt}",
         pipeline=run.pipeline,
@@ -191,17 +192,20 @@ def _plan(ledger: Ledger, run: Run, todo: Mapping[str, Sequence[TouchedTable]], 
         lake=run.config.lake,
         threads=run.config.merge.threads,
         tables=tuple(
-            _planned_table(
-                table,
-                touches,
-                _evidence(ledger, touches),
-                after=before[table],
-                shapes=_Shapes(
-                    numbered_by_names(with_numbers(versions.get(table, []))),
-                    {shape.version for shape in streamed.get(table, [])},
-                    None if (raw := prints.get(table)) is None else Fingerprint.from_json(raw),
+            replace(
+                _planned_table(
+                    table,
+                    touches,
+                    _evidence(ledger, touches),
+                    after=before[table],
+                    shapes=_Shapes(
+                        numbered_by_names(with_numbers(versions.get(table, []))),
+                        {shape.version for shape in streamed.get(table, [])},
+                        None if (raw := prints.get(table)) is None else Fingerprint.from_json(raw),
+                    ),
+                    had_holes=table in with_holes,
                 ),
-                had_holes=table in with_holes,
+                base=bases.get(table),
             )
             for table, touches in todo.items()
         ),
@@ -336,6 +340,7 @@ def ingest(run: Run) -> Ingested:
                 if not plans.ingest(book, result):
                     continue
                 changed += _ingest_tables(book, config, result)
+                replays.end(book)
                 levelling.place_what_is_whole(book, result)
             ingested.append(result.plan)
     if ingested:

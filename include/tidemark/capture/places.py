@@ -40,6 +40,7 @@ class Places:
         self._ledger = ledger
         self._system_identifier = system_identifier
         self._records = records
+        self._folders: dict[str, set[str]] = {}
         self.read_again()
 
     def read_again(self) -> None:
@@ -106,12 +107,14 @@ class Places:
         return Relation(oid, table, called, born, None)
 
     def _in_lake(self, called: TableName) -> list[int]:
-        """The places of that name that the lake has a folder for."""
-        store = Store(self._config.lake, self._config.lake_access)
-        name = called.path.rpartition("/")[2]
-        parents = {path(self._config.pipeline, called) for path in (layout.current_table, layout.history_table)}
-        names = {entry for parent in parents for entry in store.list(parent.rpartition("/")[0])}
-        places = (entry.rpartition("~") for entry in names if "~" in entry)
+        """The places above the first that the lake has a folder for. A schema's folders are listed once, since each of
+        its tables asks at a first run; what is made meanwhile, the ledger knows."""
+        schema, _, name = called.path.rpartition("/")
+        if schema not in self._folders:
+            store = Store(self._config.lake, self._config.lake_access)
+            parents = {path(self._config.pipeline, called) for path in (layout.current_table, layout.history_table)}
+            self._folders[schema] = {entry for parent in parents for entry in store.list(parent.rpartition("/")[0])}
+        places = (entry.rpartition("~") for entry in self._folders[schema] if "~" in entry)
         return [int(place) for before, _, place in places if before == name and place.isdigit()]
 
     def of_table(self, table: SourceTable) -> TableName:

@@ -42,11 +42,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Reshaped:
-    """A table that the catalogue shows in another shape, and why that does not fit."""
+    """A table that the catalogue shows in another shape, and why that does not fit; or one that shall be replayed."""
 
     captured: CapturedTable
     shape: TableSchema
     reason: str
+    kind: str = ANOTHER_SHAPE
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,7 @@ class Begun:
     before: TableName
     reason: str
     shape: TableSchema | None
+    kind: str = ANOTHER_SHAPE
 
 
 class Reshaping:
@@ -112,6 +114,15 @@ class Reshaping:
         versions = tables.versions(self._ledger, table)
         return schema_versions.merged(self._ledger, table) or (versions[0] if versions else None)
 
+    def replay(self, captured: Iterable[CapturedTable]) -> None:
+        """Have these tables kept as others from this run's heartbeat on, which are built of what staging has of them.
+        One that has another shape by then is built anew as that."""
+        for table in captured:
+            latest = self._streamed(str(table.table))
+            if latest is not None:
+                asked = Reshaped(table, latest, "it is replayed", tables.REPLAYED)
+                self._pending.setdefault(str(table.table), asked)
+
     @property
     def held(self) -> frozenset[str]:
         """The tables whose fingerprints wait for the heartbeat: a run that ends earlier leaves the look to the next."""
@@ -122,13 +133,18 @@ class Reshaping:
         """The tables that others follow by now, or will at the heartbeat."""
         return frozenset(self._pending.keys() | self._left)
 
-    def begin(self, oid: int, called: TableName, reason: str, shape: TableSchema | None = None) -> TableName | None:
-        """Have the relation kept as another table from here on; None where its table shall be parked instead."""
+    def begin(self, oid: int, called: TableName, reason: str, pending: Reshaped | None = None) -> TableName | None:
+        """Have the relation kept as another table from here on; None where its table shall be parked instead. A replay
+        goes on with the version that its table had."""
         before = self._places.known(oid)
-        if before is None or self._config.evolves(called) != "follow":
+        kind = ANOTHER_SHAPE if pending is None else pending.kind
+        if before is None or (kind == ANOTHER_SHAPE and self._config.evolves(called) != "follow"):
             return None
         table = self._places.go_on(oid)
-        self._begun.append(Begun(table, before, reason, shape and replace(shape, table=table, version=1)))
+        shape = None if pending is None else replace(pending.shape, table=table)
+        if shape is not None and kind == ANOTHER_SHAPE:
+            shape = replace(shape, version=1)
+        self._begun.append(Begun(table, before, reason, shape, kind))
         self._pending.pop(str(before), None)
         self._left.add(str(before))
         return table
@@ -138,7 +154,7 @@ class Reshaping:
         for pending in list(self._pending.values()):
             captured = pending.captured
             if self._places.known(captured.relation_oid) == captured.table:
-                self.begin(captured.relation_oid, captured.name, pending.reason, pending.shape)
+                self.begin(captured.relation_oid, captured.name, pending.reason, pending)
         self._pending.clear()
 
     def said_by(self, staged: Iterable[TableSchema], end_lsn: Lsn) -> tuple[list[TableSchema], list[TableMark]]:
@@ -152,13 +168,14 @@ class Reshaping:
 
     def _mark(self, begun: Begun, end_lsn: Lsn) -> TableMark:
         seen = self._places.readers_see(begun.before)
+        until = "all rows are read" if begun.kind == ANOTHER_SHAPE else "a merge has built it from staging"
         return TableMark(
             table=str(begun.table),
             state="needs_backfill",
-            kind=ANOTHER_SHAPE,
+            kind=begun.kind,
             move=Move.BACKFILL.value,
             message=f"{begun.reason}: it is built anew beside {seen.exact}, which readers see as of {end_lsn} at most "
-            "until all rows are read",
+            f"until {until}",
         )
 
 

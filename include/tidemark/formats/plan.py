@@ -16,8 +16,8 @@ from tidemark.lsn import Lsn
 from tidemark.schema.table import Column, TableSchema
 
 # 3: `purpose`, `parts`, `dropped`, `ahead`; 4: `level`; 5: `called`; 6: `keys` of sweeps; 7: `names`; 8: `dropped`
-# columns may have the name of another one, `columns` of claims, `comments`
-FORMAT = 8
+# columns may have the name of another one, `columns` of claims, `comments`; 9: `base`
+FORMAT = 9
 OLDEST = 2
 
 
@@ -87,6 +87,22 @@ class PlannedBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class Base:
+    """What a table takes over before its first batch: the history of `table`, below `lsn` of `generation`."""
+
+    table: str
+    generation: int
+    lsn: Lsn
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "lsn": str(self.lsn)}
+
+    @classmethod
+    def from_json(cls, raw: dict[str, Any]) -> Base:
+        return cls(**{**raw, "lsn": Lsn.parse(raw["lsn"])})
+
+
+@dataclass(frozen=True, slots=True)
 class PlannedTable:
     """`after`: end of the last touching batch before the plan, None if there is none in this generation.
 
@@ -99,8 +115,9 @@ class PlannedTable:
     in the target. `ahead` are columns with a default that only a later version has: if the target has one already,
     since a chunk brought it, what the plan writes has the default in it. `called` is which column of the source, by its
     number, each name is that the target can have from before the plan, where its own schema does not say it.
-    `comments` are the source's, by the numbers of the columns, the table's under 0; None if they are not known. A plan
-    from before one of these was followed names none.
+    `comments` are the source's, by the numbers of the columns, the table's under 0; None if they are not known. `base`
+    is what comes before all of it, where the table has no position yet. A plan from before one of these was followed
+    names none.
     """
 
     table: str
@@ -113,6 +130,7 @@ class PlannedTable:
     ahead: tuple[Column, ...] = ()
     called: dict[str, int] = field(default_factory=dict)
     comments: dict[int, str] | None = None
+    base: Base | None = None
 
     @property
     def end_lsn(self) -> Lsn:
@@ -191,6 +209,7 @@ class MergePlan:
                         "ahead": [asdict(c) for c in t.ahead],
                         "called": t.called,
                         "comments": None if t.comments is None else {str(n): text for n, text in t.comments.items()},
+                        "base": None if t.base is None else t.base.to_json(),
                     }
                     for t in self.tables
                 ],
@@ -221,6 +240,7 @@ class MergePlan:
                     ahead=tuple(Column(**c) for c in t.get("ahead", ())),
                     called=t.get("called", {}),
                     comments=_comments(t.get("comments")),
+                    base=None if t.get("base") is None else Base.from_json(t["base"]),
                 )
                 for t in raw["tables"]
             ),

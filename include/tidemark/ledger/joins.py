@@ -55,6 +55,18 @@ def join(
             tables.mark_needs_backfill(ledger, table, *backfill)
 
 
+def take_over(ledger: Ledger, table: str, before: str) -> None:
+    """The table is captured since the other one was: its relation never left the stream. Where that one's join is not
+    judged yet, nor is this one's."""
+    row = ledger.execute(
+        "SELECT join_horizon, joined_timeline, joined_lsn FROM tidemark.tables "
+        'WHERE pipeline = %s AND "table" = %s AND captured AND join_horizon IS NOT NULL',
+        (ledger.pipeline, before),
+    ).fetchone()
+    if row is not None:
+        join(ledger, table, row[0], WalPoint(row[1], row[2]), backfill=None)
+
+
 def leave(ledger: Ledger, table: str) -> None:
     """The table is no longer in the file or the publication. What is staged of it is still
     merged; coming back is a join. Its open backfill is closed."""

@@ -26,6 +26,8 @@ from tidemark.ledger import (
     positions,
     proofs,
     put_aside,
+    relations,
+    replays,
     retirement,
     runs,
     shapes,
@@ -44,6 +46,7 @@ from tidemark.ledger.retirement import LastMaintenance
 from tidemark.ledger.table_errors import TableErrors
 from tidemark.ledger.tables import TableRow
 from tidemark.lsn import Lsn
+from tidemark.names import TableName
 
 NEWEST_CHANGES: Final = 10
 
@@ -54,7 +57,8 @@ class TableStatus:
     that is nothing; `lag_bytes` is WAL between applied and staged, 0 for a table that is level. `verified` is how far
     it is proven, None if it never was; `unfit` counts by column the values that did not fit, in what is kept of
     staging. `applied_at` is when a merge last brought anything, `delta` are its Delta tables as the last maintenance
-    saw them. `beside` is the table that readers see in its stead, while it is built in another shape."""
+    saw them. `beside` is the table that readers see in its stead, while it is built in another shape or, `is_replayed`,
+    from staging. `at_source` is what the source calls the table now, or called it last."""
 
     row: TableRow
     history_lsn: Lsn | None
@@ -67,6 +71,13 @@ class TableStatus:
     applied_at: datetime | None = None
     delta: tuple[DeltaTable, ...] = ()
     beside: str | None = None
+    is_replayed: bool = False
+    at_source: TableName | None = None
+
+    @property
+    def called(self) -> TableName:
+        """What the source calls it; of a table of which no relation was seen, the name in its id."""
+        return self.at_source or TableName.parse(self.table).at_source
 
     @property
     def differences(self) -> str:
@@ -193,6 +204,8 @@ def _tables(ledger: Ledger, generation: Generation) -> tuple[TableStatus, ...]:
     unfit = batches.unfit(ledger)
     delta = delta_tables.all_of(ledger)
     besides = {table: one.beside for table, one in shapes.all_of(ledger).items() if one.placed_at is None}
+    replayed = set(replays.unplaced(ledger).values())
+    called = relations.names(ledger)
     statuses = []
     for row in tables.all_of(ledger):
         if not row.life.is_listed:
@@ -211,6 +224,8 @@ def _tables(ledger: Ledger, generation: Generation) -> tuple[TableStatus, ...]:
                 applied_at=None if position is None else position.risen_at,
                 delta=delta.get(row.table, ()),
                 beside=besides.get(row.table),
+                is_replayed=row.table in replayed,
+                at_source=called.get(row.table),
             )
         )
     return tuple(statuses)

@@ -91,6 +91,19 @@ def begin_anew(ledger: Ledger, table: str) -> None:
     )
 
 
+def begin_at(ledger: Ledger, generation: int, table: str, lsn: Lsn) -> None:
+    """Everything of the table below, and in older generations, counts as applied: it is taken over from another one. A
+    table that is further on already stays there."""
+    ledger.execute(
+        """
+        INSERT INTO tidemark.positions (pipeline, generation, "table", history_lsn, current_lsn, begun_lsn)
+        VALUES (%(pipeline)s, %(generation)s, %(table)s, %(lsn)s, %(lsn)s, %(lsn)s)
+        ON CONFLICT (pipeline, generation, "table") DO NOTHING
+        """,
+        {"pipeline": ledger.pipeline, "generation": generation, "table": table, "lsn": lsn},
+    )
+
+
 def all_of(ledger: Ledger, generation: int) -> dict[str, Position]:
     """The positions of the tables that have one in this generation."""
     rows = ledger.execute(

@@ -61,50 +61,67 @@ def names(ledger: Ledger) -> dict[str, TableName]:
 
 
 def name_of(ledger: Ledger, table: str) -> TableName:
-    return names(ledger).get(table, TableName.parse(table).at_source)
+    return called(names(ledger), table)
+
+
+def called(known: Mapping[str, TableName], table: str) -> TableName:
+    """Of the `names`, that of one table; of a table of which no relation was seen, the one in its id."""
+    return known.get(table, TableName.parse(table).at_source)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """An id that the ledger has, with the servers on which a relation is kept as it, and what is there called last."""
+
+    table: TableName
+    systems: frozenset[str]
+    there: frozenset[TableName]
+
+
+def _known(ledger: Ledger) -> list[_Known]:
+    """Every id that anything of the pipeline stands under, those that are chosen and not used yet included."""
+    rows = ledger.execute(
+        """
+        SELECT "table", coalesce(array_agg(system_identifier) FILTER (WHERE system_identifier IS NOT NULL), '{}'),
+               coalesce(array_agg(name) FILTER (WHERE name IS NOT NULL), '{}')
+          FROM (
+            SELECT "table", system_identifier, CASE WHEN gone_lsn IS NULL THEN name END AS name
+              FROM tidemark.relations WHERE pipeline = %(pipeline)s
+             UNION ALL
+            SELECT "table", NULL, NULL FROM tidemark.tables WHERE pipeline = %(pipeline)s
+             UNION ALL
+            SELECT "table", NULL, NULL FROM tidemark.shapes WHERE pipeline = %(pipeline)s) known
+         GROUP BY "table"
+        """,
+        {"pipeline": ledger.pipeline},
+    )
+    return [
+        _Known(TableName.parse(table), frozenset(systems), frozenset(map(TableName.parse, names)))
+        for table, systems, names in rows
+    ]
 
 
 def choose(
     ledger: Ledger, system_identifier: str, called: TableName, in_lake: Callable[[], Iterable[int]]
 ) -> TableName:
-    """The id of a relation that nobody knows yet. `in_lake` are the places of that name in the lake, which are asked
-    for where the first one is taken: a ledger that was restored from an older copy may not know them all."""
-    rows = ledger.execute(
-        """
-        SELECT "table", bool_or(is_relation), bool_or(is_called) AND NOT bool_or(is_here) FROM (
-            SELECT "table", true AS is_relation, system_identifier = %(system)s AS is_here,
-                   name = %(name)s AND gone_lsn IS NULL AS is_called
-              FROM tidemark.relations WHERE pipeline = %(pipeline)s
-             UNION ALL
-            SELECT "table", false, false, false FROM tidemark.tables WHERE pipeline = %(pipeline)s
-             UNION ALL
-            SELECT "table", false, false, false FROM tidemark.shapes WHERE pipeline = %(pipeline)s) known
-         GROUP BY "table"
-        """,
-        {"pipeline": ledger.pipeline, "system": system_identifier, "name": str(called)},
-    )
-    known = {TableName.parse(table): (is_relation, is_left) for table, is_relation, is_left in rows}
-    left = [table for table, (_, is_left) in known.items() if is_left]
+    """The id of a relation that nobody knows yet. `in_lake` are the places of that name in the lake: a ledger that was
+    lost, or restored from an older copy, may not know them all, and which relation their tables are of nobody can say
+    who does not know them."""
+    known = _known(ledger)
+    left = [one.table for one in known if called in one.there and system_identifier not in one.systems]
     if left:
         return max(left)
-    of_name = [table for table in known if table.at_source == called]
-    if not of_name or (of_name == [called] and not known[called][0]):
+    of_name = [one for one in known if one.table.at_source == called]
+    if [one.table for one in of_name] == [called] and not of_name[0].systems:
         return called
-    return TableName(called.schema, called.name, 1 + max([*(table.place for table in of_name), *in_lake()]))
+    places = [*(one.table.place for one in of_name), *in_lake()]
+    return TableName(called.schema, called.name, 1 + max(places)) if places else called
 
 
 def next_place(ledger: Ledger, name: TableName, in_lake: Callable[[], Iterable[int]]) -> TableName:
     """The next place of the name, which neither ledger nor lake has."""
-    rows = ledger.execute(
-        """
-        SELECT "table" FROM tidemark.relations WHERE pipeline = %(pipeline)s
-         UNION SELECT "table" FROM tidemark.tables WHERE pipeline = %(pipeline)s
-         UNION SELECT "table" FROM tidemark.shapes WHERE pipeline = %(pipeline)s
-        """,
-        {"pipeline": ledger.pipeline},
-    )
-    known = [table for (table_id,) in rows if (table := TableName.parse(table_id)).at_source == name]
-    return TableName(name.schema, name.name, 1 + max([1, *(table.place for table in known), *in_lake()]))
+    places = [one.table.place for one in _known(ledger) if one.table.at_source == name]
+    return TableName(name.schema, name.name, 1 + max([1, *places, *in_lake()]))
 
 
 def lock(ledger: Ledger) -> None:

@@ -281,14 +281,20 @@ class RetiredBatch:
 
 
 def to_remove(ledger: Ledger, generation: int, most: int) -> list[RetiredBatch]:
-    """The oldest batches of which something is retired and not removed, `most` of them."""
+    """The oldest batches of which something is retired and not removed, `most` of them. Files that a table needs which
+    is replayed from them (`ledger.replays`) stay until the batch goes as a whole."""
     rows = ledger.execute(
         """
         SELECT b.end_lsn, b.manifest, b.retired_at IS NOT NULL,
                ARRAY(SELECT file ->> 'path'
                        FROM tidemark.batch_tables t CROSS JOIN LATERAL jsonb_array_elements(t.files) AS file
                       WHERE (t.pipeline, t.generation, t.end_lsn) = (b.pipeline, b.generation, b.end_lsn)
-                        AND t.retired_at IS NOT NULL AND t.removed_at IS NULL)
+                        AND t.retired_at IS NOT NULL AND t.removed_at IS NULL
+                        AND NOT EXISTS (
+                            SELECT 1 FROM tidemark.batch_tables o
+                             WHERE (o.pipeline, o.generation, o.end_lsn) = (b.pipeline, b.generation, b.end_lsn)
+                               AND o."table" <> t."table" AND o.retired_at IS NULL
+                               AND o.files @> jsonb_build_array(jsonb_build_object('path', file ->> 'path'))))
           FROM tidemark.batches b
           JOIN (SELECT end_lsn FROM tidemark.batches
                  WHERE pipeline = %(pipeline)s AND generation = %(generation)s

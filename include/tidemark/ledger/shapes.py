@@ -1,4 +1,5 @@
-"""Another shape of a relation, beside the one before: which ids follow each other, and which of them readers see.
+"""Another shape of a relation, or its replay, beside the one before: which ids follow each other, and which of them
+readers see.
 
     a drain meets it      an id is chosen ─► `reserve`
     its batch registers   the relation is kept as the new id from here on; the one before leaves ─► `begin`
@@ -6,7 +7,7 @@
                           and what it took the place of is put aside (`ledger.put_aside`)
 
 A shape that is followed by another one before it was whole is given up: the next one is built beside the same table
-that it was.
+that it was. A replay has the shape of the one before; what it is built of says `ledger.replays`.
 """
 
 from __future__ import annotations
@@ -17,14 +18,16 @@ from datetime import datetime
 from typing import Final
 
 from tidemark.formats.manifest import BatchManifest, TableMark
-from tidemark.ledger import backfills, definition_changes, joins, relations, tables
+from tidemark.ledger import backfills, definition_changes, joins, relations, replays, tables
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.definition_changes import Shown
+from tidemark.ledger.tables import TableRow
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
 
 # The kind of `needs_backfill` of a table that is built beside another one.
 ANOTHER_SHAPE: Final = "another_shape"
+KINDS: Final = (ANOTHER_SHAPE, tables.REPLAYED)
 FOLLOWED: Final = "the table has another shape by now, which a backfill of its own builds"
 
 
@@ -80,9 +83,15 @@ def reserve(ledger: Ledger, before: TableName, in_lake: Callable[[], Iterable[in
     return table
 
 
+def is_built_by_capture(row: TableRow, called: TableName, evolves: Callable[[TableName], str]) -> bool:
+    """Whether the capture starts the backfill that the table needs, whatever the file says of other backfills: it is
+    built beside another one, and changes of what the source calls so now are followed."""
+    return row.backfill_kind == ANOTHER_SHAPE and evolves(called) == "follow"
+
+
 def marks_of(manifest: BatchManifest) -> dict[str, TableMark]:
-    """The marks of the shapes that the batch begins, by table."""
-    return {mark.table: mark for mark in manifest.marks if mark.kind == ANOTHER_SHAPE}
+    """The marks of what the batch begins, by table."""
+    return {mark.table: mark for mark in manifest.marks if mark.kind in KINDS}
 
 
 def left_by(ledger: Ledger, manifest: BatchManifest) -> dict[str, str]:
@@ -103,8 +112,11 @@ def left_by(ledger: Ledger, manifest: BatchManifest) -> dict[str, str]:
 def begin(ledger: Ledger, manifest: BatchManifest, left: Mapping[str, str]) -> None:
     """The relations are kept as these tables from here on. What they were kept as leaves: nothing more comes of it, and
     its open backfill is closed."""
+    marks = marks_of(manifest)
     for table, before in left.items():
         row = tables.one(ledger, before)
+        is_replay = marks[table].kind == tables.REPLAYED
+        base = replays.begin(ledger, manifest, table, before) if is_replay else None
         backfills.close_of(ledger, before, FOLLOWED)
         if row is not None and row.life.is_captured:
             joins.leave(ledger, before)
@@ -112,19 +124,32 @@ def begin(ledger: Ledger, manifest: BatchManifest, left: Mapping[str, str]) -> N
             tables.pause(ledger, table, row.paused_by or "")
         ledger.execute(
             """
-            INSERT INTO tidemark.shapes (pipeline, "table", before, beside, begun_lsn) VALUES (%s, %s, %s, %s, %s)
+            INSERT INTO tidemark.shapes
+                   (pipeline, "table", before, beside, begun_lsn, base_generation, base_lsn)
+            VALUES (%s, %s, %s, %s, %s, %s, %s)
             ON CONFLICT (pipeline, "table") DO UPDATE
                SET before = excluded.before, beside = excluded.beside, begun_lsn = excluded.begun_lsn,
-                   begun_at = clock_timestamp()
+                   begun_at = clock_timestamp(), base_generation = excluded.base_generation,
+                   base_lsn = excluded.base_lsn
             """,
-            (ledger.pipeline, table, before, beside(all_of(ledger), before), manifest.end_lsn),
+            (
+                ledger.pipeline,
+                table,
+                before,
+                beside(all_of(ledger), before),
+                manifest.end_lsn,
+                None if base is None else manifest.generation,
+                base,
+            ),
         )
+        if is_replay:
+            continue
         versions = tables.versions_of(ledger, [before, table])
         older, newer = versions.get(before, []), versions.get(table, [])
         shown = Shown(
             manifest.generation, manifest.start_lsn, older[-1] if older else None, newer[0] if newer else None
         )
-        definition_changes.add(ledger, table, shown, "rebuilt", marks_of(manifest)[table].message)
+        definition_changes.add(ledger, table, shown, "rebuilt", marks[table].message)
 
 
 def name(ledger: Ledger, plan: str, whole: Collection[str]) -> None:

@@ -37,6 +37,8 @@ FORK: Final = "fork"
 HOLES: Final = table_life.HOLES
 # A backfill of some columns met rows that the target has not.
 ROWS_LACKING: Final = "rows_lacking"
+# Its Delta tables are built from staging, and no backfill is wanted: the merge that builds them takes the mark away.
+REPLAYED: Final = "replayed"
 
 # What a mark of that kind is in a table's life; any other kind is one that does not end by itself.
 _MARKED: Final = {EXISTING_ROWS: "miss_rows", HOLES: "miss_values"}
@@ -309,10 +311,12 @@ def mark_holes(ledger: Ledger, table: str) -> None:
 
 def mark_needs_backfill(ledger: Ledger, table: str, kind: str, reason: str, columns: Collection[int] = ()) -> None:
     """Mark the table. A mark it already has stays, unless it is of the same kind or a weaker one: HOLES gives way to
-    any other, EXISTING_ROWS to all but HOLES. `marked_at` moves in any case, so that no backfill that was opened before
-    takes the mark away. After any mark but HOLES, any row may be wrong; in these
+    any other, EXISTING_ROWS to all but HOLES, REPLAYED to all but these two. `marked_at` moves in any case, so that no
+    backfill that was opened before takes the mark away. After any mark but HOLES, any row may be wrong; in these
     `columns` alone, if there are any, and no mark from before says more."""
     weaker = [] if kind == HOLES else [HOLES, EXISTING_ROWS]
+    if kind not in (HOLES, EXISTING_ROWS):
+        weaker.append(REPLAYED)
     with table_lives.step(ledger, "target", _MARKED.get(kind, "need_backfill"), [table]):
         ledger.execute(
             """

@@ -1,5 +1,5 @@
 """Around the Spark application that makes tables anew from history: a form's answers -> plan.json, result.json -> what
-it says.
+it says. And `begin_replay`: tables that merges build anew from what staging holds, until they have their places.
 
 A rebuild holds the leases of its tables, all or none, so that no merge works on one of them; a table as of a moment is
 made beside the live one, and needs none. Nothing is written into the ledger: what current shows stands in its own
@@ -8,16 +8,19 @@ position, which the next plan reads (R5).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from secrets import token_hex
+from typing import Literal
 
+from tidemark.capture.drain import drain
 from tidemark.errors import MomentInvalid, ReplayRefused
 from tidemark.formats import layout
 from tidemark.formats.replay import ReplayPlan, ReplayResult, Step
 from tidemark.lake import positions
-from tidemark.ledger import generations, leases, migrations, relations, tables
+from tidemark.ledger import generations, leases, migrations, relations, replays, tables
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.names import TableName
 from tidemark.run import Run
@@ -27,9 +30,9 @@ from tidemark.wording import TABLE_CUTOFF, closest
 
 @dataclass(frozen=True, slots=True)
 class ReplayRequest:
-    """`tables` by their names as a person writes them; `moment` an LSN or a time, "" of a rebuild."""
+    """`tables` by their names as a person writes them; `moment` an LSN or a time, "" where none is asked for."""
 
-    step: Step
+    step: Step | Literal["staged"]
     tables: tuple[str, ...]
     moment: str = ""
 
@@ -38,6 +41,7 @@ class ReplayRequest:
 def leased_replay(run: Run, request: ReplayRequest, *, wait_s: float = 0.0) -> Iterator[ReplayPlan]:
     """The plan, written, with the leases that it needs while the block runs. Raises ReplayRefused, LeaseTaken."""
     config = run.config
+    assert request.step != "staged"
     with open_ledger(run.ledger, run.pipeline, config.application_name) as book:
         migrations.require(book.connection)
         keys = _keys(book, request)
@@ -58,6 +62,35 @@ def leased_replay(run: Run, request: ReplayRequest, *, wait_s: float = 0.0) -> I
         path = layout.replay_file(run.pipeline, plan.plan)
         Store(config.lake, config.lake_access).write_new(path, plan.to_json().encode())
         yield plan
+
+
+def begin_replay(run: Run, request: ReplayRequest, *, wait_s: float = 0.0) -> list[str]:
+    """Drain, and have the request's tables built anew from there on, of what staging has of them. Returns the ids of
+    what is built and has no place yet, also where an earlier try of the run has begun it. Raises ReplayRefused, and
+    what a drain raises."""
+    with open_ledger(run.ledger, run.pipeline, run.config.application_name) as book:
+        migrations.require(book.connection)
+        asked = _keys(book, request)
+    drain(run, wait_s=wait_s, run_s=math.inf, replay=asked)
+    return _going_on(run, asked)
+
+
+def _going_on(run: Run, asked: Collection[str]) -> list[str]:
+    with open_ledger(run.ledger, run.pipeline, run.config.application_name) as book:
+        built = replays.unplaced(book)
+    return sorted({built.get(table, table) for table in asked} & {*built.values()})
+
+
+def unplaced(run: Run, asked: Collection[str]) -> dict[str, str]:
+    """Those that have no place yet, each with what keeps it from it."""
+    reasons = {}
+    with open_ledger(run.ledger, run.pipeline, run.config.application_name) as book:
+        left = {*replays.unplaced(book).values()}.intersection(asked)
+        rows = {row.table: row for row in tables.all_of(book)}
+    for table in sorted(left):
+        error = rows[table].error
+        reasons[table] = "it is not merged yet, and the next merge goes on" if error is None else error.message
+    return reasons
 
 
 def _keys(ledger: Ledger, request: ReplayRequest) -> dict[str, tuple[str, ...]]:
@@ -91,8 +124,10 @@ def _keys(ledger: Ledger, request: ReplayRequest) -> dict[str, tuple[str, ...]]:
             positions.parse(request.moment)
         except MomentInvalid:
             problems.append("the moment is neither an LSN (16/B374D848) nor a time with its zone")
-    elif request.moment:
+    elif request.moment and request.step == "rebuild":
         problems.append("a rebuild goes up to where history is, and takes no moment")
+    elif request.moment:
+        problems.append("a replay from staging goes up to what is staged, and takes no moment")
     if problems:
         raise ReplayRefused(pipeline=ledger.pipeline, problems="; ".join(problems))
     return keys

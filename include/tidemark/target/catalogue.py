@@ -22,7 +22,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from tidemark.formats import layout
-from tidemark.formats.plan import MergePlan
+from tidemark.formats.plan import Level, MergePlan
 from tidemark.formats.result import PlanResult
 from tidemark.names import TableName, spark_identifier
 from tidemark.spark_connection import CATALOGUE
@@ -60,7 +60,7 @@ def name_tables(spark: SparkSession, plan: MergePlan, result: PlanResult) -> Non
     session = table_session(spark, pool="catalogue", lake=plan.lake)
     there: dict[str, set[str]] = {}
     failures = 0
-    for entry in _entries(plan, result, pattern):
+    for entry in _entries(plan, plan.level, result, pattern):
         if failures == MAX_FAILURES:
             log.warning("The catalogue is left as it is until the next merge")
             return
@@ -76,15 +76,14 @@ def name_tables(spark: SparkSession, plan: MergePlan, result: PlanResult) -> Non
             log.warning("%s.%s is not in the catalogue (%s)", entry.schema, entry.name, condition_of(failed))
 
 
-def _entries(plan: MergePlan, result: PlanResult, pattern: str) -> Iterator[Entry]:
-    assert plan.level is not None
+def _entries(plan: MergePlan, level: Level, result: PlanResult, pattern: str) -> Iterator[Entry]:
     merged = {table.table for table in result.tables if table.error is None}
     taken: set[tuple[str, str]] = set()
     if "{" not in pattern:
         taken.add((pattern, POSITIONS))
         yield Entry(pattern, POSITIONS, f"{plan.lake}/{layout.positions_table(plan.pipeline)}", checked=False)
-    for table in sorted({*merged, *plan.level.tables}):
-        called = plan.level.names.get(table, table)
+    for table in sorted({*merged, *level.tables}):
+        called = level.names.get(table, table)
         if called is None:
             continue  # it is captured no more, or built in another shape and not whole
         kept_as, name = TableName.parse(table), TableName.parse(called)

@@ -43,7 +43,7 @@ from tidemark.formats.plan import MergePlan, PlannedBatch, PlannedTable
 from tidemark.formats.result import MAX_HOLE_KEYS, ChunkResult, Holes, PlanResult, TableResult
 from tidemark.lsn import Lsn
 from tidemark.schema.table import TableSchema
-from tidemark.target import catalogue, chunk_fold, comparison, delta_tables, positions_table
+from tidemark.target import catalogue, chunk_fold, comparison, delta_tables, positions_table, taking_over
 from tidemark.target.changes import Changes
 from tidemark.target.chunk_changes import ChunkChanges
 from tidemark.target.chunk_rows import NextBatches
@@ -195,6 +195,8 @@ class TableMerge:
 
     def _round(self) -> State | None:
         """From the positions as they are now towards the end of the plan; None if that is not reached yet."""
+        if self.planned.base is not None:
+            taking_over.take_over(self.session, self.plan, self.planned, self.planned.base)
         state = self._read(delta_tables.pin)
         missing, lagging = self._left(state)
         if not missing and not lagging:
