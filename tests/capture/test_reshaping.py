@@ -12,16 +12,21 @@ import pytest
 
 from tests.support.pipeline import Pipeline
 from tidemark.backfill.wanted import wanted
+from tidemark.capture import by_hand, levelling
 from tidemark.capture import drain as drain_module
 from tidemark.capture import preflight as preflight_module
 from tidemark.capture.by_hand import pause, resume
 from tidemark.capture.health import look
-from tidemark.capture.merging import ingest, make_plan
-from tidemark.config import Evolve
+from tidemark.capture.marks import passed_over_marks
+from tidemark.capture.merging import Wanted, ingest, make_plan
+from tidemark.capture.spreading import spread
+from tidemark.capture.waiting import changes_waiting
+from tidemark.config import Evolve, TableRule
 from tidemark.formats import layout
+from tidemark.formats.error_record import ErrorRecord
 from tidemark.formats.plan import MergePlan
 from tidemark.formats.result import PlanResult, TableResult
-from tidemark.ledger import definition_changes, shapes
+from tidemark.ledger import definition_changes, put_aside, shapes, tables
 from tidemark.ledger.shapes import Shape
 from tidemark.ledger.tables import TableRow
 from tidemark.maintenance.retiring import retire
@@ -487,6 +492,147 @@ def test_a_preflight_that_looked_before_the_drain_takes_the_table_for_what_it_is
     items.sound()
     assert (items.row().life.capture, items.row("~2").life.capture) == (LEFT, "captured")
     assert items.row("~2").backfill_kind == shapes.ANOTHER_SHAPE
+
+
+# --- what waits for nobody --------------------------------------------------------------------------------------------
+
+
+def test_the_name_changes_hands_where_nothing_is_merged_any_more(items: Items) -> None:
+    items.merge()
+    items.execute(TYPE)
+    items.drain()
+    items.sound()
+    items.merge()
+    items.fill("public.item~2")
+    with items.ledger_connection() as book:
+        assert levelling.to_name(book) == {"public.item~2"}
+    (share,) = spread(items.task(), Wanted())
+    assert share.tables == ("public.item~2",)
+    assert "whole" in changes_waiting(items.config, source=items.source, ledger=items.ledger).reason
+    plan = items.merge()
+    assert plan is not None
+    assert plan.level is not None
+    assert (plan.tables, plan.level.names) == ((), {"public.item~2": "public.item"})
+    assert items.shapes()["public.item~2"].placed_at is not None
+    assert items.merge() is None
+
+
+def test_a_dropped_table_takes_along_what_its_shape_was_built_beside(items: Items) -> None:
+    items.merge()
+    items.execute(TYPE)
+    items.insert()
+    items.drain()
+    items.sound()
+    items.merge()
+    items.execute("DROP TABLE item", "CREATE TABLE item (id int PRIMARY KEY)", "INSERT INTO item VALUES (1)")
+    items.drain()
+    items.sound()
+    items.merge()
+    items.sound()
+    with items.ledger_connection() as book:
+        assert {pair.table for pair in put_aside.all_of(book)} == {"public.item", "public.item~2"}
+    assert items.kept_as() == ["public.item~2", "public.item~3"]
+
+
+@pytest.mark.parametrize("kept", ["there and back", pytest.param("altered", marks=pytest.mark.thorough)])
+def test_a_table_whose_staged_definitions_do_not_fit_goes_on_beside(items: Items, kept: str) -> None:
+    """As an older version staged them, or a merge that took a column's type for another one's."""
+    if kept == "altered":
+        items.evolve("ask")
+        items.execute(TYPE)
+        items.insert()
+        items.drain()
+        items.evolve("follow")
+    with items.ledger_connection() as book:
+        tables.unpark(book, "public.item")
+        tables.park(book, "public.item", ErrorRecord("SchemaVersionsDiffer", "BACKFILL", "a test"))
+    items.drain()
+    assert (items.kept_as(), items.row("~2").backfill_kind) == (["public.item~2"], shapes.ANOTHER_SHAPE)
+    items.drain()
+    items.sound()
+    items.fill("public.item~2")
+    items.merge()
+    assert items.shapes()["public.item~2"].placed_at is not None
+    assert not items.row().life.is_parked, "nothing reads it any more, and what waits of it fits into nothing"
+
+
+@pytest.mark.thorough
+def test_an_old_table_that_is_parked_for_another_reason_stays_so_until_somebody_says(items: Items) -> None:
+    """What waits of it stands in no other history."""
+    with items.ledger_connection() as book:
+        tables.park(book, "public.item", ErrorRecord("TargetDiffers", "FIX_TARGET", "a test"))
+    items.execute(TYPE)
+    items.insert()
+    items.drain()
+    items.sound()
+    items.fill("public.item~2")
+    items.merge()
+    items.sound()
+    assert items.shapes()["public.item~2"].placed_at is not None
+    assert (items.row().life.merge, items.row().life.capture) == ("parked", LEFT)
+    sentence, done = by_hand.pass_over(items.config, "public.item~1", ledger=items.ledger)
+    assert done, sentence
+    items.sound()
+    with items.ledger_connection() as book:
+        assert [pair.table for pair in put_aside.all_of(book)] == ["public.item"]
+
+
+@pytest.mark.thorough
+def test_what_was_passed_over_before_is_brought_by_the_backfill_of_its_shape(
+    items: Items, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mark that comes first, in the same manifest or in one before, does not keep the capture from starting it."""
+    items.execute(TYPE)
+    manifest = drain_module._Draining._manifest
+
+    def passed_over_first(*arguments: Any) -> Any:
+        made = manifest(*arguments)
+        marks = tuple(mark for one in made.marks for mark in (*passed_over_marks([one.table]), one))
+        return replace(made, marks=marks)
+
+    monkeypatch.setattr(drain_module._Draining, "_manifest", passed_over_first)
+    items.insert()
+    items.drain()
+    items.sound()
+    (one,) = wanted(items.task())
+    assert (one.table, one.builds) == ("public.item~2", True)
+
+
+@pytest.mark.thorough
+def test_a_renamed_table_is_built_as_its_own_rule_says(items: Items) -> None:
+    """`evolve` of what the source calls it now: capture and health ask for the same name."""
+    items.execute(TYPE)
+    items.insert()
+    items.drain()
+    items.execute("ALTER TABLE item RENAME TO thing")
+    items.with_tables(TableRule("public.item", evolve="ask"), TableRule("public.thing", evolve="follow"))
+    items.drain()
+    items.sound()
+    (one,) = wanted(items.task())
+    with items.ledger_connection() as book:
+        health = look(book, items.config)
+    (concern,) = [concern for concern in health.of("warning") if concern.table == "public.item~2"]
+    assert (one.builds, concern.kind) == (True, "another shape")
+    items.with_tables(TableRule("public.item", evolve="follow"), TableRule("public.thing", evolve="ask"))
+    with items.ledger_connection() as book:
+        health = look(book, items.config)
+    assert not wanted(items.task())[0].builds
+    assert [concern.kind for concern in health.of("red") if concern.table == "public.item~2"] == ["needs a backfill"]
+
+
+@pytest.mark.thorough
+def test_without_a_ledger_no_relation_takes_the_tables_of_a_shape_that_it_knows_nothing_of(items: Items) -> None:
+    """Of a quiet table no manifest names the place: it begins anew beside what is there."""
+    for folder in ("current/public/item", "history/public/item", "history/public/item~2"):
+        items.store.write_atomic(f"{items.config.pipeline}/{folder}/_delta_log/0.json", b"{}")
+    items.ledger_query("DELETE FROM tidemark.relations")
+    items.ledger_query("DELETE FROM tidemark.batch_tables")
+    items.ledger_query("DELETE FROM tidemark.schema_versions")
+    items.ledger_query("DELETE FROM tidemark.positions")
+    items.ledger_query("DELETE FROM tidemark.tables")
+    items.sound()
+    assert items.kept_as() == ["public.item~3"]
+    assert items.row("~3").life.needs_backfill
 
 
 # --- any order --------------------------------------------------------------------------------------------------------

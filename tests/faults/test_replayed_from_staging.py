@@ -47,7 +47,8 @@ def shop(new_environment: Callable[..., Environment]) -> Environment:
 
 def change(shop: Environment, number: int) -> None:
     shop.execute(
-        f"INSERT INTO shop.item VALUES ({10 * number}, 'new', repeat('n', 9000), {number}), ({10 * number + 1}, 'new')",
+        f"INSERT INTO shop.item VALUES ({10 * number}, 'new', repeat('n', 9000), {number})",
+        f"INSERT INTO shop.item VALUES ({10 * number + 1}, 'new')",
         f"UPDATE shop.item SET note = 'changed {number}' WHERE id % 5 = {number % 5}",
         f"DELETE FROM shop.item WHERE id = {number + 2}",
         f"UPDATE shop.item SET id = id + 1000, note = 'moved' WHERE id = {10 * number}",

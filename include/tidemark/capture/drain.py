@@ -28,7 +28,7 @@ from tidemark.capture import confirm, generation
 from tidemark.capture.claims import Claims, Watermarks, claims_of, emit_again
 from tidemark.capture.defining import Catalog
 from tidemark.capture.guarding import GuardBook, Guarding
-from tidemark.capture.marks import catalogue_marks, passed_over_marks, unfit_key
+from tidemark.capture.marks import catalogue_marks, key_not_valid, passed_over_marks, unfit_key
 from tidemark.capture.open_batch import Held, OpenBatch, Staged, end_of_batch
 from tidemark.capture.places import Places
 from tidemark.capture.recovery import look_into_staging
@@ -139,7 +139,8 @@ def drain(run: Run, *, run_s: float | None = None, wait_s: float = 0.0, replay: 
             _remove_abandoned(config, source_conn, book, folders, open_generation.number)
             with _open_stream(run, source_conn, book, lease, open_generation) as stream:
                 generation.still_continues(source_conn, open_generation)
-                draining = _Draining(run, source_conn, book, store, lease, open_generation, replayed)
+                draining = _Draining(run, source_conn, book, store, lease, open_generation)
+                draining.replay(replayed)
                 draining.until_heartbeat(stream, config.bounds.run_s if run_s is None else run_s)
         return _of_run(book, run.run_id)
 
@@ -272,11 +273,9 @@ class _Draining:
         store: Store,
         lease: Lease,
         open_generation: ledger_generations.Generation,
-        replayed: Collection[str] = (),
     ) -> None:
         config = run.config
         self._run = run
-        self._replayed = replayed
         self._config = config
         self._source = source_conn
         self._ledger = ledger_conn
@@ -315,6 +314,16 @@ class _Draining:
         self._heartbeat_commit: Lsn | None = None
         self._silence: Wait | None = None
         self._batch = self._new_batch(open_generation.staged_lsn)
+
+    def replay(self, asked: Collection[str]) -> None:
+        """Have these tables built anew from the heartbeat on. What this run's look at them shows is for the next run,
+        whose look is one at the new ones."""
+        catalogue = self._schemas.catalog
+        self._reshaping.replay(table for table in catalogue.tables.values() if str(table.table) in asked)
+        held = self._reshaping.held
+        self._held |= held
+        self._changed -= held
+        self._marks = tuple(mark for mark in self._marks if mark.table not in held)
 
     def until_heartbeat(self, stream: ReplicationStream, run_s: float) -> None:
         """Read, decode, stage and register; ends when the heartbeat is registered or, at the
@@ -540,6 +549,7 @@ class _Draining:
         marks += passed_over_marks(
             row.table for row in rows.values() if row.table in self._passed_over and not row.life.is_marked_for_good
         )
+        marks += [key_not_valid(table.table) for table in looked_at if self._has_key_too_early(table)]
         truncates = Truncates(
             fingerprints,
             before,
@@ -554,10 +564,16 @@ class _Draining:
             or ((row := rows.get(str(table.table))) is not None and may_have_another(row))
         ]
         self._reshaping.look(may_be_others, catalogue.types, rows)
-        self._reshaping.replay(table for table in looked_at if str(table.table) in self._replayed)
         pending = self._reshaping.held
         marks = [mark for mark in marks if mark.table not in pending]
         return fingerprints, changed - truncates.held - pending, tuple(marks), truncates
+
+    def _has_key_too_early(self, table: catalog.CapturedTable) -> bool:
+        """Whether the stream has a root's key for the key, and the catalogue says that it is not valid."""
+        if table.kind != "p" or table.identity != "default" or table.key:
+            return False
+        latest = self._schemas.streamed(str(table.table))
+        return latest is not None and bool(latest.key)
 
     def _look_again(self, table: str) -> Fingerprint | None:
         """One table's fingerprint now, None if it is no longer captured."""

@@ -19,7 +19,7 @@ from tidemark.config import PipelineConfig
 from tidemark.errors import TimelineNotFollowed
 from tidemark.findings import listed
 from tidemark.formats import layout
-from tidemark.ledger import batches, generations, joins
+from tidemark.ledger import batches, generations, joins, shapes
 from tidemark.ledger import put_aside as pairs_put_aside
 from tidemark.ledger import tables as ledger_tables
 from tidemark.ledger.tables import TableRow
@@ -143,13 +143,16 @@ def to_put_aside(survey: Survey) -> list[str]:
 
 def put_aside(survey: Survey) -> None:
     """What nothing comes of any more is listed no more; its Delta tables are kept as they are, and listed apart if its
-    relation is gone. One that was renamed is there still, and may be named by the file again."""
+    relation is gone. One that was renamed is there still, and may be named by the file again. With a shape whose
+    relation is gone before it was whole goes what it was built beside."""
     for table in to_put_aside(survey):
         relation = survey.places.relation_of(TableName.parse(table))
         with survey.ledger.transaction():
             joins.forget(survey.ledger, table)
             if relation is not None and relation.gone_lsn is not None:
                 pairs_put_aside.note(survey.ledger, table, relation.name, relation.gone_lsn)
+                for shape in shapes.given_up(survey.ledger, table):
+                    pairs_put_aside.note(survey.ledger, shape.before, relation.name, shape.begun_lsn)
         survey.note("tables", f"Another table has the place of {table} by now: its Delta tables are kept as they are")
 
 

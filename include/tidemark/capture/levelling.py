@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
-from tidemark.errors import SchemaNotFollowed
+from tidemark.capture.reshaping import is_parked_for_its_shape
 from tidemark.formats.plan import Level, MergePlan
 from tidemark.formats.result import PlanResult
 from tidemark.ledger import batches, positions, put_aside, relations, shapes, tables
@@ -52,6 +52,15 @@ def level_with(ledger: Ledger, staged: Staged, planned: Mapping[str, Sequence[To
     )
 
 
+def to_name(ledger: Ledger) -> set[str]:
+    """The tables, built beside others, that are whole and level, of which no plan has said that they have their names:
+    where nothing is merged any more, a plan of none says it."""
+    unplaced = shapes.unplaced(ledger)
+    rows = (row for row in tables.all_of(ledger) if row.table in unplaced) if unplaced else ()
+    whole = {row.table for row in rows if row.life.keeps_its_promise and row.life.can_be_read}
+    return whole - batches.unapplied_counts(ledger, whole).keys() if whole else whole
+
+
 def name_what_is_whole(ledger: Ledger, plan: MergePlan) -> None:
     """Note which tables, built beside others, the plan says to have their names."""
     level = plan.level
@@ -70,7 +79,7 @@ def place_what_is_whole(ledger: Ledger, result: PlanResult) -> None:
         for shape in shapes.replaced_by(ledger, table):
             tables.lock(ledger, [shape.before])
             row = tables.one(ledger, shape.before)
-            if row is not None and row.error is not None and row.error.kind == SchemaNotFollowed.__name__:
+            if row is not None and is_parked_for_its_shape(row):
                 tables.unpark(ledger, shape.before)
                 positions.begin_anew(ledger, shape.before)
             put_aside.note(ledger, shape.before, called, shape.begun_lsn)

@@ -57,6 +57,13 @@ def withheld_marks(table: TableName, reason: str) -> list[TableMark]:
     ]
 
 
+def key_not_valid(table: TableName) -> TableMark:
+    """Of a root whose key not all partitions have yet: the stream takes it for the key (from PostgreSQL 18 on), and
+    rows of one key that it does not keep out are one row of current."""
+    reason = "its key does not hold in all of its partitions yet, so that rows of one key may be several"
+    return marks_of(table, [Difference(Verdict.NEEDS_BACKFILL, reason)])[0]
+
+
 def passed_over_marks(tables: Iterable[str]) -> list[TableMark]:
     """Of tables that were captured once, and whose changes this batch and the next ones do not hold."""
     return [

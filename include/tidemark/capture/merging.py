@@ -113,7 +113,7 @@ def leased_plan(run: Run, wanted: Wanted = Wanted(), *, wait_s: float = 0.0) -> 
     with open_ledger(run.ledger, config.pipeline) as book:
         followed.let_go(book)
         deciding.hold(book, config)
-        names = {of_table(table): table for table in may_be_planned(book, run, wanted)}
+        names = {of_table(table): table for table in may_be_planned(book, run, wanted) or to_name(book, wanted)}
     if not names:
         yield None
         return
@@ -126,10 +126,11 @@ def leased_plan(run: Run, wanted: Wanted = Wanted(), *, wait_s: float = 0.0) -> 
         leased = {names[name] for name in lease.names}
         staged = generations.staged(book)
         todo = deciding.allowed(book, config, _to_plan(book, tables.due(book, config.bounds.unpark_retry_s) & leased))
-        if not todo:
+        if not todo and not to_name(book, wanted):
             yield None
             return
-        plan = replace(_plan(book, run, todo, lease.attempt), level=levelling.level_with(book, staged, todo))
+        plan = _plan(book, run, todo, lease.attempt, staged.generation)
+        plan = replace(plan, level=levelling.level_with(book, staged, todo))
         levelling.name_what_is_whole(book, plan)
         path = layout.plan_file(config.pipeline, plan.plan)
         Store(config.lake, config.lake_access).write_new(path, plan.to_json().encode())
@@ -149,6 +150,11 @@ def may_be_planned(ledger: Ledger, run: Run, wanted: Wanted) -> list[str]:
     if due.deferred:
         log.info("%s due%s", counted(len(waiting), "table"), due.said)
     return sorted(waiting)
+
+
+def to_name(ledger: Ledger, wanted: Wanted) -> list[str]:
+    """Tables that wait for nothing but a plan which says that they are whole."""
+    return sorted(levelling.to_name(ledger) if wanted.tables is None else levelling.to_name(ledger) & wanted.tables)
 
 
 def _say_what_is_left(lease: Lease, tables_by_name: Mapping[str, str]) -> None:
@@ -177,9 +183,11 @@ def _to_plan(ledger: Ledger, names: Iterable[str]) -> dict[str, Sequence[Touched
     }
 
 
-def _plan(ledger: Ledger, run: Run, todo: Mapping[str, Sequence[TouchedTable]], attempt: str) -> MergePlan:
+def _plan(ledger: Ledger, run: Run, todo: Mapping[str, Sequence[TouchedTable]], attempt: str, opened: int) -> MergePlan:
+    """Without a table it is of the generation that is `opened`."""
+    generation = next((touches[0].generation for touches in todo.values()), opened)
     starts = {table: touches[0].start_lsn for table, touches in todo.items()}
-    before = batches.previous_ends(ledger, next(iter(todo.values()))[0].generation, starts)
+    before = batches.previous_ends(ledger, generation, starts)
     versions = tables.versions_of(ledger, todo)
     streamed = tables.versions_of(ledger, todo, only_streamed=True)
     with_holes = tables.with_holes(ledger)
@@ -188,7 +196,7 @@ def _plan(ledger: Ledger, run: Run, todo: Mapping[str, Sequence[TouchedTable]], 
     return MergePlan(
         plan=f"{run.now():%Y%m%dT%H%M%S}-{attempt}",
         pipeline=run.pipeline,
-        generation=next(iter(todo.values()))[0].generation,
+        generation=generation,
         lake=run.config.lake,
         threads=run.config.merge.threads,
         tables=tuple(
@@ -394,6 +402,8 @@ def _is_overtaken(ledger: Ledger, recorded: RecordedPlan) -> bool:
     """Whether every table of the plan is applied to the plan's end or beyond: its result could say nothing new."""
     reached = positions.all_of(ledger, recorded.generation)
     applied = {table: position.applied_lsn for table, position in reached.items()}
+    if not recorded.tables:  # it names tables, and says nothing else
+        return not levelling.to_name(ledger)
     return all((at := applied.get(table)) is not None and at >= end for table, end in recorded.tables.items())
 
 

@@ -19,12 +19,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 from tidemark.capture.defining import catalogue_shape
 from tidemark.capture.places import Places
 from tidemark.capture.relations import another_shape
 from tidemark.config import PipelineConfig
-from tidemark.errors import Move, SchemaNotFollowed
+from tidemark.errors import Move, SchemaNotFollowed, SchemaVersionsDiffer
 from tidemark.formats.manifest import TableMark
 from tidemark.ledger import schema_versions, tables
 from tidemark.ledger.connection import Ledger
@@ -38,6 +39,9 @@ from tidemark.schema.table import TableSchema
 from tidemark.source.catalog import CapturedTable
 
 log = logging.getLogger(__name__)
+
+# The errors of a table that is parked for its shape.
+FITS_NOT: Final = (SchemaNotFollowed.__name__, SchemaVersionsDiffer.__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +89,20 @@ class Reshaping:
         """Note which of these tables have another shape by now than their Delta tables can take."""
         for table in captured:
             row = rows.get(str(table.table))
-            reshaped_table = self.look_at(table, types, parked=row is not None and is_parked_for_its_shape(row))
+            is_parked = row is not None and is_parked_for_its_shape(row)
+            reshaped_table = self.look_at(table, types, parked=is_parked)
+            if reshaped_table is None and row is not None and is_parked_for_what_is_staged(row):
+                reshaped_table = self._as_it_is(table, types)
             if reshaped_table is not None:
                 self._pending[str(table.table)] = reshaped_table
+
+    def _as_it_is(self, captured: CapturedTable, types: Mapping[int, PgType]) -> Reshaped | None:
+        """The table built anew in the shape that it has: what waits of it was there and back in between, and fits
+        into no table with the rest."""
+        shape, unfit = catalogue_shape(captured, types, self._streamed(str(captured.table)))
+        if unfit or self._config.evolves(captured.name) != "follow":
+            return None
+        return Reshaped(captured, shape, "definitions that do not fit into one table are staged of it")
 
     def look_at(self, captured: CapturedTable, types: Mapping[int, PgType], *, parked: bool = False) -> Reshaped | None:
         """The table in its other shape, None if it has none that another table has to take."""
@@ -180,8 +195,13 @@ class Reshaping:
 
 
 def is_parked_for_its_shape(row: TableRow) -> bool:
-    """As an older version of Tidemark, or another `evolve`, left it."""
-    return row.life.is_parked and row.error is not None and row.error.kind == SchemaNotFollowed.__name__
+    """As an older version of Tidemark, or another `evolve`, left it: what waits of it fits into nothing."""
+    return row.life.is_parked and row.error is not None and row.error.kind in FITS_NOT
+
+
+def is_parked_for_what_is_staged(row: TableRow) -> bool:
+    """Its merge found that what is staged of it follows definitions that do not fit into one table."""
+    return row.life.is_parked and row.error is not None and row.error.kind == SchemaVersionsDiffer.__name__
 
 
 def may_have_another(row: TableRow) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tidemark.capture.merging import Wanted, may_be_planned
+from tidemark.capture.merging import Wanted, may_be_planned, to_name
 from tidemark.ledger import backlogs, plans
 from tidemark.ledger.backlogs import Backlog
 from tidemark.ledger.connection import open_ledger
@@ -49,6 +49,8 @@ def spread(run: Run, wanted: Wanted) -> list[Share]:
     """At most `merge.applications` shares; none if nothing is due."""
     with open_ledger(run.ledger, run.pipeline) as book:
         names = may_be_planned(book, run, wanted)
+        if not names and (whole := to_name(book, wanted)):
+            return [Share(tuple(whole), 0.0)]
         waiting = backlogs.all_of(book, names)
         measured = plans.measured(book, names, LATEST)
     expected = {table: expected_s(backlog, measured.get(table, ())) for table, backlog in waiting.items()}

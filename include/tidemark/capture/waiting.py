@@ -19,7 +19,7 @@ import psycopg
 from psycopg import sql
 
 from tidemark import postgres_session
-from tidemark.capture import deferring
+from tidemark.capture import deferring, levelling
 from tidemark.capture.deferring import Due
 from tidemark.capture.generation import still_continues
 from tidemark.config import PipelineConfig
@@ -98,6 +98,8 @@ def _in_ledger(book: Ledger, config: PipelineConfig, generation: Generation, due
     if counts:
         number = sum(counts.values())
         return f"{counted(number, 'batch')} {plural(number, 'is')} not applied to {listed(counts)}"
+    if whole := levelling.to_name(book):
+        return f"{listed(sorted(whole))} {plural(len(whole), 'is')} whole, and readers do not see it by its name yet"
     unclaimed = chunks.unclaimed_ids(book)
     if unclaimed:
         number = len(unclaimed)

@@ -116,6 +116,9 @@ def begin(ledger: Ledger, manifest: BatchManifest, left: Mapping[str, str]) -> N
     for table, before in left.items():
         row = tables.one(ledger, before)
         is_replay = marks[table].kind == tables.REPLAYED
+        if not is_replay:
+            # What else its rows lack, its backfill brings, whichever mark came first.
+            tables.rename_mark(ledger, table, ANOTHER_SHAPE, marks[table].message)
         base = replays.begin(ledger, manifest, table, before) if is_replay else None
         backfills.close_of(ledger, before, FOLLOWED)
         if row is not None and row.life.is_captured:
@@ -168,6 +171,12 @@ def place(ledger: Ledger, plan: str, failed: Collection[str]) -> list[str]:
         (ledger.pipeline, plan, sorted(failed)),
     )
     return sorted(table for (table,) in rows)
+
+
+def given_up(ledger: Ledger, table: str) -> list[Shape]:
+    """As `replaced_by`, of a shape that will never have its place; none of any other table."""
+    shape = all_of(ledger).get(table)
+    return [] if shape is None or shape.placed_at is not None else replaced_by(ledger, table)
 
 
 def replaced_by(ledger: Ledger, table: str) -> list[Shape]:

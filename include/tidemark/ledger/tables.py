@@ -348,6 +348,16 @@ def mark_needs_backfill(ledger: Ledger, table: str, kind: str, reason: str, colu
         )
 
 
+def rename_mark(ledger: Ledger, table: str, kind: str, reason: str) -> None:
+    """The table is marked already: whatever it was marked for, this is said of it from here on. The kinds must be of
+    one state."""
+    ledger.execute(
+        "UPDATE tidemark.tables SET backfill_kind = %s, backfill_reason = %s "
+        'WHERE pipeline = %s AND "table" = %s AND needs_backfill',
+        (kind, reason, ledger.pipeline, table),
+    )
+
+
 def mark_lost(ledger: Ledger, table: str, reason: str, keys: Sequence[Sequence[str]] | None) -> None:
     """The target has changes of these keys (None: of any) that the source lost. Of a table that needed a backfill of
     all its rows before, that stays so."""
