@@ -359,7 +359,17 @@ def test_a_key_of_a_root_that_is_not_valid_yet_is_no_other_shape_at_each_look(pi
         pipeline.execute(f"INSERT INTO item VALUES ({number}, {number})")
         pipeline.drain()
         pipeline.sound()
-    assert list(Items(pipeline).shapes()) == ["public.item~2"]
+    items = Items(pipeline)
+    assert list(items.shapes()) == ["public.item~2"]
+    items.fill("public.item~2")
+    items.drain()
+    is_sent = bool(items.one("SELECT current_setting('server_version_num')::int >= 180000"))
+    assert items.row("~2").life.needs_backfill is is_sent, "what it has may be fewer rows than its source has"
+    pipeline.execute("ALTER TABLE item_1 ADD PRIMARY KEY (id)", "ALTER INDEX item_pkey ATTACH PARTITION item_1_pkey")
+    items.drain()
+    items.fill("public.item~2")
+    items.drain()
+    assert not items.row("~2").life.needs_backfill
 
 
 # --- chunks -----------------------------------------------------------------------------------------------------------
@@ -570,6 +580,10 @@ def test_an_old_table_that_is_parked_for_another_reason_stays_so_until_somebody_
     items.sound()
     assert items.shapes()["public.item~2"].placed_at is not None
     assert (items.row().life.merge, items.row().life.capture) == ("parked", LEFT)
+    with items.ledger_connection() as book:
+        (concern,) = [one for one in look(book, items.config).of("note") if one.kind == "parked"]
+    assert concern.table == "public.item~1"
+    assert any("unpark" in way and "public.item~1" in way for way in concern.ways)
     sentence, done = by_hand.pass_over(items.config, "public.item~1", ledger=items.ledger)
     assert done, sentence
     items.sound()
@@ -606,8 +620,8 @@ def test_a_renamed_table_is_built_as_its_own_rule_says(items: Items) -> None:
     items.drain()
     items.execute("ALTER TABLE item RENAME TO thing")
     items.with_tables(TableRule("public.item", evolve="ask"), TableRule("public.thing", evolve="follow"))
-    items.drain()
     items.sound()
+    items.drain()
     (one,) = wanted(items.task())
     with items.ledger_connection() as book:
         health = look(book, items.config)

@@ -153,12 +153,13 @@ def forget(config: PipelineConfig, table: str, *, ledger: str) -> tuple[str, boo
 
 
 def named(ledger: Ledger, config: PipelineConfig, table: str) -> TableRow:
-    """The table's row: of the captured table that the source calls so, or else of the one that has this id. Raises
-    TableUnknown, which names those that there are."""
+    """The table's row: of the captured table that the source calls so, or else of the one that has this id, with its
+    place (`shop.orders~1`) where another one has the name. Raises TableUnknown, which names those that there are."""
     rows = [row for row in tables.all_of(ledger) if row.life.is_listed]
     called = relations.names(ledger)
     captured = {str(called.get(row.table, row.table)): row for row in rows if row.life.is_captured}
-    for named_rows in (captured, {row.table: row for row in rows}):
+    by_place = {TableName.parse(row.table).exact: row for row in rows}
+    for named_rows in (captured, {row.table: row for row in rows}, by_place):
         shown = {readable(name): row for name, row in reversed(named_rows.items())}
         if (row := named_rows.get(table) or shown.get(table)) is not None:
             return row

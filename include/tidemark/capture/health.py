@@ -246,6 +246,10 @@ def _of_table(
 ) -> Iterator[Concern]:
     row, name = table.row, readable(table.table)
     if not row.life.is_captured:
+        if row.life.is_parked and row.error is not None and table.waiting_batches:
+            exact = TableName.parse(row.table).exact  # another one may have the name
+            ways = tuple(ways_on(config, exact, row.error))
+            yield Concern("parked", "note", row.error.message, exact, row.error.kind, row.error.kind, ways=ways)
         return
     if not row.life.can_be_read and not row.life.needs_backfill:
         why = "whether it had rows before its first change was staged, nobody has looked yet"
@@ -269,7 +273,7 @@ def _of_table(
     if row.life.needs_backfill:
         yield _unfilled(config, table, being_read)
     elif table.beside is not None:
-        why = f"it is whole; the next merge of any table has readers see it in place of {readable(table.beside)}"
+        why = f"it is whole; the next run of {config.pipeline}_capture has readers see it in place of {readable(table.beside)}"
         yield Concern("replayed" if table.is_replayed else "another shape", "note", why, name, brief=why)
     if table.differences:
         way = f"Trigger {config.pipeline}_verify with this table, share 1 and repair"
