@@ -174,6 +174,21 @@ def test_what_cannot_be_exact_is_refused_before_anything_is_done(items: Items, w
 
 
 @pytest.mark.thorough
+def test_a_base_that_moved_in_the_drain_that_begins_it_is_waited_for(items: Items) -> None:
+    items.with_bounds(batch_rows=1)
+    items.execute("ALTER TABLE item ADD note text")
+    items.insert()
+    items.insert()
+    replay(items)
+    base = ends(items)[3]
+    plan = items.merge()
+    assert plan is not None
+    assert [one.table for one in plan.tables] == ["public.item"]
+    assert planned(items.merge(), "public.item~2").base == Base("public.item", 1, base)
+    assert items.shapes()["public.item~2"].placed_at is not None
+
+
+@pytest.mark.thorough
 def test_another_shape_that_comes_first_takes_its_place(items: Items) -> None:
     items.execute(TYPE)
     items.insert()

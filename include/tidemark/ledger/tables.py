@@ -349,13 +349,13 @@ def mark_needs_backfill(ledger: Ledger, table: str, kind: str, reason: str, colu
 
 
 def rename_mark(ledger: Ledger, table: str, kind: str, reason: str) -> None:
-    """The table is marked already: whatever it was marked for, this is said of it from here on. The kinds must be of
-    one state."""
-    ledger.execute(
-        "UPDATE tidemark.tables SET backfill_kind = %s, backfill_reason = %s "
-        'WHERE pipeline = %s AND "table" = %s AND needs_backfill',
-        (kind, reason, ledger.pipeline, table),
-    )
+    """The table is marked already: whatever it was marked for, this is said of it from here on."""
+    with table_lives.step(ledger, "target", "need_backfill", [table]):
+        ledger.execute(
+            "UPDATE tidemark.tables SET backfill_kind = %s, backfill_reason = %s "
+            'WHERE pipeline = %s AND "table" = %s AND needs_backfill',
+            (kind, reason, ledger.pipeline, table),
+        )
 
 
 def mark_lost(ledger: Ledger, table: str, reason: str, keys: Sequence[Sequence[str]] | None) -> None:
