@@ -273,7 +273,8 @@ def _of_table(
     if row.life.needs_backfill:
         yield _unfilled(config, table, being_read)
     elif table.beside is not None:
-        why = f"it is whole; the next run of {config.pipeline}_capture has readers see it in place of {readable(table.beside)}"
+        before = readable(table.beside)
+        why = f"it is whole; the next run of {config.pipeline}_capture has readers see it in place of {before}"
         yield Concern("replayed" if table.is_replayed else "another shape", "note", why, name, brief=why)
     if table.differences:
         way = f"Trigger {config.pipeline}_verify with this table, share 1 and repair"
