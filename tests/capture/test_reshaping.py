@@ -38,6 +38,9 @@ TYPE_BACK = "ALTER TABLE item ALTER number TYPE int USING length(number)"
 KEY = "ALTER TABLE item DROP CONSTRAINT item_pkey, ADD PRIMARY KEY (number)"
 IDENTITY = "ALTER TABLE item REPLICA IDENTITY USING INDEX item_number_idx"
 KINDS = {"type": TYPE, "key": KEY, "identity": IDENTITY}
+EACH_KIND = pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=() if kind == "type" else pytest.mark.thorough) for kind in KINDS]
+)
 
 
 @dataclass
@@ -107,9 +110,7 @@ def items(pipeline: Pipeline) -> Items:
 # --- what the stream shows --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "kind", ["type", *(pytest.param(kind, marks=pytest.mark.thorough) for kind in ("key", "identity"))]
-)
+@EACH_KIND
 def test_changes_behind_the_alteration_are_another_tables(items: Items, kind: str) -> None:
     items.insert()
     items.execute(KINDS[kind])
@@ -252,9 +253,7 @@ def test_a_paused_table_stays_paused_until_it_is_resumed(items: Items) -> None:
 # --- what the catalogue alone shows -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "kind", ["type", *(pytest.param(kind, marks=pytest.mark.thorough) for kind in ("key", "identity"))]
-)
+@EACH_KIND
 def test_an_alteration_without_a_change_behind_it_counts_from_the_heartbeat_on(items: Items, kind: str) -> None:
     items.insert()
     items.execute(KINDS[kind])
