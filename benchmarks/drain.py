@@ -5,6 +5,8 @@
     drain-c  one transaction, of which two thirds are updates
     drain-d  values of 2 kB that do not compress, stored out of line
 
+`receive_s` beside each: the drain's own reader, which throws away what it gets.
+
 Both read the whole of it over TCP from the embedded server, each time from a fresh copy of the slot: `pg_recvlogical -f
 /dev/null` only receives, the drain also decodes, writes typed Parquet, fsyncs and registers. The drain is a process of
 its own each time, whose most memory is told, and which has drained a slot without changes before: what it imports at
@@ -16,6 +18,7 @@ from __future__ import annotations
 import multiprocessing
 import resource
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
@@ -32,8 +35,11 @@ from sandbox.services.postgres import PostgresServer, running
 from tidemark.capture import ownership
 from tidemark.ledger import belongings, leases
 from tidemark.ledger.connection import open_ledger
+from tidemark.lsn import Lsn
+from tidemark.source.replication import ReplicationStream
 
 SLOT = "benchmark"
+MAX_BYTES = 2**20  # that are read at once
 BY_HAND = {"manage_publication": False}
 Workload = Callable[[psycopg.Connection[Any], int], int]
 
@@ -54,8 +60,9 @@ def beside_each_other(server: PostgresServer, workload: Workload, setting: Setti
         assert end is not None
         for number in range(setting.rounds):
             pipeline = pipeline_on(server, f"drained_{number}", setting.folder / f"lake_{number}", **BY_HAND)
-            copies = [copy_of_slot(connection, f"{name}_{number}") for name in ("received", pipeline.config.slot)]
-            pipeline = on_the_servers_own(server, pipeline, copies[1])
+            names = ("received", "discarded", pipeline.config.slot)
+            received_slot, discarded_slot, own = [copy_of_slot(connection, f"{name}_{number}") for name in names]
+            pipeline = on_the_servers_own(server, pipeline, own)
             peaks: list[int] = []
 
             warming = pipeline_on(server, f"warming_{number}", setting.folder / f"warming_{number}", **BY_HAND)
@@ -70,8 +77,9 @@ def beside_each_other(server: PostgresServer, workload: Workload, setting: Setti
                 peaks.append(peak_mb)
                 return taken
 
-            pair = in_turns(number, ours, partial(received, server, copies[0], end[0]))
-            facts = {"changes_per_s": changes / pair.ours.seconds, "peak_mb": peaks[0]}
+            pair = in_turns(number, ours, partial(received, server, received_slot, end[0]))
+            receive_s = discarded(server, discarded_slot, Lsn.parse(end[0]))
+            facts = {"changes_per_s": changes / pair.ours.seconds, "peak_mb": peaks[0], "receive_s": receive_s}
             yield Pair(pair.ours, pair.beside, facts)
 
 
@@ -98,6 +106,22 @@ def received(server: PostgresServer, slot: str, end_lsn: str) -> Taken:
     command += ["--endpos", end_lsn, "--no-loop", "-f", "/dev/null"]
     command += ["-o", "proto_version=1", "-o", "publication_names=bench", "-o", "messages=true"]
     return Meter().of(lambda: subprocess.run(command, check=True, stdin=subprocess.DEVNULL, capture_output=True))
+
+
+def discarded(server: PostgresServer, slot: str, end_lsn: Lsn) -> float:
+    """Seconds until the drain's reader has all of it, and does nothing with it: no drain is faster than that."""
+    began = time.perf_counter()
+    with ReplicationStream(
+        server.conninfo(),
+        application_name="benchmark",
+        slot=slot,
+        publication="bench",
+        start=Lsn(0),
+        confirmed=None,
+    ) as stream:
+        while stream.sent_lsn < end_lsn:
+            stream.read(MAX_BYTES, 1.0)
+    return time.perf_counter() - began
 
 
 def drained(warming: Pipeline, pipeline: Pipeline) -> tuple[Taken, int, int]:
