@@ -226,6 +226,15 @@ def current_of(fold: Fold, rows: pa.Table) -> tuple[list[Key], pa.Table]:
     return list(staying), current.select([*fold.columns, *ROW_COLUMNS, ROW_HOLES])
 
 
+def in_shape(rows: pa.Table, shape: pa.Schema) -> pa.Table:
+    """The rows with these columns in these types; one that they lack has nothing in it."""
+    columns = [
+        rows[field.name].cast(field.type) if field.name in rows.column_names else pa.nulls(rows.num_rows, field.type)
+        for field in shape
+    ]
+    return pa.table(columns, schema=shape)
+
+
 def bounds(table: pa.Table, names: Sequence[str]) -> Iterator[tuple[str, tuple[int, int]]]:
     """Between which values the columns are, of integers that are all there."""
     for name in names:

@@ -156,14 +156,8 @@ class _ChunkFold:
 
     def _reads(self) -> pa.Table:
         """In the shape of changes, as far as they say anything."""
-        tables = [self.shape.empty_table()]
-        for _, rows in self.of.rows:
-            there = set(rows.column_names)
-            columns = [
-                rows[f.name].cast(f.type) if f.name in there else pa.nulls(rows.num_rows, f.type) for f in self.shape
-            ]
-            tables.append(pa.table(columns, schema=self.shape))
-        return pa.concat_tables(tables)
+        pieces = [arrow_fold.in_shape(rows, self.shape) for _, rows in self.of.rows]
+        return pa.concat_tables([self.shape.empty_table(), *pieces])
 
     def _changes_of(self, batches: Sequence[PlannedBatch], only: KeySet | None = None) -> pa.Table:
         files = [f for b in batches for f in b.files]

@@ -118,10 +118,7 @@ def staged_changes_of(
         if left < 0:
             raise TooMuch("many bytes of changes")
         read = parquet.read(columns=[name for name in names if name in parquet.schema_arrow.names])
-        columns = [
-            read[f.name].cast(f.type) if f.name in read.column_names else pa.nulls(read.num_rows, f.type) for f in shape
-        ]
-        table = pa.table(columns, schema=shape)
+        table = arrow_fold.in_shape(read, shape)
         tables.append(table if only is None else table.filter(only.holds([table[k] for k in schema.key])))
     return in_order(pa.concat_tables(tables))
 

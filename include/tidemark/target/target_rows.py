@@ -140,10 +140,7 @@ class TargetRows:
             if _bytes_of(parquet.metadata, shape.names) > MAX_BYTES:
                 raise TooMuch("large values")
             read = parquet.read(columns=[name for name in shape.names if name in parquet.schema_arrow.names])
-        columns = [
-            read[f.name].cast(f.type) if f.name in read.column_names else pa.nulls(read.num_rows, f.type) for f in shape
-        ]
-        return pa.table(columns, schema=shape)
+        return arrow_fold.in_shape(read, shape)
 
     def _known(self, parquet: pq.ParquetFile) -> pq.ParquetFile:
         if _LEGACY_CALENDAR in (parquet.metadata.metadata or {}):
