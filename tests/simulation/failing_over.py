@@ -16,11 +16,12 @@ import psycopg
 
 from sandbox.services.postgres import PostgresServer, wait_for
 from tests.simulation.backfilling import TOLD, Play
+from tests.simulation.workload import SCHEMA
 from tests.support.capture import Environment
 from tests.support.standby import Standby, standby_of
-from tidemark.errors import BackfillError, SlotMissing
+from tidemark.errors import BackfillError, ChangesGone, SlotMissing, SourceReplaced
 
-CARRIED_OVER_S = 15
+CARRIED_OVER_S = 60
 AT_FIRST_S = 300
 GAPS = (*TOLD, BackfillError, SlotMissing)
 
@@ -35,6 +36,7 @@ class Chain:
     settings: dict[str, str]
     kept: ExitStack
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    told: Callable[[Exception], None] = lambda _: None  # what a run says, by which the slot is carried over
     standby: Standby = field(init=False)
 
     def __post_init__(self) -> None:
@@ -53,8 +55,12 @@ class Chain:
         def carried_over() -> bool:
             self.environment.let_leases_end()
             self.environment.sql("SELECT pg_log_standby_snapshot()")
-            with suppress(*GAPS):
+            try:
                 self.environment.run()
+            except (BackfillError, SlotMissing) as gap:
+                self.told(gap)
+            except TOLD:
+                pass  # the next one goes on
             return self.standby.has_slot(self.environment.config.slot)
 
         try:
@@ -79,28 +85,40 @@ class FailingOver(Play):
     """`chain` is made once the pipeline has begun."""
 
     chain: Chain
+    carried = True  # the slot, by the last promotion; there was none yet
+    gaps = False  # whether a standby is promoted that may not have the slot: all rows are read again then
 
     def begin(self) -> None:
         super().begin()
+        self.chain.told = self._take
         assert self.chain.carry_over(AT_FIRST_S), "nothing is open, and the slot was not carried over"
 
     def act(self) -> None:
         try:
             super().act()
         except (BackfillError, SlotMissing) as gap:
-            self.acts.append(f"was told {type(gap).__name__}")
+            self._take(gap)
+
+    def _take(self, gap: Exception) -> None:
+        """Where the slot was carried over, what is lost is named, or nothing is: that is no gap, and not all tables are
+        read again. The rows alone do not show it."""
+        self.acts.append(f"was told {type(gap).__name__}")
+        if self.carried:
+            assert not isinstance(gap, (SourceReplaced, ChangesGone, SlotMissing)), f"{gap}; acts {self.acts}"
 
     def once_gaps_are_said(self, task: Callable[[], Any]) -> Any:
         for _ in range(4):
-            with suppress(BackfillError, SlotMissing):
+            try:
                 return task()
+            except (BackfillError, SlotMissing) as gap:
+                self._take(gap)
         return task()
 
     def _run_to_its_end(self) -> None:
         self.once_gaps_are_said(super()._run_to_its_end)
 
     def _acts(self) -> list[Callable[[], str | None]]:
-        return [*super()._acts(), *[self._crash] * 3, *[self._fail_over] * 5]
+        return [*super()._acts(), *[self._crash] * 3, *[self._fail_over] * 3]
 
     def _crash(self) -> str:
         """Of the server; what hangs is visible from then on."""
@@ -112,27 +130,49 @@ class FailingOver(Play):
         return f"{mode} restart"
 
     def _fail_over(self) -> str:
+        return self.fail_over(wanted=not self.gaps, loses=self.random.random() < 0.6)
+
+    def fail_over(self, *, wanted: bool, loses: bool) -> str:
+        """`wanted`: the standby is given the time to have the slot. `loses`: it lacks what the lake has."""
         chain = self.chain
-        loses = self.random.random() < 0.6
-        wanted = self.random.random() < 0.85
-        if wanted and self.hung is None:
-            self.workload.settle()
+        if wanted:
+            self.release()
         carried = wanted and chain.carry_over()
         if loses:
             chain.standby.fall_behind()
-            self.workload.some(self.random.randint(1, 10))
-            with suppress(*GAPS):
-                for stage in self.random.choice([[], ["drain"], ["drain", "merge"], ["drain", "merge", "confirm"]]):
-                    self.environment.step(stage)
+            lost: list[Callable[[], object]] = [self._lost_run, self._lost_chunks, self._lost_truncate, self._join]
+            for step in [self._lost_run, *self.random.choices(lost, k=self.random.randint(0, 2))]:
+                self.workload.some(self.random.randint(3, 10))
+                with suppress(*TOLD):
+                    try:
+                        step()
+                    except (BackfillError, SlotMissing) as gap:
+                        self._take(gap)
             self.workload.some(self.random.randint(0, 4))
         else:
             self.workload.settle()
             chain.catch_up()
         chain.promote()
+        self.carried = carried
         self._forget_what_hung()
         self.workload.some(self.random.randint(0, 6))
         chain.follow()
         return f"fail over (slot carried over: {carried}, loses: {loses})"
+
+    def _lost_run(self) -> None:
+        """Of what the next primary will not have: what the lake has of it is more or less."""
+        for stage in self.random.choice([["drain"], ["drain", "merge"], ["drain", "merge", "confirm"]]):
+            self.environment.step(stage)
+
+    def _lost_truncate(self) -> None:
+        self.workload.settle()
+        self.environment.execute(f"TRUNCATE {self.random.choice([SCHEMA + '.pair', SCHEMA + '.whole'])}")
+        self._lost_run()
+
+    def _lost_chunks(self) -> None:
+        """Rows that the next primary will not have, not claimed yet."""
+        self._plan()
+        self._read()
 
     def _forget_what_hung(self) -> None:
         """Its session ended with the server."""

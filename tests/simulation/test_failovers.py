@@ -22,7 +22,9 @@ from tests.support.pipeline import pipeline_config
 
 FIRST = int(os.environ.get("TIDEMARK_SIMULATION_FIRST", "1"))
 SEEDS = range(FIRST, FIRST + int(os.environ.get("TIDEMARK_SIMULATION_SEEDS", "1")))
-ACTS = 12
+ACTS = 11
+# Behind these acts, whatever else happens; whether it loses something.
+FAIL_OVERS = {2: True, 6: True, 10: False}
 
 
 @pytest.mark.thorough
@@ -44,11 +46,14 @@ def test_no_row_is_lost_by_crashes_and_promotions(
         monkeypatch.setattr(os, "fsync", lambda _: None)
         monkeypatch.setattr(stages, "apply", lambda _, uri: model.apply(uri))
         play = FailingOver(environment, random, monkeypatch, at_the_same_time=True)
+        play.gaps = seed % 2 == 0
         play.chain = Chain(environment, tmp_path, primary, settings, kept)
         try:
             play.begin()
-            for _ in range(ACTS):
+            for number in range(ACTS):
                 play.act()
+                if number in FAIL_OVERS:
+                    play.acts.append(play.fail_over(wanted=not play.gaps or number == 2, loses=FAIL_OVERS[number]))
             play.finish(model.wrongs)
         finally:
             play.release()
