@@ -107,6 +107,8 @@ Makes Delta tables of pipeline `{pipeline}` anew from their history, without rea
   all tables of one run show the same position. The live ones are only read.
 - **rebuild** puts what `history` says in the place of all that `current` holds, in one commit per table: after somebody
   wrote to `current` by hand, or removed it. Merges leave these tables to their next run meanwhile.
+- **staged** takes `history` over up to the oldest batch that staging can apply once more, applies what it holds, and
+  puts the new pair in the place of the live one, which is put aside: after merges of the last days went wrong.
 """
 
 _MAINTENANCE_DOCUMENT = """\

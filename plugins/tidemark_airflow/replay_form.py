@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 STEPS: Final = {
     "as_of": "as_of: the tables as of one moment, into tables of their own beside the live ones",
     "rebuild": "rebuild: put what history says in the place of all that current holds",
+    "staged": "staged: apply what staging still holds once more, into new tables that take the place of the live ones",
 }
 
 

@@ -17,7 +17,15 @@ KEPT = {
     # Who opened it, and when; what the source said last.
     "generations": (
         "number",
-        {"opened_at", "opened_by", "confirmed_lsn", "registered_at", "source_started_at", "error_raised_at"},
+        {
+            "opened_at",
+            "opened_by",
+            "confirmed_lsn",
+            "restart_lsn",
+            "registered_at",
+            "source_started_at",
+            "error_raised_at",
+        },
     ),
     "batches": ("end_lsn", {"registered_at"}),
     "batch_tables": ('end_lsn, "table"', set[str]()),

@@ -31,3 +31,8 @@ INSERT INTO neighbour VALUES (2);
 --   1 | four
 --   2 | size 2
 --   3 | three
+-- step: run
+-- expect: current item~2 (id, size)
+--   1 | four
+--   2 | size 2
+--   3 | three

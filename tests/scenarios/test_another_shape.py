@@ -47,6 +47,8 @@ def test_readers_see_the_old_table_whole_and_then_the_new_one(new_environment: C
     shop.backfill()
     assert judge.wrongs(shop) == []
     assert seen() == as_it_ended, "until a merge says so"
+    shop.run()
+    assert seen() == {2: "two", 3: "3", 4: "size 4", 5: "five"}, "a merge of nothing, where the source is idle"
     shop.execute("INSERT INTO shop.item VALUES (6, 'six')")
     shop.run()
     assert seen() == {2: "two", 3: "3", 4: "size 4", 5: "five", 6: "six"}
