@@ -75,6 +75,7 @@ PLACES = {
 {seen}
 -- step: backfill wanted
 -- expect: merging {kept_as}
+-- step: run
 """,
 }
 
