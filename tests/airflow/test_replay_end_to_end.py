@@ -1,4 +1,5 @@
-"""The replay, as Airflow runs it: `current` that was lost is made anew, and all tables as of one moment."""
+"""The replay, as Airflow runs it: `current` that was lost is made anew, all tables as of one moment, and what staging
+holds of a table is applied once more beside it."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from sandbox.checks.comparison import Comparison
 from sandbox.services.postgres import PostgresServer
 from tests.airflow.captured_shop import FIRST_ORDERS, MORE_ORDERS, SLOW_S, TABLES, Shop, open_shop
 from tests.support import delta_files, judge
@@ -59,6 +61,21 @@ def test_a_replay_makes_a_lost_current_anew_and_tables_as_of_a_moment(shop: Shop
     shop.sql("INSERT INTO shop.orders (customer, total) VALUES (7, 7)")
     dags_test(shop, "shop_capture")
     assert shop.differences() == {}
+    dags_test(shop, "shop_replay", step="staged", tables=["shop.orders"])
+    assert compared_with(shop, "shop.orders~2").equal
+    shop.sql("INSERT INTO shop.orders (customer, total) VALUES (8, 8)")
+    dags_test(shop, "shop_capture")
+    anew = compared_with(shop, "shop.orders~2")
+    assert anew.equal, anew.examples
+    assert set(shop.differences()) == {"shop.orders"}, "the old pair stays as it was when the new one took its place"
+    told = dags_test(shop, "shop_replay", 1, step="staged", tables=["shop.nothing"])
+    assert "ReplayRefused" in told
+
+
+def compared_with(shop: Shop, table: str) -> Comparison:
+    """The rows of shop.orders at the source beside those of the Delta table."""
+    there = delta_files.read(Path(shop.config.lake) / layout.current_table("shop", TableName.parse(table)))
+    return judge.compare(shop.source, there, "shop.orders")
 
 
 def _seen(table: str) -> str:

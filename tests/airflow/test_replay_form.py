@@ -35,6 +35,8 @@ def test_what_is_typed_reaches_the_library(config: PipelineConfig) -> None:
     conf = {"tables": ["shop.orders"], "other_tables": [" shop.lines "], "moment": " 0/16B3748 "}
     expected = ReplayRequest("as_of", ("shop.orders", "shop.lines"), "0/16B3748")
     assert replay_form.request(config, filled(config, **conf), conf) == expected
+    staged = {"step": "staged", "tables": ["shop.orders"]}
+    assert replay_form.request(config, filled(config, **staged), staged) == ReplayRequest("staged", ("shop.orders",))
     rebuild = {"step": "rebuild", "other_tables": ["shop.lines"]}
     assert replay_form.request(config, filled(config, **rebuild), rebuild) == ReplayRequest("rebuild", ("shop.lines",))
 
