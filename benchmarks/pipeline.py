@@ -188,7 +188,7 @@ def spark_submit(
         text=True,
     )
     if process.returncode:
-        raise Refused(f"{Path(application).name}: {process.stderr[-3000:]}")
+        raise Refused(f"{Path(application).name}: {process.stdout[-3000:]}{process.stderr[-3000:]}")
 
 
 def jars() -> str:

@@ -8,6 +8,8 @@ parsed and verified, in an archive when it ends, and map that file the next time
 One archive per Java and Spark, by what both consist of; after an upgrade the next driver makes another. The JVM itself
 checks an archive against its class path and goes on without one that does not fit. So nothing here is needed for a
 driver to start: whatever is unusual (no folder of our own, another JVM, flags that somebody chose) means no archive.
+So does a folder with files on the class path, as that of Spark's settings is: the JVM would end its own end with an
+error ("Cannot have non-empty directory in paths"), and a driver that did all of its work would exit with 1.
 An archive is code, so its folder must be ours alone.
 """
 
@@ -78,7 +80,7 @@ def _path() -> Path | None:
         folder, runtime = _folder(), _runtime()
     except (OSError, RuntimeError):  # a file that cannot be read, a user without a home
         return None
-    if folder is None or runtime is None or re.search(r"\s", str(folder)):
+    if folder is None or runtime is None or re.search(r"\s", str(folder)) or _has_folders_of_settings():
         return None
     return folder / f"classes-{runtime}.jsa"
 
@@ -95,14 +97,32 @@ def _folder() -> Path | None:
     return folder if status.st_uid == os.geteuid() and not status.st_mode & 0o022 else None
 
 
+def _has_folders_of_settings() -> bool:
+    """Whether spark-submit puts a folder with files onto the driver's class path."""
+    spark_home = _spark_home()
+    named = [os.environ.get(name) for name in ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR")]
+    if not named[0] and spark_home is not None:
+        named[0] = str(spark_home / "conf")
+    named += os.environ.get("SPARK_DIST_CLASSPATH", "").split(os.pathsep)
+    folders = [Path(name) for name in named if name and Path(name).is_dir()]
+    return any(any(folder.iterdir()) for folder in folders)
+
+
+def _spark_home() -> Path | None:
+    """As spark-submit finds it: the variable, else pyspark's folder."""
+    if named := os.environ.get("SPARK_HOME"):
+        return Path(named)
+    spark = importlib.util.find_spec("pyspark")
+    places = [] if spark is None else list(spark.submodule_search_locations or ())
+    return Path(places[0]) if places else None
+
+
 def _runtime() -> str | None:
     """A digest of Java and Spark as they are here; None if that Java makes no archive on top of its own."""
     home = os.environ.get("JAVA_HOME")
     java = Path(home) / "bin" / "java" if home else shutil.which("java")
-    spark_home = os.environ.get("SPARK_HOME")
-    spark = importlib.util.find_spec("pyspark")
-    places = [spark_home] if spark_home else [] if spark is None else list(spark.submodule_search_locations or ())
-    if java is None or not places:
+    spark_home = _spark_home()
+    if java is None or spark_home is None:
         return None
     java_home = Path(java).resolve().parents[1]
     release = (java_home / "release").read_text()
@@ -110,7 +130,7 @@ def _runtime() -> str | None:
     own = java_home / "lib" / "server" / "classes.jsa"
     if version is None or int(version[1]) < _OLDEST_JAVA or not own.is_file():
         return None
-    jars = sorted(Path(places[0], "jars").iterdir())
+    jars = sorted((spark_home / "jars").iterdir())
     parts = [release, *(f"{jar} {jar.stat().st_size} {jar.stat().st_mtime_ns}" for jar in jars)]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 

@@ -21,6 +21,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(FOLDER_VARIABLE, str(folder))
     monkeypatch.setenv("JAVA_HOME", str(java))
     monkeypatch.setenv("SPARK_HOME", str(spark))
+    for variable in ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH"):
+        monkeypatch.delenv(variable, raising=False)
     for file in (java / "bin" / "java", java / "lib" / "server" / "classes.jsa", spark / "jars" / "spark.jar"):
         file.parent.mkdir(parents=True)
         file.touch()
@@ -108,6 +110,21 @@ def test_what_is_unusual_means_no_archive(folder: Path, missing: str) -> None:
     assert flags_of_a_driver() == ""
 
 
+@pytest.mark.parametrize("variable", ["SPARK_CONF_DIR", "HADOOP_CONF_DIR", "SPARK_DIST_CLASSPATH", None])
+def test_a_folder_with_files_on_the_class_path_means_no_archive(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, variable: str | None
+) -> None:
+    """The JVM makes none then, and its driver would exit with 1 behind all of its work."""
+    settings = folder.parent / "spark" / "conf"
+    settings.mkdir()
+    if variable is not None:
+        monkeypatch.setenv(variable, str(settings))
+    with driver(ends_well=False) as flags:
+        assert flags.startswith("-XX:ArchiveClassesAtExit=")
+    (settings / "spark-defaults.conf").touch()
+    assert flags_of_a_driver() == ""
+
+
 def test_an_older_java_does_not_know_the_flags(folder: Path) -> None:
     (folder.parent / "java" / "release").write_text('JAVA_VERSION="11.0.2"\n')
     assert flags_of_a_driver() == ""
@@ -122,6 +139,7 @@ def test_java_itself_makes_an_archive_uses_it_and_starts_without_one_that_is_non
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "archives"))
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path / "no settings"))
 
     def java() -> tuple[str, str]:
         with class_archive("") as archive:
