@@ -27,6 +27,7 @@ from tidemark.ledger.chunks import ReadChunk
 from tidemark.ledger.connection import open_ledger
 from tidemark.lsn import Lsn
 from tidemark.schema.table import Column
+from tidemark.source import catalog
 from tidemark.source.wal_messages import emit
 
 TABLE = "public.orders"
@@ -499,9 +500,8 @@ def test_a_chunk_that_is_younger_than_the_runs_own_look_is_claimed(
         pipeline.execute("ALTER TABLE orders ALTER note TYPE varchar(10)")
         with open_ledger(pipeline.ledger, pipeline.config.pipeline) as book:
             book.execute("SELECT 1")
-        look = drain_module.catalog
-        (table,) = look.captured_tables(pipeline.connection, pipeline.config)
-        fingerprint = look.fingerprint(pipeline.connection, pipeline.config.publication, [table])[TABLE]
+        (table,) = catalog.captured_tables(pipeline.connection, pipeline.config)
+        fingerprint = catalog.fingerprint(pipeline.connection, pipeline.config.publication, [table])[TABLE]
         reader.read(fingerprint=fingerprint.to_json())
         return real(*arguments)
 

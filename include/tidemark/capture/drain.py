@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -26,31 +26,15 @@ import psycopg
 from tidemark import postgres_session
 from tidemark.capture import confirm, generation
 from tidemark.capture.claims import Claims, Watermarks, claims_of, emit_again
-from tidemark.capture.defining import Catalog
-from tidemark.capture.guarding import GuardBook, Guarding
-from tidemark.capture.marks import catalogue_marks, key_not_valid, passed_over_marks, unfit_key
+from tidemark.capture.looking import Looking
 from tidemark.capture.open_batch import Held, OpenBatch, Staged, end_of_batch
-from tidemark.capture.places import Places
 from tidemark.capture.recovery import look_into_staging
-from tidemark.capture.relations import Kept, Looks, Schemas
-from tidemark.capture.reshaping import Reshaping, may_have_another
-from tidemark.capture.truncates import Truncates
 from tidemark.config import PipelineConfig
 from tidemark.errors import DrainStalled, ReplayRefused
 from tidemark.failpoints import reach
 from tidemark.formats import layout
-from tidemark.formats.manifest import BatchManifest, SourceIdentity, TableMark
-from tidemark.ledger import (
-    batches,
-    chunks,
-    leases,
-    migrations,
-    pipeline_files,
-    replays,
-    schema_versions,
-    table_errors,
-    tables,
-)
+from tidemark.formats.manifest import BatchManifest, SourceIdentity
+from tidemark.ledger import batches, chunks, leases, migrations, pipeline_files, replays, tables
 from tidemark.ledger import generations as ledger_generations
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.leases import Lease
@@ -60,10 +44,8 @@ from tidemark.pgoutput.blocks import DecodedBlock
 from tidemark.pgoutput.decoder import Decoder
 from tidemark.postgres_session import to_the_same_server
 from tidemark.run import Run
-from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import TableSchema
-from tidemark.source import catalog, slot
-from tidemark.source.publication import lock_bounded
+from tidemark.source import slot
 from tidemark.source.replication import XLOG_HEADER_BYTES, ReplicationStream, sent_by, why_silent
 from tidemark.source.slot_server import at_slot
 from tidemark.source.slot_use import take_when_free
@@ -71,7 +53,6 @@ from tidemark.source.wal_messages import emit_heartbeat
 from tidemark.staging.abandoned import abandoned, read_name
 from tidemark.staging.staged_folders import StagedFolders
 from tidemark.staging.store import Store
-from tidemark.staging.writer import read_table
 from tidemark.waits import Wait
 from tidemark.wording import counted, duration
 
@@ -283,31 +264,10 @@ class _Draining:
         self._lease = lease
         self._generation = open_generation
         self._server = slot.read_server(source_conn)
-        # Read under the lease `slot`: until this run ends, no table joins and none leaves.
-        self._passed_over = table_errors.passed_over(ledger_conn)
-        self._places = Places(config, ledger_conn, open_generation.system_identifier)
-        self._places.look(source_conn)
-        self._captured = {row.table for row in tables.all_of(ledger_conn) if row.life.is_captured}
-        named = {table.relation_oid: table.table for table in catalog.captured_tables(source_conn, config)}
-        self._guarding = Guarding(GuardBook(config, ledger_conn, self._server), source_conn, named)
-        self._schemas = Schemas(
-            config.rule,
-            self._look,
-            schema_versions.Streamed(ledger_conn),
-            lambda t: schema_versions.ahead(ledger_conn, t),
-            lambda t: schema_versions.merged(ledger_conn, t),
-            Kept(self._kept_as, self._captured_as, self._guarding.place, self._keep_as_another),
-        )
-        self._reshaping = Reshaping(config, ledger_conn, self._places, self._schemas.streamed)
-        self._fingerprints, self._changed, self._marks, self._truncates = self._read_fingerprints()
-        self._held = self._truncates.held | self._reshaping.held
-        self._next_xid = _next_xid(source_conn)
-        staged_look = self._ledgers_look() if open_generation.heartbeat_lsn == open_generation.staged_lsn else {}
-        self._schemas.explain_by(Looks(staged_look, self._fingerprints, self._next_xid), self._lost_numbers())
+        self._looking = Looking(config, source_conn, ledger_conn, store, self._server, open_generation)
+        self._next_xid, schemas = self._looking.next_xid, self._looking.schemas
         # The same names may be other columns by now, so it is asked about at every message.
-        self._decoder = Decoder(
-            self._schemas.schema_for, open_generation.number, run.salt, self._next_xid, lambda _: True
-        )
+        self._decoder = Decoder(schemas.schema_for, open_generation.number, run.salt, self._next_xid, lambda _: True)
         self._watermarks = Watermarks(ledger_conn, open_generation.number)
         emit_again(source_conn, ledger_conn, open_generation.number)
         self._heartbeat = emit_heartbeat(source_conn, config, open_generation.number, lease.attempt)
@@ -316,14 +276,8 @@ class _Draining:
         self._batch = self._new_batch(open_generation.staged_lsn)
 
     def replay(self, asked: Collection[str]) -> None:
-        """Have these tables built anew from the heartbeat on. What this run's look at them shows is for the next run,
-        whose look is one at the new ones."""
-        catalogue = self._schemas.catalog
-        self._reshaping.replay(table for table in catalogue.tables.values() if str(table.table) in asked)
-        held = self._reshaping.held
-        self._held |= held
-        self._changed -= held
-        self._marks = tuple(mark for mark in self._marks if mark.table not in held)
+        """Have these tables built anew from the heartbeat on."""
+        self._looking.replay(asked)
 
     def until_heartbeat(self, stream: ReplicationStream, run_s: float) -> None:
         """Read, decode, stage and register; ends when the heartbeat is registered or, at the
@@ -373,7 +327,7 @@ class _Draining:
 
     def _add(self, block: DecodedBlock, size: int) -> None:
         self._batch.add(block, size, self._next_xid)
-        self._truncates.note(block)
+        self._looking.note(block)
         ours = self._watermarks.add(block) + sum(map(self._heartbeat.is_in, block.messages))
         self._batch.count_skipped(len(block.messages) - ours)
 
@@ -381,7 +335,7 @@ class _Draining:
         """Files, folders, manifest, ledger row, in this order (R3), and the next batch begins."""
         batch = self._batch
         if heartbeat_lsn is not None:
-            self._reshaping.at_heartbeat()
+            self._looking.at_heartbeat()
         reach("drain.before_files")
         staged = batch.finish()
         reach("drain.after_files")
@@ -397,7 +351,7 @@ class _Draining:
         reach("drain.before_register")
         batches.register(self._ledger, self._lease, manifest, path, rejected=claims.rejected)
         if heartbeat_lsn is not None:
-            self._guarding.staged_all()
+            self._looking.staged_all()
         reach("drain.after_register")
         log.info(
             "Registered [%s, %s): %s of %s in %s",
@@ -411,13 +365,12 @@ class _Draining:
             log.warning("Chunk %s of backfill %s is read again: %s", chunk, backfill, reason)
         for mark in manifest.marks:
             log.warning("%s is %s: %s", mark.table, mark.state.replace("_", " "), mark.message)
-        self._marks, self._changed = (), frozenset()
+        self._looking.is_said()
         self._batch = self._new_batch(staged.end_lsn)
 
     def _claims(self) -> Claims:
-        left = self._reshaping.left
-        fingerprints = {table: look for table, look in self._fingerprints.items() if table not in left}
-        batch_claims = claims_of(self._ledger, self._watermarks.take(), fingerprints, self._look_again)
+        looking = self._looking
+        batch_claims = claims_of(self._ledger, self._watermarks.take(), looking.kept_looks(), looking.look_again)
         for table, claims in batch_claims.claims.items():
             log.info(
                 "Claimed %s of %s%s",
@@ -429,16 +382,7 @@ class _Draining:
 
     def _manifest(self, staged: Staged, claims: Claims, heartbeat_lsn: Lsn | None) -> BatchManifest:
         staged_tables = claims.added_to(staged.tables)
-        marks = [*self._marks, *self._schemas.take_renamed()]
-        changed = self._changed
-        if heartbeat_lsn is not None:
-            changed |= self._held - self._reshaping.left
-            marks += self._truncates.marks()
-        shapes, marks_of_shapes = self._reshaping.said_by(staged.schemas, staged.end_lsn)
-        marks += marks_of_shapes
-        for schema in staged.schemas:
-            marks += self._schemas.take_marks(schema)
-        marks += [unfit_key(table, columns) for table, columns in staged.key_unfit.items()]
+        said = self._looking.said_by(staged, at_heartbeat=heartbeat_lsn is not None)
         return BatchManifest(
             pipeline=self._config.pipeline,
             generation=self._generation.number,
@@ -454,18 +398,14 @@ class _Draining:
                 server_version=self._server.version,
             ),
             tables=staged_tables,
-            schemas=self._with_read_versions((*staged.schemas, *shapes), claims),
+            schemas=self._with_read_versions((*staged.schemas, *said.shapes), claims),
             transactions=staged.transactions,
             transaction_count=staged.transaction_count,
             heartbeat_lsn=heartbeat_lsn,
             last_committed_at=staged.last_committed_at,
             skipped_messages=staged.skipped_messages + claims.ignored,
-            fingerprints={
-                table_id: fingerprint.to_json()
-                for table_id, fingerprint in self._fingerprints.items()
-                if table_id in changed
-            },
-            marks=tuple(marks),
+            fingerprints={table: look.to_json() for table, look in said.fingerprints.items()},
+            marks=said.marks,
         )
 
     def _with_read_versions(self, staged: tuple[TableSchema, ...], claims: Claims) -> tuple[TableSchema, ...]:
@@ -482,106 +422,6 @@ class _Draining:
     def _new_batch(self, start: Lsn) -> OpenBatch:
         folder = layout.batch_folder(self._config.pipeline, self._generation.number, start, self._lease.attempt)
         return OpenBatch(self._store, folder, start, self._run.clock)
-
-    # --- the catalogue ------------------------------------------------------------------------------------------------
-
-    def _kept_as(self, oid: int, called: TableName) -> TableName | None:
-        """The table that a relation is kept as; none where its errors keep it out of the capture."""
-        table = self._places.of(oid, called)
-        return None if str(table) in self._passed_over else table
-
-    def _keep_as_another(self, oid: int, called: TableName, reason: str) -> TableName | None:
-        return self._reshaping.begin(oid, called, reason)
-
-    def _captured_as(self, oid: int) -> TableName | None:
-        table = self._places.known(oid)
-        return table if str(table) in self._captured else None
-
-    def _look(self) -> Catalog:
-        with lock_bounded(self._source, self._config.bounds.lock_timeout_s, "the published tables"):
-            seen_below = _seen_below(self._source)
-            captured = catalog.captured_tables(self._source, self._config)
-            types = catalog.read_types(self._source)
-        kept = self._places.kept(map(self._guarding.applied, captured))
-        return Catalog({table.relation_oid: table for table in kept}, types, seen_below)
-
-    def _lost_numbers(self) -> Callable[[str], frozenset[int]]:
-        """Of a source that never lost anything of what was staged, no table is asked about."""
-        left = generation.lost_parts(self._ledger)
-        return lambda table: schema_versions.lost_numbers(self._ledger, table, left) if left else frozenset()
-
-    def _ledgers_look(self) -> dict[str, Fingerprint]:
-        """The look at each table that the last run began with. Where all up to that run's heartbeat is staged, it is
-        from before all that is not."""
-        rows = tables.all_of(self._ledger)
-        return {row.table: Fingerprint.from_json(row.fingerprint) for row in rows if row.fingerprint is not None}
-
-    def _read_fingerprints(self) -> tuple[dict[str, Fingerprint], frozenset[str], tuple[TableMark, ...], Truncates]:
-        """This run's fingerprints, which of them the ledger does not have yet, and what they mean (R11)."""
-        rows = {row.table: row for row in tables.all_of(self._ledger)}
-        before = {
-            table: Fingerprint.from_json(row.fingerprint) for table, row in rows.items() if row.fingerprint is not None
-        }
-        looked_at = [
-            t
-            for t in self._schemas.catalog.tables.values()
-            if (t.published or str(t.table) in before) and str(t.table) not in self._passed_over
-        ]
-        prints = catalog.fingerprint(self._source, self._config.publication, looked_at)
-        looks = catalog.with_comments(self._source, prints)
-        fingerprints = {table: look.carried(before.get(table)) for table, look in looks.items()}
-        at_source = {str(t.table) for t in self._schemas.catalog.tables.values()}
-        # Preflight has already taken a dropped table for "no longer captured". The file still names it, as it does not
-        # name a table taken out by choice. Said once: the mark stays until the table is back. Where another one has its
-        # name, that one is captured, and nothing of this one is missing.
-        gone = sorted(
-            table
-            for table in before
-            if table not in fingerprints
-            and table not in at_source
-            and self._config.rule(self._places.name_of(TableName.parse(table))) is not None
-            and not self._places.is_superseded(TableName.parse(table))
-            and (rows[table].life.is_captured or not rows[table].life.needs_backfill)
-        )
-        changed = frozenset(table for table, fingerprint in fingerprints.items() if before.get(table) != fingerprint)
-        marks = catalogue_marks(fingerprints, before, gone, self._schemas.streamed)
-        # Said in a manifest too, so that a ledger brought back from manifests knows of the gap.
-        marks += passed_over_marks(
-            row.table for row in rows.values() if row.table in self._passed_over and not row.life.is_marked_for_good
-        )
-        marks += [key_not_valid(table.table) for table in looked_at if self._has_key_too_early(table)]
-        truncates = Truncates(
-            fingerprints,
-            before,
-            lambda table: batches.truncating(self._ledger, self._generation.number, table),
-            lambda file: read_table(self._store, file),
-        )
-        catalogue = self._schemas.catalog
-        may_be_others = [
-            table
-            for table in looked_at
-            if str(table.table) in changed
-            or ((row := rows.get(str(table.table))) is not None and may_have_another(row))
-        ]
-        self._reshaping.look(may_be_others, catalogue.types, rows)
-        pending = self._reshaping.held
-        marks = [mark for mark in marks if mark.table not in pending]
-        return fingerprints, changed - truncates.held - pending, tuple(marks), truncates
-
-    def _has_key_too_early(self, table: catalog.CapturedTable) -> bool:
-        """Whether the stream has a root's key for the key, and the catalogue says that it is not valid."""
-        if table.kind != "p" or table.identity != "default" or table.key:
-            return False
-        latest = self._schemas.streamed(str(table.table))
-        return latest is not None and bool(latest.key)
-
-    def _look_again(self, table: str) -> Fingerprint | None:
-        """One table's fingerprint now, None if it is no longer captured."""
-        catalogue = self._look()
-        here = [t for t in catalogue.tables.values() if str(t.table) == table and t.published]
-        if here and self._reshaping.look_at(here[0], catalogue.types) is not None:
-            return None  # as which it is not kept any more, once this look is staged
-        return catalog.fingerprint(self._source, self._config.publication, here).get(table)
 
     # --- silence ------------------------------------------------------------------------------------------------------
 
@@ -608,17 +448,3 @@ class _Draining:
 
 def _rows(block: DecodedBlock) -> int:
     return sum(change.rows.num_rows for change in block.changes)
-
-
-def _seen_below(conn: psycopg.Connection[Any]) -> int:
-    """Every transaction with a lower 64-bit id has ended."""
-    row = conn.execute("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint").fetchone()
-    assert row is not None
-    return int(row[0])
-
-
-def _next_xid(conn: psycopg.Connection[Any]) -> int:
-    """A 64-bit transaction id of about now, beside which the stream's 32 bits are widened."""
-    row = conn.execute("SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint").fetchone()
-    assert row is not None
-    return int(row[0])

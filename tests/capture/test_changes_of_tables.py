@@ -1,0 +1,209 @@
+"""What the drain does when a table changes as a whole: its name, its partitions, its place in the publication (R11).
+
+Columns: `test_changes_of_definition`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.definitions import missing, state
+from tests.support.pipeline import Pipeline
+from tidemark.capture import drain
+from tidemark.config import TableRule
+from tidemark.names import TableName
+
+
+@pytest.mark.parametrize("statement", ["VACUUM FULL orders", "CLUSTER orders USING orders_pkey", "TRUNCATE orders"])
+def test_new_storage_alone_is_harmless(orders: Pipeline, statement: str) -> None:
+    orders.execute(statement)
+    orders.drain()
+    assert state(orders) == ("merging", None)
+
+
+def test_a_dropped_table_is_said_to_be_gone(orders: Pipeline) -> None:
+    orders.execute("DROP TABLE orders")
+    orders.drain()
+    assert "is not at the source any more" in (state(orders)[1] or "")
+
+
+def test_changes_under_another_name_need_a_backfill_though_the_name_is_back(orders: Pipeline) -> None:
+    orders.with_tables(TableRule("public.orders"))
+    orders.execute("ALTER TABLE orders RENAME TO other", "INSERT INTO other VALUES (2)")
+    orders.execute("ALTER TABLE other RENAME TO orders")
+    orders.drain()
+    assert "was called public.other for a while" in (state(orders)[1] or "")
+
+
+@pytest.mark.parametrize("identity", ["DEFAULT", "FULL"])
+def test_a_table_without_columns_is_parked_and_stops_no_other(pipeline: Pipeline, identity: str) -> None:
+    pipeline.execute("CREATE TABLE orders (id int PRIMARY KEY)")
+    pipeline.execute("CREATE TABLE nothing ()", f"ALTER TABLE nothing REPLICA IDENTITY {identity}")
+    pipeline.begin()
+    pipeline.execute("INSERT INTO nothing DEFAULT VALUES", "INSERT INTO orders VALUES (2)")
+    pipeline.drain()
+    assert [r["id"] for r in pipeline.staged("public.orders")] == [2]
+    assert state(pipeline, "public.nothing")[0] == "parked"
+
+
+def test_names_of_the_greatest_length_are_staged(pipeline: Pipeline) -> None:
+    name = "\N{CYRILLIC SMALL LETTER SHA}" * 31
+    pipeline.with_tables(TableRule("*.*"))
+    pipeline.execute(f'CREATE SCHEMA "{name}"')
+    pipeline.execute(*[f'CREATE TABLE "{name}"."{name[:-1]}{n}" (id int PRIMARY KEY)' for n in (1, 2)])
+    pipeline.begin()
+    pipeline.execute(*[f'INSERT INTO "{name}"."{name[:-1]}{n}" VALUES ({n})' for n in (1, 2)])
+    pipeline.drain()
+    for n in (1, 2):
+        assert [r["id"] for r in pipeline.staged(str(TableName(name, f"{name[:-1]}{n}")))] == [n]
+
+
+def test_a_table_taken_out_of_the_publication_and_added_again_needs_a_backfill(pipeline: Pipeline) -> None:
+    pipeline.execute("CREATE TABLE orders (id int PRIMARY KEY)", "CREATE TABLE lines (id int PRIMARY KEY)")
+    name = pipeline.config.publication
+    pipeline.execute(f"CREATE PUBLICATION {name} FOR TABLE orders, lines")
+    pipeline.create_slot()
+    pipeline.drain()
+    pipeline.execute(f"ALTER PUBLICATION {name} DROP TABLE orders", "INSERT INTO orders VALUES (1)")
+    pipeline.execute(f"ALTER PUBLICATION {name} ADD TABLE orders")
+    pipeline.drain()
+    assert state(pipeline) == ("merging", "the table was taken out of the publication and added again")
+    assert state(pipeline, "public.lines") == ("merging", None)
+
+
+def test_a_row_filter_that_changed_needs_a_backfill(pipeline: Pipeline) -> None:
+    pipeline.execute("CREATE TABLE orders (id int PRIMARY KEY)")
+    name = pipeline.config.publication
+    pipeline.execute(f"CREATE PUBLICATION {name} FOR TABLE orders WHERE (id > 10)")
+    pipeline.create_slot()
+    pipeline.drain()
+    pipeline.execute(f"ALTER PUBLICATION {name} SET TABLE orders WHERE (id > 5)")
+    pipeline.drain()
+    assert "row filter changed" in (state(pipeline)[1] or "")
+
+
+def test_options_of_the_publication_that_changed_there_and_back_need_a_backfill(orders: Pipeline) -> None:
+    name = orders.config.publication
+    orders.execute(f"ALTER PUBLICATION {name} SET (publish = 'insert')", "DELETE FROM orders")
+    orders.execute(f"ALTER PUBLICATION {name} SET (publish = 'insert, update, delete, truncate')")
+    orders.drain()
+    assert "the publication's options changed" in (state(orders)[1] or "")
+
+
+# --- partitions -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def parted(pipeline: Pipeline) -> Pipeline:
+    """A partitioned table with two partitions and a row in each."""
+    pipeline.execute(
+        "CREATE TABLE orders (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+        "CREATE TABLE orders_1 PARTITION OF orders FOR VALUES FROM (0) TO (10)",
+        "CREATE TABLE orders_2 PARTITION OF orders FOR VALUES FROM (10) TO (20)",
+    )
+    pipeline.begin()
+    pipeline.execute("INSERT INTO orders VALUES (1), (11)")
+    pipeline.drain()
+    return pipeline
+
+
+def test_partitions_that_bring_or_take_rows_need_a_backfill_and_empty_ones_do_not(pipeline: Pipeline) -> None:
+    pipeline.execute(
+        "CREATE TABLE orders (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+        "CREATE TABLE orders_1 PARTITION OF orders FOR VALUES FROM (0) TO (10)",
+    )
+    pipeline.begin()
+    pipeline.drain()
+    pipeline.execute(
+        "CREATE TABLE orders_2 PARTITION OF orders FOR VALUES FROM (10) TO (20)", "INSERT INTO orders VALUES (11)"
+    )
+    pipeline.drain()
+    assert state(pipeline) == ("merging", None)
+
+    pipeline.execute("BEGIN", "CREATE TABLE orders_3 (id int NOT NULL)", "INSERT INTO orders_3 VALUES (21)")
+    pipeline.execute("ALTER TABLE orders ATTACH PARTITION orders_3 FOR VALUES FROM (20) TO (30)", "COMMIT")
+    pipeline.drain()
+    assert state(pipeline) == ("merging", "1 partition was attached with what it held")
+
+    pipeline.execute("ALTER TABLE orders DETACH PARTITION orders_1")
+    pipeline.drain()
+    assert state(pipeline) == ("merging", "1 partition was detached or dropped")
+
+
+def test_a_partition_that_left_and_came_back_needs_a_backfill(parted: Pipeline) -> None:
+    parted.execute("ALTER TABLE orders DETACH PARTITION orders_1", "INSERT INTO orders_1 VALUES (2)")
+    parted.execute("ALTER TABLE orders ATTACH PARTITION orders_1 FOR VALUES FROM (0) TO (10)")
+    parted.drain()
+    assert state(parted) == ("merging", "1 partition was detached and attached again")
+
+
+def test_a_truncated_partition_needs_a_backfill_and_a_truncated_root_does_not(parted: Pipeline) -> None:
+    parted.execute("TRUNCATE orders", "INSERT INTO orders VALUES (1), (11)")
+    parted.drain()
+    assert state(parted) == ("merging", None)
+    parted.execute("TRUNCATE orders_1")
+    parted.drain()
+    assert "as TRUNCATE of a partition" in (state(parted)[1] or "")
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ("TRUNCATE orders_1", "TRUNCATE orders_2"),
+        ("TRUNCATE orders", "INSERT INTO orders VALUES (1)", "TRUNCATE orders_1"),
+        ("TRUNCATE orders_1, orders_2",),
+        ("TRUNCATE orders", "TRUNCATE orders_1, orders_2"),
+    ],
+    ids=["every partition by itself", "the root and then one", "all by their names", "the root and then all"],
+)
+def test_partitions_that_were_truncated_by_themselves_need_a_backfill(
+    parted: Pipeline, statements: tuple[str, ...]
+) -> None:
+    for statement in statements:
+        parted.execute(statement)
+    parted.drain()
+    assert "as TRUNCATE of a partition" in (state(parted)[1] or "")
+
+
+def test_a_root_truncated_behind_the_look_of_the_run_that_staged_it_needs_no_backfill(
+    parted: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    emit = drain.emit_heartbeat
+
+    def truncate_first(*about: Any) -> Any:
+        parted.execute("TRUNCATE orders")
+        return emit(*about)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(drain, "emit_heartbeat", truncate_first)
+        parted.drain()
+    parted.drain()
+    assert state(parted) == ("merging", None)
+
+
+def test_what_was_truncated_is_asked_by_the_next_run_where_one_ends_before_its_heartbeat(parted: Pipeline) -> None:
+    parted.with_bounds(batch_rows=1)
+    parted.execute("INSERT INTO orders VALUES (2)", "TRUNCATE orders_1, orders_2")
+    parted.drain(run_s=0)
+    assert state(parted) == ("merging", None)
+    parted.drain()
+    assert "as TRUNCATE of a partition" in (state(parted)[1] or "")
+
+
+def test_the_only_partition_truncated_by_itself_needs_a_backfill(parted: Pipeline) -> None:
+    parted.execute("DROP TABLE orders_2")
+    parted.drain()
+    parted.ledger_query(
+        "UPDATE tidemark.tables SET needs_backfill = false, backfill_reason = NULL, backfill_kind = NULL RETURNING 1"
+    )
+    parted.execute("TRUNCATE orders_1")
+    parted.drain()
+    assert "as TRUNCATE of a partition" in (state(parted)[1] or "")
+
+
+def test_a_column_with_a_default_is_one_of_the_partitions_rows_too(parted: Pipeline) -> None:
+    parted.execute("ALTER TABLE orders ADD COLUMN amount int DEFAULT 5", "INSERT INTO orders (id) VALUES (3)")
+    parted.drain()
+    assert (state(parted), missing(parted)["amount"]) == (("merging", None), "5")
