@@ -31,6 +31,7 @@ from tidemark.target.session import table_session
 THERE = 2_000  # rows that each table holds before
 CHANGES = 50  # in each table and round
 WARMING = 20  # tables that warm a session up
+ENOUGH = 100  # tables that do so while they are made
 
 
 def append_and_merge(spark: SparkSession, lake: Path, tables: Sequence[PlannedTable]) -> None:
@@ -68,7 +69,7 @@ def warm(setting: Setting) -> Pairs:
 
 
 def rounds(spark: SparkSession, setting: Setting) -> Pairs:
-    """The tables are made, and changed once, before the first round that counts."""
+    """The tables are made, and unless they are many changed once, before the first round that counts."""
     lake = setting.folder
     tables = [SourceTable(lake, n, random.Random(n)) for n in range(setting.size)]
     meter = Meter(jvm_pid(spark))
@@ -81,8 +82,9 @@ def rounds(spark: SparkSession, setting: Setting) -> Pairs:
         applied(spark, plan_of(f"round{number}", lake, planned))
         jobs = int(scheduler.numTotalJobs()) - before
 
-    for number in range(-2, setting.rounds):
-        planned = [t.next_batch(THERE) if number == -2 else t.next_changes(CHANGES) for t in tables]
+    first = -1 if setting.size >= ENOUGH else -2
+    for number in range(first, setting.rounds):
+        planned = [t.next_batch(THERE) if number == first else t.next_changes(CHANGES) for t in tables]
         pair = meter.pair(number, partial(ours, number, planned), partial(append_and_merge, spark, lake, planned))
         if number >= 0:
             yield Pair(pair.ours, pair.beside, {"jobs_a_table": jobs / setting.size})
