@@ -44,6 +44,11 @@ SHAPES: Final = {
         Shape(vectors=True, newest=True, ranged=True),
         Shape(vectors=True, newest=True),
     ),
+    "range-files": (
+        "the keys' range in ON, newest keys, ten times as many files",
+        Shape(vectors=True, files=40, newest=True, ranged=True),
+        Shape(vectors=True, files=40, newest=True),
+    ),
     "range-random": ("the keys' range in ON, random keys", Shape(vectors=True, ranged=True), Shape(vectors=True)),
     "small-files": ("ten times as many files, random keys", Shape(vectors=True, files=40), Shape(vectors=True)),
     "clustered": (
