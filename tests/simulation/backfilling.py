@@ -32,6 +32,7 @@ from tidemark.backfill.wanted import wanted
 from tidemark.capture.by_hand import unpark
 from tidemark.config import Merge
 from tidemark.errors import BackfillClosed, BackfillIsOpen, BackfillRefused, CaptureNotBegun, LeaseTaken, RetryError
+from tidemark.ledger import batches
 from tidemark.ledger.leases import hold, of_table
 from tidemark.names import TableName
 
@@ -57,6 +58,7 @@ _CERTAINLY_A_CHANGE = "SELECT pg_logical_emit_message(true, 'simulation', '')"
 
 RULES = (*TABLES, *altering.RULES)
 HISTORY_ONLY = f"{SCHEMA}.log"
+MOST_GENERATIONS = 9
 
 
 class Died(BaseException):
@@ -130,7 +132,7 @@ class Play:
                 self.altered.touch()
                 self._run_to_its_end()
             self._unpark()
-        self._run_to_its_end()
+        self._run_until_nothing_waits()
         rows = judge.captured(self.environment)
         differences = wrongs(
             [
@@ -149,6 +151,15 @@ class Play:
             self.environment.backfill(chunk_rows=self.random.choice([1, 3, 100]))
             self.environment.run()
         raise AssertionError(f"still wanted: {wanted(self.environment.task())}")
+
+    def _run_until_nothing_waits(self) -> None:
+        """A plan is of one generation, and what was parked may wait in several."""
+        for _ in range(MOST_GENERATIONS):
+            self._run_to_its_end()
+            merging = [name for name, row in judge.captured(self.environment).items() if not row.life.is_parked]
+            with self.environment.ledger_connection() as book:
+                if not batches.unapplied_counts(book, merging):
+                    return
 
     def _run_to_its_end(self) -> None:
         self.environment.run()
