@@ -14,6 +14,9 @@ commits at or above confirmed_flush_lsn.
     the same, but a failover slot has all of the new
       history from where it parts                    ──► new generation from there; of the tables that lost changes
                                                          touched, their rows need a backfill, SourceForked once
+    the same, and the slot begins behind that point  ──► new generation at its confirmed LSN, SourceReplaced once;
+                                                         those tables that the WAL in between touches, and the rows
+                                                         that lost changes touched, need a backfill, where it tells
     confirmed > staged, after staging was asked      ──► new generation, tables need a backfill, ChangesGone once;
                                                          those alone that the WAL in between touches, where it tells
     confirmed <= staged                              ──► go on: the drain starts at staged and discards what lies below
@@ -29,6 +32,7 @@ always begins a new timeline.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -38,7 +42,7 @@ import pyarrow.parquet as pq
 from tidemark.capture import ownership, rewound, untouched
 from tidemark.capture.forked import LostPart, lost_part
 from tidemark.capture.recovery import register_again
-from tidemark.capture.untouched import Touched
+from tidemark.capture.untouched import Gap, Touched
 from tidemark.config import PipelineConfig
 from tidemark.errors import (
     EVERY_TABLE,
@@ -51,8 +55,10 @@ from tidemark.errors import (
 )
 from tidemark.findings import listed
 from tidemark.formats import layout
+from tidemark.formats.error_record import ErrorFacts
 from tidemark.formats.generation_file import GenerationFile
 from tidemark.ledger import generations, tables
+from tidemark.ledger.backfills import Key
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import SLOT, Lease
@@ -75,13 +81,15 @@ log = logging.getLogger(__name__)
 class _Break:
     """Why the slot does not continue the generation, as half a sentence and as the error for it. `left_lsn`: where the
     source's history left what was staged, None if that is not known or nothing staged lies above. `sends_all`: the slot
-    has everything from there. `has_staged`: all that was staged is in the source's history."""
+    has everything from there. `has_staged`: all that was staged is in the source's history. `begins_behind`: that
+    history goes on from `left_lsn`, and the slot begins behind it."""
 
     reason: str
     error: TidemarkError
     left_lsn: Lsn | None = None
     sends_all: bool = False
     has_staged: bool = False
+    begins_behind: bool = False
 
 
 def settle(
@@ -132,7 +140,10 @@ def settle(
             generations.note_source(ledger, lease, generation.number, source_started_at=server.started_at)
     if broken is not None:
         lost = None if broken.left_lsn is None else lost_part(ledger, store, generation, broken.left_lsn)
-        touched = untouched.judge(config, source, ledger, generation, confirmed_lsn) if broken.has_staged else None
+        touched = None
+        if broken.has_staged or (lost is not None and broken.begins_behind):
+            gap = Gap(generation, confirmed_lsn, None if broken.has_staged else broken.left_lsn)
+            touched = untouched.judge(config, source, ledger, store, gap)
         _open(ledger, store, lease, _after(broken, lost, touched, opening, generation), server, lost)
     else:
         if server.timeline != generation.timeline:
@@ -180,20 +191,17 @@ def _after(
     """The generation that follows the one that is broken. It goes on from where the source left what was staged, if
     the slot has all from there and it can be told what was lost."""
     if touched is not None and touched.tables is not None:
-        opening = replace(opening, reason=broken.reason, backfill_kind=tables.GAP, tables=dict.fromkeys(touched.tables))
-        said = _touched_said(touched)
-        if not touched.tables:
+        # What a lost transaction and the gap both touched needs all of its rows.
+        marked = {**({} if lost is None else lost.tables), **dict.fromkeys(touched.tables)}
+        opening = replace(opening, reason=broken.reason, backfill_kind=tables.GAP, tables=marked)
+        said = _touched_said(marked, touched.count)
+        if not marked and (lost is None or not lost.transactions.num_rows):
             log.warning("%s. %s", broken.reason, said)
             return opening
-        error = broken.error.as_facts()
-        return replace(opening, error=replace(error, facts={**error.facts, "marked": said}))
+        return replace(opening, error=_with_lost(broken.error, lost, opening.pipeline, marked=said))
     if lost is None or not broken.sends_all:
-        error = broken.error.as_facts()
-        if touched is not None:
-            error = replace(error, facts={**error.facts, "marked": f"{EVERY_TABLE}, since {touched.reason}"})
-        if lost is not None and lost.transactions.num_rows and "difference" in error.facts:
-            told = f"{error.facts['difference']}. {_lost_said(lost, opening.pipeline)}"
-            error = replace(error, facts={**error.facts, "difference": told})
+        said = EVERY_TABLE if touched is None else f"{EVERY_TABLE}, since {touched.reason}"
+        error = _with_lost(broken.error, lost, opening.pipeline, marked=said)
         return replace(opening, reason=broken.reason, backfill_kind=tables.GAP, error=error)
     assert broken.left_lsn is not None
     opening = replace(
@@ -213,18 +221,27 @@ def _after(
     return replace(opening, error=forked.as_facts())
 
 
-def _touched_said(touched: Touched) -> str:
-    """What a gap touched, as a sentence without its full stop."""
-    assert touched.tables is not None
-    others = touched.count - len(touched.tables)
-    if not touched.tables:
+def _touched_said(marked: Mapping[str, Sequence[Key] | None], count: int) -> str:
+    """What of `count` tables is marked behind a gap, and of which rows, as a sentence without its full stop."""
+    others = max(0, count - len(marked))
+    if not marked:
         return "The source's WAL shows that none of the pipeline's tables was changed in between: none needs a backfill"
+    names = [f"{table} ({counted(len(keys), 'row')})" if keys else table for table, keys in sorted(marked.items())]
     rest = (
         f"; the source's WAL shows that {counted(others, 'other')} {plural(others, 'was')} not changed"
         if others
         else ""
     )
-    return f"Start a backfill of the tables that are marked: {listed(touched.tables)}{rest}"
+    return f"Start a backfill of the tables that are marked: {listed(names)}{rest}"
+
+
+def _with_lost(error: TidemarkError, lost: LostPart | None, pipeline: str, *, marked: str) -> ErrorFacts:
+    """The error with what is marked for it, and with the transactions that the source lost as well."""
+    facts = error.as_facts()
+    told = {"marked": marked} if "marked" in facts.facts else {}
+    if lost is not None and lost.transactions.num_rows and "difference" in facts.facts:
+        told["difference"] = f"{facts.facts['difference']}. {_lost_said(lost, pipeline)}"
+    return replace(facts, facts={**facts.facts, **told})
 
 
 def _lost_said(lost: LostPart, pipeline: str) -> str:
@@ -342,6 +359,12 @@ def _what_is_gone(
                 and left_lsn is not None
                 and left_lsn >= staged_lsn
                 and confirmed_lsn >= staged_lsn
+            ),
+            begins_behind=(
+                history.timeline > generation.timeline
+                and left_lsn is not None
+                and left_lsn < staged_lsn
+                and confirmed_lsn > left_lsn
             ),
         )
     if confirmed_lsn > staged_lsn:

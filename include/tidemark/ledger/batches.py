@@ -301,6 +301,16 @@ def after(ledger: Ledger, generation: int, lsn: Lsn) -> list[Batch]:
     return _batches(ledger, "pipeline = %s AND generation = %s AND end_lsn > %s", (ledger.pipeline, generation, lsn))
 
 
+def before(ledger: Ledger, generation: int, lsn: Lsn, *, most: int) -> list[Batch]:
+    """The generation's last batches that begin below `lsn`, the newest first."""
+    with ledger.connection.cursor(row_factory=class_row(Batch)) as cursor:
+        query = f"""
+            SELECT {_COLUMNS} FROM tidemark.batches WHERE pipeline = %s AND generation = %s AND start_lsn < %s
+             ORDER BY end_lsn DESC LIMIT %s
+            """
+        return cursor.execute(query.encode(), (ledger.pipeline, generation, lsn, most)).fetchall()
+
+
 def _batches(ledger: Ledger, condition: str, values: tuple[Any, ...]) -> list[Batch]:
     with ledger.connection.cursor(row_factory=class_row(Batch)) as cursor:
         # OFFSET 0: without statistics the order would be read off the primary key, over all batches.

@@ -8,6 +8,7 @@ error to be raised once.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -102,7 +103,8 @@ def open_generation(ledger: Ledger, lease: Lease, opening: GenerationFile) -> Ge
 
     With a `backfill_kind` every table of the pipeline is marked as needing a backfill for the same reason, and its join
     is judged anew: what was in flight when the new slot was made is in no stream. If the opening names its `tables`,
-    that is so of those alone: no transaction touched another one in between. Behind a fork it goes on from the point
+    that is so of those alone: no transaction touched another one in between. Those with keys lost no other rows, and
+    were not touched either. Behind a fork it goes on from the point
     where the source left what was staged, by a slot that has all from there: then its `tables` are marked, and tables
     that joined above that point. The error is kept until `take_error` hands it out, once. Needs
     the lease `slot`.
@@ -142,8 +144,11 @@ def open_generation(ledger: Ledger, lease: Lease, opening: GenerationFile) -> Ge
         if opening.tables is not None and opening.backfill_kind != tables.GAP:
             _mark_lost(ledger, opening)
         elif opening.backfill_kind is not None:
+            of_rows = {table: keys for table, keys in (opening.tables or {}).items() if keys is not None}
             marked = [
-                row.table for row in tables.all_of(ledger) if opening.tables is None or row.table in opening.tables
+                row.table
+                for row in tables.all_of(ledger)
+                if opening.tables is None or (row.table in opening.tables and row.table not in of_rows)
             ]
             with (
                 step(ledger, "capture", "judge_anew", marked),
@@ -159,17 +164,22 @@ def open_generation(ledger: Ledger, lease: Lease, opening: GenerationFile) -> Ge
                     """,
                     (opening.backfill_kind, opening.reason, lease.pipeline, marked),
                 )
+            _mark_rows(ledger, opening, of_rows)
         return required(ledger)
 
 
 def _mark_lost(ledger: Ledger, opening: GenerationFile) -> None:
     """What a table had before it joined above the point that is left, was changed without a trace in what is staged."""
-    for table, keys in sorted((opening.tables or {}).items()):
-        rows = "any of its rows" if keys is None else counted(len(keys), "row")
-        tables.mark_lost(ledger, table, f"the source lost changes of {rows}: {opening.reason}", keys)
+    _mark_rows(ledger, opening, opening.tables or {})
     for table in joins.lost(ledger, opening.timeline, opening.start_lsn):
         joins.judge_anew(ledger, table, opening.reason)
         tables.mark_lost(ledger, table, opening.reason, None)
+
+
+def _mark_rows(ledger: Ledger, opening: GenerationFile, lost: Mapping[str, tuple[tuple[str, ...], ...] | None]) -> None:
+    for table, keys in sorted(lost.items()):
+        rows = "any of its rows" if keys is None else counted(len(keys), "row")
+        tables.mark_lost(ledger, table, f"the source lost changes of {rows}: {opening.reason}", keys)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,17 @@ transaction may span many of them.
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tidemark.formats.manifest import StagedFile
+from tidemark.lsn import Lsn
 from tidemark.staging.store import Store
 from tidemark.staging.writer import ParquetFile
 
@@ -109,3 +113,16 @@ class TransactionIndex:
             self._file = ParquetFile(self._store, self._path, SCHEMA)
         self._file.write(self._batches)
         self._batches, self._rows = [], 0
+
+
+def last(store: Store, file: StagedFile, below_lsn: int) -> tuple[Lsn, int, datetime] | None:
+    """Commit LSN, id and commit time of the batch's last transaction below; None if all are above."""
+    with store.open(file.path) as opened:
+        parquet = pq.ParquetFile(opened)
+        for group in reversed(range(parquet.num_row_groups)):
+            rows = parquet.read_row_group(group, columns=["commit_lsn", "xid", "committed_at"])
+            below = rows.filter(pc.less(rows["commit_lsn"], pa.scalar(int(below_lsn), pa.int64())))
+            if below.num_rows:
+                lsn, xid, committed_at = below.slice(below.num_rows - 1).to_pylist()[0].values()
+                return Lsn(lsn), xid, committed_at
+    return None
