@@ -30,6 +30,7 @@ from tidemark.capture.merging import Ingested, IngestedTable, Wanted
 from tidemark.config_file import load
 from tidemark.errors import LeaseTaken, SparkApplicationFailed, SparkApplicationTooLong
 from tidemark.formats.error_record import ErrorRecord
+from tidemark.formats.manifest import Claim
 from tidemark.formats.plan import MergePlan, PlannedBatch, PlannedFile, PlannedTable
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
@@ -66,7 +67,8 @@ class Merge:
         self.plan = folder / "lake" / "shop" / "plans" / PLAN
         self.plan.mkdir(parents=True)
         self.tables: list[IngestedTable] = []
-        self.rows = 0
+        self.changes = 0
+        self.rows_of_chunks = 0
         self.held_by: str | None = None
         self.asked: tuple[Wanted, float] | None = None
         self.ingested_by_another = False
@@ -110,8 +112,9 @@ class Merge:
         if self.held_by is not None:
             raise LeaseTaken(lease="table:shop.orders", pipeline="shop", holder=self.held_by, until="soon")
         assert (run.holder, run.run_id) == ("shop_capture/manual__1/merge/-1", "shop_capture/manual__1")
-        files = (PlannedFile("changes.parquet", self.rows, 1, "", 1),)
-        batch = PlannedBatch(Lsn(100), Lsn(200), files, unchanged=0, moved=0, truncates=0)
+        files = (PlannedFile("changes.parquet", self.changes, 1, "", 1),)
+        claim = Claim("b1", "1", "1", Lsn(150), "", Lsn(140), "10:10:", None, self.rows_of_chunks, ())
+        batch = PlannedBatch(Lsn(100), Lsn(200), files, unchanged=0, moved=0, truncates=0, claims=(claim,))
         yield MergePlan(PLAN, "shop", 1, run.config.lake, 4, (PlannedTable("shop.orders", Lsn(100), (), (batch,)),))
 
     def _ingest(self, run: Run) -> Ingested:
@@ -423,20 +426,23 @@ def test_spark_is_quiet_unless_somebody_chose_how_it_logs(
     assert merge.environment().get("LOG4J_CONFIGURATION_FILE") == (str(shipped) if quiet else given)
 
 
-@pytest.mark.parametrize("rows", [submission.SHORT_PLAN_ROWS, submission.SHORT_PLAN_ROWS + 1])
+@pytest.mark.parametrize(
+    ("changes", "rows_of_chunks", "is_short"),
+    [(3_000_000, 0, True), (3_000_001, 0, False), (0, 12_000_000, True), (1_000_000, 9_000_000, False)],
+)
 @pytest.mark.parametrize("given", [None, "-XX:TieredStopAtLevel=4"])
 def test_a_driver_with_little_to_do_compiles_quickly_unless_somebody_chose_otherwise(
-    merge: Merge, monkeypatch: pytest.MonkeyPatch, given: str | None, rows: int
+    merge: Merge, monkeypatch: pytest.MonkeyPatch, given: str | None, changes: int, rows_of_chunks: int, is_short: bool
 ) -> None:
     """Of two flags the JVM takes the last, so what somebody chose has to come behind."""
     monkeypatch.delenv("SPARK_SUBMIT_OPTS", raising=False)
     if given is not None:
         monkeypatch.setenv("SPARK_SUBMIT_OPTS", given)
-    merge.rows = rows
+    merge.changes, merge.rows_of_chunks = changes, rows_of_chunks
     merge.ends_with("result", monkeypatch)
     merge.execute()
     chosen = merge.environment().get("SPARK_SUBMIT_OPTS")
-    if rows > submission.SHORT_PLAN_ROWS:
+    if not is_short:
         assert chosen == given
     else:
         assert chosen is not None

@@ -146,6 +146,11 @@ class PlannedTable:
         """All rows of the files that the plan names."""
         return self.rows + sum(b.rows for b in self.evidence)
 
+    @property
+    def changes_read(self) -> int:
+        """Those of them that are changes, not rows of chunks."""
+        return sum(b.changes for b in (*self.batches, *self.evidence))
+
 
 @dataclass(frozen=True, slots=True)
 class Level:
