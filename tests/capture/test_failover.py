@@ -236,7 +236,6 @@ def test_a_truncate_that_was_lost_asks_for_all_rows_of_its_table_alone(pair: Pai
     assert marked(pipeline) == {"public.line": tables.FORK, "public.other": [("1",)]}
 
 
-@pytest.mark.thorough
 def unmark(pipeline: Pipeline) -> None:
     pipeline.ledger_query(
         "UPDATE tidemark.tables SET needs_backfill = false, backfill_kind = NULL, backfill_reason = NULL,"
@@ -244,6 +243,7 @@ def unmark(pipeline: Pipeline) -> None:
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("is_seen", [True, False], ids=["seen", "at_once"])
 @pytest.mark.parametrize("name", ["lost", "other"])
 def test_a_columns_number_that_was_lost_and_given_out_again_is_another_columns(
@@ -273,6 +273,28 @@ def test_a_columns_number_that_was_lost_and_given_out_again_is_another_columns(
     pipeline.execute("INSERT INTO public.item VALUES (22, 'x', 5)")
     pipeline.drain()
     assert not pipeline.table_row("public.item").life.needs_backfill, "it is said once"
+
+
+@pytest.mark.thorough
+def test_a_table_whose_first_change_was_lost_has_the_columns_that_its_chunks_have(pair: Pair) -> None:
+    pipeline = pair.pipeline
+    pipeline.execute("CREATE TABLE public.quiet (id int PRIMARY KEY, note text)")
+    pipeline.execute("INSERT INTO public.quiet SELECT i, 'common' FROM generate_series(1, 5) i")
+    pipeline.sound()
+    pipeline.plan(tables=("public.quiet",))
+    pipeline.read()
+    pipeline.drain()
+    unmark(pipeline)
+    pair.carry_over()
+    pair.standby.fall_behind()
+    pipeline.execute("UPDATE public.quiet SET note = 'lost' WHERE id = 2")
+    pipeline.drain()
+    pair.promote()
+    with pytest.raises(SourceForked):
+        pipeline.drain()
+    pipeline.execute("UPDATE public.quiet SET note = 'after the promotion' WHERE id = 3")
+    pipeline.drain()
+    assert marked(pipeline) == {"public.quiet": [("2",)]}
 
 
 def test_a_promotion_that_lost_only_heartbeats_says_nothing(pair: Pair) -> None:

@@ -123,6 +123,7 @@ def from_text(text: str, field: T.StructField) -> Any:
         T.StringType: pa.string(),
         T.DateType: pa.date32(),
         T.TimestampNTZType: pa.timestamp("us"),
+        T.TimestampType: pa.timestamp("us", "UTC"),
     }
     kind: pa.DataType
     match field.dataType:

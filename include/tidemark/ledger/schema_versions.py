@@ -61,10 +61,13 @@ def streamed(ledger: Ledger, table: str) -> list[TableSchema]:
 
 def lost_numbers(ledger: Ledger, table: str, left: Mapping[int, Lsn]) -> frozenset[int]:
     """The numbers of columns that only versions have from parts of the stream that the source lost: `left` is from
-    where on that is so, by generation. A new column may get such a number again."""
+    where on that is so, by generation. A new column may get such a number again. A version that what was claimed below
+    follows is known there, wherever its first change was streamed."""
+    if not left:
+        return frozenset()
     rows = ledger.execute(
         """
-        SELECT v.definition, v.generation, v.streamed, coalesce(b.end_lsn, v.start_lsn)
+        SELECT v.version, v.definition, v.generation, v.streamed, coalesce(b.end_lsn, v.start_lsn)
           FROM tidemark.schema_versions v
           LEFT JOIN tidemark.batches b
                  ON b.pipeline = v.pipeline AND b.generation = v.generation AND b.start_lsn = v.start_lsn
@@ -74,11 +77,26 @@ def lost_numbers(ledger: Ledger, table: str, left: Mapping[int, Lsn]) -> frozens
     )
     lost: set[int] = set()
     kept: set[int] = set()
-    for definition, generation, is_streamed, end_lsn in rows:
+    claimed = _claimed_below(ledger, table, left)
+    for version, definition, generation, is_streamed, end_lsn in rows:
         # What a reader saw, it saw later than what was staged then.
-        is_lost = generation in left and (not is_streamed or end_lsn > left[generation])
+        is_lost = generation in left and (not is_streamed or end_lsn > left[generation]) and version not in claimed
         (lost if is_lost else kept).update(TableSchema.from_json(definition).published)
     return frozenset(lost - kept)
+
+
+def _claimed_below(ledger: Ledger, table: str, left: Mapping[int, Lsn]) -> set[int]:
+    """The versions that chunks follow which were claimed in what the source still has."""
+    rows = ledger.execute(
+        """
+        SELECT DISTINCT (f.value ->> 'schema_version')::int
+          FROM tidemark.batch_tables b, jsonb_array_elements(b.claims) c, jsonb_array_elements(c.value -> 'files') f
+         WHERE b.pipeline = %s AND b."table" = %s AND b.claims <> '[]'
+           AND b.end_lsn <= coalesce((%s::jsonb ->> b.generation::text)::pg_lsn, b.end_lsn)
+        """,
+        (ledger.pipeline, table, Jsonb({str(generation): str(lsn) for generation, lsn in left.items()})),
+    )
+    return {version for (version,) in rows}
 
 
 class Streamed:
