@@ -495,6 +495,18 @@ class SlotInvalidated(BackfillError):
     )
 
 
+class PublicationWasMissing(BackfillError):
+    happened = (
+        'The publication "{publication}" did not exist under this name while something changed that the slot "{slot}" '
+        "has still to send, and PostgreSQL before version 18 sends nothing more then"
+    )
+    remedy = (
+        "Drop the slot, which is this pipeline's own (SELECT pg_drop_replication_slot('{slot}')), run the capture DAG, "
+        "whose preflight makes another one, and start a backfill of the tables that are marked then. Changes that were "
+        "not staged are gone. Leave the publication in place from here on; to change it there is ALTER PUBLICATION."
+    )
+
+
 class SlotUnknown(ConfigError):
     happened = (
         'The slot "{slot}" exists, and the ledger of pipeline {pipeline} knows nothing of it: somebody else made it '

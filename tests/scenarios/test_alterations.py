@@ -74,7 +74,7 @@ PLACES = {
 -- step: run
 {seen}
 -- step: backfill wanted
--- expect: merging {kept_as}
+{mended}
 -- step: run
 """,
 }
@@ -149,8 +149,8 @@ def written(folder: Path, place: str, name: str) -> scenario.Scenario:
     parts = read_parts(name)
     marks = [line for line in parts["outcome"].splitlines() if "needs backfill" in line]
     seen, rejected = "\n".join(marks), "\n".join([*marks, parts["again"]])
-    (kept_as,) = {line.split()[4] for line in marks} or {"item"}
-    parts |= {"seen": seen, "rejected": rejected, "kept_as": kept_as}
+    mended = sorted({line.split()[4] for line in marks} or {"item"})
+    parts |= {"seen": seen, "rejected": rejected, "mended": "\n".join(f"-- expect: merging {t}" for t in mended)}
     path = folder / f"{name}.sql"
     path.write_text(f"{parts['head']}\n{PLACES[place].format(**parts)}", encoding="utf-8")
     return scenario.read(path)

@@ -38,7 +38,7 @@ class Unexpected(AssertionError):
 def rules(scenario: Scenario) -> tuple[TableRule, ...]:
     """The scenario's entries of `tables:`; its schema is named as its file."""
     schema = scenario.name
-    table_rules = [TableRule(f"{schema}.{pattern}") for pattern in scenario.capture]
+    table_rules = [TableRule(p if "." in p else f"{schema}.{p}") for p in scenario.capture]
     for table in {*scenario.leave_out, *scenario.mask, *scenario.target}:
         table_rules.append(
             TableRule(

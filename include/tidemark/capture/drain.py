@@ -267,7 +267,14 @@ class _Draining:
         self._looking = Looking(config, source_conn, ledger_conn, store, self._server, open_generation)
         self._next_xid, schemas = self._looking.next_xid, self._looking.schemas
         # The same names may be other columns by now, so it is asked about at every message.
-        self._decoder = Decoder(schemas.schema_for, open_generation.number, run.salt, self._next_xid, lambda _: True)
+        self._decoder = Decoder(
+            schemas.schema_for,
+            open_generation.number,
+            run.salt,
+            self._next_xid,
+            lambda _: True,
+            self._looking.partitions.note,
+        )
         self._watermarks = Watermarks(ledger_conn, open_generation.number)
         emit_again(source_conn, ledger_conn, open_generation.number)
         self._heartbeat = emit_heartbeat(source_conn, config, open_generation.number, lease.attempt)

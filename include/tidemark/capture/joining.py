@@ -25,7 +25,7 @@ from tidemark.ledger import tables as ledger_tables
 from tidemark.ledger.tables import TableRow
 from tidemark.names import TableName
 from tidemark.schema import table_life
-from tidemark.schema.fingerprint import Fingerprint
+from tidemark.schema.fingerprint import SPELLED_SINCE, Fingerprint
 from tidemark.source import catalog, publication
 from tidemark.source.publication import Matching, Publication, SourceTable
 from tidemark.source.wal_messages import make_durable
@@ -75,12 +75,27 @@ def begun_in_stream(survey: Survey, matched: Matching, published: Publication | 
         now = prints.get(str(table.table))
         if oid not in made or now is None or now.relation_oid != oid or made[oid] < (row.join_horizon or 0):
             continue
+        if not _is_as_created(now):
+            continue
         assert row.fingerprint is not None
         then = Fingerprint.from_json(row.fingerprint)
         wholes = {one for one in {*then.membership} & {*now.membership} if not one.startswith("table ")}
         if wholes and then.publication_xmin == now.publication_xmin:
             begun.add(str(survey.places.of_table(table)))
     return begun
+
+
+def _is_as_created(look: Fingerprint) -> bool:
+    """Whether nothing became of its rows that is in no stream: its files are those that it was created with, which
+    have its own number; what an UNLOGGED table had before SET LOGGED, and what an ALTER writes anew, lies in others.
+    A partitioned table has none itself. Nor did a type of its columns begin to spell them otherwise, nor came a
+    partition with rows."""
+    files = [(leaf.oid, leaf.relfilenode) for leaf in look.partitions] or [(look.relation_oid, look.relfilenode)]
+    return (
+        all(leaf.born_empty for leaf in look.partitions)
+        and all(relfilenode in (oid, 0) for oid, relfilenode in files)
+        and not any(SPELLED_SINCE in column.spelling for column in look.columns)
+    )
 
 
 def join(

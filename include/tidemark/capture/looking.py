@@ -23,6 +23,7 @@ from tidemark.capture.defining import Catalog
 from tidemark.capture.guarding import GuardBook, Guarding
 from tidemark.capture.marks import catalogue_marks, key_not_valid, passed_over_marks, unfit_key
 from tidemark.capture.open_batch import Staged
+from tidemark.capture.passing_partitions import PassingPartitions
 from tidemark.capture.places import Places
 from tidemark.capture.relations import Kept, Looks, Schemas
 from tidemark.capture.reshaping import Reshaping, may_have_another
@@ -91,6 +92,9 @@ class Looking:
         self.next_xid = _next_xid(source)
         staged_look = self._ledgers_look() if open_generation.heartbeat_lsn == open_generation.staged_lsn else {}
         self.schemas.explain_by(Looks(staged_look, self._fingerprints, self.next_xid), self._lost_numbers())
+        self.partitions = PassingPartitions(
+            self._fingerprints, self._ledgers_look(), self._captured_as, self.schemas.streamed, self.look_again
+        )
 
     def replay(self, asked: Collection[str]) -> None:
         """Have these tables built anew from the heartbeat on. What this run's look at them shows is for the next run,
@@ -112,8 +116,9 @@ class Looking:
 
     def said_by(self, staged: Staged, *, at_heartbeat: bool) -> Said:
         """What the manifest of this batch says; `at_heartbeat`: that of the run's last one."""
-        marks = [*self._marks, *self.schemas.take_renamed()]
-        changed = self._changed
+        of_partitions, with_partition = self.partitions.take()
+        marks = [*self._marks, *self.schemas.take_renamed(), *of_partitions]
+        changed = self._changed | (with_partition - self._held)
         if at_heartbeat:
             changed |= self._held - self._reshaping.left
             marks += self._truncates.marks()

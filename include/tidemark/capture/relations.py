@@ -151,7 +151,7 @@ class Schemas:
         else:
             ahead = self._ahead_of(relation.table, latest)
             schema = replace(shape, version=_number(shape, latest, ahead))
-            dropped = self._dropped(schema)
+            dropped = self._dropped(schema, ahead)
             older = self._older.setdefault(schema.table, [])
             others = [*self._names_not_told(schema, latest), *added_again(older, schema)]
             reason = reshaped([*differences, *another_shape(latest, ahead, schema, dropped), *others])
@@ -342,14 +342,15 @@ class Schemas:
         """The last shape that the stream brought of the table."""
         return self._latest_of(TableName.parse(table))
 
-    def _dropped(self, schema: TableSchema) -> set[str]:
-        """The names that the catalogue explains: columns that the version before had, and whose number is a dropped
-        column's by now. One number explains one name, once: the column may have been another of the same name.
+    def _dropped(self, schema: TableSchema, ahead: list[TableSchema]) -> set[str]:
+        """The names that the catalogue explains: columns that the version before had, or where the stream brought none
+        the last one that a reader saw, and whose number is a dropped column's by now. One number explains one name,
+        once: the column may have been another of the same name.
 
         Only a name that this run's look, or one before it, knew by its number is explained. What else a name may have
         become, a rename included, parks the table.
         """
-        older = self._older.get(schema.table) or [schema]
+        older = self._older.get(schema.table) or ahead or [schema]
         captured = self._catalog.tables.get(schema.relation_oid)
         if captured is not None and captured.columns and older[-1].knows_columns_of(schema):
             live = {column.attnum for column in captured.columns}
@@ -435,7 +436,7 @@ def _since(
         return compare_schemas(latest, schema, dropped)
     if not ahead or all(d.verdict is Verdict.FOLLOWED for d in compare_schemas(schema, ahead[-1])):
         return []
-    return compare_schemas(ahead[-1], schema)
+    return compare_schemas(ahead[-1], schema, dropped)
 
 
 def another_shape(

@@ -64,6 +64,8 @@ class Decoder:
     message: columns of its names and types, the key among the columns that its old tuples carry, else SchemaDisagrees.
     `next_xid`, a 64-bit transaction id of about now, widens `_xid`; without it `_xid` is BEGIN's 32 bits. A relation
     for which `asks_again` is true is asked about at every RELATION message: the same names may be other columns by now.
+    `goes_under` is told of each relation whose changes come under another one's number, which pgoutput defines right in
+    front of such a change: a partition, published through its root.
     """
 
     def __init__(
@@ -73,9 +75,12 @@ class Decoder:
         mask_salt: bytes | None = None,
         next_xid: int | None = None,
         asks_again: Callable[[int], bool] = lambda _: False,
+        goes_under: Callable[[RelationMessage, int], None] = lambda _, __: None,
     ) -> None:
         self._schema_for = schema_for
         self._asks_again = asks_again
+        self._goes_under = goes_under
+        self._defined_last: RelationMessage | None = None
         self._generation = generation
         self._salt = mask_salt
         self._next_xid = next_xid
@@ -99,12 +104,15 @@ class Decoder:
         truncates: list[Truncate] = []
         defined_at: dict[int, int] = {}
         piece_start = 0
+        self._note_partition(block, 0)
         is_rare = np.isin(block.kinds, [RELATION, TYPE, ORIGIN, MESSAGE, TRUNCATE])
         for index in np.flatnonzero(is_rare).tolist():
             kind, message = int(block.kinds[index]), block.message(index)
             if kind == RELATION:
                 relation = parse_relation(message, ordered.transaction_at(index)[1])
                 oid = relation.relation_oid
+                self._defined_last = relation
+                self._note_partition(block, index + 1)
                 is_known = self._definitions.get(oid) == message
                 if is_known and not self._asks_again(oid):
                     continue
@@ -130,6 +138,18 @@ class Decoder:
                 check_origin(message)
         changes += self._decode_piece(block, ordered, piece_start, len(block.kinds), truncates, defined_at)
         return DecodedBlock(tuple(changes), ordered.commits, tuple(messages))
+
+    def _note_partition(self, block: Buffer, index: int) -> None:
+        """Whether the relation that was defined right in front of this message is published as another one."""
+        relation = self._defined_last
+        if relation is None or index >= len(block.kinds):
+            return
+        self._defined_last = None
+        at = int(block.starts[index])
+        if block.kinds[index] in (INSERT, UPDATE, DELETE) and block.ends[index] - at >= 6:
+            oid = int(uint32(block.data, np.array([at + 1]))[0])
+            if oid != relation.relation_oid:
+                self._goes_under(relation, oid)
 
     def _order(self, block: Buffer) -> Ordered:
         """Which transaction each message belongs to, and each change's ordinal in it (R1)."""

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from tidemark.schema.fingerprint import ColumnPrint, Fingerprint, PartitionPrint
+from tidemark.schema.fingerprint import SPELLED_SINCE, ColumnPrint, Fingerprint, PartitionPrint
 from tidemark.schema.mapping import widens
 from tidemark.schema.postgres_types import are_alike
 from tidemark.schema.table import Column, TableSchema
@@ -322,13 +322,16 @@ def _reads_otherwise(old: ColumnPrint, new: ColumnPrint) -> bool:
     renamed, or its type is another one that takes the same bytes (cidr and inet)."""
     if not are_alike(old.type_oid, new.type_oid):
         return True
-    return any(new.spelling.get(function) != was for function, was in old.spelling.items())
+    return any(new.spelling.get(part) != was for part, was in old.spelling.items() if part != SPELLED_SINCE)
 
 
 def _added(column: ColumnPrint, last_attnum: int) -> Difference:
     about = f'column "{column.name}"'
     if column.attnum <= last_attnum:
         reason = f"{about} was there before and is captured only now"
+        return Difference(Verdict.NEEDS_BACKFILL, reason, (column.attnum,))
+    if SPELLED_SINCE in column.spelling:
+        reason = f"the type of {about} was altered since that was added, and older rows may read as something else"
         return Difference(Verdict.NEEDS_BACKFILL, reason, (column.attnum,))
     if column.default is not None:
         # Whether the stream's shape can have it is found out by `capture.relations`.

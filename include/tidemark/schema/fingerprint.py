@@ -8,9 +8,12 @@ column row is new, from VACUUM FULL, CLUSTER and TRUNCATE, which leave the rows 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from tidemark.schema.table import Identity
+
+# In a column's `spelling`: some label or column of its type was written after the column's own row in pg_attribute.
+SPELLED_SINCE: Final = "altered since"
 
 
 @dataclass(frozen=True, slots=True)

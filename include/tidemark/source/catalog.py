@@ -18,7 +18,7 @@ import psycopg
 from tidemark.config import PipelineConfig, TableRule
 from tidemark.lsn import Lsn
 from tidemark.names import TableName
-from tidemark.schema.fingerprint import ColumnPrint, Fingerprint, PartitionPrint
+from tidemark.schema.fingerprint import SPELLED_SINCE, ColumnPrint, Fingerprint, PartitionPrint
 from tidemark.schema.mapping import PgType
 from tidemark.schema.table import Identity
 from tidemark.source.publication import PUBLISHED, matching
@@ -27,6 +27,8 @@ from tidemark.source.publication import PUBLISHED, matching
 LONGEST_DEFAULT: Final = 1000
 # Characters of a comment that the target gets.
 LONGEST_COMMENT: Final = 4000
+
+_XIDS: Final = 2**32
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +251,8 @@ def _columns(conn: psycopg.Connection[Any], oids: list[int]) -> dict[int, list[C
     leaves, never with its root; it may be as long as any value: kept is its hash, and where it is short what its type's
     output function makes of it, as in the stream."""
     columns: dict[int, list[ColumnPrint]] = {}
-    spellings = _spellings(conn, oids)
+    spellings, spelled_by = _spellings(conn, oids)
+    next_xid = _next_xid(conn) if spelled_by else 0
     for oid, *facts in conn.execute(
         """
         SELECT a.attrelid, a.attnum, a.attname, a.atttypid, a.atttypmod, a.attnotnull, a.attgenerated::text,
@@ -280,8 +283,23 @@ def _columns(conn: psycopg.Connection[Any], oids: list[int]) -> dict[int, list[C
         *plain, default = facts
         column = ColumnPrint(*plain)
         kept = default if default is not None and len(default) <= LONGEST_DEFAULT else None
-        columns.setdefault(oid, []).append(replace(column, spelling=spellings.get(column.type_oid, {}), default=kept))
+        spelling = spellings.get(column.type_oid, {})
+        newest = min((_ago(xid, next_xid) for xid in spelled_by.get(column.type_oid, ())), default=_XIDS)
+        if newest < _ago(column.xmin, next_xid):
+            spelling = {**spelling, SPELLED_SINCE: "the column"}
+        columns.setdefault(oid, []).append(replace(column, spelling=spelling, default=kept))
     return columns
+
+
+def _next_xid(conn: psycopg.Connection[Any]) -> int:
+    row = conn.execute("SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def _ago(xid: int, next_xid: int) -> int:
+    """How many transactions ago one of these 32 bits was."""
+    return (next_xid - xid) % _XIDS
 
 
 def _dropped(conn: psycopg.Connection[Any], oids: list[int]) -> dict[int, dict[int, int]]:
@@ -297,13 +315,15 @@ def _dropped(conn: psycopg.Connection[Any], oids: list[int]) -> dict[int, dict[i
     return dropped
 
 
-def _spellings(conn: psycopg.Connection[Any], oids: list[int]) -> dict[int, dict[str, str]]:
-    """Type OID -> labels of the enums and columns of the composite types in it; only for types that have any.
+def _spellings(conn: psycopg.Connection[Any], oids: list[int]) -> tuple[dict[int, dict[str, str]], dict[int, set[int]]]:
+    """Type OID -> labels of the enums and columns of the composite types in it, and the transactions (32 bits) that
+    wrote these; only for types that have any.
 
     RENAME VALUE and ADD ATTRIBUTE change what stored values read as, and leave no trace in table or stream.
     """
     spellings: dict[int, dict[str, str]] = {}
-    for type_oid, function, text in conn.execute(
+    spelled_by: dict[int, set[int]] = {}
+    for type_oid, function, text, xmins in conn.execute(
         """
         WITH RECURSIVE held AS (
             SELECT DISTINCT atttypid AS root, atttypid AS type FROM pg_attribute
@@ -318,17 +338,22 @@ def _spellings(conn: psycopg.Connection[Any], oids: list[int]) -> dict[int, dict
                 WHERE t.typtype = 'c' AND attrelid = t.typrelid AND attnum > 0 AND NOT attisdropped
             ) AS part
         )
-        SELECT held.root, 'label ' || e.oid, e.enumlabel::text FROM held JOIN pg_enum e ON e.enumtypid = held.type
+        SELECT held.root, 'label ' || e.oid, e.enumlabel::text, array[e.xmin::text::bigint]
+        FROM held JOIN pg_enum e ON e.enumtypid = held.type
         UNION ALL
-        SELECT held.root, 'columns ' || t.oid, string_agg(a.attnum::text, ',' ORDER BY a.attnum)
+        SELECT held.root, 'columns ' || t.oid,
+               string_agg(a.attnum::text, ',' ORDER BY a.attnum) FILTER (WHERE NOT a.attisdropped),
+               array_agg(a.xmin::text::bigint)
         FROM held JOIN pg_type t ON t.oid = held.type AND t.typtype = 'c'
-        JOIN pg_attribute a ON a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
+        JOIN pg_attribute a ON a.attrelid = t.typrelid AND a.attnum > 0
         GROUP BY held.root, t.oid
         """,
         (oids,),
     ):
-        spellings.setdefault(type_oid, {})[function] = text
-    return spellings
+        if text is not None:
+            spellings.setdefault(type_oid, {})[function] = text
+        spelled_by.setdefault(type_oid, set()).update(xmins)
+    return spellings, spelled_by
 
 
 def _published(
@@ -397,7 +422,7 @@ def _leaves(conn: psycopg.Connection[Any], roots: list[int]) -> dict[int, list[P
                        SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0
                        AND (a.xmin <> t.xmin OR NOT a.cmin = t.cmin)),
                    tree.links || ' ' || i.xmin::text
-            FROM tree JOIN pg_inherits i ON i.inhparent = tree.relation
+            FROM tree JOIN pg_inherits i ON i.inhparent = tree.relation AND NOT i.inhdetachpending
             JOIN pg_class c ON c.oid = i.inhrelid JOIN pg_type t ON t.oid = c.reltype
         )
         SELECT tree.root, tree.relation, coalesce(pg_relation_filenode(tree.relation), 0), tree.born_empty,

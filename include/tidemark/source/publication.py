@@ -266,6 +266,7 @@ _LEAVES: Final = """
     WITH RECURSIVE tree AS (
         SELECT oid AS root, oid AS relation FROM pg_class WHERE oid = ANY (%s::oid[])
         UNION ALL SELECT tree.root, i.inhrelid FROM tree JOIN pg_inherits i ON i.inhparent = tree.relation
+         AND NOT i.inhdetachpending
     )
     SELECT tree.root, tree.relation FROM tree JOIN pg_class c ON c.oid = tree.relation
      WHERE c.relkind <> 'p' AND tree.relation <> tree.root

@@ -35,7 +35,7 @@ from typing import Any, Final, Self
 import psycopg
 from psycopg import pq
 
-from tidemark.errors import ReplicationFailed
+from tidemark.errors import PublicationWasMissing, ReplicationFailed, TidemarkError
 from tidemark.lsn import Lsn
 from tidemark.postgres_errors import SPOKEN_BY_A_WALSENDER, from_result, without_values
 from tidemark.postgres_session import connect_walsender
@@ -89,6 +89,8 @@ class ReplicationStream:
         Raises SlotInUse, DatabaseUnreachable, DatabaseRefused or ReplicationFailed.
         """
         self._clock = clock
+        self._slot = slot
+        self._publication = publication
         self._confirmed = int(confirmed or 0)
         self._low_water_bytes = low_water_bytes
         self._lock = threading.Lock()
@@ -134,7 +136,7 @@ class ReplicationStream:
         """Raw XLogData messages, header included, until `max_bytes` are passed, the stream pauses, or `wait_s` is over.
 
         Empty if nothing came, or only logical messages that cannot be ours (`take_skipped`). A single message may be
-        larger than `max_bytes`. Raises ReplicationFailed.
+        larger than `max_bytes`. Raises ReplicationFailed or PublicationWasMissing.
         """
         payloads: list[bytes] = []
         size = 0
@@ -252,7 +254,7 @@ class ReplicationStream:
             elif length == 0:
                 break
             else:
-                raise ReplicationFailed(detail=self._end_of_copy())
+                raise self._end_of_copy()
         return size
 
     def _skip(self, data: memoryview) -> None:
@@ -260,12 +262,15 @@ class ReplicationStream:
         self.progress_at = self._clock()
         self.note_progress(_XLOG_STARTS.unpack_from(data)[1])
 
-    def _end_of_copy(self) -> str:
+    def _end_of_copy(self) -> TidemarkError:
         """Why the server left copy mode: its own error, or a shutdown."""
         result = self._pgconn.get_result()
         if result is None or result.error_field(pq.DiagnosticField.SQLSTATE) is None:
-            return "the server ended the stream"
-        return str(from_result(result, SPOKEN_BY_A_WALSENDER))
+            return ReplicationFailed(detail="the server ended the stream")
+        ended = from_result(result, SPOKEN_BY_A_WALSENDER)
+        if isinstance(ended, psycopg.errors.UndefinedObject) and f'"{self._publication}"' in str(ended):
+            return PublicationWasMissing(publication=self._publication, slot=self._slot)
+        return ReplicationFailed(detail=str(ended))
 
     def _keepalive(self, data: bytes) -> None:
         if len(data) != _KEEPALIVE_BODY.size:

@@ -505,3 +505,18 @@ def test_a_random_byte_changed_raises_or_decodes_but_never_crashes(seed: int) ->
             Decoder(as_text, 1).decode(broken)
         except (MalformedMessage, SchemaDisagrees):
             continue
+
+
+@pytest.mark.parametrize("cut", range(1, 9))
+def test_a_relation_whose_changes_come_under_another_ones_number_is_told(cut: int) -> None:
+    """A partition, defined right in front of its first change, wherever blocks end; TRUNCATE defines several too."""
+    root, leaf = wire.relation(1, ["id"], key=["id"]), wire.relation(2, ["id"], key=["id"], name="leaf")
+    other = wire.relation(3, ["id"], key=["id"], name="other")
+    row = wire.insert(1, ["1"])
+    messages = [wire.begin(100), root, leaf, row, row, other, wire.truncate(1, 3), wire.insert(3, ["1"])]
+    told: list[tuple[int, int]] = []
+    decoder = Decoder(wire.text_schema, 1, goes_under=lambda leaf, oid: told.append((leaf.relation_oid, oid)))
+    decoder.decode(messages[:cut])
+    decoder.decode(messages[cut:])
+    decoder.decode([other, wire.insert(3, ["2"]), wire.commit(100)])
+    assert told == [(2, 1)]

@@ -1,0 +1,99 @@
+"""Partitions that the stream shows and no look at the catalogue -> marks (R8, R11).
+
+    look of the run before ──── CREATE, INSERT, DROP, or ATTACH, INSERT, DETACH ──── this run's look
+                                        └─ the stream has the rows, as the root's
+
+Neither look knows the partition, so that comparing them shows nothing, and `current` would keep its rows for ever. But
+pgoutput defines every partition in front of its first change, its own name and number, though the change comes as
+the root's. One that none of the looks has is asked for anew: if it is gone, the root is marked; if it is there, it came
+behind this run's look, which is kept as one that saw it, so that the next run's sees it go.
+
+A captured table that was a partition for a while is marked too: its changes of that time are another one's. And a root
+whose partition names its old rows by other columns than the root: what its changes were made to, nobody can tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from tidemark.capture.marks import marks_of
+from tidemark.formats.manifest import TableMark
+from tidemark.names import TableName
+from tidemark.pgoutput.messages import RelationMessage
+from tidemark.schema.evolution import Difference, Verdict
+from tidemark.schema.fingerprint import Fingerprint
+from tidemark.schema.table import TableSchema
+
+
+class PassingPartitions:
+    """One drain's. `looks` are this run's, `before` those of the run before; `captured` gives the table as which a
+    relation is captured, by its OID, `streamed` the last shape that the stream brought of it, and `look_again` what the
+    catalogue says of it now."""
+
+    def __init__(
+        self,
+        looks: dict[str, Fingerprint],
+        before: Mapping[str, Fingerprint],
+        captured: Callable[[int], TableName | None],
+        streamed: Callable[[str], TableSchema | None],
+        look_again: Callable[[str], Fingerprint | None],
+    ) -> None:
+        self._looks = looks
+        self._before = before
+        self._captured = captured
+        self._streamed = streamed
+        self._look_again = look_again
+        self._seen: set[tuple[int, int]] = set()
+        self._marks: list[TableMark] = []
+        self._came: set[str] = set()
+
+    def note(self, partition: RelationMessage, root_oid: int) -> None:
+        """A change of the root is one of this partition."""
+        oid = partition.relation_oid
+        root = self._captured(root_oid)
+        if root is not None and not _names_rows_of(self._streamed(str(root)), partition):
+            reason = "a partition had another replica identity: which rows some changes were made to is not certain"
+            self._mark(root, reason)
+        if (oid, root_oid) in self._seen:
+            return
+        self._seen.add((oid, root_oid))
+        if (itself := self._captured(oid)) is not None:
+            self._mark(itself, "it was a partition of another table for a while, as which what changed then was sent")
+        if root is None or any(_has(look.get(str(root)), root_oid, oid) for look in (self._looks, self._before)):
+            return
+        now = self._look_again(str(root))
+        if now is None or now.relation_oid != root_oid:
+            return  # it is gone itself
+        came = next((leaf for leaf in now.partitions if leaf.oid == oid), None)
+        if came is None:
+            self._mark(root, "a partition came and went since the run before, with what it held")
+            return
+        if not came.born_empty:
+            self._mark(root, "a partition was attached with what it held")
+        look = self._looks.get(str(root))
+        if look is not None and look.relation_oid == root_oid:
+            leaves = tuple(sorted((*look.partitions, came), key=lambda leaf: leaf.oid))
+            self._looks[str(root)] = replace(look, partitions=leaves)
+            self._came.add(str(root))
+
+    def _mark(self, table: TableName, reason: str) -> None:
+        self._marks += marks_of(table, [Difference(Verdict.NEEDS_BACKFILL, reason)])
+
+    def take(self) -> tuple[list[TableMark], frozenset[str]]:
+        """The marks for the next batch, once, and the tables whose looks have another partition now."""
+        marks, came = list(dict.fromkeys(self._marks)), frozenset(self._came)
+        self._marks, self._came = [], set()
+        return marks, came
+
+
+def _names_rows_of(root: TableSchema | None, partition: RelationMessage) -> bool:
+    """Whether old rows of the partition carry what the root's are told apart by."""
+    if root is None or partition.identity == "full" or (not root.key and root.identity != "full"):
+        return True
+    return bool(root.key) and {column.name for column in partition.columns if column.in_identity} == {*root.key}
+
+
+def _has(look: Fingerprint | None, root_oid: int, partition_oid: int) -> bool:
+    is_of_root = look is not None and look.relation_oid == root_oid
+    return is_of_root and look is not None and any(leaf.oid == partition_oid for leaf in look.partitions)

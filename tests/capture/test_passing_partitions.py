@@ -1,0 +1,178 @@
+"""Partitions that no look at the catalogue shows, since they came and went between two (R8, R11)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.support.pipeline import Pipeline
+from tidemark.capture import drain
+from tidemark.config import TableRule
+
+LEAF = "CREATE TABLE item_3 PARTITION OF item FOR VALUES IN (3)"
+ATTACH = "ALTER TABLE item ATTACH PARTITION item_3 FOR VALUES IN (3)"
+DETACH = "ALTER TABLE item DETACH PARTITION item_3"
+TABLE = "CREATE TABLE item_3 (part int, id int, PRIMARY KEY (id, part))"
+INTO = "INSERT INTO item VALUES (9, 3)"
+WENT = "a partition came and went since the run before, with what it held"
+
+
+@pytest.fixture
+def items(pipeline: Pipeline) -> Pipeline:
+    """A captured root with a partition and a row; the publication is of all tables."""
+    pipeline.config = replace(pipeline.config, manage_publication=False, tables=(TableRule("public.item"),))
+    pipeline.execute(
+        "CREATE TABLE item (id int, part int, PRIMARY KEY (id, part)) PARTITION BY LIST (part)",
+        "CREATE TABLE item_1 PARTITION OF item FOR VALUES IN (1)",
+    )
+    pipeline.begin()
+    pipeline.sound()
+    pipeline.execute("INSERT INTO item VALUES (1, 1)")
+    pipeline.drain()
+    filled(pipeline)
+    return pipeline
+
+
+def filled(items: Pipeline) -> None:
+    """As if a backfill had brought all rows."""
+    items.ledger_query(
+        "UPDATE tidemark.tables SET needs_backfill = false, backfill_kind = NULL, backfill_reason = NULL, "
+        "backfill_since = NULL RETURNING 1"
+    )
+
+
+def reason(items: Pipeline, table: str = "public.item") -> str | None:
+    row = items.table_row(table)
+    return row.backfill_reason if row.life.needs_backfill else None
+
+
+def behind_the_look(items: Pipeline, monkeypatch: pytest.MonkeyPatch, *statements: str) -> None:
+    """A run whose look at the catalogue came before these statements, which its stream has."""
+    emit = drain.emit_heartbeat
+
+    def after_these(*about: Any) -> Any:
+        items.execute(*statements)
+        return emit(*about)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(drain, "emit_heartbeat", after_these)
+        items.drain()
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        pytest.param((LEAF, INTO, "DROP TABLE item_3"), id="dropped"),
+        pytest.param(
+            ("BEGIN", LEAF, INTO, "COMMIT", "DROP TABLE item_3", "INSERT INTO item VALUES (2, 1)"),
+            id="dropped before another change",
+            marks=pytest.mark.thorough,
+        ),
+        pytest.param((TABLE, ATTACH, INTO, DETACH), id="detached", marks=pytest.mark.thorough),
+        pytest.param(
+            (LEAF, DETACH, "INSERT INTO item_3 VALUES (8, 3)", ATTACH, INTO, DETACH),
+            id="left twice",
+            marks=pytest.mark.thorough,
+        ),
+    ],
+)
+def test_a_partition_that_came_and_went_between_two_runs_marks_its_root(
+    items: Pipeline, statements: tuple[str, ...]
+) -> None:
+    items.execute(*statements)
+    items.drain()
+    assert reason(items) == WENT
+    filled(items)
+    items.execute("INSERT INTO item VALUES (3, 1)")
+    items.drain()
+    assert reason(items) is None
+
+
+@pytest.mark.thorough
+def test_one_that_is_there_is_nothing(items: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    items.execute(LEAF, INTO)
+    items.drain()
+    behind_the_look(
+        items, monkeypatch, LEAF.replace("3", "4"), "INSERT INTO item VALUES (9, 4)", "INSERT INTO item VALUES (2, 1)"
+    )
+    items.execute("INSERT INTO item VALUES (10, 4), (3, 1)")
+    items.drain()
+    assert reason(items) is None
+
+
+@pytest.mark.parametrize("went", ["DROP TABLE item_3", pytest.param(DETACH, marks=pytest.mark.thorough)])
+def test_one_that_came_behind_the_look_of_its_run_is_missed_by_the_next(
+    items: Pipeline, monkeypatch: pytest.MonkeyPatch, went: str
+) -> None:
+    behind_the_look(items, monkeypatch, LEAF, INTO)
+    assert reason(items) is None
+    items.execute(went)
+    items.drain()
+    assert reason(items) == "1 partition was detached or dropped"
+
+
+@pytest.mark.thorough
+def test_one_with_rows_that_came_behind_the_look_of_its_run_marks_it_at_once_and_once(
+    items: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    behind_the_look(items, monkeypatch, TABLE, "INSERT INTO item_3 VALUES (3, 8)", ATTACH, INTO)
+    assert reason(items) == "a partition was attached with what it held"
+    filled(items)
+    items.drain()
+    assert reason(items) is None
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("root", ["item", "other"])
+def test_a_captured_table_that_was_a_partition_for_a_while_is_marked(items: Pipeline, root: str) -> None:
+    items.execute(TABLE, "CREATE TABLE other (id int, part int, PRIMARY KEY (id, part)) PARTITION BY LIST (part)")
+    items.with_tables("public.item", "public.item_3")
+    items.sound()
+    items.drain()
+    filled(items)
+    items.execute(
+        ATTACH.replace(" item ", f" {root} "), INTO.replace("item", root), DETACH.replace(" item ", f" {root} ")
+    )
+    items.drain()
+    assert "was a partition of another table for a while" in (reason(items, "public.item_3") or "")
+    assert reason(items) == (WENT if root == "item" else None)
+
+
+@pytest.mark.thorough
+def test_a_partition_is_gone_once_its_detaching_began(items: Pipeline) -> None:
+    """Between its two transactions the root does not show it any more."""
+    items.execute(LEAF, INTO)
+    items.drain()
+    items.execute("BEGIN", "SELECT FROM item", session="in the way")
+    items.execute("SET lock_timeout = '100ms'", session="concurrent")
+    with pytest.raises(Exception, match="lock timeout"):
+        items.execute(f"{DETACH} CONCURRENTLY", session="concurrent")
+    items.execute("COMMIT", session="in the way")
+    assert items.query("SELECT id FROM item") == [(1,)]
+    items.drain()
+    assert reason(items) == "1 partition was detached or dropped"
+    filled(items)
+    items.execute(f"{DETACH} FINALIZE")
+    items.drain()
+    assert reason(items) is None
+
+
+@pytest.mark.parametrize(
+    ("identity", "expected"),
+    [("USING INDEX by_name", "another replica identity"), pytest.param("FULL", "", marks=pytest.mark.thorough)],
+)
+def test_a_partition_with_another_replica_identity_marks_its_root_though_it_is_as_before_again(
+    items: Pipeline, identity: str, expected: str
+) -> None:
+    """The key moves, and no old one is sent: by the stream alone there would be two rows."""
+    items.execute("ALTER TABLE item ADD name int NOT NULL DEFAULT 7", "CREATE UNIQUE INDEX by_name ON item_1 (name)")
+    items.execute("UPDATE item SET name = 8")
+    items.drain()
+    filled(items)
+    items.execute(f"ALTER TABLE item_1 REPLICA IDENTITY {identity}", "UPDATE item SET id = 5")
+    items.execute("ALTER TABLE item_1 REPLICA IDENTITY DEFAULT", "UPDATE item SET name = 9")
+    items.drain()
+    assert (reason(items) or "").startswith(f"a partition had {expected}" if expected else "")
+    assert items.table_row("public.item").life.merge == "merging"

@@ -1,0 +1,12 @@
+-- A stored generated column gets another expression: every row is written anew, and the stream shows none of them.
+-- part: table
+CREATE TABLE item (id int PRIMARY KEY, size int, twice int GENERATED ALWAYS AS (2 * size) STORED);
+-- part: rows
+INSERT INTO item SELECT n, n FROM generate_series(1, 4) n;
+-- part: before
+UPDATE item SET size = 9 WHERE id = 2;
+-- part: alteration
+ALTER TABLE item ALTER COLUMN twice SET EXPRESSION AS (3 * size);
+-- part: after
+UPDATE item SET size = 7 WHERE id = 3;
+-- outcome: needs backfill item (rewritten)
