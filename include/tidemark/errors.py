@@ -507,6 +507,18 @@ class PublicationWasMissing(BackfillError):
     )
 
 
+class LakeTaken(ConfigError):
+    happened = (
+        "{folder} holds what another pipeline of this name staged: its generation {generation} was opened {evidence}. "
+        "Nothing was read or written"
+    )
+    remedy = (
+        "Two pipelines in one folder would write each other's tables: give this one a name or a `lake` of its own. If "
+        "it is the one whose folder this is, and its ledger is a new or an older one, say so once: "
+        "`tidemark preflight {path} --adopt-slot`."
+    )
+
+
 class SlotUnknown(ConfigError):
     happened = (
         'The slot "{slot}" exists, and the ledger of pipeline {pipeline} knows nothing of it: somebody else made it '

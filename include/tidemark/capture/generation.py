@@ -104,12 +104,14 @@ def settle(
     """The open generation, after every question about the slot is answered. Call it under the lease `slot`, before the
     stream is opened.
 
-    Raises one of the slot's errors, or `ChangesGone`, `SourceReplaced` or `SourceForked` once per gap; the run after
-    that goes on. `folders`: what `look_into_staging` saw under the lease. `accepts`: a person said that the server is
-    the source, also if it was left behind.
+    Raises one of the slot's errors, LakeTaken, or `ChangesGone`, `SourceReplaced` or `SourceForked` once per gap; the
+    run after that goes on. `folders`: what `look_into_staging` saw under the lease. `accepts`: a person said that the
+    server is the source, also if it was left behind.
     """
     store = folders.store
     slot, confirmed_lsn = ownership.usable(config, source, ledger, store)
+    if not accepts:
+        ownership.refuse_folder_of_another(config, source, store, folders.numbers, generations.current(ledger))
     server = slots.read_server(source)
     again = register_again(ledger, folders, lease, lambda *asked: _still_sends(config, source, *asked))
     if again:

@@ -5,31 +5,36 @@
     anything else                                 ──► somebody's: it is neither read nor changed, until a person says
                                                       `preflight --adopt-slot`
 
+The folder in the lake is asked the same way: who staged its newest generation, if the ledger does not know.
+
 Reading a slot moves it on, and its owner loses what lies between; so nobody reads one because a file names it. Whoever
 judges a slot asks here first, and only then what is wrong with it: the advice to drop a slot is for one's own alone.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import psycopg
 
 from tidemark.capture.survey import Survey
 from tidemark.config import PipelineConfig
-from tidemark.errors import PublicationUnknown, SlotBusy, SlotInvalidated, SlotNotReady, SlotUnknown
+from tidemark.errors import LakeTaken, PublicationUnknown, SlotBusy, SlotInvalidated, SlotNotReady, SlotUnknown
 from tidemark.findings import listed
 from tidemark.formats import layout
 from tidemark.formats.generation_file import GenerationFile
 from tidemark.ledger import belongings, generations
 from tidemark.ledger.belongings import Belonging, Kind
 from tidemark.ledger.connection import Ledger
+from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import Lease
 from tidemark.lsn import Lsn
 from tidemark.source import publication, slot_use
 from tidemark.source import slot as slots
 from tidemark.source.publication_findings import PublicationWork
 from tidemark.source.slot import SlotState
+from tidemark.source.slot_server import system_identifier
 from tidemark.staging import staged_folders
 from tidemark.staging.store import Store
 
@@ -59,6 +64,49 @@ def _opening(store: Store, pipeline: str, number: int) -> GenerationFile | None:
         return GenerationFile.from_json(store.read(layout.generation_file(pipeline, number)).decode())
     except (FileNotFoundError, ValueError):
         return None
+
+
+def refuse_folder_of_another(
+    config: PipelineConfig,
+    source: psycopg.Connection[Any],
+    store: Store,
+    numbers: Sequence[int],
+    generation: Generation | None,
+) -> None:
+    """Raise LakeTaken if the newest generation of the lake's folder was not staged by this pipeline. `numbers` are
+    those of the folder, `generation` is what the ledger has.
+
+    Positions in the tables are told apart by the pipeline's name and the generation's number alone: another one's would
+    count for this one's, and what lies below them would be passed over. And a ledger that was lost learns from staging
+    what it had: one that is new, as a second Airflow's is, would take another one's batches for its own.
+    """
+    known = 0 if generation is None else generation.number
+    newest = max([*numbers, known])
+    opening = _opening(store, config.pipeline, newest) if newest in numbers else None
+    if opening is None:
+        return
+    evidence = None
+    here = system_identifier(source)
+    if generation is not None and newest == known:
+        servers = (generation.system_identifier, here)  # not the same two where the source was replaced
+        if opening.reason != generation.reason or opening.system_identifier not in servers:
+            evidence = f"because {opening.reason}, the one of that number in the ledger because {generation.reason}"
+    elif opening.system_identifier != here:
+        evidence = f"from the server with the system identifier {opening.system_identifier}, and this one has {here}"
+    elif opening.slot != config.slot and _is_there(source, opening.slot):
+        evidence = f'from the slot "{opening.slot}", which is still there'
+    if evidence is not None:
+        raise LakeTaken(
+            folder=f"{store.root.rstrip('/')}/{config.pipeline}",
+            generation=newest,
+            evidence=evidence,
+            path=config.path or "FILE",
+        )
+
+
+def _is_there(source: psycopg.Connection[Any], slot: str) -> bool:
+    """Whether the server has a slot of this name, of whichever database."""
+    return source.execute("SELECT FROM pg_replication_slots WHERE slot_name = %s", (slot,)).fetchone() is not None
 
 
 def unknown(config: PipelineConfig, source: psycopg.Connection[Any], slot: SlotState | None) -> SlotUnknown:

@@ -60,6 +60,7 @@ from tidemark.source.slot import SlotState, read_server, read_slot, usable
 from tidemark.source.slot_server import at_slot, is_beside, system_identifier
 from tidemark.source.standby_findings import standby_findings
 from tidemark.spark_connection import SparkConnection
+from tidemark.staging import staged_folders
 from tidemark.staging.store import Store
 
 LEASE_WAIT_S: Final = 10
@@ -194,11 +195,19 @@ class _Look:
                 survey = Survey(self.config, source, ledger, facts, self.adopt_slot, self.findings, places)
                 self.compare(survey, slot if own else None, slot)
 
+    def whose_folder(self, source: psycopg.Connection[Any]) -> None:
+        """Asked before a slot is made, which would keep WAL for a drain that never comes."""
+        store = Store(self.config.lake, self.config.lake_access)
+        numbers = staged_folders.generations(store, self.config.pipeline)
+        ownership.refuse_folder_of_another(self.config, source, store, numbers, None)
+
     def compare(self, survey: Survey, own_slot: SlotState | None, slot: SlotState | None) -> None:
         """What the file wants beside what source and ledger have; then what is missing is brought about, or said."""
         source, ledger = survey.source, survey.ledger
         if self.act:
             pipeline_files.refuse_superseded(ledger, self.config.digest, self.settle_s)
+        if not (self.adopt_slot or self.failed()) and generations.current(ledger) is None:
+            self.run("lake", lambda: self.whose_folder(source))
         rows = ledger_tables.all_of(ledger)
         captured = frozenset(survey.places.name_of(TableName.parse(row.table)) for row in rows if row.life.is_captured)
         followed = () if survey.facts.standby else self.guarded(source, ledger)

@@ -22,7 +22,7 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from posixpath import dirname
+from posixpath import basename, dirname
 from typing import Final
 
 from tidemark.errors import Move, SchemaVersionTaken
@@ -88,7 +88,8 @@ def register_again(
         # The slot is the newest generation's.
         sends = still_sends if number == numbers[-1] else _sends_nothing
         added = _register_chain(ledger, store, lease, generation, manifests, sends)
-        _learn_what_is_retired(ledger, store, lease, number, was_behind=bool(added))
+        if basename(layout.retired_file(lease.pipeline, number)) in folders.of(number, generation.staged_lsn):
+            _learn_what_is_retired(ledger, store, lease, number, was_behind=bool(added))
         registered += added
     return registered
 
