@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.support.capture import Environment
+    from tests.support.google_server import Google
     from tests.support.pipeline import Pipeline
     from tests.support.remedies import Told
     from tests.support.s3_proxy import Proxy
@@ -54,6 +55,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def on_s3() -> bool:
     """Whether the lakes of this session's tests are to be buckets, as `make faults` has them in its second half."""
     return os.environ.get("TIDEMARK_TEST_LAKE") == "s3"
+
+
+def on_google() -> bool:
+    """Whether they are to be buckets of Google's protocol: those of pipelines without Spark."""
+    return os.environ.get("TIDEMARK_TEST_LAKE") == "google"
 
 
 def create_database(server: PostgresServer, prefix: str, like: str = "") -> str:
@@ -155,6 +161,9 @@ def new_pipeline(
             from tests.support.s3_server import in_new_bucket
 
             config = in_new_bucket(config, request.getfixturevalue("s3_server"))
+        if on_google():
+            google: Google = request.getfixturevalue("google")
+            config = google.in_new_bucket(config)
         pipelines.append(Pipeline(config, source or request.getfixturevalue("source"), ledger_database))
         return pipelines[-1]
 
@@ -203,6 +212,15 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
     with s3_running(tmp_path_factory.mktemp("s3")) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def google(s3_server: S3Server) -> Iterator[Google]:
+    """Google's protocol in front of it."""
+    from tests.support.google_server import in_front_of
+
+    with in_front_of(s3_server) as google:
+        yield google
 
 
 @pytest.fixture

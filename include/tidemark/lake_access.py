@@ -7,7 +7,8 @@ web identity, a container's role, as clients and S3A find it by themselves.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -24,6 +25,13 @@ TYPES: Final[Mapping[str, tuple[str, ...]]] = {
 # Who may assume a role does it by the machine's identity; none of these is known here, and to leave one out in silence
 # would be to work as somebody else.
 _UNKNOWN_OF_AWS: Final = ("role_arn", "assume_role_method", "profile_name", "credential_source", "service_config")
+_UNKNOWN_OF_GOOGLE: Final = (
+    "impersonation_chain",
+    "key_secret_name",
+    "credential_config_file",
+    "is_anonymous",
+    "idp_issuer_url",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +97,7 @@ def read(
 
 
 def _aws(connection: str, login: str | None, password: str | None, extra: Mapping[str, Any]) -> LakeAccess:
-    unknown = [name for name in _UNKNOWN_OF_AWS if extra.get(name)]
-    if unknown:
-        reason = f"{unknown[0]} is not known here; let the machine assume the role, and give the connection no keys"
-        raise ConnectionInvalid(connection=connection, reason=reason)
+    _refuse(connection, extra, _UNKNOWN_OF_AWS, "let the machine assume the role, and give the connection no keys")
     if bool(login) != bool(password):
         raise ConnectionInvalid(
             connection=connection, reason="it has one of login and password; it needs both, or none"
@@ -113,13 +118,13 @@ def _aws(connection: str, login: str | None, password: str | None, extra: Mappin
 
 
 def _google(connection: str, extra: Mapping[str, Any]) -> LakeAccess:
-    """Not tried."""
+    """Tried with a key in the connection, on Google's protocol, and not on its servers."""
     of = {name.removeprefix("extra__google_cloud_platform__"): value for name, value in extra.items()}
+    _refuse(connection, of, _UNKNOWN_OF_GOOGLE, "let the machine be that account, and give the connection no key")
     key = of.get("keyfile_dict")
-    return LakeAccess(
-        _given({"service_account": of.get("key_path")}),
-        _given({"service_account_key": key if isinstance(key, str) else None}),
-    )
+    if isinstance(key, Mapping):  # Airflow takes it both ways
+        key = json.dumps(key)
+    return LakeAccess(_given({"service_account": of.get("key_path")}), _given({"service_account_key": key}))
 
 
 def _azure(connection: str, login: str | None, password: str | None, extra: Mapping[str, Any]) -> LakeAccess:
@@ -133,6 +138,12 @@ def _azure(connection: str, login: str | None, password: str | None, extra: Mapp
         "sas_key": of.get("sas_token"),
     }
     return LakeAccess(_given(settings), _given(secrets))
+
+
+def _refuse(connection: str, extra: Mapping[str, Any], unknown: Sequence[str], instead: str) -> None:
+    for name in unknown:
+        if extra.get(name):
+            raise ConnectionInvalid(connection=connection, reason=f"{name} is not known here; {instead}")
 
 
 def _given(values: Mapping[str, Any]) -> dict[str, str]:

@@ -1,5 +1,6 @@
-"""What staging asks of any object store, asked of the S3 server of the tests and, where TIDEMARK_AZURITE names it, of
-Azure's emulator: put only if absent, one winner, whole, listed, from a name on, deleted."""
+"""What staging asks of any object store, asked of the S3 server of the tests, of Google's protocol in front of it and,
+where TIDEMARK_AZURITE names it, of Azure's emulator: put only if absent, one winner, whole, listed, from a name on,
+deleted."""
 
 from __future__ import annotations
 
@@ -12,19 +13,25 @@ from uuid import uuid4
 import pytest
 
 from tests.support import azure_server, s3_server
+from tests.support.google_server import Google
 from tests.support.s3_server import S3Server
 from tidemark.staging.store import Store
 
 NewStore = Callable[[], Store]
 
 
-@pytest.fixture(scope="module", params=["s3", *(["azure"] if azure_server.PROGRAM in os.environ else [])])
+@pytest.fixture(scope="module", params=["s3", "google", *(["azure"] if azure_server.PROGRAM in os.environ else [])])
 def new_store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NewStore]:
     """A function that opens the lake anew, as a task of its own does."""
     if request.param == "s3":
         server: S3Server = request.getfixturevalue("s3_server")
         bucket = server.new_bucket()
         yield lambda: Store(f"s3a://{bucket}/lake", s3_server.access(server.url))
+        return
+    if request.param == "google":
+        google: Google = request.getfixturevalue("google")
+        lake = f"gs://{google.server.new_bucket()}/lake"
+        yield lambda: Store(lake, google.access(lake))
         return
     with azure_server.running(tmp_path_factory.mktemp("azure")) as account:
         yield lambda: Store(azure_server.lake(), azure_server.access(account))

@@ -12,6 +12,7 @@ from tidemark.errors import ConnectionInvalid
 from tidemark.lake_access import LakeAccess
 
 LAKE = "s3a://bucket/lake"
+GOOGLE: dict[str, Any] = {"lake": "gs://bucket/lake", "conn_type": "google_cloud_platform"}
 
 
 def read(lake: str = LAKE, conn_type: str = "aws", **fields: Any) -> LakeAccess:
@@ -38,6 +39,14 @@ def test_keys_go_to_clients_and_to_a_drivers_environment_and_nowhere_else() -> N
     assert "token" not in repr(access)
 
 
+@pytest.mark.parametrize("key", ['{"private_key": "the secret"}', {"private_key": "the secret"}])
+def test_the_key_of_a_service_account_may_be_a_text_or_an_object(key: object) -> None:
+    """As Airflow takes it; to leave one out would be to work as the machine's own account."""
+    access = read(**GOOGLE, extra={"keyfile_dict": key})
+    assert access.secrets == {"service_account_key": '{"private_key": "the secret"}'}
+    assert "the secret" not in repr(access)
+
+
 def test_without_keys_the_machines_own_identity_counts() -> None:
     access = read(login=None, password=None, extra={"region_name": "eu-west-1"})
     assert not access.has_secrets
@@ -52,6 +61,10 @@ def test_without_keys_the_machines_own_identity_counts() -> None:
         ({"conn_type": "postgres"}, "its type is 'postgres'; a lake on s3a:// needs aws"),
         ({"lake": "/lake"}, "a lake at /lake needs none"),
         ({"lake": "gs://bucket/lake"}, "needs google_cloud_platform"),
+        (
+            {**GOOGLE, "extra": {"extra__google_cloud_platform__impersonation_chain": "a@b"}},
+            "impersonation_chain is not known here; let the machine be that account",
+        ),
     ],
 )
 def test_a_connection_that_would_be_another_identity_is_refused(fields: dict[str, Any], message: str) -> None:

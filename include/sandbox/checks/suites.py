@@ -131,13 +131,23 @@ FAULTS: Final = (
 )
 THOROUGH: Final = tuple(
     f"tests/{folder}"
-    for folder in ("backfill", "capture", "golden", "ledger", "maintenance", "source", "unit", "upgrade")
+    for folder in (
+        "backfill",
+        "capture",
+        "golden",
+        "ledger",
+        "maintenance",
+        "object_store",
+        "source",
+        "unit",
+        "upgrade",
+    )
 )
 
 
 def faults(checkout: Checkout) -> int:
     """SIGKILL, rivals, slots and ledgers that move, at every failpoint and from every side, and whatever else is
-    thorough; then the same, and all scenarios, with their lakes in buckets."""
+    thorough; then the same, and all scenarios, with their lakes in buckets; and staging alone by Google's protocol."""
     here = _all(
         checkout,
         {
@@ -154,7 +164,9 @@ def faults(checkout: Checkout) -> int:
     without_spark = [f"tests/{name}.py" for name in (*drains, "backfill/test_reading")]
     chosen = ["tests/scenarios", "tests/faults", *left_out, *merges, *without_spark]
     on_s3 = _all(checkout, {"faults on S3": _pytest(checkout, "faults on S3", chosen)})
-    return max(here, on_s3)
+    os.environ["TIDEMARK_TEST_LAKE"] = "google"
+    on_google = _all(checkout, {"staging on Google": _pytest(checkout, "staging on Google", without_spark)})
+    return max(here, on_s3, on_google)
 
 
 CLUSTERS: Final = "tests/clusters"

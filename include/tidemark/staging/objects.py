@@ -9,7 +9,7 @@ A file that is being written lies on this machine's disk, without a name, until 
 while the task goes on, a few at the same time, and `sync_folders` waits for them. One that is closed before it is
 complete is not uploaded. Memory is bounded by UPLOADS times the size of a file.
 
-Tried on servers of S3's protocol and on Azure's emulator; Google's store is the same code, and was not tried.
+Tried on servers of S3's protocol, on Azure's emulator, and by Google's protocol on an S3 server behind it.
 """
 
 from __future__ import annotations
@@ -275,7 +275,7 @@ class _Incomplete(RawIOBase):
 
 
 def _open(root: str, access: LakeAccess) -> Any:
-    plain = access.settings.get("endpoint", "").startswith("http://")
+    plain = any(access.settings.get(name, "").startswith("http://") for name in ("endpoint", "base_url"))
     key = _key_of_s3(access.secrets)
     settings: Any = {**access.settings, **({} if key else access.secrets)}
     return from_url(
