@@ -297,6 +297,27 @@ def test_a_table_whose_first_change_was_lost_has_the_columns_that_its_chunks_hav
     assert marked(pipeline) == {"public.quiet": [("2",)]}
 
 
+@pytest.mark.thorough
+def test_a_table_whose_every_change_was_lost_keeps_its_columns(pair: Pair) -> None:
+    pipeline = pair.pipeline
+    pipeline.execute("CREATE TABLE public.quiet (id int PRIMARY KEY, note text)")
+    pipeline.sound()
+    pair.carry_over()
+    pair.standby.fall_behind()
+    pipeline.execute("INSERT INTO public.quiet VALUES (2, 'lost')")
+    pipeline.drain()
+    pair.promote()
+    with pytest.raises(SourceForked):
+        pipeline.drain()
+    pipeline.execute("INSERT INTO public.quiet VALUES (3, 'after the promotion')")
+    pipeline.drain()
+    assert marked(pipeline) == {"public.quiet": [("2",)]}
+    (version,) = pipeline.ledger_query(
+        "SELECT max(version) FROM tidemark.schema_versions WHERE \"table\" = 'public.quiet'"
+    )
+    assert version == (1,)
+
+
 def test_a_promotion_that_lost_only_heartbeats_says_nothing(pair: Pair) -> None:
     pipeline = pair.pipeline
     pair.standby.fall_behind()

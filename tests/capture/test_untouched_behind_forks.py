@@ -194,13 +194,14 @@ def test_what_was_prepared_behind_the_fork_has_all_of_its_wal_there(pair: Pair) 
 def test_the_last_transaction_that_was_staged_is_known_where_it_is_no_heartbeat(pair: Pair) -> None:
     """The run before ended early, and the one that staged more is lost with that."""
     pipeline = pair.pipeline
-    pipeline.with_bounds(batch_rows=1)
-    pipeline.execute("INSERT INTO quiet VALUES (1000, 'common')")
+    pipeline.with_bounds(batch_rows=2)
+    pipeline.execute("INSERT INTO quiet VALUES (1000, 'common')", "INSERT INTO quiet VALUES (1001, 'common')")
     pipeline.drain(run_s=0)
     generation = pipeline.generation()
     assert generation is not None
     assert generation.heartbeat_lsn is not None
     assert generation.heartbeat_lsn < generation.staged_lsn
+    pipeline.execute("INSERT INTO quiet VALUES (1002, 'common, and in a batch with what is lost')")
     pair.catch_up()
     pipeline.with_bounds(batch_rows=1_000_000)
     lose_some(pair)

@@ -62,7 +62,8 @@ def streamed(ledger: Ledger, table: str) -> list[TableSchema]:
 def lost_numbers(ledger: Ledger, table: str, left: Mapping[int, Lsn]) -> frozenset[int]:
     """The numbers of columns that only versions have from parts of the stream that the source lost: `left` is from
     where on that is so, by generation. A new column may get such a number again. A version that what was claimed below
-    follows is known there, wherever its first change was streamed."""
+    follows is known there, wherever its first change was streamed. If no version is known there, no row of the table is
+    from there, and those of the lost part are read again as they are."""
     if not left:
         return frozenset()
     rows = ledger.execute(
@@ -82,7 +83,7 @@ def lost_numbers(ledger: Ledger, table: str, left: Mapping[int, Lsn]) -> frozens
         # What a reader saw, it saw later than what was staged then.
         is_lost = generation in left and (not is_streamed or end_lsn > left[generation]) and version not in claimed
         (lost if is_lost else kept).update(TableSchema.from_json(definition).published)
-    return frozenset(lost - kept)
+    return frozenset(lost - kept) if kept else frozenset()
 
 
 def _claimed_below(ledger: Ledger, table: str, left: Mapping[int, Lsn]) -> set[int]:
