@@ -1,5 +1,7 @@
 """Random crashes and promotions of the source among everything that test_chunks_against_a_model plays: captures,
-backfills, alterations, tasks that die. The same model judges, without Spark."""
+backfills, alterations, tasks that die. The same model judges, without Spark.
+
+Every other seed promotes standbys without the slot, from servers whose WAL says what such a gap touched."""
 
 from __future__ import annotations
 
@@ -10,11 +12,11 @@ from random import Random
 
 import pytest
 
-from sandbox.services.postgres import PostgresServer, running
+from sandbox.services.postgres import PostgresServer, running, running_with_extensions
 from tests.conftest import create_database, drop_database
 from tests.simulation.backfilling import HISTORY_ONLY, RULES
 from tests.simulation.chunk_model import Model
-from tests.simulation.failing_over import Chain, FailingOver
+from tests.simulation.failing_over import Chain, FailingOver, Loses
 from tests.support import judge, stages
 from tests.support.capture import Environment
 from tests.support.hung_commit import SERVER_SETTINGS
@@ -23,8 +25,23 @@ from tests.support.pipeline import pipeline_config
 FIRST = int(os.environ.get("TIDEMARK_SIMULATION_FIRST", "1"))
 SEEDS = range(FIRST, FIRST + int(os.environ.get("TIDEMARK_SIMULATION_SEEDS", "1")))
 ACTS = 11
-# Behind these acts, whatever else happens; whether it loses something.
-FAIL_OVERS = {2: True, 6: True, 10: False}
+# Behind these acts, whatever else happens.
+FAIL_OVERS: dict[int, Loses] = {1: "what was staged", 4: "what was seen", 7: "nothing", 10: "what was staged"}
+# What happened in each play at least once: in those with gaps, and in the others.
+HAPPENED = {
+    True: {"SourceForked", "SourceReplaced", "tables that lost rows", "tables that lost all"},
+    False: {
+        "SourceForked",
+        "tables that lost rows",
+        "tables that lost all",
+        "tables repaired by their keys",
+        "tables that needed nothing",
+        "followed",
+        "chunks read again",
+        "backfills begun anew",
+        "joins judged anew",
+    },
+}
 
 
 @pytest.mark.thorough
@@ -39,25 +56,33 @@ def test_no_row_is_lost_by_crashes_and_promotions(
     ledger = create_database(postgres, "ledger")
     with ExitStack() as kept:
         kept.callback(drop_database, postgres, ledger)
-        primary = kept.enter_context(running(tmp_path / "primary", 18, **settings))
+        gaps = seed % 2 == 0
+        serving = running_with_extensions if gaps else running
+        primary = kept.enter_context(serving(tmp_path / "primary", **settings))
         environment = Environment(config, create_database(primary, "source"), ledger, tmp_path, lambda: None)  # type: ignore[arg-type, return-value]
         kept.callback(environment.close)
         model = Model(environment)
         monkeypatch.setattr(os, "fsync", lambda _: None)
         monkeypatch.setattr(stages, "apply", lambda _, uri: model.apply(uri))
         play = FailingOver(environment, random, monkeypatch, at_the_same_time=True)
-        play.gaps = seed % 2 == 0
+        play.gaps, play.wrongs = gaps, model.wrongs
         play.chain = Chain(environment, tmp_path, primary, settings, kept)
+        if gaps:
+            environment.execute("CREATE EXTENSION pg_walinspect")
         try:
             play.begin()
             for number in range(ACTS):
                 play.act()
                 if number in FAIL_OVERS:
-                    play.acts.append(play.fail_over(wanted=not play.gaps or number == 2, loses=FAIL_OVERS[number]))
-            play.finish(model.wrongs)
+                    loses = FAIL_OVERS[number]
+                    wanted = not gaps or number == 1
+                    play.acts.append(play.fail_over(wanted=wanted, loses=loses, proves=loses == "what was staged"))
+            # A lost insert of what has a history alone stays there.
+            play.finish(lambda tables: model.wrongs([table for table in tables if table != HISTORY_ONLY]))
         finally:
             play.release()
-        context = f"seed {seed}, acts {play.acts}, altered {play.altered.altered}"
+        context = f"seed {seed}, acts {play.acts}, altered {play.altered.altered}, happened {play.happened}"
+        assert set(+play.happened) >= HAPPENED[gaps], context
         # What nobody can tell apart cannot be read twice: behind a gap it stays marked.
         repaired = [table for table in judge.captured(environment) if table != HISTORY_ONLY]
         assert model.wrongs(repaired) == [], context
