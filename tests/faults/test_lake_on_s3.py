@@ -35,9 +35,11 @@ from tidemark.formats import layout
 from tidemark.formats.upkeep import UpkeepPlan, Upkept
 from tidemark.maintenance import upkeep
 from tidemark.maintenance.retiring import retire
-from tidemark.target import few_changes, merge
+from tidemark.names import TableName
+from tidemark.target import delta_tables, few_changes, merge
 from tidemark.target import upkeep as upkeep_of_tables
 from tidemark.target.failures import as_refusal
+from tidemark.target.session import table_session
 
 STAGES = ("drain", "merge", "confirm")
 
@@ -53,6 +55,7 @@ MOST: Final[Mapping[str, Mapping[str, int]]] = {
 }
 
 
+COPIES: Final = 100
 LATE: Final[tuple[Fault, ...]] = ("late", "late", "conflict", "after", "slow down")
 
 
@@ -327,6 +330,8 @@ def test_a_driver_of_its_own_lists_each_log_once_and_asks_for_no_length_that_is_
     assert len(logs) == 6, "two for each table with a key, the other one's history, and _positions"
     listed = [unquote(r.target) for r in proxy.requests if r.kind == "LIST"]
     assert [target for target in listed if "/staging/" in target] == [], "Spark is told what there is"
+    of_bag = [target for target in listed if "/current/shop/bag/" in target]
+    assert len(of_bag) == 2, ("as it is pinned, and by the transaction of Delta's MERGE", of_bag)
     # Delta itself asks for what it has just committed.
     heads = Counter(r.target for r in asked if r.kind == "HEAD")
     assert [target for target in heads if not re.search(r"/_delta_log/[0-9]{20}\.json$", target)] == []
@@ -335,6 +340,28 @@ def test_a_driver_of_its_own_lists_each_log_once_and_asks_for_no_length_that_is_
         target: count for target, count in Counter(r.target for r in asked if r.kind == "GET").items() if count > 2
     }
     assert read_twice == {}, "the keys of a data file, and values that a change does not bring"
+
+
+@pytest.mark.thorough
+def test_a_log_that_a_driver_opens_is_listed_once_in_whichever_millisecond(
+    shop: Environment, s3_server: S3Server, proxy: Proxy
+) -> None:
+    """Delta keeps the millisecond of a listing, and a quick driver asks and lists within one: about each fifth time."""
+    workload.change(shop)
+    shop.run()
+    bucket, folder = shop.config.lake.removeprefix("s3a://").split("/", 1)
+    table = layout.history_table(shop.config.pipeline, TableName("shop", "item"))
+    content = s3_server.read(bucket, f"{folder}/{table}/_delta_log/{0:020}.json")
+    copies = [f"{folder}/copies/{number}" for number in range(COPIES)]
+    for copy in copies:
+        s3_server.client().put_object(Bucket=bucket, Key=f"{copy}/_delta_log/{0:020}.json", Body=content)
+    session = table_session(shop.spark(), "copies", shop.config.lake)
+    proxy.forget()
+    for copy in copies:
+        assert delta_tables.pin(session, f"s3a://{bucket}/{copy}").version == 0
+    listed = Counter(unquote(r.target) for r in proxy.requests if r.kind == "LIST")
+    assert len(listed) == COPIES
+    assert [target for target, times in listed.items() if times > 1] == []
 
 
 @pytest.mark.parametrize("at", thorough("merge.before_history", "merge.before_current", "merge.before_result"))

@@ -168,10 +168,16 @@ class PinnedPair:
 
 def pin(spark: SparkSession, path: str) -> PinnedTable:
     """The newest version of the table, read from its log now."""
-    asked_at = int(java_class(spark, "java.lang.System").currentTimeMillis())
-    log = java_class(spark, "org.apache.spark.sql.delta.DeltaLog").forTable(spark._jsparkSession, path)
+    clock = java_class(spark, "java.lang.System")
+    asked_at = now = int(clock.currentTimeMillis())
+    logs = java_class(spark, "org.apache.spark.sql.delta.DeltaLog")
+    # Delta keeps of a listing the millisecond in which it began. In the one that is going on, a log may have been
+    # listed before we asked; from the next one on, whatever is listed is listed behind that.
+    while now == asked_at:
+        now = int(clock.currentTimeMillis())
+    log = logs.forTable(spark._jsparkSession, path)
     # A log that this driver had not seen was listed by that; one that it knows is listed now.
-    snapshot = log.update(False, option(spark, asked_at + 1), option(spark))
+    snapshot = log.update(False, option(spark, now), option(spark))
     return PinnedTable(path, int(snapshot.version()), log, snapshot)
 
 
@@ -184,13 +190,16 @@ def as_committed(spark: SparkSession, path: str) -> PinnedTable:
 
 def rows(spark: SparkSession, table: PinnedTable) -> DataFrame:
     """The rows of the pinned version, whatever is committed meanwhile."""
+    return DataFrame(_relation(spark, table, stays=True), spark)
+
+
+def _relation(spark: SparkSession, table: PinnedTable, *, stays: bool) -> Any:
+    """The pinned version as the JVM's frame: as it is for ever, or, for a command, as the table is by now."""
+    nothing = option(spark)
     relation = table.log.createRelation(
-        sequence(spark, array_list(spark)),
-        option(spark, table.snapshot),
-        option(spark),
-        True,
+        sequence(spark, array_list(spark)), option(spark, table.snapshot), nothing, stays
     )
-    return DataFrame(spark._jsparkSession.baseRelationToDataFrame(relation), spark)
+    return spark._jsparkSession.baseRelationToDataFrame(relation)
 
 
 def rows_in_files_of(spark: SparkSession, table: PinnedTable, keys: DataFrame, key: Sequence[str]) -> DataFrame:
@@ -511,7 +520,7 @@ def merge(
     merge: it would otherwise keep the schema of its first use.
     """
     with _transaction(spark, application, end):
-        builder = DeltaTable.forPath(spark, table.path).alias("t").merge(source.alias("s"), on)
+        builder = _as_target(spark, table).alias("t").merge(source.alias("s"), on)
         builder = builder.whenMatchedDelete(delete)
         if update is not None:
             builder = builder.whenMatchedUpdate(set=_quoted(update))
@@ -525,6 +534,25 @@ def merge(
         "updated": row["num_updated_rows"],
         "deleted": row["num_deleted_rows"],
     }
+
+
+def _as_target(spark: SparkSession, table: PinnedTable) -> DeltaTable:
+    """The table of which a version is pinned, for a command, whose transaction reads the newest version by itself.
+
+    `DeltaTable.forPath` looks first whether there is a log, then for the folder that has one, and lists it: on an
+    object store five requests for what is known. A command that was analysed on a version with other columns than
+    the newest one has is refused by Delta, and that is contested.
+    """
+    nothing = option(spark)
+    options = java_class(spark, "org.apache.spark.api.python.PythonUtils").toScalaMap(
+        java_class(spark, "java.util.HashMap")()
+    )
+    path = java_class(spark, "org.apache.hadoop.fs.Path")(table.path)
+    known = java_class(spark, "org.apache.spark.sql.delta.catalog.DeltaTableV2").apply(
+        spark._jsparkSession, path, nothing, nothing, options, nothing
+    )
+    target = java_class(spark, "io.delta.tables.DeltaTable")(_relation(spark, table, stays=False), known)
+    return DeltaTable(spark, target)
 
 
 @contextmanager
