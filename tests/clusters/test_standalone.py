@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from urllib.parse import unquote
 
 import psutil
 import pytest
@@ -20,7 +21,7 @@ from tests.faults.rows_from_before import old_tables
 from tests.support import judge
 from tests.support.airflow_home import delta_jars
 from tests.support.on_cluster import OnCluster, RunningCluster
-from tests.support.s3_proxy import in_front_of
+from tests.support.s3_proxy import Proxy, in_front_of
 from tests.support.s3_server import S3Server
 
 pytestmark = pytest.mark.thorough
@@ -88,20 +89,38 @@ def test_an_executor_killed_with_a_task_in_its_hands_costs_nothing(new_shop: New
     assert shop.confirmed_lsn() == shop.staged_lsn()
 
 
-def test_a_driver_that_outlives_its_task_changes_nothing(new_shop: NewShop, cluster: RunningCluster) -> None:
+@pytest.mark.parametrize(
+    ("lake", "at"),
+    [("folder", "merge.before_current"), ("bucket", "merge.before_history"), ("bucket", "merge.before_current")],
+)
+def test_a_driver_that_outlives_its_task_changes_nothing(
+    lake: str, at: str, new_shop: NewShop, cluster: RunningCluster, s3_server: S3Server
+) -> None:
     """Its worker is lost, its leases end, the next run merges further, and then it goes on (R5). Until it ends, it
-    keeps the executors that it has."""
+    keeps the executors that it has. In a bucket its next commit is a version that is there already: one put of two."""
     shop = new_shop(**{"spark.cores.max": "1"})
-    workload.create(shop)
-    workload.change(shop)
-    shop.begin_run()
-    shop.drain()
-    with halted(shop, "merge.before_current") as (driver, task):
-        shop.let_leases_end()
+    with in_front_of(s3_server.url, cluster.here) as proxy:
+        if lake == "bucket":
+            shop.put_lake_on_s3(proxy.url, s3_server.new_bucket())
+        workload.create(shop)
         workload.change(shop)
-        shop.run("the next run")
+        shop.begin_run()
+        shop.drain()
+        with halted(shop, at) as (driver, task):
+            shop.let_leases_end()
+            workload.change(shop)
+            shop.run("the next run")
+            assert judge.wrongs(shop) == []
+            proxy.forget()
+            driver.resume()
+            task.join(timeout=300)
         assert judge.wrongs(shop) == []
-        driver.resume()
-        task.join(timeout=300)
-    assert judge.wrongs(shop) == []
-    assert judge.second_run_changes_nothing(shop) == []
+        assert judge.second_run_changes_nothing(shop) == []
+        if at == "merge.before_history":
+            assert _commits_asked_for(proxy), "the driver did not come to a commit"
+
+
+def _commits_asked_for(proxy: Proxy) -> list[str]:
+    """The versions of history that were to be put, some of which may have been there."""
+    puts = [unquote(request.target) for request in proxy.requests if request.method == "PUT"]
+    return [target for target in puts if re.search(r"/history/.*/_delta_log/[0-9]{20}\.json$", target)]
