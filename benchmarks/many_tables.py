@@ -31,7 +31,7 @@ from tidemark.target.session import table_session
 THERE = 2_000  # rows that each table holds before
 CHANGES = 50  # in each table and round
 WARMING = 20  # tables that warm a session up
-ENOUGH = 100  # tables that do so while they are made
+ENOUGH = 100  # tables, of which the making alone warms the session up
 
 
 def append_and_merge(spark: SparkSession, lake: Path, tables: Sequence[PlannedTable]) -> None:
@@ -69,7 +69,7 @@ def warm(setting: Setting) -> Pairs:
 
 
 def rounds(spark: SparkSession, setting: Setting) -> Pairs:
-    """The tables are made, and unless they are many changed once, before the first round that counts."""
+    """The tables are made before the first round that counts and, unless there are many of them, changed once."""
     lake = setting.folder
     tables = [SourceTable(lake, n, random.Random(n)) for n in range(setting.size)]
     meter = Meter(jvm_pid(spark))

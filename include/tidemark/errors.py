@@ -503,7 +503,7 @@ class PublicationWasMissing(BackfillError):
     remedy = (
         "Drop the slot, which is this pipeline's own (SELECT pg_drop_replication_slot('{slot}')), run the capture DAG, "
         "whose preflight makes another one, and start a backfill of the tables that are marked then. Changes that were "
-        "not staged are gone. Leave the publication in place from here on; to change it there is ALTER PUBLICATION."
+        "not staged are gone. Leave the publication in place from here on, and change it by ALTER PUBLICATION alone."
     )
 
 

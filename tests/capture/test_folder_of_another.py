@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -56,7 +57,7 @@ def test_one_with_a_new_ledger_takes_nothing_for_its_own(first: Pipeline, second
 
 
 def test_one_that_comes_from_another_lake_takes_no_positions_for_its_own(
-    first: Pipeline, second: Pipeline, tmp_path: object
+    first: Pipeline, second: Pipeline, tmp_path: Path
 ) -> None:
     """Both are in their first generation, and their tables' positions differ in nothing but their values."""
     of_first = second.config.lake
@@ -66,7 +67,7 @@ def test_one_that_comes_from_another_lake_takes_no_positions_for_its_own(
     second.drain()
     second.config = replace(second.config, lake=of_first)
     second.execute("INSERT INTO item VALUES (3)")
-    with pytest.raises(LakeTaken, match=r"and the ledger has|the one of that number in the ledger"):
+    with pytest.raises(LakeTaken, match="the one of that number in the ledger"):
         second.drain()
     second.config = replace(second.config, lake=f"{tmp_path}/another")
     second.drain()

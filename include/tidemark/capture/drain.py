@@ -372,7 +372,7 @@ class _Draining:
             log.warning("Chunk %s of backfill %s is read again: %s", chunk, backfill, reason)
         for mark in manifest.marks:
             log.warning("%s is %s: %s", mark.table, mark.state.replace("_", " "), mark.message)
-        self._looking.is_said()
+        self._looking.registered()
         self._batch = self._new_batch(staged.end_lsn)
 
     def _claims(self) -> Claims:

@@ -106,7 +106,7 @@ def settle(
 
     Raises one of the slot's errors, LakeTaken, or `ChangesGone`, `SourceReplaced` or `SourceForked` once per gap; the
     run after that goes on. `folders`: what `look_into_staging` saw under the lease. `accepts`: a person said that the
-    server is the source, also if it was left behind.
+    server is the source, also if it was left behind, and that the folder in the lake is this pipeline's.
     """
     store = folders.store
     slot, confirmed_lsn = ownership.usable(config, source, ledger, store)

@@ -130,7 +130,7 @@ class Looking:
         looks = {table: look for table, look in self._fingerprints.items() if table in changed}
         return Said(tuple(shapes), looks, tuple(marks))
 
-    def is_said(self) -> None:
+    def registered(self) -> None:
         """The manifest is registered: none behind it says the same again."""
         self._marks, self._changed = (), frozenset()
 

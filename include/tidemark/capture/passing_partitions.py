@@ -4,7 +4,7 @@
                                         └─ the stream has the rows, as the root's
 
 Neither look knows the partition, so that comparing them shows nothing, and `current` would keep its rows for ever. But
-pgoutput defines every partition in front of its first change, its own name and number, though the change comes as
+pgoutput defines every partition in front of its first change, with its own name and number, though the change comes as
 the root's. One that none of the looks has is asked for anew: if it is gone, the root is marked; if it is there, it came
 behind this run's look, which is kept as one that saw it, so that the next run's sees it go.
 
@@ -46,7 +46,7 @@ class PassingPartitions:
         self._look_again = look_again
         self._seen: set[tuple[int, int]] = set()
         self._marks: list[TableMark] = []
-        self._came: set[str] = set()
+        self._with_another: set[str] = set()
 
     def note(self, partition: RelationMessage, root_oid: int) -> None:
         """A change of the root is one of this partition."""
@@ -60,11 +60,11 @@ class PassingPartitions:
         self._seen.add((oid, root_oid))
         if (itself := self._captured(oid)) is not None:
             self._mark(itself, "it was a partition of another table for a while, as which what changed then was sent")
-        if root is None or any(_has(look.get(str(root)), root_oid, oid) for look in (self._looks, self._before)):
+        if root is None or any(_has(looks.get(str(root)), root_oid, oid) for looks in (self._looks, self._before)):
             return
         now = self._look_again(str(root))
         if now is None or now.relation_oid != root_oid:
-            return  # it is gone itself
+            return  # the root is gone itself, or is kept as another table from this look on
         came = next((leaf for leaf in now.partitions if leaf.oid == oid), None)
         if came is None:
             self._mark(root, "a partition came and went since the run before, with what it held")
@@ -75,16 +75,16 @@ class PassingPartitions:
         if look is not None and look.relation_oid == root_oid:
             leaves = tuple(sorted((*look.partitions, came), key=lambda leaf: leaf.oid))
             self._looks[str(root)] = replace(look, partitions=leaves)
-            self._came.add(str(root))
+            self._with_another.add(str(root))
 
     def _mark(self, table: TableName, reason: str) -> None:
         self._marks += marks_of(table, [Difference(Verdict.NEEDS_BACKFILL, reason)])
 
     def take(self) -> tuple[list[TableMark], frozenset[str]]:
         """The marks for the next batch, once, and the tables whose looks have another partition now."""
-        marks, came = list(dict.fromkeys(self._marks)), frozenset(self._came)
-        self._marks, self._came = [], set()
-        return marks, came
+        marks, with_another = list(dict.fromkeys(self._marks)), frozenset(self._with_another)
+        self._marks, self._with_another = [], set()
+        return marks, with_another
 
 
 def _names_rows_of(root: TableSchema | None, partition: RelationMessage) -> bool:
@@ -95,5 +95,6 @@ def _names_rows_of(root: TableSchema | None, partition: RelationMessage) -> bool
 
 
 def _has(look: Fingerprint | None, root_oid: int, partition_oid: int) -> bool:
-    is_of_root = look is not None and look.relation_oid == root_oid
-    return is_of_root and look is not None and any(leaf.oid == partition_oid for leaf in look.partitions)
+    if look is None or look.relation_oid != root_oid:
+        return False
+    return any(leaf.oid == partition_oid for leaf in look.partitions)

@@ -148,7 +148,7 @@ class PlannedTable:
 
     @property
     def changes_read(self) -> int:
-        """Those of them that are changes, not rows of chunks."""
+        """The changes among all these rows; the others are rows of chunks."""
         return sum(b.changes for b in (*self.batches, *self.evidence))
 
 

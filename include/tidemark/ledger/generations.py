@@ -103,11 +103,10 @@ def open_generation(ledger: Ledger, lease: Lease, opening: GenerationFile) -> Ge
 
     With a `backfill_kind` every table of the pipeline is marked as needing a backfill for the same reason, and its join
     is judged anew: what was in flight when the new slot was made is in no stream. If the opening names its `tables`,
-    that is so of those alone: no transaction touched another one in between. Those with keys lost no other rows, and
-    were not touched either. Behind a fork it goes on from the point
+    that is so of those alone: no transaction touched another one in between. One that is named with keys was not
+    touched either, and of these rows alone the source lost changes. Behind a fork the generation goes on from the point
     where the source left what was staged, by a slot that has all from there: then its `tables` are marked, and tables
-    that joined above that point. The error is kept until `take_error` hands it out, once. Needs
-    the lease `slot`.
+    that joined above that point. The error is kept until `take_error` hands it out, once. Needs the lease `slot`.
     """
     with ledger.transaction():
         lease.check(ledger, SLOT)

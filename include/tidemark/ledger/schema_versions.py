@@ -61,9 +61,9 @@ def streamed(ledger: Ledger, table: str) -> list[TableSchema]:
 
 def lost_numbers(ledger: Ledger, table: str, left: Mapping[int, Lsn]) -> frozenset[int]:
     """The numbers of columns that only versions have from parts of the stream that the source lost: `left` is from
-    where on that is so, by generation. A new column may get such a number again. A version that what was claimed below
-    follows is known there, wherever its first change was streamed. If no version is known there, no row of the table is
-    from there, and those of the lost part are read again as they are."""
+    where on that is so, by generation. A new column may get such a number again. A version of chunks that were claimed
+    below that point is known there, wherever its first change was streamed. If no version is known there, no row of the
+    table is from there, and those of the lost part are read again as they are."""
     if not left:
         return frozenset()
     rows = ledger.execute(
@@ -87,7 +87,7 @@ def lost_numbers(ledger: Ledger, table: str, left: Mapping[int, Lsn]) -> frozens
 
 
 def _claimed_below(ledger: Ledger, table: str, left: Mapping[int, Lsn]) -> set[int]:
-    """The versions that chunks follow which were claimed in what the source still has."""
+    """The versions of those chunks that were claimed in what the source still has."""
     rows = ledger.execute(
         """
         SELECT DISTINCT (f.value ->> 'schema_version')::int

@@ -331,7 +331,7 @@ def _added(column: ColumnPrint, last_attnum: int) -> Difference:
         reason = f"{about} was there before and is captured only now"
         return Difference(Verdict.NEEDS_BACKFILL, reason, (column.attnum,))
     if SPELLED_SINCE in column.spelling:
-        reason = f"the type of {about} was altered since that was added, and older rows may read as something else"
+        reason = f"the type of {about} was altered since it was added, and older rows may read as something else"
         return Difference(Verdict.NEEDS_BACKFILL, reason, (column.attnum,))
     if column.default is not None:
         # Whether the stream's shape can have it is found out by `capture.relations`.

@@ -298,7 +298,7 @@ def _next_xid(conn: psycopg.Connection[Any]) -> int:
 
 
 def _ago(xid: int, next_xid: int) -> int:
-    """How many transactions ago one of these 32 bits was."""
+    """How many transactions ago the one with these 32 bits of an id began."""
     return (next_xid - xid) % _XIDS
 
 
