@@ -118,4 +118,13 @@ def test_tables_of_a_hive_metastore_are_read_by_the_names_that_the_source_has(sh
     assert told["orders"]["rows"] == [["1", "first", "7"], ["2", "second", "7"], ["3", "third", "3"]]
     assert told["orders"]["comment"] == told["orders__history"]["comment"] == "What was ordered"
     assert told["orders"]["comments"]["remark"] == "In the customer's words"
+
+    shop.execute("ALTER TABLE shop.orders RENAME TO old_orders", "DELETE FROM shop.old_orders WHERE id = 1")
+    shop.execute("CREATE TABLE shop.orders (id int PRIMARY KEY, other int)")
+    shop.run()
+    shop.execute("INSERT INTO shop.orders VALUES (9, 90)")
+    shop.run()
+    told = hive.told()
+    assert told["orders"]["rows"] == told["orders__history"]["rows"] == [["9", "90"]]
+    assert told["old_orders"]["rows"] == [["2", "second", "7"], ["3", "third", "3"]]
     assert judge.wrongs(shop) == []
