@@ -513,9 +513,8 @@ class LakeTaken(ConfigError):
         "Nothing was read or written"
     )
     remedy = (
-        "Two pipelines in one folder would write each other's tables: give this one a name or a `lake` of its own. If "
-        "it is the one whose folder this is, and its ledger is a new or an older one, say so once: "
-        "`tidemark preflight {path} --adopt-slot`."
+        "Two pipelines in one folder would write each other's tables: give this one a name or a `lake` of its own. "
+        "{own}."
     )
 
 

@@ -69,6 +69,8 @@ def test_one_that_comes_from_another_lake_takes_no_positions_for_its_own(
     second.execute("INSERT INTO item VALUES (3)")
     with pytest.raises(LakeTaken, match="the one of that number in the ledger"):
         second.drain()
+    (error,) = second.preflight(adopt_slot=True).errors
+    assert "the one of that number in the ledger" in str(error), "its word does not make the other's batches its own"
     second.config = replace(second.config, lake=f"{tmp_path}/another")
     second.drain()
     assert [row["id"] for row in second.staged("public.item")] == [2, 3]

@@ -110,8 +110,8 @@ def settle(
     """
     store = folders.store
     slot, confirmed_lsn = ownership.usable(config, source, ledger, store)
-    if not accepts:
-        ownership.refuse_folder_of_another(config, source, store, folders.numbers, generations.current(ledger))
+    known = generations.current(ledger)
+    ownership.refuse_folder_of_another(config, source, store, folders.numbers, known, accepts=accepts)
     server = slots.read_server(source)
     again = register_again(ledger, folders, lease, lambda *asked: _still_sends(config, source, *asked))
     if again:

@@ -90,12 +90,12 @@ def _is_as_created(look: Fingerprint) -> bool:
     have its own number; what an UNLOGGED table had before SET LOGGED, and what an ALTER writes anew, lies in others.
     A partitioned table has none itself. Nor did a type of its columns begin to spell them otherwise, nor came a
     partition with rows."""
-    files = [(leaf.oid, leaf.relfilenode) for leaf in look.partitions] or [(look.relation_oid, look.relfilenode)]
-    return (
-        all(leaf.born_empty for leaf in look.partitions)
-        and all(relfilenode in (oid, 0) for oid, relfilenode in files)
-        and not any(SPELLED_SINCE in column.spelling for column in look.columns)
+    is_as_created = (
+        all(leaf.is_as_created for leaf in look.partitions)
+        if look.partitions
+        else look.relfilenode in (look.relation_oid, 0)
     )
+    return is_as_created and not any(SPELLED_SINCE in column.spelling for column in look.columns)
 
 
 def join(

@@ -21,7 +21,7 @@ import psycopg
 from tidemark.capture import generation
 from tidemark.capture.defining import Catalog
 from tidemark.capture.guarding import GuardBook, Guarding
-from tidemark.capture.marks import catalogue_marks, key_not_valid, passed_over_marks, unfit_key
+from tidemark.capture.marks import catalogue_marks, key_not_valid, marks_of, passed_over_marks, unfit_key
 from tidemark.capture.open_batch import Staged
 from tidemark.capture.passing_partitions import PassingPartitions
 from tidemark.capture.places import Places
@@ -36,6 +36,7 @@ from tidemark.ledger.generations import Generation
 from tidemark.ledger.tables import TableRow
 from tidemark.names import TableName
 from tidemark.pgoutput.blocks import DecodedBlock
+from tidemark.schema.evolution import Difference, Verdict
 from tidemark.schema.fingerprint import Fingerprint
 from tidemark.schema.table import TableSchema
 from tidemark.source import catalog
@@ -75,7 +76,13 @@ class Looking:
         self._passed_over = table_errors.passed_over(ledger)
         self._places = Places(config, ledger, open_generation.system_identifier)
         self._places.look(source)
-        self._captured = {row.table for row in tables.all_of(ledger) if row.life.is_captured}
+        rows = {row.table: row for row in tables.all_of(ledger)}
+        # The look at each table that the last run began with. Where all up to that run's heartbeat is staged, it is
+        # from before all that is not.
+        before = {
+            table: Fingerprint.from_json(row.fingerprint) for table, row in rows.items() if row.fingerprint is not None
+        }
+        self._captured = {table for table, row in rows.items() if row.life.is_captured}
         named = {table.relation_oid: table.table for table in catalog.captured_tables(source, config)}
         self._guarding = Guarding(GuardBook(config, ledger, server), source, named)
         self.schemas = Schemas(
@@ -87,13 +94,13 @@ class Looking:
             Kept(self._kept_as, self._captured_as, self._guarding.place, self._keep_as_another),
         )
         self._reshaping = Reshaping(config, ledger, self._places, self.schemas.streamed)
-        self._fingerprints, self._changed, self._marks, self._truncates = self._read_fingerprints()
+        self._fingerprints, self._changed, self._marks, self._truncates = self._read_fingerprints(rows, before)
         self._held = self._truncates.held | self._reshaping.held
         self.next_xid = _next_xid(source)
-        staged_look = self._ledgers_look() if open_generation.heartbeat_lsn == open_generation.staged_lsn else {}
+        staged_look = before if open_generation.heartbeat_lsn == open_generation.staged_lsn else {}
         self.schemas.explain_by(Looks(staged_look, self._fingerprints, self.next_xid), self._lost_numbers())
         self.partitions = PassingPartitions(
-            self._fingerprints, self._ledgers_look(), self._captured_as, self.schemas.streamed, self.look_again
+            self._fingerprints, before, self._captured_as, self.schemas.streamed, self.look_again
         )
 
     def replay(self, asked: Collection[str]) -> None:
@@ -119,6 +126,11 @@ class Looking:
         of_partitions, with_partition = self.partitions.take()
         marks = [*self._marks, *self.schemas.take_renamed(), *of_partitions]
         changed = self._changed | (with_partition - self._held)
+        if not at_heartbeat:
+            # Whether this run gets to staging their looks is not known, and the next one may find the partition gone.
+            unsure = Difference(Verdict.NEEDS_BACKFILL, "a partition came while another was truncated")
+            for table in sorted(with_partition & self._truncates.held):
+                marks += marks_of(TableName.parse(table), [unsure])
         if at_heartbeat:
             changed |= self._held - self._reshaping.left
             marks += self._truncates.marks()
@@ -180,18 +192,10 @@ class Looking:
         left = generation.lost_parts(self._ledger)
         return lambda table: schema_versions.lost_numbers(self._ledger, table, left) if left else frozenset()
 
-    def _ledgers_look(self) -> dict[str, Fingerprint]:
-        """The look at each table that the last run began with. Where all up to that run's heartbeat is staged, it is
-        from before all that is not."""
-        rows = tables.all_of(self._ledger)
-        return {row.table: Fingerprint.from_json(row.fingerprint) for row in rows if row.fingerprint is not None}
-
-    def _read_fingerprints(self) -> tuple[dict[str, Fingerprint], frozenset[str], tuple[TableMark, ...], Truncates]:
+    def _read_fingerprints(
+        self, rows: Mapping[str, TableRow], before: Mapping[str, Fingerprint]
+    ) -> tuple[dict[str, Fingerprint], frozenset[str], tuple[TableMark, ...], Truncates]:
         """This run's fingerprints, which of them the ledger does not have yet, and what they mean (R11)."""
-        rows = {row.table: row for row in tables.all_of(self._ledger)}
-        before = {
-            table: Fingerprint.from_json(row.fingerprint) for table, row in rows.items() if row.fingerprint is not None
-        }
         looked_at = [
             t
             for t in self.schemas.catalog.tables.values()

@@ -72,9 +72,12 @@ def refuse_folder_of_another(
     store: Store,
     numbers: Sequence[int],
     generation: Generation | None,
+    *,
+    accepts: bool = False,
 ) -> None:
     """Raise LakeTaken if the newest generation of the lake's folder was not staged by this pipeline. `numbers` are
-    those of the folder, `generation` is what the ledger has.
+    those of the folder, `generation` is what the ledger has. `accepts`: a person said that the folder is the
+    pipeline's; not where the ledger has another generation of that number, as no older copy of the folder's has.
 
     Positions in the tables are told apart by the pipeline's name and the generation's number alone: another one's would
     count for this one's, and what lies below them would be passed over. And a ledger that was lost learns from staging
@@ -85,23 +88,26 @@ def refuse_folder_of_another(
     opening = _opening(store, config.pipeline, newest) if newest in numbers else None
     if opening is None:
         return
-    evidence = None
+    evidence, is_other = None, False
     here = system_identifier(source)
     if generation is not None and newest == known:
         servers = (generation.system_identifier, here)  # not the same two where the source was replaced
         if opening.reason != generation.reason or opening.system_identifier not in servers:
+            is_other = True
             evidence = f"because {opening.reason}, the one of that number in the ledger because {generation.reason}"
     elif opening.system_identifier != here:
         evidence = f"from the server with the system identifier {opening.system_identifier}, and this one has {here}"
     elif opening.slot != config.slot and _is_there(source, opening.slot):
         evidence = f'from the slot "{opening.slot}", which is still there'
-    if evidence is not None:
-        raise LakeTaken(
-            folder=f"{store.root.rstrip('/')}/{config.pipeline}",
-            generation=newest,
-            evidence=evidence,
-            path=config.path or "FILE",
-        )
+    if evidence is None or (accepts and not is_other):
+        return
+    own = (
+        "Its ledger is of another folder, so `--adopt-slot` is no way out"
+        if is_other
+        else "If it is the one whose folder this is, and its ledger is a new or an older one, say so once: "
+        f"`tidemark preflight {config.path or 'FILE'} --adopt-slot`"
+    )
+    raise LakeTaken(folder=f"{store.root.rstrip('/')}/{config.pipeline}", generation=newest, evidence=evidence, own=own)
 
 
 def _is_there(source: psycopg.Connection[Any], slot: str) -> bool:

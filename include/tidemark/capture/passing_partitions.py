@@ -45,6 +45,8 @@ class PassingPartitions:
         self._streamed = streamed
         self._look_again = look_again
         self._seen: set[tuple[int, int]] = set()
+        self._latest: dict[str, Fingerprint] = {}
+        self._missing: set[str] = set()
         self._marks: list[TableMark] = []
         self._with_another: set[str] = set()
 
@@ -62,15 +64,23 @@ class PassingPartitions:
             self._mark(itself, "it was a partition of another table for a while, as which what changed then was sent")
         if root is None or any(_has(looks.get(str(root)), root_oid, oid) for looks in (self._looks, self._before)):
             return
-        now = self._look_again(str(root))
+        if str(root) in self._missing:
+            return  # it is marked, and partitions may be many
+        now = self._latest.get(str(root))
+        if now is None or not _has(now, root_oid, oid):
+            now = self._look_again(str(root))
         if now is None or now.relation_oid != root_oid:
             return  # the root is gone itself, or is kept as another table from this look on
+        self._latest[str(root)] = now
         came = next((leaf for leaf in now.partitions if leaf.oid == oid), None)
         if came is None:
+            self._missing.add(str(root))
             self._mark(root, "a partition came and went since the run before, with what it held")
             return
         if not came.born_empty:
             self._mark(root, "a partition was attached with what it held")
+        elif not came.is_as_created:
+            self._mark(root, "a partition was created and got new storage, as TRUNCATE of a partition gives it")
         look = self._looks.get(str(root))
         if look is not None and look.relation_oid == root_oid:
             leaves = tuple(sorted((*look.partitions, came), key=lambda leaf: leaf.oid))

@@ -396,12 +396,17 @@ def _partitions(old: Fingerprint, new: Fingerprint) -> list[Difference]:
     before = {leaf.oid: leaf for leaf in old.partitions}
     after = {leaf.oid: leaf for leaf in new.partitions}
     attached = [leaf for oid, leaf in after.items() if oid not in before and not leaf.born_empty]
-    created = [leaf for oid, leaf in after.items() if oid not in before and leaf.born_empty]
+    created = [leaf for oid, leaf in after.items() if oid not in before and leaf.is_as_created]
+    emptied = [leaf for oid, leaf in after.items() if oid not in before and leaf.born_empty and not leaf.is_as_created]
     gone = set(before) - set(after)
     returned = [leaf for oid, leaf in after.items() if oid in before and before[oid].links != leaf.links]
     differences = []
     if attached:
         reason = f"{_partitions_that(attached)} attached with what {'it' if len(attached) == 1 else 'they'} held"
+        differences.append(Difference(Verdict.NEEDS_BACKFILL, reason))
+    if emptied:
+        # Root or leaf, by TRUNCATE or VACUUM FULL: of a leaf that no look had before, that cannot be told.
+        reason = f"{_partitions_that(emptied)} created and got new storage, as TRUNCATE of a partition gives it"
         differences.append(Difference(Verdict.NEEDS_BACKFILL, reason))
     if returned:
         reason = f"{_partitions_that(returned)} detached and attached again"

@@ -50,6 +50,12 @@ class PartitionPrint:
     links: str = ""
     xmin: int = 0
 
+    @property
+    def is_as_created(self) -> bool:
+        """Whether it was empty when it joined, and lies in the file that it was created with, which has its own number;
+        one that TRUNCATE or a rewrite gives it lies elsewhere. Kinds without a file have none."""
+        return self.born_empty and self.relfilenode in (self.oid, 0)
+
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:

@@ -268,7 +268,7 @@ class ReplicationStream:
         if result is None or result.error_field(pq.DiagnosticField.SQLSTATE) is None:
             return ReplicationFailed(detail="the server ended the stream")
         ended = from_result(result, SPOKEN_BY_A_WALSENDER)
-        if isinstance(ended, psycopg.errors.UndefinedObject) and f'"{self._publication}"' in str(ended):
+        if isinstance(ended, psycopg.errors.UndefinedObject) and self._publication in str(ended):
             return PublicationWasMissing(publication=self._publication, slot=self._slot)
         return ReplicationFailed(detail=str(ended))
 

@@ -123,6 +123,6 @@ def last(store: Store, file: StagedFile, below_lsn: int) -> tuple[Lsn, int, date
             rows = parquet.read_row_group(group, columns=["commit_lsn", "xid", "committed_at"])
             below = rows.filter(pc.less(rows["commit_lsn"], pa.scalar(int(below_lsn), pa.int64())))
             if below.num_rows:
-                lsn, xid, committed_at = below.slice(below.num_rows - 1).to_pylist()[0].values()
-                return Lsn(lsn), xid, committed_at
+                (newest,) = below.slice(below.num_rows - 1).to_pylist()
+                return Lsn(newest["commit_lsn"]), newest["xid"], newest["committed_at"]
     return None
