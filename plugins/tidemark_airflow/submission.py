@@ -31,12 +31,11 @@ LOG_VARIABLE = "LOG4J_CONFIGURATION_FILE"  # Log4j's own
 JVM_VARIABLE = "SPARK_SUBMIT_OPTS"  # spark-submit's own
 
 # A driver that lives for seconds: the JVM's second compiler costs more than it gains, and the cache for the code of the
-# first one alone is too small by default (full, it stops compiling). The second compiler takes some nine CPU seconds,
-# and gains them back where Spark folds four million changes. Of chunks few rows are folded, most are stored as they
-# were read: so many of them count as one change.
+# first one alone is too small by default (full, it stops compiling). It takes some nine CPU seconds, and gains them
+# back where Spark folds four million changes, or where much is copied and hashed: SHA-256 is ten times as slow without.
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
-SHORT_PLAN_CHANGES = 3_000_000
-CHUNK_ROWS_A_CHANGE = 4
+SHORT_PLAN_ROWS = 3_000_000
+SHORT_PLAN_BYTES = 64 * 2**20
 
 _LIBRARY = Path(tidemark.__file__).resolve().parent
 
@@ -79,9 +78,8 @@ def with_jvm_flags(flags: str, environment: Mapping[str, str]) -> dict[str, str]
 def short_lived(plan: MergePlan) -> dict[str, str]:
     """The flags of a driver that lives too short a time for the second compiler to pay; none for any other. What
     spark-defaults.conf or the pipeline file says comes behind them, and of two flags the JVM takes the last."""
-    changes = sum(table.changes_read for table in plan.tables)
-    of_chunks = sum(table.rows_read for table in plan.tables) - changes
-    if changes + of_chunks // CHUNK_ROWS_A_CHANGE > SHORT_PLAN_CHANGES:
+    rows = sum(table.rows_read for table in plan.tables)
+    if rows > SHORT_PLAN_ROWS or sum(table.bytes_read for table in plan.tables) > SHORT_PLAN_BYTES:
         return {}
     return {JVM_VARIABLE: " ".join(filter(None, [SHORT_LIVED, os.environ.get(JVM_VARIABLE)]))}
 

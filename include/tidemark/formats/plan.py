@@ -147,9 +147,11 @@ class PlannedTable:
         return self.rows + sum(b.rows for b in self.evidence)
 
     @property
-    def changes_read(self) -> int:
-        """The changes among all these rows; the others are rows of chunks."""
-        return sum(b.changes for b in (*self.batches, *self.evidence))
+    def bytes_read(self) -> int:
+        """The size of these files."""
+        batches = (*self.batches, *self.evidence)
+        of_changes = sum(file.bytes for batch in batches for file in batch.files)
+        return of_changes + sum(file.bytes for batch in batches for claim in batch.claims for file in claim.files)
 
 
 @dataclass(frozen=True, slots=True)
