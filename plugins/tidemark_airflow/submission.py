@@ -35,7 +35,7 @@ JVM_VARIABLE = "SPARK_SUBMIT_OPTS"  # spark-submit's own
 # back where Spark folds four million changes, or where much is copied and hashed: SHA-256 is ten times as slow without.
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
 SHORT_PLAN_ROWS = 3_000_000
-SHORT_PLAN_BYTES = 64 * 2**20
+SHORT_PLAN_BYTES = 256 * 2**20
 
 _LIBRARY = Path(tidemark.__file__).resolve().parent
 

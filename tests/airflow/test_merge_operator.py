@@ -428,7 +428,7 @@ def test_spark_is_quiet_unless_somebody_chose_how_it_logs(
 
 @pytest.mark.parametrize(
     ("rows", "size", "of_chunks", "is_short"),
-    [(3_000_000, 0, 0, True), (3_000_001, 0, 0, False), (1, 2**25, 2**25, True), (1, 2**25, 2**25 + 1, False)],
+    [(3_000_000, 0, 0, True), (3_000_001, 0, 0, False), (1, 2**27, 2**27, True), (1, 2**27, 2**27 + 1, False)],
 )
 @pytest.mark.parametrize("given", [None, "-XX:TieredStopAtLevel=4"])
 def test_a_driver_with_little_to_do_compiles_quickly_unless_somebody_chose_otherwise(
