@@ -49,7 +49,9 @@ def reason(items: Pipeline, table: str = "public.item") -> str | None:
     return row.backfill_reason if row.life.needs_backfill else None
 
 
-def behind_the_look(items: Pipeline, monkeypatch: pytest.MonkeyPatch, *statements: str) -> None:
+def behind_the_look(
+    items: Pipeline, monkeypatch: pytest.MonkeyPatch, *statements: str, run_s: float | None = None
+) -> None:
     """A run whose look at the catalogue came before these statements, which its stream has."""
     emit = drain.emit_heartbeat
 
@@ -59,7 +61,7 @@ def behind_the_look(items: Pipeline, monkeypatch: pytest.MonkeyPatch, *statement
 
     with monkeypatch.context() as patched:
         patched.setattr(drain, "emit_heartbeat", after_these)
-        items.drain()
+        items.drain(run_s=run_s)
 
 
 @pytest.mark.parametrize(
@@ -126,6 +128,32 @@ def test_one_that_came_behind_the_look_of_its_run_is_missed_by_the_next(
     items.execute(went)
     items.drain()
     assert reason(items) == "1 partition was detached or dropped"
+
+
+def test_one_that_came_beside_one_that_went_is_missed_by_the_next_run(
+    items: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mark for the one that went may be cleared by a backfill that read the rows of the other one."""
+    another = LEAF.replace("3", "4"), INTO.replace("3", "4")
+    behind_the_look(items, monkeypatch, LEAF, INTO, "DROP TABLE item_3", *another)
+    assert reason(items) == WENT
+    filled(items)
+    items.execute("DROP TABLE item_4")
+    items.drain()
+    assert reason(items) == "1 partition was detached or dropped"
+
+
+def test_one_that_came_in_a_run_whose_look_may_not_be_staged_marks_its_root(
+    items: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run ends before its heartbeat, so that its look at the truncated leaves is none to compare with."""
+    items.execute("CREATE TABLE item_2 PARTITION OF item FOR VALUES IN (2)")
+    items.drain()
+    items.with_bounds(batch_rows=2)
+    items.execute("TRUNCATE item")
+    behind_the_look(items, monkeypatch, LEAF, INTO, "INSERT INTO item VALUES (5, 1)", run_s=0)
+    assert [row["id"] for row in items.staged("public.item")] == [1, None, 9]
+    assert reason(items) == "a partition came while another was truncated"
 
 
 @pytest.mark.thorough

@@ -95,7 +95,8 @@ class Looking:
         )
         self._reshaping = Reshaping(config, ledger, self._places, self.schemas.streamed)
         self._fingerprints, self._changed, self._marks, self._truncates = self._read_fingerprints(rows, before)
-        self._held = self._truncates.held | self._reshaping.held
+        self._truncated = self._truncates.held
+        self._held = self._truncated | self._reshaping.held
         self.next_xid = _next_xid(source)
         staged_look = before if open_generation.heartbeat_lsn == open_generation.staged_lsn else {}
         self.schemas.explain_by(Looks(staged_look, self._fingerprints, self.next_xid), self._lost_numbers())
@@ -129,7 +130,7 @@ class Looking:
         if not at_heartbeat:
             # Whether this run gets to staging their looks is not known, and the next one may find the partition gone.
             unsure = Difference(Verdict.NEEDS_BACKFILL, "a partition came while another was truncated")
-            for table in sorted(with_partition & self._truncates.held):
+            for table in sorted(with_partition & self._truncated):
                 marks += marks_of(TableName.parse(table), [unsure])
         if at_heartbeat:
             changed |= self._held - self._reshaping.left

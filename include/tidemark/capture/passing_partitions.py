@@ -46,7 +46,6 @@ class PassingPartitions:
         self._look_again = look_again
         self._seen: set[tuple[int, int]] = set()
         self._latest: dict[str, Fingerprint] = {}
-        self._missing: set[str] = set()
         self._marks: list[TableMark] = []
         self._with_another: set[str] = set()
 
@@ -64,8 +63,6 @@ class PassingPartitions:
             self._mark(itself, "it was a partition of another table for a while, as which what changed then was sent")
         if root is None or any(_has(looks.get(str(root)), root_oid, oid) for looks in (self._looks, self._before)):
             return
-        if str(root) in self._missing:
-            return  # it is marked, and partitions may be many
         now = self._latest.get(str(root))
         if now is None or not _has(now, root_oid, oid):
             now = self._look_again(str(root))
@@ -74,7 +71,6 @@ class PassingPartitions:
         self._latest[str(root)] = now
         came = next((leaf for leaf in now.partitions if leaf.oid == oid), None)
         if came is None:
-            self._missing.add(str(root))
             self._mark(root, "a partition came and went since the run before, with what it held")
             return
         if not came.born_empty:
