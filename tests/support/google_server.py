@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import http.client
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Final
+from typing import Final
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 import jwt
@@ -26,6 +24,7 @@ from botocore.credentials import Credentials
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generate_private_key
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from tests.support.http_front import FrontHandler, in_front
 from tests.support.s3_server import KEY, REGION, SECRET, S3Server
 from tidemark.config import PipelineConfig
 from tidemark.connections import Connection
@@ -81,7 +80,7 @@ def in_front_of(server: S3Server, url: str | None = None) -> Iterator[Google]:
     upstream = urlsplit(url or server.url)
     google = Google(server)
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(FrontHandler):
         protocol_version = "HTTP/1.1"
 
         def forward(self) -> None:
@@ -131,26 +130,9 @@ def in_front_of(server: S3Server, url: str | None = None) -> Iterator[Google]:
 
         do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = forward
 
-        def log_message(self, format: str, *args: Any) -> None:
-            """Nothing: what was asked is kept."""
-
-    class Server(ThreadingHTTPServer):
-        daemon_threads = True
-        request_queue_size = 128
-
-        def handle_error(self, request: Any, client_address: Any) -> None:
-            """An answer of the server behind that broke off ends the connection in front, too."""
-
-    front = Server(("127.0.0.1", 0), Handler)
-    google.url = f"http://127.0.0.1:{front.server_port}"
-    thread = threading.Thread(target=front.serve_forever, daemon=True)
-    thread.start()
-    try:
+    with in_front(Handler) as url:
+        google.url = url
         yield google
-    finally:
-        front.shutdown()
-        front.server_close()
-        thread.join()
 
 
 def _is_of_account(authorization: str) -> bool:

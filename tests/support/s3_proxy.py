@@ -18,10 +18,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from random import Random
-from typing import Any, Final, Literal, get_args
+from typing import Final, Literal, get_args
 from urllib.parse import parse_qs, urlsplit
+
+from tests.support.http_front import FrontHandler, in_front
 
 Broken = Literal["before", "after", "half", "silent", "late"]
 Refusal = Literal["slow down", "internal error", "conflict", "expired", "wrong secret", "no right"]
@@ -140,7 +141,7 @@ def in_front_of(url: str, host: str = "127.0.0.1") -> Iterator[Proxy]:
     upstream = urlsplit(url)
     proxy = Proxy("")
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(FrontHandler):
         protocol_version = "HTTP/1.1"
 
         def setup(self) -> None:
@@ -227,26 +228,9 @@ def in_front_of(url: str, host: str = "127.0.0.1") -> Iterator[Proxy]:
 
         do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = forward
 
-        def log_message(self, format: str, *args: Any) -> None:
-            """Nothing: the proxy keeps the requests itself."""
-
-    class Server(ThreadingHTTPServer):
-        daemon_threads = True
-        request_queue_size = 128
-
-        def handle_error(self, request: Any, client_address: Any) -> None:
-            """A client that went away is what the tests do."""
-
-    server = Server((host, 0), Handler)
-    proxy.url = f"http://{host}:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
+    with in_front(Handler, host) as url:
+        proxy.url = url
         yield proxy
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 NOTHING = (

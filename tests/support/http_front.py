@@ -1,0 +1,38 @@
+"""What stands between a client and the object store of the tests: an HTTP server on a thread of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+class FrontHandler(BaseHTTPRequestHandler):
+    """Says nothing of requests: those in front keep what they need."""
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing."""
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Clients that go away, and answers that break off, are what the tests do."""
+
+
+@contextmanager
+def in_front(handler: type[FrontHandler], host: str = "127.0.0.1") -> Iterator[str]:
+    """Serve until the block ends; the URL."""
+    server = _Server((host, 0), handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://{host}:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
