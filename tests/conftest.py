@@ -58,7 +58,7 @@ def on_s3() -> bool:
 
 
 def on_google() -> bool:
-    """Whether they are to be buckets of Google's protocol: those of pipelines without Spark."""
+    """Whether they are to be buckets of Google's protocol."""
     return os.environ.get("TIDEMARK_TEST_LAKE") == "google"
 
 
@@ -260,6 +260,9 @@ def new_environment(
             from tests.support.s3_server import put_lake
 
             put_lake(environment, request.getfixturevalue("s3_server"))
+        if on_google():
+            google: Google = request.getfixturevalue("google")
+            google.put_lake(environment)
         environments.append((environment, server))
         return environment
 

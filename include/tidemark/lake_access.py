@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -33,6 +34,20 @@ _UNKNOWN_OF_GOOGLE: Final = (
     "idp_issuer_url",
 )
 
+# Names of secrets -> of the variables that S3A's own clients look at.
+_OF_S3A: Final = {
+    "access_key_id": "AWS_ACCESS_KEY_ID",
+    "secret_access_key": "AWS_SECRET_ACCESS_KEY",
+    "session_token": "AWS_SESSION_TOKEN",
+}
+# The first of these that there is counts. Hadoop's client for Azure takes a secret from its settings alone, so a
+# setting names the variable that has it.
+_OF_AZURE: Final = ("client_secret", "account_key", "sas_key")
+AZURE_SECRET: Final = "TIDEMARK_LAKE_SECRET"
+_AZURE_TOKENS: Final = "org.apache.hadoop.fs.azurebfs.oauth2.ClientCredsTokenProvider"
+# The variable of Google's own clients.
+GOOGLE_KEY_FILE: Final = "GOOGLE_APPLICATION_CREDENTIALS"
+
 
 @dataclass(frozen=True, slots=True)
 class LakeAccess:
@@ -45,31 +60,66 @@ class LakeAccess:
     def has_secrets(self) -> bool:
         return bool(self.secrets)
 
-    def driver_environment(self) -> dict[str, str]:
-        """The variables by which S3A in a driver has the secrets; Spark hands them on to its executors, encrypted where
-        `spark.network.crypto.enabled` or TLS says so."""
-        names = {
-            "access_key_id": "AWS_ACCESS_KEY_ID",
-            "secret_access_key": "AWS_SECRET_ACCESS_KEY",
-            "session_token": "AWS_SESSION_TOKEN",
-        }
-        return {names[key]: value for key, value in self.secrets.items() if key in names}
+    def driver_environment(self, folder: Path) -> dict[str, str]:
+        """The variables by which a driver has the secrets; S3A's and Azure's it hands on to its executors, encrypted
+        where `spark.network.crypto.enabled` or TLS says so. Google's clients take a key from a file alone, which is
+        written into `folder`: nobody else's, and kept for as long as the driver lives."""
+        variables = {_OF_S3A[name]: value for name, value in self.secrets.items() if name in _OF_S3A}
+        for name in _OF_AZURE:
+            if name in self.secrets:
+                variables.setdefault(AZURE_SECRET, self.secrets[name])
+        if key := self.secrets.get("service_account_key"):
+            file = folder / "lake-key.json"
+            file.touch(mode=0o600)
+            file.write_text(key)
+            variables[GOOGLE_KEY_FILE] = str(file)
+        elif "service_account" in self.settings:
+            variables[GOOGLE_KEY_FILE] = self.settings["service_account"]
+        return variables
 
     def spark_settings(self, lake: str) -> dict[str, str]:
-        """What Spark is told of the bucket besides: no secret, it stands in a command line."""
+        """What Spark is told of the store besides: no secret, it stands in a command line."""
         uri = urlsplit(lake)
-        if uri.scheme != "s3a":
-            return {}
-        bucket = f"spark.hadoop.fs.s3a.bucket.{uri.netloc}"
+        of_hadoop = {"s3a": self._of_s3a, "gs": self._of_google, "abfss": self._of_azure}.get(uri.scheme)
+        return {} if of_hadoop is None else of_hadoop(uri.netloc)
+
+    def _of_s3a(self, bucket: str) -> dict[str, str]:
+        prefix = f"spark.hadoop.fs.s3a.bucket.{bucket}"
         settings = {}
         if endpoint := self.settings.get("endpoint"):
-            settings[f"{bucket}.endpoint"] = endpoint
-            settings[f"{bucket}.connection.ssl.enabled"] = str(endpoint.startswith("https")).lower()
+            settings[f"{prefix}.endpoint"] = endpoint
+            settings[f"{prefix}.connection.ssl.enabled"] = str(endpoint.startswith("https")).lower()
             if self.settings.get("virtual_hosted_style_request") != "true":
-                settings[f"{bucket}.path.style.access"] = "true"
+                settings[f"{prefix}.path.style.access"] = "true"
         if region := self.settings.get("region"):
-            settings[f"{bucket}.endpoint.region"] = region
+            settings[f"{prefix}.endpoint.region"] = region
         return settings
+
+    def _of_google(self, bucket: str) -> dict[str, str]:
+        """The key that GOOGLE_KEY_FILE names, and the machine's own identity where it is not set: on executors."""
+        return {"spark.hadoop.fs.gs.auth.type": "APPLICATION_DEFAULT"}
+
+    def _of_azure(self, container_and_account: str) -> dict[str, str]:
+        """Hadoop looks a `${env.NAME}` up when it is asked for the setting."""
+        account = container_and_account.rpartition("@")[2]
+        prefix, secret = "spark.hadoop.fs.azure", f"${{env.{AZURE_SECRET}}}"
+        if "client_secret" in self.secrets:
+            issuer = f"https://login.microsoftonline.com/{self.settings['tenant_id']}/oauth2/token"
+            return {
+                f"{prefix}.account.auth.type.{account}": "OAuth",
+                f"{prefix}.account.oauth.provider.type.{account}": _AZURE_TOKENS,
+                f"{prefix}.account.oauth2.client.endpoint.{account}": issuer,
+                f"{prefix}.account.oauth2.client.id.{account}": self.settings["client_id"],
+                f"{prefix}.account.oauth2.client.secret.{account}": secret,
+            }
+        if "account_key" in self.secrets:
+            return {f"{prefix}.account.key.{account}": secret}
+        if "sas_key" in self.secrets:
+            return {
+                f"{prefix}.account.auth.type.{account}": "SAS",
+                f"{prefix}.sas.fixed.token.{account}": secret,
+            }
+        return {}
 
 
 def read(

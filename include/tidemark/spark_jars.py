@@ -16,6 +16,8 @@ JARS_VARIABLE: Final = "TIDEMARK_SPARK_JARS"
 # with the library beside it.
 APPLICATIONS_VARIABLE: Final = "TIDEMARK_SPARK_APPS"
 EVERYWHERE: Final = "local:"  # Spark's own scheme for it
+# Scheme of a lake -> the folder beside Delta's jars with what Hadoop needs for it.
+OF_STORES: Final[Mapping[str, str]] = {"s3a": "s3a", "gs": "gcs"}
 
 _LIBRARY: Final = Path(__file__).resolve().parent
 
@@ -32,17 +34,18 @@ def own_applications() -> Path:
 
 
 def jars(lake: str, environment: Mapping[str, str]) -> str | None:
-    """What `--jars` gets: Delta's jars, if they are known to this machine; for a lake on S3 Hadoop's beside them,
-    and always our log store, which nothing else brings."""
+    """What `--jars` gets: Delta's jars, if they are known to this machine; for a lake in a bucket Hadoop's beside them,
+    and on S3 always our log store, which nothing else brings."""
     set_path = environment.get(JARS_VARIABLE, "")
-    on_s3 = urlsplit(lake).scheme == "s3a"
+    scheme_of_lake = urlsplit(lake).scheme
+    of_store = OF_STORES.get(scheme_of_lake)
     scheme = EVERYWHERE if set_path.startswith(EVERYWHERE) else ""
     folder = Path("/" + set_path.removeprefix(EVERYWHERE).lstrip("/") if scheme else set_path)
     listed = [set_path] if set_path else []
     if set_path and folder.is_dir():
-        files = sorted([*folder.glob("*.jar"), *(folder.glob("s3a/*.jar") if on_s3 else ())])
+        files = sorted([*folder.glob("*.jar"), *(folder.glob(f"{of_store}/*.jar") if of_store else ())])
         listed = [f"{scheme}{jar}" for jar in files]
-    if on_s3:
+    if scheme_of_lake == "s3a":
         log_store = Path(application("merge_batch", environment)).parent / "log_store" / "tidemark-log-store.jar"
         listed.append(str(log_store))
     return ",".join(listed) or None

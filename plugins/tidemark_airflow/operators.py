@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -169,7 +170,7 @@ class ApplicationOperator(SparkSubmitOperator):
             if spark_connection(self.config.spark_connection).drives_here:
                 chosen_flags = submission.chosen_jvm_flags(self.config.spark_conf)
                 self._environment |= submission.without_airflow() | submission.quiet_log(self.config.spark_conf)
-                self._environment |= submission.lake_secrets(access)
+                self._environment |= submission.lake_secrets(access, Path(scratch))
                 self._environment |= submission.driver_environment()
                 self._environment |= self.driver_flags
             else:

@@ -40,10 +40,10 @@ SHORT_PLAN_BYTES = 256 * 2**20
 _LIBRARY = Path(tidemark.__file__).resolve().parent
 
 
-def lake_secrets(access: LakeAccess) -> dict[str, str]:
+def lake_secrets(access: LakeAccess, folder: Path) -> dict[str, str]:
     """What lets a driver that is a child of this process into the lake; a token of the machine's own does not go with
-    the key of another."""
-    secrets = access.driver_environment()
+    the key of another. `folder` is this process's own, until the driver has ended."""
+    secrets = access.driver_environment(folder)
     own = {SESSION_TOKEN: ""} if secrets and SESSION_TOKEN in os.environ else {}
     return {**own, **secrets}
 

@@ -482,7 +482,7 @@ def test_a_driver_whose_machine_has_another_log_store_writes_nothing_and_another
         lines = [f"{name} {value}" for name, value in settings.items()]
         (tmp_path / "spark-defaults.conf").write_text("\n".join(lines))
         own = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
-        secrets = shop.config.lake_access.driver_environment()
+        secrets = shop.config.lake_access.driver_environment(tmp_path)
         driver = subprocess.run(
             [Path(sys.executable).with_name("spark-submit"), merge_batch.__file__, "--manifest", uri],
             env={

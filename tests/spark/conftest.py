@@ -14,9 +14,11 @@ from tidemark.target import few_changes
 
 @pytest.fixture
 def lake(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> Lake:
-    """In a folder, or where TIDEMARK_TEST_LAKE says "s3" in a bucket."""
-    if os.environ.get("TIDEMARK_TEST_LAKE") == "s3":
-        return LakeInABucket(spark, tmp_path / "lake", request.getfixturevalue("s3_server"))
+    """In a folder, or where TIDEMARK_TEST_LAKE says so in a bucket."""
+    store = os.environ.get("TIDEMARK_TEST_LAKE")
+    if store in ("s3", "google"):
+        google = request.getfixturevalue("google") if store == "google" else None
+        return LakeInABucket(spark, tmp_path / "lake", request.getfixturevalue("s3_server"), google)
     return Lake(spark, tmp_path / "lake")
 
 

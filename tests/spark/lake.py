@@ -16,8 +16,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark.model import Change, Row
-from tests.support import delta_files
-from tests.support.s3_server import S3Server, access, let_in
+from tests.support import delta_files, google_server, s3_server
+from tests.support.google_server import Google
+from tests.support.s3_server import S3Server
 from tidemark.formats import layout
 from tidemark.formats.columns import chunk_schema, staged_schema
 from tidemark.formats.manifest import Claim, StagedFile, Sweep
@@ -239,15 +240,19 @@ class Lake:
 
 
 class LakeInABucket(Lake):
-    """Staging is written in a folder here, and put into the bucket before a plan is applied."""
+    """Staging is written in a folder here, and put into the bucket before a plan is applied. With `google` it is one of
+    Google's protocol."""
 
-    def __init__(self, spark: SparkSession, root: Path, server: S3Server) -> None:
+    def __init__(self, spark: SparkSession, root: Path, server: S3Server, google: Google | None = None) -> None:
         super().__init__(spark, root)
         self.bucket = server.new_bucket("lake")
-        self.uri = f"s3a://{self.bucket}/lake"
+        self.uri = f"{'s3a' if google is None else 'gs'}://{self.bucket}/lake"
         self._server = server
         self._put: set[Path] = set()
-        let_in(spark, self.uri, access(server.url))
+        if google is None:
+            s3_server.let_in(spark, self.uri, s3_server.access(server.url))
+        else:
+            google_server.let_in(spark, self.uri, google.access(self.uri))
 
     def apply(self, *tables: PlannedTable, threads: int = 2, generation: int = 1) -> PlanResult:
         client = self._server.client()

@@ -25,6 +25,7 @@ from pyspark.sql import SparkSession
 from sandbox.services.postgres import wait_for
 from tests.support import local_spark, stages
 from tests.support.pipeline import SALT, Place
+from tests.support.s3_server import S3Server
 from tidemark import failpoints
 from tidemark.backfill.planning import BackfillRequest
 from tidemark.backfill.proving import TableProof, VerifyReport
@@ -65,6 +66,7 @@ class Environment(Place):
 
     folder: Path
     spark: Callable[[], SparkSession]
+    buckets: S3Server | None = None  # what has the lake, where that is no folder
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     report: RunReport = field(default_factory=lambda: RunReport("none yet"))
     request: BackfillRequest = field(default_factory=BackfillRequest)

@@ -1,35 +1,58 @@
-"""Google Cloud Storage's XML API in front of the S3 server of the tests, as far as obstore speaks it.
+"""Google Cloud Storage in front of the S3 server of the tests: its XML API, as far as obstore speaks it, and its JSON
+API (tests/support/google_json.py), as far as Hadoop's connector does, for which it is a proxy that has a certificate of
+Google's name.
 
-Outside of Google nobody has that API whole: of two emulators neither takes its uploads. Here each request becomes one
+Outside of Google nobody has both: of two emulators neither takes the XML API's uploads. Here each request becomes one
 of S3's: the token of a service account, which is checked with its key, a signature; "x-goog-if-generation-match: 0" an
-"If-None-Match: *"; metadata are renamed; and what is stored has a generation. So it shows how Tidemark's client works
-with Google's protocol, and nothing of what Google's servers do. Google: "XML API reference"; RFC 7519.
+"If-None-Match: *"; metadata are renamed; and what is stored has a generation. So it shows how clients work with
+Google's protocol, and nothing of what Google's servers do. Google: "XML API reference"; RFC 7519.
 """
 
 from __future__ import annotations
 
 import http.client
 import json
+import ssl
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from functools import cache
-from typing import Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 import jwt
 from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
+from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generate_private_key
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    pkcs12,
+)
+from cryptography.x509.oid import NameOID
 
+from tests.support.google_json import TOKEN, Answer, JsonApi, generation
 from tests.support.http_front import FrontHandler, in_front
 from tests.support.s3_server import KEY, REGION, SECRET, S3Server
 from tidemark.config import PipelineConfig
 from tidemark.connections import Connection
-from tidemark.lake_access import LakeAccess
+from tidemark.lake_access import GOOGLE_KEY_FILE, LakeAccess
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tests.support.capture import Environment
+
+HOST: Final = "storage.googleapis.com"  # the only one that Hadoop's connector goes to
+PASSWORD: Final = "of-the-tests"
 EMAIL: Final = "tidemark@tests.iam.gserviceaccount.com"
 # Of Google's headers -> of S3's; prefixes of names that go on.
 _PREFIXES: Final = (("x-goog-meta-", "x-amz-meta-"),)
@@ -49,19 +72,50 @@ class Google:
         lake = f"gs://{self.server.new_bucket()}/lake"
         return replace(config, lake=lake, lake_access=self.access(lake))
 
+    def put_lake(self, environment: Environment) -> None:
+        """Give a pipeline a lake in a bucket of its own, and let the session's driver in."""
+        environment.config = self.in_new_bucket(environment.config)
+        environment.buckets = self.server
+        let_in(environment.spark(), environment.config.lake, environment.config.lake_access)
+
     def access(self, lake: str, key: str | None = None) -> LakeAccess:
         """What a connection of type google_cloud_platform holds, and where the store is, which no connection says."""
-        connection = Connection("lake", "google_cloud_platform", extra={"keyfile_dict": key or account()})
+        of_account = key or account(token_uri=f"{self.url}{TOKEN}")
+        connection = Connection("lake", "google_cloud_platform", extra={"keyfile_dict": of_account})
         of_connection = connection.lake_access(lake)
         return LakeAccess({**of_connection.settings, "base_url": self.url}, of_connection.secrets)
 
 
-def account(private_key: RSAPrivateKey | None = None) -> str:
-    """A service account's key file."""
+def let_in(spark: SparkSession, lake: str, lake_access: LakeAccess) -> None:
+    """Tell a driver how the lake is got at, as spark-submit and the driver's environment would, and that Google is
+    here: its JVM goes there by a proxy and knows a certificate."""
+    folder = Path(spark.sparkContext.getConf().get("spark.local.dir"))
+    settings = {
+        **{k.removeprefix("spark.hadoop."): v for k, v in lake_access.spark_settings(lake).items()},
+        # Its variable is for a JVM that is not running yet.
+        "fs.gs.auth.type": "SERVICE_ACCOUNT_JSON_KEYFILE",
+        "fs.gs.auth.service.account.json.keyfile": lake_access.driver_environment(folder)[GOOGLE_KEY_FILE],
+    }
+    for key, value in settings.items():
+        spark.sparkContext._jsc.hadoopConfiguration().set(key, value)
+    trusted = folder / "google.p12"
+    trusted.write_bytes(_certificate().trusted)
+    proxy = urlsplit(lake_access.settings["base_url"])
+    properties = {
+        "https.proxyHost": str(proxy.hostname),
+        "https.proxyPort": str(proxy.port),
+        "javax.net.ssl.trustStore": str(trusted),
+        "javax.net.ssl.trustStorePassword": PASSWORD,
+    }
+    for key, value in properties.items():
+        spark.sparkContext._jvm.java.lang.System.setProperty(key, value)
+
+
+def account(private_key: RSAPrivateKey | None = None, token_uri: str | None = None) -> str:
+    """A service account's key file. With `token_uri` a client gets tokens there, without it may sign its own."""
     pem = (private_key or _key()).private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
-    return json.dumps(
-        {"type": "service_account", "client_email": EMAIL, "private_key_id": "of-the-tests", "private_key": pem}
-    )
+    key = {"type": "service_account", "client_id": "1", "client_email": EMAIL, "private_key_id": "of-the-tests"}
+    return json.dumps({**key, "private_key": pem, **({"token_uri": token_uri} if token_uri else {})})
 
 
 @cache
@@ -79,13 +133,18 @@ def in_front_of(server: S3Server, url: str | None = None) -> Iterator[Google]:
     `url`, where one is given."""
     upstream = urlsplit(url or server.url)
     google = Google(server)
+    json_api = JsonApi(server, _is_of_account)
 
     class Handler(FrontHandler):
         protocol_version = "HTTP/1.1"
 
         def forward(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            body = self.body()
             google.asked.append(f"{self.command} {unquote(self.path)}")
+            if json_api.serves(self.path):
+                headers = {name.lower(): value for name, value in self.headers.items()}
+                self._send(json_api.answer(google.url, self.command, self.path, headers, body))
+                return
             if not _is_of_account(self.headers.get("Authorization", "")):
                 self._answer(401, {}, _said("AuthenticationRequired"))
                 return
@@ -128,11 +187,55 @@ def in_front_of(server: S3Server, url: str | None = None) -> Iterator[Google]:
             if not of_head:
                 self.wfile.write(content)
 
+        def _send(self, answer: Answer) -> None:
+            self._answer(answer.status, dict(answer.headers), answer.content)
+
+        def do_CONNECT(self) -> None:
+            """A client goes to Google by this proxy: go on as Google, behind TLS."""
+            self._answer(200, {}, b"")
+            self.wfile.flush()
+            self.connection = _certificate().context.wrap_socket(self.connection, server_side=True)
+            self.rfile, self.wfile = self.connection.makefile("rb"), self.connection.makefile("wb", 0)
+
         do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = forward
 
     with in_front(Handler) as url:
         google.url = url
         yield google
+
+
+@dataclass(frozen=True, slots=True)
+class _Certificate:
+    """`context` serves it; `trusted` is a store for a JVM, PKCS #12, that knows it."""
+
+    context: ssl.SSLContext
+    trusted: bytes
+
+
+@cache
+def _certificate() -> _Certificate:
+    key = another_key()
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, HOST)])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(HOST)]), critical=False)
+        .sign(key, SHA256())
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+        file.write(made.public_bytes(Encoding.PEM))
+        file.flush()
+        context.load_cert_chain(file.name)
+    trusted = [pkcs12.PKCS12Certificate(made, b"google")]
+    return _Certificate(context, pkcs12.serialize_java_truststore(trusted, BestAvailableEncryption(PASSWORD.encode())))
 
 
 def _is_of_account(authorization: str) -> bool:
@@ -165,7 +268,7 @@ def _as_of_google(of_s3: dict[str, str]) -> dict[str, str]:
             if name.startswith(prefix):
                 headers[of_google + name.removeprefix(prefix)] = value
     if "etag" in headers:
-        headers["x-goog-generation"] = str(int.from_bytes(headers["etag"].encode()[:7]))
+        headers["x-goog-generation"] = generation(headers["etag"])
     return headers
 
 

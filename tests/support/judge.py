@@ -24,7 +24,6 @@ from sandbox.checks.comparison import Comparison, compare_rows
 from tests.support import delta_files
 from tests.support.capture import Environment, go_on
 from tests.support.delta_files import DeltaFiles, Row
-from tests.support.s3_server import S3Server
 from tidemark.formats import layout
 from tidemark.ledger import relations
 from tidemark.ledger import tables as ledger_tables
@@ -220,11 +219,11 @@ def _twice(table: str, changes: list[Row], key: tuple[str, ...]) -> list[str]:
 
 def lake_folder(environment: Environment) -> Path:
     """The lake's files: its own folder, or what lies in its bucket now, copied."""
-    lake = urlsplit(environment.config.lake)
-    if lake.scheme != "s3a":
+    if environment.buckets is None:
         return Path(environment.config.lake)
+    lake = urlsplit(environment.config.lake)
     copied = environment.folder / "copied"
-    S3Server(environment.config.lake_access.settings["endpoint"]).copy(lake.netloc, copied)
+    environment.buckets.copy(lake.netloc, copied)
     return copied / lake.path.strip("/")
 
 

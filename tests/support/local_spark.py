@@ -30,7 +30,16 @@ def jars() -> str:
 
 def s3a_jars() -> str:
     """What a class path needs for a lake on S3, besides the log store."""
-    folder = Path(jars().partition(",")[0]).parent / "s3a"
+    return _jars_of("s3a")
+
+
+def google_jars() -> str:
+    """The same for Google Cloud Storage: nothing before `make faults` has fetched it."""
+    return _jars_of("gcs")
+
+
+def _jars_of(store: str) -> str:
+    folder = Path(jars().partition(",")[0]).parent / store
     return os.pathsep.join(str(jar) for jar in sorted(folder.glob("*.jar")))
 
 
@@ -47,7 +56,7 @@ def start(folder: Path) -> SparkSession:
             # The log store beside what it extends: it would not be found by another class loader.
             "spark.jars": f"{jars()},{JAR}",
             # Not among spark.jars, which the one executor would copy.
-            "spark.driver.extraClassPath": s3a_jars(),
+            "spark.driver.extraClassPath": os.pathsep.join(filter(None, [s3a_jars(), google_jars()])),
             "spark.local.dir": str(folder),
             "spark.sql.warehouse.dir": str(folder / "warehouse"),
             "spark.driver.host": "127.0.0.1",

@@ -159,6 +159,7 @@ def _answers(server: S3Server) -> bool:
 def put_lake(environment: Environment, server: S3Server, url: str | None = None) -> None:
     """Give a pipeline a lake in a bucket of its own, asked for at `url`, and let the session's driver in."""
     environment.config = in_new_bucket(environment.config, server, url)
+    environment.buckets = server
     let_in(environment.spark(), environment.config.lake, environment.config.lake_access)
 
 

@@ -196,10 +196,15 @@ def _driver(path: str, stage_input: StageInput) -> SparkSession:
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         return local_spark.attach()
     spark = local_spark.start(Path(path).parent)
-    if stage_input.config.lake.startswith("s3a://"):
-        from tests.support.s3_server import let_in
+    lake = stage_input.config.lake
+    if lake.startswith("s3a://"):
+        from tests.support import s3_server
 
-        let_in(spark, stage_input.config.lake, stage_input.config.lake_access)
+        s3_server.let_in(spark, lake, stage_input.config.lake_access)
+    elif lake.startswith("gs://"):
+        from tests.support import google_server
+
+        google_server.let_in(spark, lake, stage_input.config.lake_access)
     return spark
 
 

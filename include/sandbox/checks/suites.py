@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import time
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Final
@@ -14,7 +15,7 @@ from typing import Final
 from sandbox.checkout import Checkout
 from sandbox.services.postgres import MEMORY, make_outside
 from sandbox.setup import system_packages
-from sandbox.setup.jars import yarn_jars
+from sandbox.setup.jars import GOOGLE_JARS, Jar, yarn_jars
 from sandbox.steps import StepFailed, Steps, run
 
 
@@ -147,7 +148,8 @@ THOROUGH: Final = tuple(
 
 def faults(checkout: Checkout) -> int:
     """SIGKILL, rivals, slots and ledgers that move, at every failpoint and from every side, and whatever else is
-    thorough; then the same, and all scenarios, with their lakes in buckets; and staging alone by Google's protocol."""
+    thorough; then the same, and all scenarios, with their lakes in buckets; and drains, chunks, merges and scenarios by
+    Google's protocol. The jar for that is fetched the first time."""
     here = _all(
         checkout,
         {
@@ -165,8 +167,17 @@ def faults(checkout: Checkout) -> int:
     chosen = ["tests/scenarios", "tests/faults", *left_out, *merges, *without_spark]
     on_s3 = _all(checkout, {"faults on S3": _pytest(checkout, "faults on S3", chosen)})
     os.environ["TIDEMARK_TEST_LAKE"] = "google"
-    on_google = _all(checkout, {"staging on Google": _pytest(checkout, "staging on Google", without_spark)})
+    _fetch_jars(checkout, "google", GOOGLE_JARS, "jar of Hadoop's connector for Google Cloud Storage")
+    by_google = [*without_spark, "tests/scenarios", f"--ignore={_ALTERATIONS}", *merges]
+    on_google = _all(checkout, {"faults on Google": _pytest(checkout, "faults on Google", by_google)})
     return max(here, on_s3, on_google)
+
+
+def _fetch_jars(checkout: Checkout, name: str, jars: Sequence[Jar], what: str) -> None:
+    if any(not (checkout.jars / jar.file).exists() for jar in jars):
+        with Steps().step(what):
+            command = [checkout.python, "-m", "sandbox.setup.jars", name]
+            run(command, checkout.logs / f"{name}-jars.log", env=checkout.environment(os.environ))
 
 
 CLUSTERS: Final = "tests/clusters"
@@ -174,11 +185,7 @@ CLUSTERS: Final = "tests/clusters"
 
 def clusters(checkout: Checkout) -> int:
     """Merges on a standalone cluster and on YARN, whose jars are fetched the first time."""
-    if any(not (checkout.jars / jar.file).exists() for jar in yarn_jars()):
-        steps = Steps()
-        with steps.step("jars of Hadoop's MiniYARNCluster"):
-            command = [checkout.python, "-m", "sandbox.setup.jars", "yarn"]
-            run(command, checkout.logs / "yarn-jars.log", env=checkout.environment(os.environ))
+    _fetch_jars(checkout, "yarn", yarn_jars(), "jars of Hadoop's MiniYARNCluster")
     return _all(checkout, {"tests of clusters": _pytest(checkout, "tests of clusters", [CLUSTERS])})
 
 

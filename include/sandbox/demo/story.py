@@ -134,7 +134,8 @@ def _lake(running: processes.Services) -> _Lake:
         return _Lake(config.lake, {}, {}, jars)
     access = look_up(config.lake_connection, environment=running.environment()).lake_access(config.lake)
     jars += sorted(running.checkout.jars.glob("s3a/*.jar"))
-    return _Lake(config.lake, access.spark_settings(config.lake), access.driver_environment(), jars)
+    secrets = access.driver_environment(running.checkout.made)
+    return _Lake(config.lake, access.spark_settings(config.lake), secrets, jars)
 
 
 def drop_database(server: str, name: str) -> None:

@@ -77,6 +77,18 @@ def yarn_jars() -> tuple[Jar, ...]:
     return _listed("yarn_jars.txt", "yarn/")
 
 
+# Hadoop's connector for Google Cloud Storage, with what it needs inside of it.
+GOOGLE_JARS: Final = (
+    Jar(
+        "hadoop-gcp",
+        "25686b2e711f5d8a5b08bef3489e62ccd046310dd4adf65b9ea216d9f53ddc3f",
+        "org.apache.hadoop",
+        "3.5.0",
+        "gcs/",
+    ),
+)
+
+
 def _listed(name: str, folder: str) -> tuple[Jar, ...]:
     lines = Path(__file__).with_name(name).read_text(encoding="utf-8").splitlines()
     jars = []
@@ -114,6 +126,11 @@ def fetch_yarn(into: Path, ivy: Path, home: Path) -> None:
     _fetch(jars, into, ivy, home, [jar.coordinates for jar in jars], _YARN_EXCLUDES)
 
 
+def fetch_google(into: Path, ivy: Path, home: Path) -> None:
+    """The same for the tests of lakes on gs://: 35 MB."""
+    _fetch(GOOGLE_JARS, into, ivy, home, [jar.coordinates for jar in GOOGLE_JARS], ["*:*"])
+
+
 def _fetch(
     jars: Sequence[Jar], into: Path, ivy: Path, home: Path, roots: Sequence[str], excludes: Sequence[str]
 ) -> None:
@@ -145,7 +162,7 @@ def resolve(packages: Sequence[str], excludes: Sequence[str], ivy: Path) -> None
 
 if __name__ == "__main__":
     made = Path(__file__).resolve().parents[3] / ".tidemark"
-    fetch_these = fetch_yarn if sys.argv[1:] == ["yarn"] else fetch
-    fetch_these(made / "jars", made / "ivy", Path(os.environ.get("HOME", "/nonexistent")))
+    sets = {"delta": fetch, "yarn": fetch_yarn, "google": fetch_google}
+    sets[(sys.argv[1:] or ["delta"])[0]](made / "jars", made / "ivy", Path(os.environ.get("HOME", "/nonexistent")))
     shutil.rmtree(made / "ivy", ignore_errors=True)
     sys.exit(0)

@@ -70,15 +70,16 @@ def _words(failed: Exception) -> str:
     return f"{type(failed).__name__}: {_SECRET_OF_A_URI.sub('', str(failed))}"
 
 
-_TRIED_OF_STAGING: Final = {
-    "gs": "staging is the code of S3, and was not tried there either",
-    "abfss": "staging was tried on an emulator of Azure's blobs alone",
+_TRIED: Final = {
+    "gs": "A lake on gs:// was tried by Google's protocol, with Hadoop's connector for it, and not on Google's servers",
+    "abfss": "Nobody tried a lake on abfss://: Delta's log store for it is written for that store, and was not tested "
+    "with Tidemark; staging was tried on an emulator of Azure's blobs alone",
 }
 
 # What Delta's own log stores for them rest on.
 _OF_ANOTHER_CLOUD: Final = {
-    "gs": "Give Spark Google's connector for Hadoop by spark.jars.packages; a commit is an object that is put only if "
-    "there is none. Run it beside what you have, with verify, before you rely on it",
+    "gs": "Give Spark org.apache.hadoop:hadoop-gcp, of its Hadoop's version, by spark.jars.packages; a commit is an "
+    "object that is put only if there is none. Run it beside what you have, with verify, before you rely on it",
     "abfss": "Give Spark hadoop-azure by spark.jars.packages, and let the storage account have a hierarchical "
     "namespace: a commit is a rename, and without one a rename is a copy, so that of two drivers both may win. Run it "
     "beside what you have, with verify, before you rely on it",
@@ -107,8 +108,7 @@ def log_store_findings(config: PipelineConfig, of_this_machine: Mapping[str, str
         yield Finding(
             "warning",
             "log_store",
-            f"Nobody tried a lake on {scheme}://: Delta's log store for it is written for that store, and was not "
-            f"tested with Tidemark; {_TRIED_OF_STAGING[scheme]}",
+            _TRIED[scheme],
             _OF_ANOTHER_CLOUD[scheme],
             Move.FIX_CONFIG,
         )

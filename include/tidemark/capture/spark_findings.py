@@ -128,6 +128,15 @@ DELTA_PACKAGE: Final = "io.delta:delta-spark_4.2_2.13:4.4.0"
 _OTHER_WAYS: Final = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
 
 
+# Scheme of a lake -> what the jar is for that Spark needs besides -> how its name begins. For gs:// there are two,
+# Hadoop's own and Google's.
+_OF_STORES: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
+    "s3a": {"S3": ("hadoop-aws",)},
+    "gs": {"Google Cloud Storage": ("hadoop-gcp", "gcs-connector")},
+    "abfss": {"Azure": ("hadoop-azure",)},
+}
+
+
 def _missing_jars(config: PipelineConfig, jars: str, environment: Mapping[str, str]) -> Iterator[Finding]:
     """`jars` is comma-separated; what lies elsewhere than on this machine cannot be looked at here."""
     listed = [Path(jar.removeprefix("local:")) for jar in jars.split(",") if jar and "://" not in jar]
@@ -154,17 +163,16 @@ def _missing_jars(config: PipelineConfig, jars: str, environment: Mapping[str, s
         )
     # Whoever asks from a command line may have fewer variables than Airflow's tasks.
     unset = "" if environment.get(JARS_VARIABLE) else f". {JARS_VARIABLE} is not set here"
-    needed = {"delta-spark": "Delta Lake"}
-    if urlsplit(config.lake).scheme == "s3a":
-        needed["hadoop-aws"] = "S3"
+    needed = {"Delta Lake": ("delta-spark",), **_OF_STORES.get(urlsplit(config.lake).scheme, {})}
     there = {jar.name for jar in [*listed, *(_spark_home(environment) / "jars").glob("*.jar")]}
-    for prefix, what in needed.items():
-        if not any(name.startswith(prefix) for name in there):
+    for what, prefixes in needed.items():
+        if not any(name.startswith(prefixes) for name in there):
+            jars_named = " or ".join(prefixes)
             yield Finding(
                 "warning",
                 "spark",
-                f"Nothing says where Spark has its jars for {what} from: no {prefix} is among those that it is given "
-                f"or has by itself, and neither spark.conf nor spark-defaults.conf names others{unset}",
+                f"Nothing says where Spark has its jars for {what} from: no {jars_named} is among those that it is "
+                f"given or has by itself, and neither spark.conf nor spark-defaults.conf names others{unset}",
                 remedy,
                 Move.FIX_CONFIG,
             )

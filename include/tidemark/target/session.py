@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 
 from tidemark import log_stores
 from tidemark.errors import DeltaMissing, LogStoreUnfenced
+from tidemark.lake_access import AZURE_SECRET
 from tidemark.target import lake_files
 from tidemark.target.driver_log import let_speak
 from tidemark.target.jvm import java_class
@@ -101,7 +102,18 @@ def start(name: str, settings: Mapping[str, str] | None = None) -> SparkSession:
     session = builder.getOrCreate()
     let_speak(session)
     _require_delta(session)
+    _hand_on_lake_secret(session)
     return session
+
+
+def _hand_on_lake_secret(session: SparkSession) -> None:
+    """A setting may name the variable that has the lake's secret, since it stands in a command line. Executors have no
+    such variable, and get the value, as Spark itself hands AWS's variables on."""
+    named = f"${{env.{AZURE_SECRET}}}"
+    for name, value in session.sparkContext.getConf().getAll():
+        if value == named and name.startswith("spark.hadoop."):
+            of_hadoop = session.sparkContext._jsc.hadoopConfiguration()
+            of_hadoop.set(name.removeprefix("spark.hadoop."), os.environ[AZURE_SECRET])
 
 
 def _require_delta(session: SparkSession) -> None:

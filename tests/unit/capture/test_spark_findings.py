@@ -17,7 +17,7 @@ from tidemark.findings import Finding
 from tidemark.lake_access import LakeAccess
 from tidemark.spark_connection import SparkConnection
 
-CONFIG = PipelineConfig("shop", "s", "slot", "pub", True, (TableRule("shop.*"),), "gs://bucket/lake", "l")
+CONFIG = PipelineConfig("shop", "s", "slot", "pub", True, (TableRule("shop.*"),), "hdfs://b/l", "l")
 ELSEWHERE = "192.0.2.1"  # an address of documentation: nobody has it
 PYTHON = {"spark.pyspark.python": "./python/bin/python"}
 HADOOP = {"HADOOP_CONF_DIR": "/etc/hadoop"}
@@ -127,7 +127,15 @@ class TestJars:
         assert finding.severity == "error"
         assert finding.message == f"Spark would be given jars that are not there: {tmp_path}/gone.jar"
 
-    @pytest.mark.parametrize(("lake", "lacking"), [("gs://b/l", ["Delta Lake"]), ("s3a://b/l", ["Delta Lake", "S3"])])
+    @pytest.mark.parametrize(
+        ("lake", "lacking"),
+        [
+            ("hdfs://n/l", ["Delta Lake"]),
+            ("s3a://b/l", ["Delta Lake", "S3"]),
+            ("gs://b/l", ["Delta Lake", "Google Cloud Storage"]),
+            ("abfss://c@a/l", ["Delta Lake", "Azure"]),
+        ],
+    )
     def test_what_nothing_brings_is_warned_of(self, machine: dict[str, str], lake: str, lacking: list[str]) -> None:
         findings = found("local[2]", None, machine, replace(CONFIG, lake=lake), "")
         assert severities(findings) == ["warning"] * len(lacking)
