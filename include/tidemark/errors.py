@@ -518,6 +518,18 @@ class LakeTaken(ConfigError):
     )
 
 
+class StagingMissing(TargetError):
+    happened = (
+        "{folder}{at} {there} {file}: the ledger has generation {generation} open, staged up to {staged_lsn}, so this "
+        "is not the folder that it was staged in, or not all of it. Nothing was staged, merged or confirmed"
+    )
+    remedy = (
+        "Look {look}. If it was restored from a backup, bring the pipeline's folder `staging` back too. If it is the "
+        "right one and its staging is lost for good, say so once: `tidemark preflight {path} --adopt-slot`; what else "
+        "is missing is then said of each table."
+    )
+
+
 class SlotUnknown(ConfigError):
     happened = (
         'The slot "{slot}" exists, and the ledger of pipeline {pipeline} knows nothing of it: somebody else made it '

@@ -152,6 +152,9 @@ def test_another_system_is_another_generation(capture: HandStaged) -> None:
     capture.settle()
     capture.stage(TABLE)
     capture.ledger_query("UPDATE tidemark.generations SET system_identifier = '7'")
+    path = layout.generation_file(capture.config.pipeline, 1)
+    opening = GenerationFile.from_json(capture.store.read(path).decode())
+    capture.store.write_atomic(path, replace(opening, system_identifier="7").to_json().encode())
     with pytest.raises(SourceReplaced, match="system identifier"):
         capture.settle()
     assert needs_backfill(capture) == [(TABLE, tables.GAP)]

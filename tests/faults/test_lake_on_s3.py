@@ -48,9 +48,9 @@ STAGES = ("drain", "merge", "confirm")
 # often more for each data file of a table whose rows change: it is read, and its vector with it.
 _READ_BY_SPARK: Final = ("/current/shop/bag/", "/history/shop/bag/part-", "/shop.bag/")
 MOST: Final[Mapping[str, Mapping[str, int]]] = {
-    "preflight": {"PUT": 4, "GET": 2, "LIST": 1, "HEAD": 4, "DELETE": 1},
+    "preflight": {"PUT": 4, "GET": 3, "LIST": 1, "HEAD": 4, "DELETE": 1},
     "drain": {"PUT": 5, "GET": 1, "LIST": 1},
-    "merge": {"PUT": 22, "GET": 24, "LIST": 7, "HEAD": 7},
+    "merge": {"PUT": 22, "GET": 25, "LIST": 7, "HEAD": 7},
     "confirm": {},
 }
 

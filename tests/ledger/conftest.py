@@ -8,12 +8,14 @@ import pytest
 
 from tests.support.manifests import SOURCE
 from tidemark.errors import TidemarkError
+from tidemark.formats import layout
 from tidemark.formats.generation_file import GenerationFile
 from tidemark.ledger import generations, leases
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.leases import SLOT, Lease
 from tidemark.ledger.migrations import migrate
 from tidemark.lsn import Lsn
+from tidemark.staging.store import Store
 
 START = Lsn(100)
 
@@ -48,7 +50,9 @@ def open_at(
     start: Lsn,
     backfill_kind: str | None = None,
     error: TidemarkError | None = None,
+    lake: str | None = None,
 ) -> generations.Generation:
+    """With a lake its file too, which whoever writes there looks for."""
     opening = GenerationFile(
         pipeline=lease.pipeline,
         number=number,
@@ -61,4 +65,6 @@ def open_at(
         backfill_kind=backfill_kind,
         error=None if error is None else error.as_facts(),
     )
+    if lake is not None:
+        Store(lake).write_new(layout.generation_file(lease.pipeline, number), opening.to_json().encode())
     return generations.open_generation(book, lease, opening)

@@ -29,6 +29,7 @@ from tidemark.backfill import sessions
 from tidemark.backfill.chunk_reading import ChunkReader, TableLost
 from tidemark.backfill.chunk_size import next_chunk_rows
 from tidemark.backfill.sessions import ImportedSnapshot, SnapshotUnfit
+from tidemark.capture import lake_folder
 from tidemark.errors import (
     JoinHorizonAhead,
     KeyValueUnfit,
@@ -42,7 +43,16 @@ from tidemark.errors import (
 )
 from tidemark.failpoints import reach
 from tidemark.formats.watermark import Watermark
-from tidemark.ledger import backfill_progress, backfills, chunks, leases, migrations, pipeline_files, tables
+from tidemark.ledger import (
+    backfill_progress,
+    backfills,
+    chunks,
+    generations,
+    leases,
+    migrations,
+    pipeline_files,
+    tables,
+)
 from tidemark.ledger.backfills import Backfill, Key, Range
 from tidemark.ledger.chunks import ReadChunk
 from tidemark.ledger.connection import Ledger, open_ledger
@@ -100,6 +110,7 @@ class _RangeReader:
         self._config = run.config
         self._ledger = ledger
         self._store = Store(run.config.lake, run.config.lake_access)
+        lake_folder.require(run.config, self._store, generations.required(ledger))
         self._sizes: dict[str, int] = {}
         self._told_at = -math.inf
 

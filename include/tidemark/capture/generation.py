@@ -39,7 +39,7 @@ from typing import Any
 import psycopg
 import pyarrow.parquet as pq
 
-from tidemark.capture import ownership, rewound, untouched
+from tidemark.capture import lake_folder, ownership, rewound, untouched
 from tidemark.capture.forked import LostPart, lost_part
 from tidemark.capture.recovery import register_again
 from tidemark.capture.untouched import Gap, Touched
@@ -51,6 +51,7 @@ from tidemark.errors import (
     SourceForked,
     SourceLeftBehind,
     SourceReplaced,
+    StagingMissing,
     TidemarkError,
 )
 from tidemark.findings import listed
@@ -69,9 +70,7 @@ from tidemark.source.slot import Server, SlotState
 from tidemark.source.slot_server import at_slot, replayed_timeline, system_identifier
 from tidemark.source.timelines import History, read_history
 from tidemark.source.wal_messages import make_durable
-from tidemark.staging import staged_folders
 from tidemark.staging.staged_folders import StagedFolders
-from tidemark.staging.store import Store
 from tidemark.wording import counted, plural
 
 log = logging.getLogger(__name__)
@@ -104,14 +103,20 @@ def settle(
     """The open generation, after every question about the slot is answered. Call it under the lease `slot`, before the
     stream is opened.
 
-    Raises one of the slot's errors, LakeTaken, or `ChangesGone`, `SourceReplaced` or `SourceForked` once per gap; the
-    run after that goes on. `folders`: what `look_into_staging` saw under the lease. `accepts`: a person said that the
-    server is the source, also if it was left behind, and that the folder in the lake is this pipeline's.
+    Raises one of the slot's errors or of the folder's (`lake_folder`), or `ChangesGone`, `SourceReplaced` or
+    `SourceForked` once per gap; the run after that goes on. `folders`: what `look_into_staging` saw under the lease.
+    `accepts`: a person said that the server is the source, also if it was left behind, and that the folder in the lake
+    is this pipeline's.
     """
     store = folders.store
     slot, confirmed_lsn = ownership.usable(config, source, ledger, store)
     known = generations.current(ledger)
-    ownership.refuse_folder_of_another(config, source, store, folders.numbers, known, accepts=accepts)
+    try:
+        lake_folder.refuse_another(config, source, store, folders.numbers, known, accepts=accepts)
+    except StagingMissing:
+        if known is None or not accepts:
+            raise
+        lake_folder.restore(ledger, store, lease, known)
     server = slots.read_server(source)
     again = register_again(ledger, folders, lease, lambda *asked: _still_sends(config, source, *asked))
     if again:
@@ -130,7 +135,7 @@ def settle(
         history=str(history),
     )
     if generation is None:
-        _open(ledger, store, lease, opening, server)
+        _open(ledger, folders, lease, opening, server)
         return _note_restart(ledger, lease, slot)
     if server.timeline < generation.timeline and not accepts:
         _refuse_left_behind(config, server, generation)
@@ -146,7 +151,7 @@ def settle(
         if broken.has_staged or (lost is not None and broken.begins_behind):
             gap = Gap(generation, confirmed_lsn, None if broken.has_staged else broken.left_lsn)
             touched = untouched.judge(config, source, ledger, store, gap)
-        _open(ledger, store, lease, _after(broken, lost, touched, opening, generation), server, lost)
+        _open(ledger, folders, lease, _after(broken, lost, touched, opening, generation), server, lost)
     else:
         if server.timeline != generation.timeline:
             _follow(source, ledger, lease, history, generation)
@@ -441,7 +446,7 @@ def _lost_by_promotion(
 
 def _open(
     ledger: Ledger,
-    store: Store,
+    folders: StagedFolders,
     lease: Lease,
     opening: GenerationFile,
     server: Server,
@@ -451,18 +456,24 @@ def _open(
     caught up by `register_again`.
 
     The lease stays locked from before the file is written: an attempt that was overtaken since it looked writes
-    nothing, and one that takes over sees file and row, or neither.
+    nothing, and one that takes over sees file and row, or neither. A pipeline of another ledger has another lease: the
+    number is the one behind those that were looked at and found to be our own, and the first of the two to put its file
+    there has it. Raises LakeTaken for the second.
     """
+    store = folders.store
     with ledger.transaction():
         lease.check(ledger, SLOT)
         current = generations.current(ledger)
-        number = 1 + max([0 if current is None else current.number, *staged_folders.generations(store, lease.pipeline)])
+        number = 1 + max([0 if current is None else current.number, *folders.numbers])
         opening = replace(opening, number=number)
         if lost is not None and lost.transactions.num_rows:
             with store.create(layout.lost_file(lease.pipeline, number)) as out:
                 pq.write_table(lost.transactions, out)
         path = layout.generation_file(lease.pipeline, number)
-        store.write_new(path, opening.to_json().encode())
+        try:
+            store.write_new(path, opening.to_json().encode())
+        except FileExistsError:
+            raise lake_folder.taken_meanwhile(store, lease.pipeline, number) from None
         store.sync_folders(layout.generation_folder(lease.pipeline, number))
         log.info("Opening generation %d of pipeline %s: %s", number, lease.pipeline, opening.reason)
         generations.open_generation(ledger, lease, opening)

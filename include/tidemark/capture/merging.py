@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from tidemark import failpoints
-from tidemark.capture import deciding, deferring, followed, levelling
+from tidemark.capture import deciding, deferring, followed, lake_folder, levelling
 from tidemark.config import PipelineConfig
 from tidemark.errors import is_of_no_table
 from tidemark.findings import listed
@@ -133,7 +133,9 @@ def leased_plan(run: Run, wanted: Wanted = Wanted(), *, wait_s: float = 0.0) -> 
         plan = replace(plan, level=levelling.level_with(book, staged, todo))
         levelling.name_what_is_whole(book, plan)
         path = layout.plan_file(config.pipeline, plan.plan)
-        Store(config.lake, config.lake_access).write_new(path, plan.to_json().encode())
+        store = Store(config.lake, config.lake_access)
+        lake_folder.require(config, store, generations.required(book))  # in another folder every table would park
+        store.write_new(path, plan.to_json().encode())
         plans.record(book, lease, plan, run_id=run.run_id, path=path)
         size = f"{counted(len(plan.tables), 'table')}, {counted(sum(table.rows for table in plan.tables), 'change')}"
         log.info("plan %s: %s", plan.plan, size)

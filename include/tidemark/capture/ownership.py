@@ -5,7 +5,7 @@
     anything else                                 ──► somebody's: it is neither read nor changed, until a person says
                                                       `preflight --adopt-slot`
 
-The folder in the lake is asked the same way: who staged its newest generation, if the ledger does not know.
+Whose the folder in the lake is, `lake_folder` asks.
 
 Reading a slot moves it on, and its owner loses what lies between; so nobody reads one because a file names it. Whoever
 judges a slot asks here first, and only then what is wrong with it: the advice to drop a slot is for one's own alone.
@@ -13,28 +13,24 @@ judges a slot asks here first, and only then what is wrong with it: the advice t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import psycopg
 
+from tidemark.capture import lake_folder
 from tidemark.capture.survey import Survey
 from tidemark.config import PipelineConfig
-from tidemark.errors import LakeTaken, PublicationUnknown, SlotBusy, SlotInvalidated, SlotNotReady, SlotUnknown
+from tidemark.errors import PublicationUnknown, SlotBusy, SlotInvalidated, SlotNotReady, SlotUnknown
 from tidemark.findings import listed
-from tidemark.formats import layout
-from tidemark.formats.generation_file import GenerationFile
 from tidemark.ledger import belongings, generations
 from tidemark.ledger.belongings import Belonging, Kind
 from tidemark.ledger.connection import Ledger
-from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import Lease
 from tidemark.lsn import Lsn
 from tidemark.source import publication, slot_use
 from tidemark.source import slot as slots
 from tidemark.source.publication_findings import PublicationWork
 from tidemark.source.slot import SlotState
-from tidemark.source.slot_server import system_identifier
 from tidemark.staging import staged_folders
 from tidemark.staging.store import Store
 
@@ -55,64 +51,8 @@ def is_own_slot(config: PipelineConfig, source: psycopg.Connection[Any], ledger:
     return generations.current(ledger) is None and any(
         (opening.system_identifier, opening.slot) == (named.system_identifier, named.name)
         for number in staged_folders.generations(store, config.pipeline)
-        if (opening := _opening(store, config.pipeline, number)) is not None
+        if (opening := lake_folder.opening(store, config.pipeline, number)) is not None
     )
-
-
-def _opening(store: Store, pipeline: str, number: int) -> GenerationFile | None:
-    try:
-        return GenerationFile.from_json(store.read(layout.generation_file(pipeline, number)).decode())
-    except (FileNotFoundError, ValueError):
-        return None
-
-
-def refuse_folder_of_another(
-    config: PipelineConfig,
-    source: psycopg.Connection[Any],
-    store: Store,
-    numbers: Sequence[int],
-    generation: Generation | None,
-    *,
-    accepts: bool = False,
-) -> None:
-    """Raise LakeTaken if the newest generation of the lake's folder was not staged by this pipeline. `numbers` are
-    those of the folder, `generation` is what the ledger has. `accepts`: a person said that the folder is the
-    pipeline's; not where the ledger has another generation of that number, as no older copy of the folder's has.
-
-    Positions in the tables are told apart by the pipeline's name and the generation's number alone: another one's would
-    count for this one's, and what lies below them would be passed over. And a ledger that was lost learns from staging
-    what it had: one that is new, as a second Airflow's is, would take another one's batches for its own.
-    """
-    known = 0 if generation is None else generation.number
-    newest = max([*numbers, known])
-    opening = _opening(store, config.pipeline, newest) if newest in numbers else None
-    if opening is None:
-        return
-    evidence, is_other = None, False
-    here = system_identifier(source)
-    if generation is not None and newest == known:
-        servers = (generation.system_identifier, here)  # not the same two where the source was replaced
-        if opening.reason != generation.reason or opening.system_identifier not in servers:
-            is_other = True
-            evidence = f"because {opening.reason}, the one of that number in the ledger because {generation.reason}"
-    elif opening.system_identifier != here:
-        evidence = f"from the server with the system identifier {opening.system_identifier}, and this one has {here}"
-    elif opening.slot != config.slot and _is_there(source, opening.slot):
-        evidence = f'from the slot "{opening.slot}", which is still there'
-    if evidence is None or (accepts and not is_other):
-        return
-    own = (
-        "Its ledger is of another folder, so `--adopt-slot` is no way out"
-        if is_other
-        else "If it is the one whose folder this is, and its ledger is a new or an older one, say so once: "
-        f"`tidemark preflight {config.path or 'FILE'} --adopt-slot`"
-    )
-    raise LakeTaken(folder=f"{store.root.rstrip('/')}/{config.pipeline}", generation=newest, evidence=evidence, own=own)
-
-
-def _is_there(source: psycopg.Connection[Any], slot: str) -> bool:
-    """Whether the server has a slot of this name, of whichever database."""
-    return source.execute("SELECT FROM pg_replication_slots WHERE slot_name = %s", (slot,)).fetchone() is not None
 
 
 def unknown(config: PipelineConfig, source: psycopg.Connection[Any], slot: SlotState | None) -> SlotUnknown:

@@ -24,7 +24,7 @@ from typing import Any, Final
 import psycopg
 
 from tidemark import postgres_session
-from tidemark.capture import ownership, table_findings
+from tidemark.capture import lake_folder, ownership, table_findings
 from tidemark.capture.generation import settle
 from tidemark.capture.guarding import GuardBook, guard_findings, look_first
 from tidemark.capture.joining import (
@@ -50,6 +50,7 @@ from tidemark.ledger import generations, joins, migrations, pipeline_files
 from tidemark.ledger import notes as ledger_notes
 from tidemark.ledger import tables as ledger_tables
 from tidemark.ledger.connection import Ledger, connect, open_ledger
+from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import SLOT, hold
 from tidemark.names import TableName
 from tidemark.run import Run
@@ -195,19 +196,23 @@ class _Look:
                 survey = Survey(self.config, source, ledger, facts, self.adopt_slot, self.findings, places)
                 self.compare(survey, slot if own else None, slot)
 
-    def whose_folder(self, source: psycopg.Connection[Any]) -> None:
-        """Asked before a slot is made, which would keep WAL for a drain that never comes."""
+    def whose_folder(self, source: psycopg.Connection[Any], opened: Generation | None) -> None:
+        """Asked before a slot is made, which would keep WAL for a drain that never comes. What is newer than the
+        generation that is open, the drain sees in a listing that it takes anyway."""
         store = Store(self.config.lake, self.config.lake_access)
-        numbers = staged_folders.generations(store, self.config.pipeline)
-        ownership.refuse_folder_of_another(self.config, source, store, numbers, None)
+        if opened is None:
+            numbers = staged_folders.generations(store, self.config.pipeline)
+            lake_folder.refuse_another(self.config, source, store, numbers, None)
+        else:
+            lake_folder.require(self.config, store, opened)
 
     def compare(self, survey: Survey, own_slot: SlotState | None, slot: SlotState | None) -> None:
         """What the file wants beside what source and ledger have; then what is missing is brought about, or said."""
         source, ledger = survey.source, survey.ledger
         if self.act:
             pipeline_files.refuse_superseded(ledger, self.config.digest, self.settle_s)
-        if not (self.adopt_slot or self.failed()) and generations.current(ledger) is None:
-            self.run("lake", lambda: self.whose_folder(source))
+        if not (self.adopt_slot or self.failed()):
+            self.run("lake", lambda: self.whose_folder(source, generations.current(ledger)))
         rows = ledger_tables.all_of(ledger)
         captured = frozenset(survey.places.name_of(TableName.parse(row.table)) for row in rows if row.life.is_captured)
         followed = () if survey.facts.standby else self.guarded(source, ledger)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from tidemark.capture import lake_folder
 from tidemark.capture.merging import ingest
 from tidemark.capture.recovery import look_into_staging, register_again
 from tidemark.ledger import batches, generations, migrations, tables
@@ -49,12 +50,15 @@ class Rebuilt:
 def rebuild(run: Run) -> Rebuilt:
     """Bring the pipeline's ledger, whose schema is up to date, level with the lake. Run twice, it does nothing more.
 
-    Waits for no drain: raises LeaseTaken where one works. Raises LedgerNotReady, or what `register_again` raises.
+    Waits for no drain: raises LeaseTaken where one works. Raises LedgerNotReady, or what `lake_folder.require` or
+    `register_again` raises.
     """
     store = Store(run.config.lake, run.config.lake_access)
     with open_ledger(run.ledger, run.pipeline) as book:
         migrations.require(book.connection)
         with hold(run.ledger, run.pipeline, SLOT, run.holder) as lease:
+            if (opened := generations.current(book)) is not None:
+                lake_folder.require(run.config, store, opened)
             registered = register_again(book, look_into_staging(book, store), lease, _nobody_knows)
     ingested = ingest(run)
     with open_ledger(run.ledger, run.pipeline) as book:

@@ -7,7 +7,6 @@ R3's three: staged, applied per table, confirmed.
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -17,7 +16,7 @@ from typing import Final, TypeVar
 import psycopg
 
 from tidemark import postgres_session
-from tidemark.capture import deferring, health
+from tidemark.capture import deferring, health, lake_folder
 from tidemark.capture.health import Health
 from tidemark.config import PipelineConfig
 from tidemark.errors import TidemarkError
@@ -93,7 +92,7 @@ def read_status(
     slot, unusable = _asked(unseen, "source", partial(_slot, config, source)) or (None, None)
     ledger_status = _asked(unseen, "ledger", partial(_ledger, config, ledger))
     if of_lake:
-        _asked(unseen, "lake", partial(_lake, config, ledger_status is not None))
+        _asked(unseen, "lake", partial(_lake, config, ledger_status))
     return Status(config, ledger_status, slot, unusable, unseen, now())
 
 
@@ -135,7 +134,9 @@ def _ledger(config: PipelineConfig, ledger: str | TidemarkError) -> PipelineStat
         return overview.read(book)
 
 
-def _lake(config: PipelineConfig, is_begun: bool) -> None:
-    """The staging of a pipeline with a generation is never empty: generation.json stays."""
-    if not Store(config.lake, config.lake_access).list(layout.staging_root(config.pipeline)) and is_begun:
-        raise FileNotFoundError(errno.ENOENT, f"{config.lake} has no staging of the pipeline")
+def _lake(config: PipelineConfig, ledger: PipelineStatus | None) -> None:
+    store = Store(config.lake, config.lake_access)
+    if ledger is None:
+        store.list(layout.staging_root(config.pipeline))
+    else:
+        lake_folder.require(config, store, ledger.generation)

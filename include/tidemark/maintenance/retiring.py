@@ -21,6 +21,7 @@ from posixpath import dirname
 from typing import Any, Final
 
 from tidemark import postgres_session as source_sessions
+from tidemark.capture import lake_folder
 from tidemark.capture.generation import still_continues
 from tidemark.capture.recovery import is_gone, read_retired, what_goes_on
 from tidemark.errors import LedgerBehindStaging, ParkedKeepsStaging
@@ -100,8 +101,9 @@ class Seen:
 def retire(run: Run, *, wait_s: float = 0.0) -> Retired:
     """Remove what is older than `staging_days` and needed by nobody. Takes the lease `slot` while it decides.
 
-    Raises `GenerationStale` or `LedgerBehindStaging` if the capture has to run first, LeaseTaken, a slot's error,
-    and at the end `ParkedKeepsStaging` if parked and paused tables keep more than `parked_bytes`.
+    Raises `GenerationStale` or `LedgerBehindStaging` if the capture has to run first, LeaseTaken, an error of the slot
+    or of the lake's folder, and at the end `ParkedKeepsStaging` if parked and paused tables keep more than
+    `parked_bytes`.
     """
     config = run.config
     cutoff = run.now() - timedelta(days=config.maintenance.staging_days)
@@ -133,8 +135,10 @@ def clean(run: Run, *, cutoff: datetime, look: Callable[[Generation], Seen], wai
     report = Retired()
     with open_ledger(run.ledger, run.pipeline, run.config.application_name) as book:
         migrations.require(book.connection)
-        if generations.current(book) is None:
+        opened = generations.current(book)
+        if opened is None:
             return report
+        lake_folder.require(run.config, store, opened)
         with leases.hold(run.ledger, run.pipeline, SLOT, run.holder, wait_s=wait_s) as lease:
             marked = _mark(book, store, lease, cutoff, look)
         reach("maintain.after_mark")

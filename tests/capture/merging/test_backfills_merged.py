@@ -125,7 +125,7 @@ def test_a_plan_without_chunks_has_no_evidence(world: HandMerged) -> None:
 def test_evidence_is_of_the_same_generation(world: HandMerged) -> None:
     world.stage("s.a", max_xid=900)
     world.merge()
-    open_at(world.book, world.lease, 2, Lsn(500))
+    open_at(world.book, world.lease, 2, Lsn(500), lake=world.config.lake)
     world.end = 500
     chunk = world.read(open_backfill(world.book, "s.a", generation=2, sweeps=False))
     world.claim(chunk, generation=2)

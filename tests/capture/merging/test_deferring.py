@@ -131,7 +131,7 @@ def test_what_a_generation_left_that_ended_waits_no_longer(
     stage(book, lease, 200, 300, "s.a")
     now = staged_at(book)
     assert planned(config, ledger, now) == []
-    open_at(book, lease, 2, Lsn(1000))
+    open_at(book, lease, 2, Lsn(1000), lake=config.lake)
     stage(book, lease, 1000, 1100, *NAMES, generation=2)
     assert planned(config, ledger, now) == ["s.a"]
     assert sorted(deferring.look(book, config, now).deferred) == ["s.b"]

@@ -186,7 +186,7 @@ def test_holes_mark_the_table(config: PipelineConfig, ledger: str, book: Book) -
 def test_an_older_generation_is_planned_before_a_newer_one(
     config: PipelineConfig, ledger: str, book: Book, lease: Lease
 ) -> None:
-    open_at(book, lease, 2, Lsn(500))
+    open_at(book, lease, 2, Lsn(500), lake=config.lake)
     newer = manifest_of(500, 600, "s.a", generation=2)
     batches.register(book, lease, newer, path_of(newer))
     first = plan_for(config, ledger)

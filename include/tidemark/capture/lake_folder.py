@@ -1,0 +1,172 @@
+"""`<lake>/<pipeline>` and the ledger -> whether it is the folder that this ledger's generations were staged in (R8).
+
+    the ledger has generation n open, and the folder
+        has no generation.json of it               ──► StagingMissing: another store, an empty one, a volume that is not
+                                                       mounted, or a lake that was restored without its staging
+        has another one of that number             ──► LakeTaken
+        has a newer one, of another server or of a
+          slot that is still there                 ──► LakeTaken
+        has a newer one that may be its own        ──► the ledger is an older copy: `recovery` brings it level
+    the ledger has none, and the folder
+        has none                                   ──► a first run opens one; of two at the same moment one does
+        has one                                    ──► as a newer one
+
+Positions in the tables are told apart by the pipeline's name and the generation's number alone: in another one's folder
+they would count for this one's, and what lies below them would be passed over. In an empty one every table would be
+missing. So whoever writes into the folder, or plans what is written, asks here first; it costs one read of a file.
+
+A person may say `preflight --adopt-slot`: this is the pipeline's folder all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import psycopg
+
+from tidemark.config import PipelineConfig
+from tidemark.errors import LakeTaken, StagingMissing
+from tidemark.findings import listed
+from tidemark.formats import layout
+from tidemark.formats.generation_file import GenerationFile
+from tidemark.ledger import tables
+from tidemark.ledger.connection import Ledger
+from tidemark.ledger.generations import Generation
+from tidemark.ledger.leases import SLOT, Lease
+from tidemark.source.slot_server import system_identifier
+from tidemark.staging.store import Store
+
+
+def opening(store: Store, pipeline: str, number: int) -> GenerationFile | None:
+    """How a generation of the folder began; None if its file is not there, or not complete."""
+    try:
+        return _read(store, pipeline, number)
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def require(config: PipelineConfig, store: Store, generation: Generation) -> None:
+    """Raise StagingMissing or LakeTaken unless the folder has the very generation that the ledger has open."""
+    try:
+        staged = _read(store, config.pipeline, generation.number)
+    except FileNotFoundError:
+        raise _missing(config, store, generation) from None
+    except ValueError:
+        return  # it is there; what reads of it, says what is wrong with it
+    if (staged.reason, staged.system_identifier) == (generation.reason, generation.system_identifier):
+        return
+    raise LakeTaken(
+        folder=_folder(store, config.pipeline),
+        generation=generation.number,
+        evidence=f"because {staged.reason}, the one of that number in the ledger because {generation.reason}",
+        own="Its ledger is of another folder, so `--adopt-slot` is no way out",
+    )
+
+
+def refuse_another(
+    config: PipelineConfig,
+    source: psycopg.Connection[Any],
+    store: Store,
+    numbers: Sequence[int],
+    generation: Generation | None,
+    *,
+    accepts: bool = False,
+) -> None:
+    """`require`, and LakeTaken if somebody else opened a newer generation than the ledger has. `numbers` are those of
+    the folder. `accepts`: a person said that the folder is the pipeline's; not where the ledger has another generation
+    of that number, as no older copy of the folder's has."""
+    if generation is not None:
+        require(config, store, generation)
+    newest = max(numbers, default=0)
+    if newest > (0 if generation is None else generation.number) and not accepts:
+        _refuse_newer(config, source, store, newest)
+
+
+def _refuse_newer(config: PipelineConfig, source: psycopg.Connection[Any], store: Store, newest: int) -> None:
+    """Another one's, as a second Airflow's is, whose batches a new ledger would take for its own: one that was lost
+    learns from staging what it had."""
+    staged = opening(store, config.pipeline, newest)
+    if staged is None:
+        return
+    here = system_identifier(source)
+    if staged.system_identifier != here:
+        evidence = f"from the server with the system identifier {staged.system_identifier}, and this one has {here}"
+    elif staged.slot != config.slot and _is_there(source, staged.slot):
+        evidence = f'from the slot "{staged.slot}", which is still there'
+    else:
+        return
+    raise LakeTaken(
+        folder=_folder(store, config.pipeline),
+        generation=newest,
+        evidence=evidence,
+        own="If it is the one whose folder this is, and its ledger is a new or an older one, say so once: "
+        f"`tidemark preflight {config.path or 'FILE'} --adopt-slot`",
+    )
+
+
+def taken_meanwhile(store: Store, pipeline: str, number: int) -> LakeTaken:
+    """The error that somebody opened this generation since the folder was looked at, under the lease `slot`: no task of
+    this ledger did."""
+    staged = opening(store, pipeline, number)
+    slot = "another slot" if staged is None else f'the slot "{staged.slot}"'
+    return LakeTaken(
+        folder=_folder(store, pipeline),
+        generation=number,
+        evidence=f"from {slot} at the same moment",
+        own="The other one was first, and keeps this folder",
+    )
+
+
+def restore(ledger: Ledger, store: Store, lease: Lease, generation: Generation) -> None:
+    """Put the generation.json of the ledger's open generation back: a person said that the folder is the pipeline's.
+
+    What else the folder lacks is said of each table. An older copy of the ledger that learns of the generation from
+    this file cannot know what was staged of it, so it has all of its tables read again.
+    """
+    again = GenerationFile(
+        pipeline=lease.pipeline,
+        number=generation.number,
+        system_identifier=generation.system_identifier,
+        timeline=generation.timeline,
+        slot=generation.slot,
+        start_lsn=generation.start_lsn,
+        opened_at=generation.opened_at.isoformat(),
+        reason=generation.reason,
+        backfill_kind=tables.GAP,
+        history=generation.history,
+    )
+    with ledger.transaction():
+        lease.check(ledger, SLOT)
+        store.write_new(layout.generation_file(lease.pipeline, generation.number), again.to_json().encode())
+        store.sync_folders(layout.generation_folder(lease.pipeline, generation.number))
+
+
+def _read(store: Store, pipeline: str, number: int) -> GenerationFile:
+    return GenerationFile.from_json(store.read(layout.generation_file(pipeline, number)).decode())
+
+
+def _missing(config: PipelineConfig, store: Store, generation: Generation) -> StagingMissing:
+    there = [name for name in store.list(config.pipeline) if not name.startswith(".")]
+    endpoint = config.lake_access.settings.get("endpoint")
+    return StagingMissing(
+        folder=_folder(store, config.pipeline),
+        at=f" at {endpoint}" if endpoint else "",
+        there=f"has {listed(there)}, but not" if there else "is empty or not there, and lacks",
+        file=layout.generation_file(config.pipeline, generation.number).removeprefix(f"{config.pipeline}/"),
+        generation=generation.number,
+        staged_lsn=generation.staged_lsn,
+        look="whether `lake` and its connection's endpoint and bucket are those that were captured into"
+        if store.is_bucket
+        else "whether the lake's volume is mounted on each worker, and `lake` is the path that was captured into",
+        path=config.path or "FILE",
+    )
+
+
+def _folder(store: Store, pipeline: str) -> str:
+    return f"{store.root.rstrip('/')}/{pipeline}"
+
+
+def _is_there(source: psycopg.Connection[Any], slot: str) -> bool:
+    """Whether the server has a slot of this name, of whichever database."""
+    return source.execute("SELECT FROM pg_replication_slots WHERE slot_name = %s", (slot,)).fetchone() is not None
