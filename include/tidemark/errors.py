@@ -208,7 +208,8 @@ class LakeRefused(TargetError):
     happened = "The object store of {lake} refused {path}: {detail}"
     remedy = (
         "Give the lake's connection, or the machine's own identity if the file names none, the rights that "
-        "docs/operations.md lists, or new credentials if they have expired; then run the DAG again."
+        "docs/operations.md lists, or new credentials if they have expired; what else a store may say is there too. "
+        "Then run the DAG again."
     )
 
 

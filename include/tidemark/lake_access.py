@@ -91,6 +91,8 @@ class LakeAccess:
             settings[f"{prefix}.connection.ssl.enabled"] = str(endpoint.startswith("https")).lower()
             if self.settings.get("virtual_hosted_style_request") != "true":
                 settings[f"{prefix}.path.style.access"] = "true"
+        if checksum := self.settings.get("checksum_algorithm"):
+            settings[f"{prefix}.create.checksum.algorithm"] = checksum
         if region := self.settings.get("region"):
             settings[f"{prefix}.endpoint.region"] = region
         return settings
@@ -152,12 +154,16 @@ def _aws(connection: str, login: str | None, password: str | None, extra: Mappin
         raise ConnectionInvalid(
             connection=connection, reason="it has one of login and password; it needs both, or none"
         )
-    style = (extra.get("config_kwargs") or {}).get("s3") or {}
+    of_client = extra.get("config_kwargs") or {}  # botocore's names
+    style = of_client.get("s3") or {}
     virtual = isinstance(style, Mapping) and style.get("addressing_style") == "virtual"
+    checked = of_client.get("request_checksum_calculation") == "when_supported"
     settings = {
         "endpoint": extra.get("endpoint_url") or extra.get("host"),
         "region": extra.get("region_name"),
         "virtual_hosted_style_request": "true" if virtual else None,
+        # What is put is hashed for its signature anyway; a bucket with object lock takes nothing without.
+        "checksum_algorithm": "SHA256" if checked else None,
     }
     secrets = {
         "access_key_id": login,

@@ -45,7 +45,9 @@ written as JSON: `{"conn_type": "spark", "host": "local[*]", "extra": {"deploy-m
 
 _LAKE = """
 A lake on S3, or on what speaks as S3: `lake: {root: s3://bucket/path, connection: lake_s3}`. The connection is of type
-`aws`: login and password are the key, extras `region_name`, `endpoint_url` and `aws_session_token`. Without a
+`aws`: login and password are the key, extras `region_name`, `endpoint_url`, `aws_session_token`, and of botocore's
+`config_kwargs` `s3.addressing_style` and `request_checksum_calculation` (`when_supported`: SHA-256 with each object, as
+a bucket with object lock asks for). Without a
 connection, or with one that has no key, tasks and Spark work as the machine's own identity (instance profile, web
 identity, container role). `s3://` and `s3a://` are one lake. `gs://` and `abfss://`, with connections of type
 `google_cloud_platform` and `wasb`, are the same code; what of it was tried: docs/guarantees.md, at the end. The path

@@ -20,13 +20,18 @@ from tidemark.staging.store import Store
 NewStore = Callable[[], Store]
 
 
-@pytest.fixture(scope="module", params=["s3", "google", *(["azure"] if azure_server.PROGRAM in os.environ else [])])
+# Where in a bucket the lake lies.
+ROOTS = {"s3": "/lake", "s3, the bucket itself": "", "s3, deep": "/a/b c/d=1/é/lake"}
+ELSEWHERE = ("google", *(["azure"] if azure_server.PROGRAM in os.environ else []))
+
+
+@pytest.fixture(scope="module", params=[*ROOTS, *ELSEWHERE])
 def new_store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NewStore]:
     """A function that opens the lake anew, as a task of its own does."""
-    if request.param == "s3":
+    if request.param in ROOTS:
         server: S3Server = request.getfixturevalue("s3_server")
-        bucket = server.new_bucket()
-        yield lambda: Store(f"s3a://{bucket}/lake", s3_server.access(server.url))
+        lake = f"s3a://{server.new_bucket()}{ROOTS[request.param]}"
+        yield lambda: Store(lake, s3_server.access(server.url))
         return
     if request.param == "google":
         google: Google = request.getfixturevalue("google")

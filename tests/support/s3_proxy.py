@@ -18,6 +18,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from email.utils import format_datetime, parsedate_to_datetime
 from random import Random
 from typing import Final, Literal, get_args
 from urllib.parse import parse_qs, urlsplit
@@ -25,7 +27,19 @@ from urllib.parse import parse_qs, urlsplit
 from tests.support.http_front import FrontHandler, in_front
 
 Broken = Literal["before", "after", "half", "silent", "late"]
-Refusal = Literal["slow down", "internal error", "conflict", "expired", "wrong secret", "no right"]
+Refusal = Literal[
+    "slow down",
+    "internal error",
+    "conflict",
+    "expired",
+    "wrong secret",
+    "no right",
+    "clocks differ",
+    "no checksum",
+    "unknown header",
+    "other region",
+    "too slow",
+]
 Fault = Broken | Refusal
 
 ANSWERS: Final[dict[str, tuple[int, str]]] = {
@@ -36,7 +50,14 @@ ANSWERS: Final[dict[str, tuple[int, str]]] = {
     "expired": (400, "ExpiredToken"),
     "wrong secret": (403, "SignatureDoesNotMatch"),
     "no right": (403, "AccessDenied"),
+    "clocks differ": (403, "RequestTimeTooSkewed"),
+    "no checksum": (400, "InvalidRequest"),
+    "unknown header": (501, "NotImplemented"),
+    "other region": (301, "PermanentRedirect"),
+    "too slow": (400, "RequestTimeout"),
 }
+# What an answer has beside its word: Amazon's to a request whose time is too far from its own.
+BESIDES: Final = {"RequestTimeTooSkewed": "<ServerTime>2026-01-01T00:20:00Z</ServerTime>"}
 # What a client gets over by asking again, and soon: it would wait for the one that is silent.
 PASSING: Final[tuple[Fault, ...]] = ("after", "before", "slow down", "half", "internal error")
 
@@ -44,11 +65,12 @@ PASSING: Final[tuple[Fault, ...]] = ("after", "before", "slow down", "half", "in
 @dataclass(frozen=True, slots=True)
 class Request:
     """One request as it came in: `kind` is what S3 calls it, as far as it matters here; `token` is that of a session,
-    which its headers have beside the key."""
+    which its headers have beside the key, `checksum` that of what is put."""
 
     method: str
     target: str
     token: str = ""
+    checksum: str = ""
 
     @property
     def kind(self) -> str:
@@ -73,6 +95,8 @@ class Proxy:
     adds: tuple[tuple[str, str], ...] = ()
     adds_below: str = ""  # of a name that holds this
     lists_nothing: bool = False
+    retains: bool = False  # what is to be deleted: said in the answer's body, with status 200
+    clock: timedelta = timedelta()  # how far its clock is ahead of this machine's
     # So many objects are in one answer to a listing, where S3 has a thousand.
     page: int | None = None
     requests: list[Request] = field(default_factory=list)
@@ -157,7 +181,8 @@ def in_front_of(url: str, host: str = "127.0.0.1") -> Iterator[Proxy]:
                 self.send_response_only(100)
                 self.end_headers()
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            request = Request(self.command, self.path, self.headers.get("x-amz-security-token", ""))
+            told = (self.headers.get(name, "") for name in ("x-amz-security-token", "x-amz-checksum-sha256"))
+            request = Request(self.command, self.path, *told)
             proxy.gate(request)
             fault = proxy.judge(request)
             if fault is None and request.kind in proxy.refuses:
@@ -172,9 +197,14 @@ def in_front_of(url: str, host: str = "127.0.0.1") -> Iterator[Proxy]:
             if fault in ("before", "late"):
                 self.close_connection = True
                 return
+            if proxy.retains and request.kind == "DELETE":
+                self._answer(200, [("Content-Type", "application/xml")], _retained(body))
+                return
             status, headers, content = self._ask(body)
             if proxy.adds_below in self.path:
                 headers += proxy.adds
+            if proxy.clock:
+                headers, content = _by_clock(proxy.clock, headers, content)
             if proxy.lists_nothing and request.kind == "LIST":
                 content = NOTHING
             if fault in get_args(Broken):
@@ -186,7 +216,9 @@ def in_front_of(url: str, host: str = "127.0.0.1") -> Iterator[Proxy]:
             self._answer(status, headers, content, half=fault == "half")
 
         def _refuse(self, status: int, code: str) -> None:
-            said = f"<Error><Code>{code}</Code><Message>{code}, says the proxy.</Message></Error>"
+            said = (
+                f"<Error><Code>{code}</Code><Message>{code}, says the proxy.</Message>{BESIDES.get(code, '')}</Error>"
+            )
             content = b'<?xml version="1.0" encoding="UTF-8"?>' + said.encode()
             self._answer(status, [("Content-Type", "application/xml")], content)
 
@@ -231,6 +263,33 @@ def in_front_of(url: str, host: str = "127.0.0.1") -> Iterator[Proxy]:
     with in_front(Handler, host) as url:
         proxy.url = url
         yield proxy
+
+
+def _by_clock(lead: timedelta, headers: list[tuple[str, str]], content: bytes) -> tuple[list[tuple[str, str]], bytes]:
+    """An answer with the times of a clock that is ahead by so much: of itself, and of objects, alone or in a list."""
+
+    def listed(time: re.Match[bytes]) -> bytes:
+        told = datetime.fromisoformat(time[1].decode()) + lead
+        return f"<LastModified>{told:%Y-%m-%dT%H:%M:%S}.000Z</LastModified>".encode()
+
+    shifted = [
+        (name, format_datetime(parsedate_to_datetime(value) + lead, usegmt=True))
+        if name.lower() in ("date", "last-modified")
+        else (name, value)
+        for name, value in headers
+    ]
+    if content.startswith(b"<?xml"):
+        content = re.sub(rb"<LastModified>([^<]*)</LastModified>", listed, content)
+    return shifted, content
+
+
+def _retained(asked: bytes) -> bytes:
+    """What a store with a retention says to a request that deletes several objects."""
+    keys = re.findall(rb"<Key>[^<]*</Key>", asked)
+    errors = b"".join(
+        b"<Error>" + key + b"<Code>AccessDenied</Code><Message>retained</Message></Error>" for key in keys
+    )
+    return b'<?xml version="1.0" encoding="UTF-8"?><DeleteResult>' + errors + b"</DeleteResult>"
 
 
 NOTHING = (

@@ -40,6 +40,13 @@ def test_keys_go_to_clients_and_to_a_drivers_environment_and_nowhere_else(tmp_pa
     assert "token" not in repr(access)
 
 
+def test_a_checksum_is_sent_by_clients_and_by_spark_where_the_connection_asks_for_it() -> None:
+    access = read(extra={"config_kwargs": {"request_checksum_calculation": "when_supported"}})
+    assert access.settings == {"checksum_algorithm": "SHA256"}
+    assert access.spark_settings(LAKE) == {"spark.hadoop.fs.s3a.bucket.bucket.create.checksum.algorithm": "SHA256"}
+    assert read(extra={"config_kwargs": {"request_checksum_calculation": "when_required"}}).settings == {}
+
+
 @pytest.mark.parametrize("key", ['{"private_key": "the secret"}', {"private_key": "the secret"}])
 def test_the_key_of_a_service_account_may_be_a_text_or_an_object(key: object, tmp_path: Path) -> None:
     """As Airflow takes it; to leave one out would be to work as the machine's own account. A driver gets it by a file

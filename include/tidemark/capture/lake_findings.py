@@ -52,7 +52,14 @@ def look_at_bucket(store: Store, config: PipelineConfig) -> Iterator[Finding]:
             "old versions are welcome",
             Move.FIX_TARGET,
         )
-    if seen.versioned:
+    if seen.locked:
+        yield Finding(
+            "note",
+            "lake",
+            f"The bucket of {config.lake} locks objects, what was written now until {seen.locked}: what VACUUM and "
+            "maintenance delete is hidden, stays at least that long, and is paid for",
+        )
+    elif seen.versioned:
         yield Finding(
             "note",
             "lake",

@@ -47,15 +47,19 @@ WRITER: Final = "tidemarkwriter"  # letters alone: Azure takes no other name
 REQUEST_S: Final = 60
 RETRIES_S: Final = 180
 PUTS: Final = 4
+# An address that is signed counts from this machine's clock, and the store's may be minutes ahead of it.
+SIGNED_FOR: Final = timedelta(hours=1)
 PAUSE_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a bucket does besides: whether it keeps versions, and by which lifecycle rules it will remove what is
-    written, each with a file that it removes; None if it could not be asked."""
+    """What a bucket does besides: whether it keeps versions, until when it locks what is written, "" if it does not,
+    and by which lifecycle rules it will remove what is written, each with a file that it removes; None if it could not
+    be asked."""
 
     versioned: bool
+    locked: str
     expires: Mapping[str, str] | None
 
 
@@ -177,14 +181,15 @@ class Objects:
         # Only S3 says of an object that a rule will remove it.
         is_told = len(answers) == len(targets) and self._root.startswith("s3a://")
         versioned = any("x-amz-version-id" in listed for listed in answers.values())
-        return Seen(versioned, rules if rules or is_told else None)
+        locked = max((listed.get("x-amz-object-lock-retain-until-date", "") for listed in answers.values()), default="")
+        return Seen(versioned, locked, rules if rules or is_told else None)
 
     def _headers(self, path: str) -> dict[str, str] | None:
         """What the store says of an object, None if it could not be asked. obstore does not hand on all of it, so it
         signs the request, and no more."""
         try:
             with _refusals(path):
-                signed = obstore.sign(self._store, "HEAD", path, timedelta(seconds=REQUEST_S))
+                signed = obstore.sign(self._store, "HEAD", path, SIGNED_FOR)
             request = Request(signed, method="HEAD")
             with urlopen(request, timeout=REQUEST_S) as answer:
                 return {name.lower(): value for name, value in answer.headers.items()}
@@ -333,14 +338,19 @@ def _refusals(target: str) -> Iterator[None]:
     except (PermissionDeniedError, UnauthenticatedError) as refused:
         raise LakeRefused(lake=_bucket(target), path=target, detail=_answer(refused)) from None
     except (BaseError, OSError) as failed:
-        if _answer(failed).endswith((*_OF_CREDENTIALS, _WITHOUT_A_WORD)):
+        if _is_refusal(_answer(failed)):
             raise LakeRefused(lake=_bucket(target), path=target, detail=_answer(failed)) from None
         raise LakeUnreachable(lake=_bucket(target), path=target, detail=_answer(failed)) from None
 
 
 _STATUS: Final = re.compile(r"status code: (\d{3}[ \w]*)")
-_CODE: Final = re.compile(r"<Code>(\w+)</Code>")
-_CAUSE: Final = re.compile(r"(error sending request|connection [\w ]+|operation timed out|dns error|timed out)", re.I)
+# The second form is what is said of one of several objects to delete, with status 200.
+_CODE: Final = re.compile(r"(?:<Code>|\(code: )(\w+)[<)]")
+_REGION: Final = "incorrectly configured region"  # another one's redirects
+_CAUSE: Final = re.compile(
+    rf"(error sending request|connection [\w ]+|operation timed out|dns error|timed out|{_REGION})", re.I
+)
+_CLOCK: Final = re.compile(r"<ServerTime>([^<]+)</ServerTime>")
 _RULE: Final = re.compile(r'rule-id="([^"]*)"')
 
 
@@ -355,15 +365,23 @@ def _unfit(target: str, detail: str) -> LakeUnfit:
     return LakeUnfit(lake=_bucket(target), detail=detail)
 
 
-# S3 answers some of these with 400, as if the request were wrong.
-_WITHOUT_A_WORD: Final = "400 Bad Request"  # to a HEAD; every other request has a word
-_OF_CREDENTIALS: Final = ("ExpiredToken", "InvalidToken", "InvalidAccessKeyId", "SignatureDoesNotMatch", "AccessDenied")
+# What is asked is sound by construction: such an answer is about who asks, or the store's own rules. 501 is that of a
+# store which does not know a header.
+_REFUSAL: Final = re.compile(rf"4\d\d\b|501\b|AccessDenied$|{_REGION}$")
+# Of these the next request may know nothing: it came too slowly or not whole, another one was under way, or too many.
+_PASSING: Final = re.compile(r"(408|409|425|429)\b|.*(RequestTimeout|IncompleteBody|BadDigest|SlowDown)$")
+
+
+def _is_refusal(answer: str) -> bool:
+    return bool(_REFUSAL.match(answer)) and not _PASSING.match(answer)
 
 
 def _answer(failed: Exception) -> str:
     text = str(failed)
     phrases = [match[1].strip() for pattern in (_STATUS, _CODE, _CAUSE) if (match := pattern.search(text))]
-    return ", ".join(dict.fromkeys(phrases)) or type(failed).__name__
+    said = ", ".join(dict.fromkeys(phrases)) or type(failed).__name__
+    clock = _CLOCK.search(text)  # of a store that refuses a request for its time
+    return f"{said} (its clock is at {clock[1]})" if clock else said
 
 
 def _bucket(target: str) -> str:
