@@ -1,28 +1,37 @@
 """Tables that are parked for a change of their definition which is followed by now -> merged again, by themselves (R6).
 
-An older version of Tidemark parked a table for what this one follows; or the stream showed a name, and only later which
-column it was. Everything since is staged, in shapes that the ledger has; so each of them is compared with the one
-before, from the shape on that the target has. Only a table leaves whose error names nothing but columns that changed
-their type, and such that the shapes show to have been renamed, or the catalogue to have been dropped: what else the
-error may say is not seen in them.
+    followed by now    an older version of Tidemark parked for it; or the stream showed a name, and only later which
+                       column it was
+    over by now        a column was left out of the publication and is back; one had a name that the target uses, and is
+                       called otherwise, or gone: marked, since what changed meanwhile lacks the column
+
+Everything since is staged, in shapes that the ledger has; so each of them is compared with the one before, from the
+shape on that the target has. Only a table leaves whose error names nothing but columns that changed their type, such
+that the shapes show to have been renamed, or the catalogue to have been dropped or to be captured: what else the error
+may say is not seen in them. Another type, key or identity that is as before again is none of these: what is staged of
+the time between fits into no table with the rest (`capture.reshaping`).
 """
 
 from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Collection
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
+from tidemark.capture.marks import SOURCE_CHANGED
 from tidemark.errors import SchemaNotFollowed
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.ledger import schema_versions, tables
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.tables import TableRow
+from tidemark.names import alike, is_taken
 from tidemark.schema import table_life
 from tidemark.schema.evolution import STOPS, added_again, compare_schemas, with_numbers
 from tidemark.schema.fingerprint import Fingerprint
-from tidemark.schema.table import TableSchema
+from tidemark.schema.table import Column, TableSchema
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +47,23 @@ _NAME_OF_A_DROPPED_ONE: Final = re.compile(
     re.DOTALL,
 )
 _KEY: Final = re.compile(r'the key changed from "([^;]*)" to "[^;]*"')
+_NAME_TAKEN: Final = re.compile(r'column "[^"]*" has a name that the target already uses')
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the last look at the catalogue said of a table's columns, by their numbers: what those that are captured are
+    called, and which were dropped. Both are empty where it was a look at another relation, or there was none."""
+
+    captured: dict[int, str]
+    dropped: frozenset[int]
+
+    @classmethod
+    def of(cls, row: TableRow, versions: list[TableSchema]) -> Seen:
+        look = None if row.fingerprint is None else Fingerprint.from_json(row.fingerprint)
+        if look is None or not versions or look.relation_oid != versions[-1].relation_oid:
+            return cls({}, frozenset())
+        return cls({c.attnum: c.name for c in look.columns}, frozenset(attnum for attnum, _ in look.dropped))
 
 
 def let_go(ledger: Ledger) -> list[str]:
@@ -49,15 +75,28 @@ def let_go(ledger: Ledger) -> list[str]:
         merged = schema_versions.merged(ledger, row.table)
         if merged is None:
             continue
-        versions = [v for v in schema_versions.streamed(ledger, row.table) if v.version >= merged.version]
-        versions = with_numbers(versions)
-        dropped = _gone(row, versions)
-        if not _is_followed(versions, dropped) or not all(_is_seen(r, versions, dropped) for r in reasons):
+        versions = waiting(ledger, merged)
+        seen = Seen.of(row, versions)
+        if not fit(versions, seen.dropped | seen.captured.keys()) or not all(
+            _is_seen(r, versions, seen) for r in reasons
+        ):
             continue
-        if tables.unpark(ledger, row.table):
-            log.info("%s is merged again: what parked it is followed by now", row.table)
-            gone.append(row.table)
+        with ledger.transaction():
+            if not tables.unpark(ledger, row.table):
+                continue
+            if missed := _missed(reasons, versions, seen):
+                names = ", ".join(f'"{seen.captured[number]}"' for number in missed)
+                reason = f"it was parked while changes came without column {names}"
+                tables.mark_needs_backfill(ledger, row.table, SOURCE_CHANGED, reason, missed)
+        log.info("%s is merged again: what parked it is followed by now", row.table)
+        gone.append(row.table)
     return gone
+
+
+def waiting(ledger: Ledger, merged: TableSchema) -> list[TableSchema]:
+    """The shapes of what is staged of a table that was merged in this one, which is the first of them."""
+    streamed = schema_versions.streamed(ledger, str(merged.table))
+    return with_numbers([version for version in streamed if version.version >= merged.version])
 
 
 def _told(error: ErrorRecord) -> list[str]:
@@ -66,20 +105,32 @@ def _told(error: ErrorRecord) -> list[str]:
     return told[1].split("; ") if error.kind == SchemaNotFollowed.__name__ and told is not None else []
 
 
-def _gone(row: TableRow, versions: list[TableSchema]) -> set[int]:
-    """The numbers of columns that the catalogue says were dropped."""
-    seen = None if row.fingerprint is None else Fingerprint.from_json(row.fingerprint)
-    if seen is None or not versions or seen.relation_oid != versions[-1].relation_oid:
-        return set()
-    return {attnum for attnum, _ in seen.dropped}
+def _missed(reasons: list[str], versions: list[TableSchema], seen: Seen) -> list[int]:
+    """The captured columns that some staged change lacks and its row at the source had: they were in a shape before
+    that change's, or had a name under which no shape can have them."""
+    numbers = {column.attnum for column in _left_out(versions)}
+    if any(_NAME_TAKEN.fullmatch(reason) for reason in reasons):
+        numbers |= seen.captured.keys() - {column.attnum for column in versions[0].columns}
+    return sorted(numbers & seen.captured.keys())
 
 
-def _is_seen(reason: str, versions: list[TableSchema], gone: set[int]) -> bool:
-    """Whether the shapes say all there is to say of the difference."""
+def _left_out(versions: list[TableSchema]) -> list[Column]:
+    """The columns of each shape that the next one lacks."""
+    return [c for old, new in pairwise(versions) for c in old.columns if old.column_in(new, c) is None]
+
+
+def _is_seen(reason: str, versions: list[TableSchema], seen: Seen) -> bool:
+    """Whether shapes and catalogue say all there is to say of the difference."""
+    if _NAME_TAKEN.fullmatch(reason) is not None:
+        names = seen.captured.values()
+        return bool(names) and not any(map(is_taken, names)) and not alike(names)
+    if len(versions) < 2:
+        return False
     renamed = {name for old, new in pairwise(versions) for name in new.other_names(old)}
-    dropped = {c.name for version in versions for c in version.columns if c.attnum in gone}
+    back = seen.captured.keys() & {c.attnum for c in _left_out(versions)}
+    told = {c.name for version in versions for c in version.columns if c.attnum in seen.dropped | back}
     if (column := _RENAMED.fullmatch(reason)) is not None:
-        return column[1] in renamed | dropped
+        return column[1] in renamed | told
     if _NAMES_MOVED.fullmatch(reason) is not None or _NAME_OF_A_DROPPED_ONE.fullmatch(reason) is not None:
         return all(version.published for version in versions)
     if (key := _KEY.fullmatch(reason)) is not None:
@@ -87,12 +138,14 @@ def _is_seen(reason: str, versions: list[TableSchema], gone: set[int]) -> bool:
     return _TYPE_CHANGED.fullmatch(reason) is not None
 
 
-def _is_followed(versions: list[TableSchema], gone: set[int]) -> bool:
+def fit(versions: list[TableSchema], told: Collection[int]) -> bool:
+    """Whether one table can take what is staged of all these shapes, oldest first. A column that one of them lacks
+    stops nothing where it is `told`, by its number, that it was dropped or is captured again."""
     differences = [
         one
         for old, new in pairwise(versions)
-        for one in compare_schemas(old, new, [c.name for c in old.columns if c.attnum in gone])
+        for one in compare_schemas(old, new, [column.name for column in old.columns if column.attnum in told])
     ]
     for number in range(1, len(versions)):
         differences += added_again(versions[:number], versions[number])
-    return len(versions) > 1 and all(one.verdict not in STOPS for one in differences)
+    return bool(versions) and all(one.verdict not in STOPS for one in differences)

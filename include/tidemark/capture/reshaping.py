@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from tidemark.capture.defining import catalogue_shape
+from tidemark.capture.followed import fit, waiting
 from tidemark.capture.places import Places
 from tidemark.capture.relations import another_shape
 from tidemark.config import PipelineConfig
@@ -91,10 +92,20 @@ class Reshaping:
             row = rows.get(str(table.table))
             is_parked = row is not None and is_parked_for_its_shape(row)
             reshaped_table = self.look_at(table, types, parked=is_parked)
-            if reshaped_table is None and row is not None and is_parked_for_what_is_staged(row):
-                reshaped_table = self._as_it_is(table, types)
+            if reshaped_table is None and is_parked and row is not None:
+                was_another = is_parked_for_what_is_staged(row) or self._was_another_meanwhile(table, types)
+                reshaped_table = self._as_it_is(table, types) if was_another else None
             if reshaped_table is not None:
                 self._pending[str(table.table)] = reshaped_table
+
+    def _was_another_meanwhile(self, captured: CapturedTable, types: Mapping[int, PgType]) -> bool:
+        """Whether a parked table is as its Delta tables have it again, and changes are staged that do not fit in."""
+        merged = schema_versions.merged(self._ledger, str(captured.table))
+        if merged is None:
+            return False
+        shape, unfit = catalogue_shape(captured, types, merged)
+        there = {column.attnum for column in captured.captured_columns} | captured.dropped.keys()
+        return not unfit and merged.same_shape(shape) and not fit(waiting(self._ledger, merged), there)
 
     def _as_it_is(self, captured: CapturedTable, types: Mapping[int, PgType]) -> Reshaped | None:
         """The table built anew in the shape that it has: what waits of it was there and back in between, and fits
