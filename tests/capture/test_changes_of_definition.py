@@ -377,6 +377,33 @@ def test_a_type_that_spells_older_rows_otherwise_needs_a_backfill(
     assert ("older rows read as something else" in (state(pipeline)[1] or "")) is marked
 
 
+@pytest.mark.parametrize(
+    ("statements", "marked"),
+    [
+        (("ALTER TABLE orders ADD mood mood", "RENAME", "ALTER TABLE orders ALTER mood SET STATISTICS 7"), True),
+        (("ALTER TABLE orders ADD mood mood", "RENAME", "ALTER TABLE orders ALTER mood SET DEFAULT 'ok'"), True),
+        (("BEGIN", "ALTER TABLE orders ADD mood mood DEFAULT 'ok'", "RENAME", "COMMIT"), True),
+        (("BEGIN", "RENAME", "ALTER TABLE orders ADD mood mood", "COMMIT"), False),
+        (("RENAME", "ALTER TABLE orders ADD mood mood[]", "ALTER TABLE orders ALTER mood SET STATISTICS 7"), False),
+    ],
+)
+def test_what_became_of_a_type_is_told_from_when_a_column_got_it(
+    orders: Pipeline, statements: tuple[str, ...], marked: bool
+) -> None:
+    """Not from when the column's own row was written last, which any other ALTER does too."""
+    orders.execute("CREATE TYPE mood AS ENUM ('sad', 'ok')")
+    for statement in statements:
+        orders.execute("ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'" if statement == "RENAME" else statement)
+        if "ADD" in statement:
+            orders.execute(
+                "INSERT INTO orders (id, mood) VALUES (2, '{}')"
+                if "[]" in statement
+                else "INSERT INTO orders VALUES (2, 2, '2', 'ok')"
+            )
+    orders.drain()
+    assert ("altered since it was added" in (state(orders)[1] or "")) is marked
+
+
 def test_columns_that_alone_may_differ_are_marked_by_their_numbers_until_more_does(orders: Pipeline) -> None:
     orders.execute("ALTER TABLE orders ADD COLUMN seen timestamptz DEFAULT clock_timestamp()")
     orders.drain()

@@ -5,8 +5,10 @@ Columns: `test_changes_of_definition`.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import psycopg
 import pytest
 
 from tests.support.definitions import missing, state
@@ -207,3 +209,40 @@ def test_a_column_with_a_default_is_one_of_the_partitions_rows_too(parted: Pipel
     parted.execute("ALTER TABLE orders ADD COLUMN amount int DEFAULT 5", "INSERT INTO orders (id) VALUES (3)")
     parted.drain()
     assert (state(parted), missing(parted)["amount"]) == (("merging", None), "5")
+
+
+@pytest.mark.parametrize(
+    ("statements", "marked"),
+    [
+        (("ALTER TABLE orders SET UNLOGGED", "INSERT INTO orders VALUES (2)", "ALTER TABLE orders SET LOGGED"), True),
+        (("VACUUM FULL orders", "CLUSTER orders USING orders_pkey", "TRUNCATE orders", "VACUUM FULL orders"), False),
+    ],
+)
+def test_what_was_written_while_a_table_was_unlogged_needs_a_backfill(
+    orders: Pipeline, statements: tuple[str, ...], marked: bool
+) -> None:
+    """A publication of all tables does not keep anybody from it, and no look saw it."""
+    orders.execute("ALTER TABLE orders ADD COLUMN body text")
+    orders.drain()
+    orders.execute(*statements)
+    orders.drain()
+    assert ("while it was UNLOGGED is in no stream" in (state(orders)[1] or "")) is marked
+    orders.drain()
+    assert len([1 for manifest in orders.manifests() if manifest.marks]) == int(marked)
+
+
+def test_a_listed_table_cannot_be_unlogged_and_may_be_rewritten(pipeline: Pipeline) -> None:
+    pipeline.config = replace(pipeline.config, manage_publication=False)
+    pipeline.execute("CREATE TABLE orders (id int PRIMARY KEY, note text)")
+    pipeline.execute(f"CREATE PUBLICATION {pipeline.config.publication} FOR TABLE orders")
+    pipeline.create_slot()
+    pipeline.drain()
+    with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="part of a publication"):
+        pipeline.execute("ALTER TABLE orders SET UNLOGGED")
+    toast = "SELECT reltoastrelid FROM pg_class WHERE oid = 'orders'::regclass"
+    before = pipeline.one(toast)
+    pipeline.execute("CREATE ACCESS METHOD heap2 TYPE TABLE HANDLER heap_tableam_handler")
+    pipeline.execute("ALTER TABLE orders SET ACCESS METHOD heap2")
+    assert pipeline.one(toast) != before
+    pipeline.drain()
+    assert state(pipeline) == ("merging", None)

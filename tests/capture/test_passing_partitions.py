@@ -130,6 +130,33 @@ def test_one_that_came_behind_the_look_of_its_run_is_missed_by_the_next(
     assert reason(items) == "1 partition was detached or dropped"
 
 
+def cut_off(items: Pipeline, *statements: str) -> None:
+    """A run that looks at the catalogue behind these statements, and stages none of their changes of the partition."""
+    items.execute(LEAF)
+    items.drain()
+    items.with_bounds(batch_rows=2)
+    items.execute("INSERT INTO item VALUES (2, 1), (3, 1), (4, 1)", INTO, *statements)
+    items.drain(run_s=0)
+    assert [row["part"] for row in items.staged("public.item")] == [1, 1, 1, 1]
+    assert reason(items) == "1 partition was detached or dropped"
+    filled(items)
+
+
+def test_one_that_a_look_missed_is_not_marked_again_when_its_changes_come(items: Pipeline) -> None:
+    cut_off(items, "DROP TABLE item_3")
+    items.drain(run_s=0)
+    items.drain()
+    assert [row["id"] for row in items.staged("public.item")] == [1, 2, 3, 4, 9]
+    assert reason(items) is None
+
+
+def test_one_that_came_back_behind_the_look_that_missed_it_is_marked_again(items: Pipeline) -> None:
+    cut_off(items, DETACH)
+    items.execute(ATTACH, "INSERT INTO item VALUES (10, 3)", DETACH)
+    items.drain()
+    assert reason(items) == WENT
+
+
 def test_one_that_came_beside_one_that_went_is_missed_by_the_next_run(
     items: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,6 +229,45 @@ def test_a_partition_is_gone_once_its_detaching_began(items: Pipeline) -> None:
     assert reason(items) is None
 
 
+def test_a_delete_that_lacks_the_key_is_left_out_and_marks_the_root_with_every_batch(items: Pipeline) -> None:
+    """Another column than the key names no row of current; the backfill finds which one it was."""
+    items.execute("ALTER TABLE item ADD name int NOT NULL DEFAULT 7", "CREATE UNIQUE INDEX by_name ON item_1 (name)")
+    items.execute("INSERT INTO item VALUES (2, 1, 8), (3, 1, 9)")
+    items.drain()
+    filled(items)
+    items.with_bounds(batch_rows=1)
+    items.execute("ALTER TABLE item_1 REPLICA IDENTITY USING INDEX by_name", "DELETE FROM item WHERE id = 2")
+    items.execute("UPDATE item SET name = 10 WHERE id = 3", "UPDATE item SET name = 11 WHERE id = 1")
+    items.execute("ALTER TABLE item_1 REPLICA IDENTITY DEFAULT", "DELETE FROM item WHERE id = 3")
+    items.drain()
+    life = items.table_row("public.item").life
+    assert (life.merge, life.target) == ("merging", "needs_backfill")
+    staged = [(row["_op"], row["id"], row.get("name"), row["_old_key"]) for row in items.staged("public.item")]
+    assert staged[3:] == [("update", 3, 10, None), ("update", 1, 11, None), ("delete", 3, None, None)]
+    said = [[mark.message for mark in manifest.marks] for manifest in items.manifests()[2:]]
+    assert len(said) > 2
+    assert all("which rows some changes were made to is not certain" in message for (message,) in said)
+
+
+def test_a_partition_without_old_rows_under_a_root_that_has_nothing_else_stops_no_run(items: Pipeline) -> None:
+    """An update that sends no old row at all is left out: rows without a key are told apart by all of their columns."""
+    items.execute(
+        "CREATE TABLE free (id int, part int) PARTITION BY LIST (part)", "ALTER TABLE free REPLICA IDENTITY FULL"
+    )
+    items.execute("CREATE TABLE free_1 PARTITION OF free FOR VALUES IN (1)", "ALTER TABLE free_1 REPLICA IDENTITY FULL")
+    items.with_tables("public.item", "public.free")
+    items.sound()
+    items.execute("INSERT INTO free VALUES (1, 1), (2, 1), (3, 1)")
+    items.drain()
+    filled(items)
+    items.execute("ALTER TABLE free_1 ADD PRIMARY KEY (id)", "ALTER TABLE free_1 REPLICA IDENTITY DEFAULT")
+    items.execute("DELETE FROM free WHERE id = 2", "UPDATE free SET id = 4 WHERE id = 3", "UPDATE free SET part = 1")
+    items.execute("ALTER TABLE free_1 REPLICA IDENTITY FULL", "DELETE FROM free WHERE id = 1")
+    items.drain()
+    assert [row["_op"] for row in items.staged("public.free")[3:]] == ["delete", "update", "delete"]
+    assert "which rows some changes were made to is not certain" in (reason(items, "public.free") or "")
+
+
 @pytest.mark.parametrize(
     ("identity", "expected"),
     [
@@ -226,3 +292,17 @@ def test_a_partition_with_another_replica_identity_marks_its_root_though_it_is_a
     marked = reason(items)
     assert marked is None if expected is None else (marked or "").startswith(expected)
     assert items.table_row("public.item").life.merge == "merging"
+
+
+def test_a_partition_that_sends_keys_alone_under_a_root_of_whole_rows_marks_it(items: Pipeline) -> None:
+    """What it leaves out of an old row looks like NULL, also where a long value is not sent again."""
+    items.execute("ALTER TABLE item ADD body text", "ALTER TABLE item ALTER body SET STORAGE EXTERNAL")
+    items.execute("ALTER TABLE item REPLICA IDENTITY FULL", "ALTER TABLE item_1 REPLICA IDENTITY FULL")
+    items.execute("INSERT INTO item VALUES (2, 1, repeat('b', 3000))")
+    items.sound()
+    items.drain()
+    filled(items)
+    items.execute("ALTER TABLE item_1 REPLICA IDENTITY DEFAULT", "UPDATE item SET id = 5 WHERE id = 2")
+    items.execute("ALTER TABLE item_1 REPLICA IDENTITY FULL")
+    items.drain()
+    assert "which rows some changes were made to is not certain" in (reason(items) or "")

@@ -94,11 +94,12 @@ class Looking:
             Kept(self._kept_as, self._captured_as, self._guarding.place, self._keep_as_another),
         )
         self._reshaping = Reshaping(config, ledger, self._places, self.schemas.streamed)
+        self._before_is_staged = open_generation.heartbeat_lsn == open_generation.staged_lsn
         self._fingerprints, self._changed, self._marks, self._truncates = self._read_fingerprints(rows, before)
         self._truncated = self._truncates.held
         self._held = self._truncated | self._reshaping.held
         self.next_xid = _next_xid(source)
-        staged_look = before if open_generation.heartbeat_lsn == open_generation.staged_lsn else {}
+        staged_look = before if self._before_is_staged else {}
         self.schemas.explain_by(Looks(staged_look, self._fingerprints, self.next_xid), self._lost_numbers())
         self.partitions = PassingPartitions(
             self._fingerprints, before, self._captured_as, self.schemas.streamed, self.look_again
@@ -204,7 +205,11 @@ class Looking:
         ]
         prints = catalog.fingerprint(self._source, self._config.publication, looked_at)
         looks = catalog.with_comments(self._source, prints)
-        fingerprints = {table: look.carried(before.get(table)) for table, look in looks.items()}
+        below = self.schemas.catalog.seen_below
+        fingerprints = {
+            table: look.carried(before.get(table)).missing(before.get(table), below, staged=self._before_is_staged)
+            for table, look in looks.items()
+        }
         changed = frozenset(table for table, fingerprint in fingerprints.items() if before.get(table) != fingerprint)
         gone = self._gone(rows, {table for table in before if table not in fingerprints})
         marks = catalogue_marks(fingerprints, before, gone, self.schemas.streamed)

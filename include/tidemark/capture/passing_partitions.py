@@ -9,7 +9,9 @@ the root's. One that none of the looks has is asked for anew: if it is gone, the
 behind this run's look, which is kept as one that saw it, so that the next run's sees it go.
 
 A captured table that was a partition for a while is marked too: its changes of that time are another one's. And a root
-whose partition names its old rows by other columns than the root: what its changes were made to, nobody can tell.
+whose partition names its old rows by other columns than the root: what its changes were made to, nobody can tell. The
+decoder leaves out those that it cannot tell at all, so every batch of the run from there on says it: a backfill that
+was begun beside it may have read a row whose DELETE comes with a later one.
 """
 
 from __future__ import annotations
@@ -48,19 +50,27 @@ class PassingPartitions:
         self._latest: dict[str, Fingerprint] = {}
         self._marks: list[TableMark] = []
         self._with_another: set[str] = set()
+        self._not_named: list[TableMark] = []
 
-    def note(self, partition: RelationMessage, root_oid: int) -> None:
-        """A change of the root is one of this partition."""
-        oid = partition.relation_oid
+    def note(self, partition: RelationMessage, root_oid: int) -> bool:
+        """A change of the root is one of this partition. Whether its old rows are named by other columns."""
         root = self._captured(root_oid)
-        if root is not None and not _names_rows_of(self._streamed(str(root)), partition):
+        self._look_for(partition, root, root_oid)
+        names_others = root is not None and not _names_rows_of(self._streamed(str(root)), partition)
+        if root is not None and names_others:
             reason = "a partition had another replica identity: which rows some changes were made to is not certain"
-            self._mark(root, reason)
+            self._not_named += marks_of(root, [Difference(Verdict.NEEDS_BACKFILL, reason)])
+        return names_others
+
+    def _look_for(self, partition: RelationMessage, root: TableName | None, root_oid: int) -> None:
+        oid = partition.relation_oid
         if (oid, root_oid) in self._seen:
             return
-        self._seen.add((oid, root_oid))
         if (itself := self._captured(oid)) is not None:
             self._mark(itself, "it was a partition of another table for a while, as which what changed then was sent")
+        if self._was_missed(root, partition):
+            return  # what comes of it later is another matter
+        self._seen.add((oid, root_oid))
         if root is None or any(_has(looks.get(str(root)), root_oid, oid) for looks in (self._looks, self._before)):
             return
         now = self._latest.get(str(root))
@@ -83,21 +93,31 @@ class PassingPartitions:
             self._looks[str(root)] = replace(look, partitions=leaves)
             self._with_another.add(str(root))
 
+    def _was_missed(self, root: TableName | None, partition: RelationMessage) -> bool:
+        """Whether the root was marked already by a look that missed the partition, behind this change."""
+        look = None if root is None else self._looks.get(str(root))
+        below = 0 if look is None else dict(look.gone).get(partition.relation_oid, 0)
+        return partition.xid is not None and partition.xid < below
+
     def _mark(self, table: TableName, reason: str) -> None:
         self._marks += marks_of(table, [Difference(Verdict.NEEDS_BACKFILL, reason)])
 
     def take(self) -> tuple[list[TableMark], frozenset[str]]:
         """The marks for the next batch, once, and the tables whose looks have another partition now."""
-        marks, with_another = list(dict.fromkeys(self._marks)), frozenset(self._with_another)
+        marks = list(dict.fromkeys([*self._not_named, *self._marks]))
+        with_another = frozenset(self._with_another)
         self._marks, self._with_another = [], set()
         return marks, with_another
 
 
 def _names_rows_of(root: TableSchema | None, partition: RelationMessage) -> bool:
-    """Whether old rows of the partition carry what the root's are told apart by."""
+    """Whether old rows of the partition carry what the root's are told apart by, and all of it where the root's are
+    whole rows: they are sent as such, with NULL for what the partition leaves out."""
     if root is None or partition.identity == "full" or (not root.key and root.identity != "full"):
         return True
-    return bool(root.key) and {column.name for column in partition.columns if column.in_identity} == {*root.key}
+    return root.identity != "full" and {column.name for column in partition.columns if column.in_identity} == {
+        *root.key
+    }
 
 
 def _has(look: Fingerprint | None, root_oid: int, partition_oid: int) -> bool:

@@ -65,7 +65,8 @@ class Decoder:
     `next_xid`, a 64-bit transaction id of about now, widens `_xid`; without it `_xid` is BEGIN's 32 bits. A relation
     for which `asks_again` is true is asked about at every RELATION message: the same names may be other columns by now.
     `goes_under` is told of each relation whose changes come under another one's number, which pgoutput defines right in
-    front of such a change: a partition, published through its root.
+    front of such a change: a partition, published through its root. It says whether the partition names old rows by
+    other columns than the root: then changes that do not say which row they are of are left out (`relation_rows`).
     """
 
     def __init__(
@@ -75,12 +76,13 @@ class Decoder:
         mask_salt: bytes | None = None,
         next_xid: int | None = None,
         asks_again: Callable[[int], bool] = lambda _: False,
-        goes_under: Callable[[RelationMessage, int], None] = lambda _, __: None,
+        goes_under: Callable[[RelationMessage, int], bool] = lambda _, __: False,
     ) -> None:
         self._schema_for = schema_for
         self._asks_again = asks_again
         self._goes_under = goes_under
         self._defined_last: RelationMessage | None = None
+        self._with_others: set[int] = set()
         self._generation = generation
         self._salt = mask_salt
         self._next_xid = next_xid
@@ -148,8 +150,8 @@ class Decoder:
         at = int(block.starts[index])
         if block.kinds[index] in (INSERT, UPDATE, DELETE) and block.ends[index] - at >= 6:
             oid = int(uint32(block.data, np.array([at + 1]))[0])
-            if oid != relation.relation_oid:
-                self._goes_under(relation, oid)
+            if oid != relation.relation_oid and self._goes_under(relation, oid):
+                self._with_others.add(oid)
 
     def _order(self, block: Buffer) -> Ordered:
         """Which transaction each message belongs to, and each change's ordinal in it (R1)."""
@@ -238,7 +240,10 @@ class Decoder:
             first = min([*rows[:1].tolist(), *(t.message for t in own[:1])])
             if relation is None or first < defined_at.get(oid, -1):
                 raise MalformedMessage(detail=f"a change of relation {oid} stands before its RELATION message")
-            decoded = decode_rows(block, ordered, relation, rows, own, self._generation, self._salt)
+            may_lack = oid in self._with_others
+            decoded = decode_rows(
+                block, ordered, relation, rows, own, self._generation, self._salt, may_lack_names=may_lack
+            )
             if decoded is not None:
                 changes.append(decoded)
         return changes

@@ -175,8 +175,12 @@ def decode_rows(
     truncates: list[Truncate],
     generation: int,
     salt: bytes | None,
+    *,
+    may_lack_names: bool = False,
 ) -> TableBlock | None:
-    """One relation's inserts, updates and deletes (by message index), and truncates -> staged rows, in R1 order."""
+    """One relation's inserts, updates and deletes (by message index), and truncates -> staged rows, in R1 order. Where
+    a partition's own replica identity names old rows by other columns than its root's (`may_lack_names`), changes that
+    do not say which row they are of are left out; whoever was told of the partition marks the table."""
     index, ordinal = changes, ordered.ordinal[changes]
     if truncates:
         index = np.concatenate((changes, [t.message for t in truncates]))
@@ -188,6 +192,11 @@ def decode_rows(
     schema = relation.schema
     if schema is None or relation.staged is None:
         return None
+    if may_lack_names:
+        tuples, kept = _without_unnamed(relation, schema, tuples, kinds)
+        if not len(kept):
+            return None
+        index, ordinal, kinds = index[kept], ordinal[kept], kinds[kept]
     if schema.is_multiset and ((tuples.old_form != _OLD).any() or len(tuples.old_rows) < _old_count(kinds)):
         raise MalformedMessage(
             detail=f"a change of relation {relation.message.relation_oid} lacks the old row that FULL sends"
@@ -236,6 +245,36 @@ def decode_rows(
     else:
         arrays.append(conversion.text())
     return TableBlock.of(schema, pa.RecordBatch.from_arrays(arrays, schema=relation.staged))
+
+
+def _without_unnamed(
+    relation: Relation, schema: TableSchema, tuples: _Tuples, kinds: NDArray[np.uint8]
+) -> tuple[_Tuples, NDArray[np.intp]]:
+    """The changes whose old row is named by what the table's rows are told apart by, and which they are. Of those that
+    name it otherwise an update says at least what the row of its new key is; a delete says nothing, and no change does
+    where rows have no key."""
+    is_named = np.ones(len(kinds), np.bool_)
+    if schema.is_multiset:
+        is_named = (kinds != UPDATE) & (kinds != DELETE)
+        is_named[tuples.old_rows[tuples.old_form == _OLD]] = True
+        is_kept = is_named
+    else:
+        for i in relation.key if len(tuples.old_rows) else ():
+            is_named[tuples.old_rows[tuples.old[i].kind == NULL]] = False
+        is_kept = is_named | (kinds == UPDATE)
+    if is_named.all():
+        return tuples, np.arange(len(kinds))
+    kept, old_kept = np.flatnonzero(is_kept), np.flatnonzero(is_named[tuples.old_rows])
+    place = np.cumsum(is_kept) - 1
+    return (
+        _Tuples(
+            [values.some(kept) for values in tuples.new],
+            [values.some(old_kept) for values in tuples.old],
+            place[tuples.old_rows[old_kept]],
+            tuples.old_form[old_kept],
+        ),
+        kept,
+    )
 
 
 def _old_count(kinds: NDArray[np.uint8]) -> int:

@@ -360,6 +360,9 @@ def _rewrite(old: Fingerprint, new: Fingerprint) -> list[Difference]:
         renewal = f"{counted(len(renewed), 'partition')} got new storage by {itself}"
         reason = f"{renewal}, as TRUNCATE of a partition gives it"
         return [Difference(Verdict.NEEDS_BACKFILL, reason)]
+    if not altered and _may_have_been_unlogged(old, new):
+        reason = "ALTER TABLE rewrote the table and no column: what it got while it was UNLOGGED is in no stream"
+        return [Difference(Verdict.NEEDS_BACKFILL, reason)]
     if not altered:
         return [Difference(Verdict.FOLLOWED, "the table got new storage, its columns are the same")]
     # A rewrite that altered no column from before gave new ones their values, a volatile default's, and no other any.
@@ -367,6 +370,14 @@ def _rewrite(old: Fingerprint, new: Fingerprint) -> list[Difference]:
     are_new = all(column.attnum in new_columns for column in new.columns if xmins.get(column.attnum) != column.xmin)
     reason = f"the table was rewritten and {_names(altered)} {'added' if are_new else 'altered'}"
     return [Difference(Verdict.NEEDS_BACKFILL, reason, new_columns if are_new else ())]
+
+
+def _may_have_been_unlogged(old: Fingerprint, new: Fingerprint) -> bool:
+    """Whether ALTER TABLE gave it new storage, as SET UNLOGGED and SET LOGGED do: with another TOAST table, while
+    VACUUM FULL, CLUSTER and TRUNCATE keep it. A table that a publication lists cannot be made UNLOGGED; one that is in
+    it with all tables, or its schema's, can."""
+    is_listed = any(one.startswith("table ") for one in {*old.membership} & {*new.membership})
+    return not is_listed and old.toast != new.toast and 0 not in (old.toast, new.toast)
 
 
 # Said by `capture.truncates`, since the catalogue alone cannot tell it from TRUNCATE of the root.

@@ -63,7 +63,10 @@ class Fingerprint:
     and added again has others. `key` is the key of `TableSchema`; `last_attnum` the highest number of any column,
     dropped ones included. `published_columns` are those of the publication, in order, `publication_xmin` is the
     transaction that last changed its options. `dropped` are the numbers of dropped columns, with the name that each was
-    last seen with, "" if it was never seen (`carried`). `comment` is the table's, as those of its columns are."""
+    last seen with, "" if it was never seen (`carried`). `gone` are the partitions that a look before this one had,
+    while changes of theirs may be not staged yet: their OIDs, each with the transaction id below which every
+    transaction had ended when it was first missed. `comment` is the table's, as those of its columns are. `toast` is
+    the OID of its TOAST table, 0 if it has none or no look has asked."""
 
     relation_oid: int
     relfilenode: int
@@ -77,7 +80,9 @@ class Fingerprint:
     published_columns: tuple[str, ...]
     publication_xmin: int = 0
     dropped: tuple[tuple[int, str], ...] = ()
+    gone: tuple[tuple[int, int], ...] = ()
     comment: str = ""
+    toast: int = 0
 
     def relations(self) -> tuple[int, ...]:
         """The OIDs of what its rows lie in."""
@@ -101,6 +106,16 @@ class Fingerprint:
         dropped = tuple((attnum, name or names.get(attnum, "")) for attnum, name in self.dropped)
         return replace(self, dropped=dropped)
 
+    def missing(self, before: Fingerprint | None, seen_below: int, *, staged: bool) -> Fingerprint:
+        """With the partitions that are `gone`: since the look before this one, and since those before that, unless all
+        that it saw is `staged`. Transactions below `seen_below` had ended when this one was taken."""
+        if before is None or before.relation_oid != self.relation_oid:
+            return self
+        gone = {} if staged else dict(before.gone)
+        gone |= {leaf.oid: seen_below for leaf in before.partitions}
+        there = {leaf.oid for leaf in self.partitions}
+        return replace(self, gone=tuple(sorted((oid, below) for oid, below in gone.items() if oid not in there)))
+
     def to_json(self) -> dict[str, Any]:
         raw = asdict(self)
         return {
@@ -111,6 +126,7 @@ class Fingerprint:
             "membership": list(self.membership),
             "published_columns": list(self.published_columns),
             "dropped": [list(column) for column in self.dropped],
+            "gone": [list(partition) for partition in self.gone],
         }
 
     @classmethod
@@ -128,5 +144,7 @@ class Fingerprint:
             published_columns=tuple(raw["published_columns"]),
             publication_xmin=raw["publication_xmin"],
             dropped=tuple((attnum, name) for attnum, name in raw.get("dropped", ())),
+            gone=tuple((oid, below) for oid, below in raw.get("gone", ())),
             comment=raw.get("comment", ""),
+            toast=raw.get("toast", 0),
         )

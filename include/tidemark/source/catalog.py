@@ -183,12 +183,14 @@ def fingerprint(
     by_oid = {table.relation_oid: table for table in tables}
     oids = list(by_oid)
     storage = {
-        oid: (filenode, last_attnum)
-        for oid, filenode, last_attnum in conn.execute(
-            "SELECT oid, coalesce(pg_relation_filenode(oid), 0), relnatts FROM pg_class WHERE oid = ANY(%s::oid[])",
+        oid: numbers
+        for oid, *numbers in conn.execute(
+            "SELECT oid, coalesce(pg_relation_filenode(oid), 0), relnatts, reltoastrelid FROM pg_class "
+            "WHERE oid = ANY(%s::oid[])",
             (oids,),
         )
     }
+    gone = (0, 0, 0)
     leaves = _leaves(conn, oids)
     membership = _membership(conn, publication, oids)
     options = conn.execute(
@@ -198,8 +200,9 @@ def fingerprint(
     return {
         str(table.table): Fingerprint(
             relation_oid=oid,
-            relfilenode=storage.get(oid, (0, 0))[0],
-            last_attnum=storage.get(oid, (0, 0))[1],
+            relfilenode=storage.get(oid, gone)[0],
+            last_attnum=storage.get(oid, gone)[1],
+            toast=storage.get(oid, gone)[2],
             identity=table.identity,
             key=table.key,
             columns=tuple(
@@ -249,7 +252,10 @@ def with_comments(conn: psycopg.Connection[Any], prints: dict[str, Fingerprint])
 def _columns(conn: psycopg.Connection[Any], oids: list[int]) -> dict[int, list[ColumnPrint]]:
     """Table OID -> its columns. What older rows have of a column that was added later stands with a partitioned table's
     leaves, never with its root; it may be as long as any value: kept is its hash, and where it is short what its type's
-    output function makes of it, as in the stream."""
+    output function makes of it, as in the stream.
+
+    When a column got its type, its dependency on that says (pg_depend): unlike its own row no other ALTER writes that
+    anew. Of two rows of one transaction the command ids say which came first."""
     columns: dict[int, list[ColumnPrint]] = {}
     spellings, spelled_by = _spellings(conn, oids)
     next_xid = _next_xid(conn) if spelled_by else 0
@@ -273,19 +279,25 @@ def _columns(conn: psycopg.Connection[Any], oids: list[int]) -> dict[int, list[C
                    JOIN pg_attribute l ON l.attrelid = t.relation AND l.attname = a.attname
                    WHERE NOT l.attisdropped
                    HAVING min(array_to_string(l.attmissingval, '')) = max(array_to_string(l.attmissingval, ''))
-               ) ELSE array_to_string(a.attmissingval, '') END
+               ) ELSE array_to_string(a.attmissingval, '') END,
+               coalesce(typed.by, a.xmin::text::bigint), coalesce(typed.command, a.cmin::text::bigint)
         FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+        LEFT JOIN LATERAL (
+            SELECT d.xmin::text::bigint AS by, d.cmin::text::bigint AS command FROM pg_depend d
+            WHERE d.classid = 'pg_class'::regclass AND d.objid = a.attrelid AND d.objsubid = a.attnum
+            AND d.refclassid = 'pg_type'::regclass AND d.refobjid = a.atttypid LIMIT 1
+        ) typed ON a.atttypid >= 16384
         WHERE a.attrelid = ANY(%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
         ORDER BY a.attrelid, a.attnum
         """,
         (oids,),
     ):
-        *plain, default = facts
+        *plain, default, typed_by, command = facts
         column = ColumnPrint(*plain)
         kept = default if default is not None and len(default) <= LONGEST_DEFAULT else None
         spelling = spellings.get(column.type_oid, {})
-        newest = min((_ago(xid, next_xid) for xid in spelled_by.get(column.type_oid, ())), default=_XIDS)
-        if newest < _ago(column.xmin, next_xid):
+        typed = (-_ago(typed_by, next_xid), command)
+        if any((-_ago(xid, next_xid), written) > typed for xid, written in spelled_by.get(column.type_oid, ())):
             spelling = {**spelling, SPELLED_SINCE: "the column"}
         columns.setdefault(oid, []).append(replace(column, spelling=spelling, default=kept))
     return columns
@@ -315,15 +327,17 @@ def _dropped(conn: psycopg.Connection[Any], oids: list[int]) -> dict[int, dict[i
     return dropped
 
 
-def _spellings(conn: psycopg.Connection[Any], oids: list[int]) -> tuple[dict[int, dict[str, str]], dict[int, set[int]]]:
+def _spellings(
+    conn: psycopg.Connection[Any], oids: list[int]
+) -> tuple[dict[int, dict[str, str]], dict[int, set[tuple[int, int]]]]:
     """Type OID -> labels of the enums and columns of the composite types in it, and the transactions (32 bits) that
-    wrote these; only for types that have any.
+    wrote these, each with its command's id; only for types that have any.
 
     RENAME VALUE and ADD ATTRIBUTE change what stored values read as, and leave no trace in table or stream.
     """
     spellings: dict[int, dict[str, str]] = {}
-    spelled_by: dict[int, set[int]] = {}
-    for type_oid, function, text, xmins in conn.execute(
+    spelled_by: dict[int, set[tuple[int, int]]] = {}
+    for type_oid, function, text, writers, commands in conn.execute(
         """
         WITH RECURSIVE held AS (
             SELECT DISTINCT atttypid AS root, atttypid AS type FROM pg_attribute
@@ -338,12 +352,13 @@ def _spellings(conn: psycopg.Connection[Any], oids: list[int]) -> tuple[dict[int
                 WHERE t.typtype = 'c' AND attrelid = t.typrelid AND attnum > 0 AND NOT attisdropped
             ) AS part
         )
-        SELECT held.root, 'label ' || e.oid, e.enumlabel::text, array[e.xmin::text::bigint]
+        SELECT held.root, 'label ' || e.oid, e.enumlabel::text, array[e.xmin::text::bigint],
+               array[e.cmin::text::bigint]
         FROM held JOIN pg_enum e ON e.enumtypid = held.type
         UNION ALL
         SELECT held.root, 'columns ' || t.oid,
                string_agg(a.attnum::text, ',' ORDER BY a.attnum) FILTER (WHERE NOT a.attisdropped),
-               array_agg(a.xmin::text::bigint)
+               array_agg(a.xmin::text::bigint), array_agg(a.cmin::text::bigint)
         FROM held JOIN pg_type t ON t.oid = held.type AND t.typtype = 'c'
         JOIN pg_attribute a ON a.attrelid = t.typrelid AND a.attnum > 0
         GROUP BY held.root, t.oid
@@ -352,7 +367,7 @@ def _spellings(conn: psycopg.Connection[Any], oids: list[int]) -> tuple[dict[int
     ):
         if text is not None:
             spellings.setdefault(type_oid, {})[function] = text
-        spelled_by.setdefault(type_oid, set()).update(xmins)
+        spelled_by.setdefault(type_oid, set()).update(zip(writers, commands, strict=True))
     return spellings, spelled_by
 
 
