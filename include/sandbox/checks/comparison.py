@@ -227,8 +227,16 @@ def _primary_key(connection: psycopg.Connection[Any], table: TableName) -> list[
 
 
 def _source_rows(connection: psycopg.Connection[Any], table: TableName, fields: list[T.StructField]) -> Iterator[Row]:
+    """The table's own rows: those of tables that inherit from it are theirs, those of partitions their root's."""
+    row = connection.execute(
+        "SELECT relkind = 'p' FROM pg_class WHERE oid = to_regclass(format('%%I.%%I', %s::text, %s::text))",
+        (table.schema, table.name),
+    ).fetchone()
+    only = sql.SQL("" if row is not None and row[0] else "ONLY ")
     columns = sql.SQL(", ").join(sql.Identifier(f.name) for f in fields)
-    query = sql.SQL("COPY (SELECT {} FROM {}) TO STDOUT").format(columns, sql.Identifier(table.schema, table.name))
+    query = sql.SQL("COPY (SELECT {} FROM {}{}) TO STDOUT").format(
+        columns, only, sql.Identifier(table.schema, table.name)
+    )
     convert = [_reader(f.dataType) for f in fields]
     with connection.cursor() as cursor, cursor.copy(query) as copy:
         for row in copy.rows():
