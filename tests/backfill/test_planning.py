@@ -370,3 +370,15 @@ def test_without_its_key_or_its_columns_a_table_is_read_as_a_whole(captured: Pip
     assert [b.columns for b in captured.plan()] == [None, None]
     with pytest.raises(BackfillRefused, match="read as a whole"):
         captured.plan("named", tables=["public.bag"], columns=("n",), replace=True)
+
+
+def test_where_the_key_may_be_another_one_all_is_read(captured: Pipeline) -> None:
+    """What current has under the old one is found by what the source lacks."""
+    a_table(captured)
+    with captured.ledger_connection() as ledger:
+        tables.clear_needs_backfill(ledger, "public.orders")
+        tables.mark_needs_backfill(ledger, "public.orders", "source_changed", "of a test", (1, 2))
+    (backfill,) = captured.plan()
+    assert (backfill.columns, backfill.sweeps, backfill.whole_table) == (None, True, True)
+    with pytest.raises(BackfillRefused, match="belongs to its key"):
+        captured.plan("named", tables=["public.orders"], columns=("id", "v"), replace=True)

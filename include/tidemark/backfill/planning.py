@@ -252,6 +252,9 @@ class _Planner:
         if unknown or not captured.key:
             reason = "it has no key, so it is read as a whole" if not unknown else f"it has no column {listed(unknown)}"
             raise BackfillRefused(table=str(captured.table), reason=reason)
+        if of_key := [name for name in names if name in captured.key]:
+            reason = f"{listed(of_key)} belongs to its key: a row with another key is found by reading all of it"
+            raise BackfillRefused(table=str(captured.table), reason=reason)
         return tuple(sorted(numbers[name] for name in names))
 
     def _wanted(self, at_source: dict[str, CapturedTable], rows: dict[str, TableRow]) -> list[_Wish]:
@@ -276,10 +279,11 @@ class _Planner:
             mode = mode if mode == "keys" else request.mode
             goes_on = any(backfill.table == table for backfill in was_open)
             captured = at_source[table]
-            # Without a key a row is found by all that it holds, and what is gone cannot be read: then all is read.
+            # Without a key a row is found by all that it holds, what is gone cannot be read, and a row whose key is in
+            # doubt may stand under another one: then all is read.
             numbers = columns.get(table) if captured.key and mode != "keys" else None
-            live = {column.attnum for column in captured.captured_columns}
-            numbers = None if numbers is None or not live.issuperset(numbers) else numbers
+            besides = {column.attnum for column in captured.captured_columns if column.name not in captured.key}
+            numbers = None if numbers is None or not besides.issuperset(numbers) else numbers
             wishes.append(_Wish(captured, row, mode, None, keys, explicit=False, was_open=goes_on, columns=numbers))
         self._say_what_is_left_out(at_source, rows, nothing_else=not wishes)
         return wishes
