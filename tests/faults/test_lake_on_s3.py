@@ -11,6 +11,8 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -27,7 +29,7 @@ from tests.support import judge, local_spark, stages
 from tests.support.capture import REPOSITORY, Environment
 from tests.support.remedies import Told, ends_equal
 from tests.support.s3_proxy import PASSING, Fault, Proxy, Request, by_lot, from_the, in_front_of, one_in
-from tests.support.s3_server import SECRET, S3Server, put_lake
+from tests.support.s3_server import SECRET, S3Server, access, let_in, put_lake
 from tests.support.thorough import thorough
 from tidemark import failpoints, log_stores
 from tidemark.errors import LakeRefused, LakeUnreachable
@@ -307,6 +309,41 @@ def test_a_run_asks_so_often_and_no_more(shop: Environment, s3_server: S3Server,
 def _of_driver(proxy: Proxy) -> list[Request]:
     """Without what Spark asks for."""
     return [r for r in proxy.requests if not any(place in unquote(r.target) for place in _READ_BY_SPARK)]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("root", ["", "/a/b c/d=1/é/lake"], ids=["the bucket itself", "deep"])
+def test_a_lake_may_be_a_bucket_or_lie_deep_in_one(
+    root: str, new_environment: Callable[..., Environment], s3_server: S3Server, proxy: Proxy
+) -> None:
+    environment = new_environment(f"root_{len(root)}", workload.TABLES)
+    lake_access = access(proxy.url)
+    environment.config = replace(
+        environment.config, lake=f"s3a://{s3_server.new_bucket()}{root}", lake_access=lake_access
+    )
+    let_in(environment.spark(), environment.config.lake, lake_access)
+    workload.create(environment)
+    for _ in range(2):
+        workload.change(environment)
+        environment.run()
+    environment.maintain()
+    assert judge.wrongs(environment) == []
+    assert judge.second_run_changes_nothing(environment) == []
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("minutes", [-14, 14])
+def test_a_store_whose_clock_is_minutes_off_has_equal_tables(minutes: int, shop: Environment, proxy: Proxy) -> None:
+    proxy.clock = timedelta(minutes=minutes)
+    try:
+        for _ in range(2):
+            workload.change(shop)
+            shop.run()
+        shop.maintain()
+        workload.change(shop)
+        ends_equal(shop)
+    finally:
+        proxy.clock = timedelta()
 
 
 @pytest.mark.thorough
