@@ -2,8 +2,9 @@
 
 Only what docs/schema-changes.md calls followed or marked is altered; a column that was dropped never gives its name to
 another one. Several alterations between two looks may park a table with a key, whose remedy is to unpark and backfill
-it; without a key it would be to begin anew, so that table is altered only where the last look knows it. What columns
-there are, the source is asked in the session that changes them: a ROLLBACK takes an ALTER back, too."""
+it; without a key it would be to begin anew, so that table is altered only where the last look knows it, and where the
+source fails over its columns keep their names: a look that may be one at what was lost explains no name that vanished.
+What columns there are, the source is asked in the session that changes them: a ROLLBACK takes an ALTER back, too."""
 
 from __future__ import annotations
 
@@ -64,11 +65,13 @@ def create(place: Environment) -> None:
 @dataclass(slots=True)
 class Altered:
     """Statements for a session of `place`; `altered` are those that were said, of which some were rolled back. With
-    `only_told` no name vanishes that the last look does not know, of the table with a key either."""
+    `only_told` no name vanishes that the last look does not know, of the table with a key either; `fails_over`: none
+    does of the one without."""
 
     place: Environment
     random: Random
     only_told: bool = False
+    fails_over: bool = False
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     altered: list[str] = field(default_factory=list)
 
@@ -87,7 +90,8 @@ class Altered:
         ways: list[Callable[[], str]] = []
         if len(columns) < MOST_COLUMNS:
             ways += [lambda: f"ADD {self._new_name()} {self.random.choice(_ADDED)}"] * 2
-        may_vanish = (key is not None and not self.only_told) or self._is_told(table, columns)
+        keeps_names = key is None and self.fails_over
+        may_vanish = not keeps_names and ((key is not None and not self.only_told) or self._is_told(table, columns))
         if may_vanish:
             ways += [lambda: f"RENAME {self.random.choice(list(columns))} TO {self._new_name()}"]
         if len(others) > 1 and may_vanish:

@@ -125,6 +125,7 @@ class FailingOver(Play):
 
     def __init__(self, environment: Environment, random: Any, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
         super().__init__(environment, random, monkeypatch, **options)
+        self.altered.fails_over = True
         self.happened: Counter[str] = Counter()
         self._numbers = itertools.count(1000, 100)
         self._count_what_is_followed()
