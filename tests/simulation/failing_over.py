@@ -14,7 +14,7 @@ import dataclasses
 import itertools
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -207,8 +207,7 @@ class FailingOver(Play):
             self._repair()
         if loses == "what was seen":
             self._make_late(number)
-        for statement in _COMMON:
-            self.environment.execute(statement.format(schema=SCHEMA, n=number))
+        self._do_for_certain(_COMMON, number)
         if wanted:
             self.release()
         else:
@@ -235,6 +234,17 @@ class FailingOver(Play):
         chain.follow()
         return f"fail over (slot carried over: {carried}, loses {loses})"
 
+    def _do_for_certain(self, statements: Iterable[str], number: int) -> None:
+        """A commit that hangs may hold the table, and nobody else ends it."""
+        for template in statements:
+            statement = template.format(schema=SCHEMA, n=number)
+            try:
+                self.environment.execute("SET lock_timeout = '1s'", statement)
+            except psycopg.errors.LockNotAvailable:
+                self.release()
+                self.environment.execute(statement)
+            self.environment.execute("RESET lock_timeout")
+
     # --- what is lost -------------------------------------------------------------------------------------------------
 
     def _lose(self, number: int) -> None:
@@ -246,8 +256,7 @@ class FailingOver(Play):
         for step in steps:
             self.workload.some(self.random.randint(3, 10))
             self._attempt(step)
-        for statement in _LOST:
-            self.environment.execute(statement.format(schema=SCHEMA, n=number))
+        self._do_for_certain(_LOST, number)
         assert any(self._attempt(self._lost_run) for _ in range(5)), f"nothing was drained; acts {self.acts}"
         self.workload.some(self.random.randint(0, 4))
 
@@ -269,7 +278,7 @@ class FailingOver(Play):
 
     def _lost_truncate(self) -> None:
         self.workload.settle()
-        self.environment.execute(f"TRUNCATE {self.random.choice([SCHEMA + '.pair', SCHEMA + '.whole'])}")
+        self._do_for_certain([f"TRUNCATE {{schema}}.{self.random.choice(['pair', 'whole'])}"], 0)
         self.happened["truncates that were lost"] += 1
         self._lost_run()
 
@@ -292,8 +301,7 @@ class FailingOver(Play):
         environment = self.environment
         self.workload.some(self.random.randint(3, 10))
         self.workload.settle()
-        for statement in _LOST:
-            environment.execute(statement.format(schema=SCHEMA, n=number))
+        self._do_for_certain(_LOST, number)
         environment.begin_backfill(f"{SCHEMA}.parts", chunk_rows=3, replace=True)
         self._attempt(environment.plan)
         self._attempt(environment.read)
