@@ -19,11 +19,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import from_arrow_type
 
 from sandbox.checks.comparison import compare_rows
-from tests.support import delta_files, judge
+from tests.support import delta_files, judge, stages
 from tests.support.capture import Environment
 from tidemark import failpoints
 from tidemark.formats import layout
@@ -385,6 +386,14 @@ class Model:
         with self.environment.ledger_connection() as connection:
             versions = tables.versions(connection, table)
         return next(version for version in versions if version.version == file.schema_version)
+
+
+def stand_in(environment: Environment, monkeypatch: pytest.MonkeyPatch) -> Model:
+    """A model that merges in this process in Spark's place."""
+    model = Model(environment)
+    environment.spark = lambda: None  # type: ignore[assignment, return-value]
+    monkeypatch.setattr(stages, "apply", lambda _, uri: model.apply(uri))
+    return model
 
 
 def _end(manifest: BatchManifest) -> At:

@@ -1,4 +1,5 @@
-"""A hot standby of an embedded server, to which a failover slot can be carried over; `promote` makes it a primary."""
+"""A hot standby of an embedded server, to which a failover slot can be carried over; `promote` makes it a primary, and
+`rejoined` the old primary its standby."""
 
 from __future__ import annotations
 
@@ -52,6 +53,15 @@ class Standby(PostgresServer):
             ).fetchone()
         return row is not None
 
+    def rewind(self) -> None:
+        source = self.primary.conninfo_for_programs(self.database)
+        self._run("pg_rewind", "--target-pgdata", str(self.data), "--source-server", source)
+
+    def follow(self) -> None:
+        """Begin as a standby at the next start; what ALTER SYSTEM said, here or at the source of a rewind, is gone."""
+        for name in ("standby.signal", "postgresql.auto.conf"):
+            self._write_secret(self.data / name, "")
+
     def _create(self) -> None:
         source = self.primary.conninfo_for_programs(self.database)
         self._run("pg_basebackup", "-d", source, "-D", str(self.data), "-R", "-C", "-S", self.name, "-c", "fast")
@@ -68,19 +78,41 @@ def standby_of(
     settings: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[Standby]:
     """`slots`: failover slots are carried over. `name` is that of its own slot."""
-    settings = {
-        "fsync": "off",
-        "hot_standby_feedback": "on",
-        "primary_conninfo": primary.conninfo(database),
-        "primary_slot_name": name,
-        "sync_replication_slots": "on" if slots else "off",
-        **settings,
-    }
     # Its roles are the primary's.
-    options = {"settings": settings, "password": primary.password, "contrib": primary.contrib}
+    options = {"password": primary.password, "contrib": primary.contrib}
+    options["settings"] = {**_following(primary, database, name, slots=slots), **settings}
     standby = Standby(folder, version=primary.version, primary=primary, database=database, name=name, **options)
     try:
         standby.start()
         yield standby
     finally:
         standby.remove()
+
+
+def rejoined(
+    old: PostgresServer, primary: PostgresServer, database: str, *, name: str, rewinds: bool = False
+) -> Standby:
+    """The server that was the primary, and is stopped, as a standby of the one that took over: in its own folder, so
+    with the slots that it had. `rewinds`: what it alone has is taken out of it by pg_rewind first. Whoever made it
+    removes it."""
+    with psycopg.connect(primary.conninfo(), autocommit=True) as connection:
+        connection.execute("SELECT pg_create_physical_replication_slot(%s, true)", (name,))
+        connection.execute("CHECKPOINT")  # pg_rewind asks the control file which timeline it is
+    options = {"password": old.password, "contrib": old.contrib, "port": old.port}
+    options["settings"] = {**old.settings, **_following(primary, database, name, slots=True)}
+    standby = Standby(old.folder, version=old.version, primary=primary, database=database, name=name, **options)
+    if rewinds:
+        standby.rewind()
+    standby.follow()
+    standby.start()
+    return standby
+
+
+def _following(primary: PostgresServer, database: str, name: str, *, slots: bool) -> dict[str, str]:
+    return {
+        "fsync": "off",
+        "hot_standby_feedback": "on",
+        "primary_conninfo": primary.conninfo(database),
+        "primary_slot_name": name,
+        "sync_replication_slots": "on" if slots else "off",
+    }
