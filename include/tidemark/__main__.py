@@ -9,6 +9,8 @@
     migrate    bring the ledger's schema up to date, as preflight does where its role may; --look only says from which
                version to which, --connection names one whose role owns the schema
     ledger     `ledger rebuild PIPELINE` brings a ledger that was lost back from the lake, as the next run would
+    upgrade    have each run mark the source, so that its next pg_upgrade is known for one of what was staged last, and
+               nothing is read again; --off: no more
     verify     start the DAG that proves that tables equal their source
     pause      merge nothing of a table until it is resumed; its changes are staged, the others go on
     resume     let the next run apply what was staged of a paused table
@@ -104,6 +106,8 @@ def _parser() -> argparse.ArgumentParser:
     ledger.add_argument("deed", choices=("rebuild",), help="register again what staging has, and the merges' results")
     ledger.add_argument("pipeline", help="the pipeline's file, or its name")
     ledger.set_defaults(command=acting.rebuild_ledger)
+    upgrade = add("upgrade", acting.upgrade, "have each run mark the source for its next pg_upgrade")
+    upgrade.add_argument("--off", action="store_true", help="there is none: no run marks any more")
     verify = add("verify", acting.verify, "start the DAG that proves that tables equal their source")
     verify.add_argument("tables", nargs="*", metavar="table", help="schema.table; without one, every table")
     verify.add_argument("--share", default="1", help="how much of each: 1 for all, or for example 1/30")

@@ -24,7 +24,7 @@ from typing import Any, Final
 import psycopg
 
 from tidemark import postgres_session
-from tidemark.capture import confirm, generation
+from tidemark.capture import confirm, generation, upgraded
 from tidemark.capture.claims import Claims, Watermarks, claims_of, emit_again
 from tidemark.capture.looking import Looking
 from tidemark.capture.open_batch import Held, OpenBatch, Staged, end_of_batch
@@ -49,6 +49,7 @@ from tidemark.source import slot
 from tidemark.source.replication import XLOG_HEADER_BYTES, ReplicationStream, sent_by, why_silent
 from tidemark.source.slot_server import at_slot
 from tidemark.source.slot_use import take_when_free
+from tidemark.source.upgrade_mark import Marking
 from tidemark.source.wal_messages import emit_heartbeat
 from tidemark.staging.abandoned import abandoned, read_name
 from tidemark.staging.staged_folders import StagedFolders
@@ -264,6 +265,8 @@ class _Draining:
         self._lease = lease
         self._generation = open_generation
         self._server = slot.read_server(source_conn)
+        # Before the look: what is altered behind it must not be taken for seen.
+        marking = Marking.of_run(source_conn, config)
         self._looking = Looking(config, source_conn, ledger_conn, store, self._server, open_generation)
         self._next_xid, schemas = self._looking.next_xid, self._looking.schemas
         # The same names may be other columns by now, so it is asked about at every message.
@@ -277,7 +280,13 @@ class _Draining:
         )
         self._watermarks = Watermarks(ledger_conn, open_generation.number)
         emit_again(source_conn, ledger_conn, open_generation.number)
-        self._heartbeat = emit_heartbeat(source_conn, config, open_generation.number, lease.attempt)
+        self._heartbeat = emit_heartbeat(
+            source_conn,
+            config,
+            open_generation.number,
+            lease.attempt,
+            also=lambda xid: upgraded.mark(source_conn, marking, lease.attempt, xid),
+        )
         self._heartbeat_commit: Lsn | None = None
         self._silence: Wait | None = None
         self._batch = self._new_batch(open_generation.staged_lsn)

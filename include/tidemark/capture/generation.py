@@ -8,6 +8,9 @@ commits at or above confirmed_flush_lsn.
     a server on an older timeline than the one that
       is followed                                    ──► SourceLeftBehind: it is not read either, until a person says so
     no generation                                    ──► open one at the slot's confirmed LSN
+    another system identifier, and what is left by
+      pg_upgrade shows that it took over what was
+      staged last, and nothing else                  ──► new generation at the slot's position, nothing needs a backfill
     other system identifier, a history of WAL that
       parts from what was staged, or WAL that ends
       below staged (an older copy of the disk)       ──► new generation, tables need a backfill, SourceReplaced once
@@ -39,7 +42,7 @@ from typing import Any
 import psycopg
 import pyarrow.parquet as pq
 
-from tidemark.capture import lake_folder, ownership, rewound, untouched
+from tidemark.capture import lake_folder, ownership, rewound, untouched, upgraded
 from tidemark.capture.forked import LostPart, lost_part
 from tidemark.capture.recovery import register_again
 from tidemark.capture.untouched import Gap, Touched
@@ -65,7 +68,9 @@ from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import SLOT, Lease
 from tidemark.lsn import Lsn
 from tidemark.run import utc_now
+from tidemark.schema.fingerprint import Fingerprint
 from tidemark.source import slot as slots
+from tidemark.source import upgrade_mark
 from tidemark.source.slot import Server, SlotState
 from tidemark.source.slot_server import at_slot, replayed_timeline, system_identifier
 from tidemark.source.timelines import History, read_history
@@ -151,7 +156,16 @@ def settle(
         if broken.has_staged or (lost is not None and broken.begins_behind):
             gap = Gap(generation, confirmed_lsn, None if broken.has_staged else broken.left_lsn)
             touched = untouched.judge(config, source, ledger, store, gap)
-        _open(ledger, folders, lease, _after(broken, lost, touched, opening, generation), server, lost)
+        looks: Mapping[str, Fingerprint] = {}
+        if server.system_identifier != generation.system_identifier:
+            upgrade = upgraded.judge(config, source, ledger, server, slot, generation)
+            if upgrade is not None:
+                touched, looks = upgrade.touched, upgrade.looks
+        with ledger.transaction():
+            _open(ledger, folders, lease, _after(broken, lost, touched, opening, generation), server, lost)
+            tables.keep_fingerprints(ledger, {table: look.to_json() for table, look in looks.items()})
+        if server.system_identifier != generation.system_identifier:
+            upgrade_mark.end(source, config)
     else:
         if server.timeline != generation.timeline:
             _follow(source, ledger, lease, history, generation)

@@ -91,6 +91,13 @@ def rebuild_ledger(called: Invocation) -> int:
     return 0
 
 
+def upgrade(called: Invocation) -> int:
+    from tidemark.capture import upgraded
+
+    act = upgraded.take_back if called.options.off else upgraded.announce
+    return _said(*act(called.config, called.source))
+
+
 def unpark(called: Invocation) -> int:
     from tidemark.capture import by_hand
 

@@ -47,7 +47,8 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class SlotState:
-    """One row of pg_replication_slots, with the columns that only newer versions have at their harmless value."""
+    """One row of pg_replication_slots, with the columns that only newer versions have at their harmless value. Of
+    `catalog_xmin` the catalogue shows the low 32 bits."""
 
     name: str
     plugin: str | None
@@ -65,6 +66,7 @@ class SlotState:
     invalidation_reason: str | None
     inactive_since: str | None
     retained_bytes: int
+    catalog_xmin: int | None = None
 
     @property
     def limit_bytes(self) -> int | None:
@@ -126,6 +128,7 @@ def read_slot(connection: psycopg.Connection[Any], name: str) -> SlotState | Non
         invalidation_reason=raw.get("invalidation_reason") or conflicting,
         inactive_since=raw.get("inactive_since"),
         retained_bytes=int(retained),
+        catalog_xmin=None if raw.get("catalog_xmin") is None else int(raw["catalog_xmin"]),
     )
 
 

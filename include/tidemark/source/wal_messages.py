@@ -15,7 +15,7 @@ standby away it would hang for ever, and `statement_timeout` does not end that w
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -86,8 +86,15 @@ def emit_all(conn: psycopg.Connection[Any], watermarks: Sequence[Watermark]) -> 
         )
 
 
-def emit_heartbeat(conn: psycopg.Connection[Any], config: PipelineConfig, generation: int, attempt: str) -> Heartbeat:
-    """Write the message that ends this run."""
+def emit_heartbeat(
+    conn: psycopg.Connection[Any],
+    config: PipelineConfig,
+    generation: int,
+    attempt: str,
+    *,
+    also: Callable[[int], object] = lambda _: None,
+) -> Heartbeat:
+    """Write the message that ends this run; `also` is called in its transaction, with the transaction's 64-bit id."""
     content = json.dumps(
         {"kind": "heartbeat", "pipeline": config.pipeline, "generation": generation, "attempt": attempt}
     )
@@ -95,8 +102,9 @@ def emit_heartbeat(conn: psycopg.Connection[Any], config: PipelineConfig, genera
         conn.execute(_COMMIT_LOCALLY)
         conn.execute(_EMIT, (PREFIX, content))
         written = conn.execute("SELECT pg_current_xact_id()::text::bigint").fetchone()
+        assert written is not None
+        also(written[0])
     row = conn.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone()
-    assert written is not None
     assert row is not None
     return Heartbeat(content.encode(), written[0], Lsn.parse(row[0]))
 
