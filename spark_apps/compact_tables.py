@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import SparkSession
 
@@ -19,14 +20,21 @@ except ImportError:  # run from a checkout; on a cluster the package comes with 
 
 
 from tidemark import failpoints
-from tidemark.formats.upkeep import UpkeepPlan, UpkeepResult
 from tidemark.target.application import run_application
 from tidemark.target.session import read_text, write_text
-from tidemark.target.upkeep import keep_up
+
+if TYPE_CHECKING:
+    from tidemark.formats.upkeep import UpkeepResult
+
+# What `run` imports: it comes in while the session starts.
+NEEDS: Final = "tidemark.target.upkeep"
 
 
 def run(spark: SparkSession, uri: str) -> UpkeepResult:
     """Follow the plan at `uri` and leave the result beside it."""
+    from tidemark.formats.upkeep import UpkeepPlan
+    from tidemark.target.upkeep import keep_up
+
     result = keep_up(spark, UpkeepPlan.from_json(read_text(spark, uri)))
     failpoints.reach("maintain.before_result")
     write_text(spark, f"{uri.rpartition('/')[0]}/result.json", result.to_json())
@@ -34,4 +42,8 @@ def run(spark: SparkSession, uri: str) -> UpkeepResult:
 
 
 if __name__ == "__main__":
-    sys.exit(run_application("tidemark_maintenance", "Compact and clean the Delta tables of a plan of Tidemark.", run))
+    sys.exit(
+        run_application(
+            "tidemark_maintenance", "Compact and clean the Delta tables of a plan of Tidemark.", run, needs=NEEDS
+        )
+    )

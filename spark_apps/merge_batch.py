@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import SparkSession
 
@@ -20,15 +21,21 @@ except ImportError:  # run from a checkout; on a cluster the package comes with 
 
 
 from tidemark import failpoints
-from tidemark.formats.plan import MergePlan
-from tidemark.formats.result import PlanResult
 from tidemark.target.application import run_application
-from tidemark.target.merge import apply_plan
 from tidemark.target.session import read_text, write_text
+
+if TYPE_CHECKING:
+    from tidemark.formats.result import PlanResult
+
+# What `run` imports: it comes in while the session starts.
+NEEDS: Final = "tidemark.target.merge"
 
 
 def run(spark: SparkSession, uri: str) -> PlanResult:
     """Apply the plan at `uri` and leave the result beside it."""
+    from tidemark.formats.plan import MergePlan
+    from tidemark.target.merge import apply_plan
+
     result = apply_plan(spark, MergePlan.from_json(read_text(spark, uri)))
     failpoints.reach("merge.before_result")
     write_text(spark, f"{uri.rpartition('/')[0]}/result.json", result.to_json())
@@ -37,4 +44,4 @@ def run(spark: SparkSession, uri: str) -> PlanResult:
 
 
 if __name__ == "__main__":
-    sys.exit(run_application("tidemark_merge", "Apply one merge plan of Tidemark.", run))
+    sys.exit(run_application("tidemark_merge", "Apply one merge plan of Tidemark.", run, needs=NEEDS))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import SparkSession
 
@@ -18,18 +19,27 @@ except ImportError:  # run from a checkout; on a cluster the package comes with 
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "include"))
 
 
-from tidemark.formats.replay import ReplayPlan, ReplayResult
 from tidemark.target.application import run_application
-from tidemark.target.replay import replay
 from tidemark.target.session import read_text, write_text
+
+if TYPE_CHECKING:
+    from tidemark.formats.replay import ReplayResult
+
+# What `run` imports: it comes in while the session starts.
+NEEDS: Final = "tidemark.target.replay"
 
 
 def run(spark: SparkSession, uri: str) -> ReplayResult:
     """Follow the plan at `uri` and leave the result beside it."""
+    from tidemark.formats.replay import ReplayPlan
+    from tidemark.target.replay import replay
+
     result = replay(spark, ReplayPlan.from_json(read_text(spark, uri)))
     write_text(spark, f"{uri.rpartition('/')[0]}/result.json", result.to_json())
     return result
 
 
 if __name__ == "__main__":
-    sys.exit(run_application("tidemark_replay", "Make Delta tables of Tidemark anew from their history.", run))
+    sys.exit(
+        run_application("tidemark_replay", "Make Delta tables of Tidemark anew from their history.", run, needs=NEEDS)
+    )

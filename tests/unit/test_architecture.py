@@ -239,7 +239,7 @@ def test_execute_is_short_in_every_operator_and_sensor() -> None:
 @pytest.mark.parametrize("application", APPLICATIONS, ids=lambda path: path.stem)
 def test_every_application_imports_with_airflow_blocked(application: Path) -> None:
     program = (
-        "import importlib.util, sys\n"
+        "import importlib, importlib.util, sys\n"
         "class Blocked:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
         "        if name.partition('.')[0] in ('airflow', 'tidemark_airflow', 'psycopg'):\n"
@@ -249,6 +249,9 @@ def test_every_application_imports_with_airflow_blocked(application: Path) -> No
         "module = importlib.util.module_from_spec(spec)\n"
         "spec.loader.exec_module(module)\n"
         "assert callable(module.run)\n"
+        # They come in beside the session, see run_application.
+        "assert not {'pyarrow', 'numpy'} & set(sys.modules)\n"
+        "importlib.import_module(module.NEEDS)\n"
     )
     process = subprocess.run(
         [sys.executable, "-c", program],

@@ -28,6 +28,46 @@ def test_pandas_can_be_imported_afterwards() -> None:
     assert output == "1"
 
 
+def test_a_driver_imports_what_its_work_needs_while_its_session_starts_and_no_pandas() -> None:
+    program = f"""
+import importlib.util, sys, threading, time
+from tidemark.errors import DeltaMissing
+from tidemark.target import application
+
+def start(name):
+    while not hasattr(sys.modules.get(merge.NEEDS), "apply_plan"):
+        time.sleep(0.01)
+    raise DeltaMissing(version="4.2.0")
+
+spec = importlib.util.spec_from_file_location("merge_batch", {str(REPOSITORY / "spark_apps" / "merge_batch.py")!r})
+merge = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(merge)
+application.start = start
+status = application.run_application("a", "b", merge.run, needs=merge.NEEDS, arguments=["--manifest", "plan.json"])
+print(status, "pandas" in sys.modules)
+"""
+    assert _says(program) == "1 False"
+
+
+def test_a_driver_hears_what_is_wrong_with_its_work_from_its_work() -> None:
+    program = """
+from tidemark.target import application
+
+class Session:
+    sparkContext = property(lambda self: self)
+    getConf = lambda self: self
+    getAll = lambda self: []
+    stop = lambda self: print("stopped")
+
+def work(spark, uri):
+    import no_such_module
+
+application.start = lambda name: Session()
+print(application.run_application("a", "b", work, needs="no_such_module", arguments=["--manifest", "plan.json"]))
+"""
+    assert _says(program) == "stopped\n1"
+
+
 def _says(program: str) -> str:
     process = subprocess.run(
         [sys.executable, "-c", program],

@@ -1,15 +1,23 @@
-"""What every Spark application is around its work: arguments, log, session, and an end that quotes no value."""
+"""What every Spark application is around its work: arguments, log, session, and an end that quotes no value.
+
+Starting a session is two seconds in which Python waits for the JVM. What the work imports (pyarrow, numpy, Delta's
+Python, the library's own modules: more than a second where they are not) comes in meanwhile, on a thread.
+"""
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import logging
 import sys
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from pyspark.sql import SparkSession
 
 from tidemark.errors import TidemarkError
+from tidemark.startup import spare_pandas
 from tidemark.target.failures import as_refusal, condition_of, told
 from tidemark.target.session import require_fence, start
 
@@ -17,10 +25,17 @@ log = logging.getLogger(__name__)
 
 
 def run_application(
-    name: str, purpose: str, work: Callable[[SparkSession, str], object], arguments: Sequence[str] | None = None
+    name: str,
+    purpose: str,
+    work: Callable[[SparkSession, str], object],
+    *,
+    needs: str,
+    arguments: Sequence[str] | None = None,
 ) -> int:
     """Call `work` with a session and the URI that `--manifest` names. Returns the exit status: 0, or 1 if the driver
     itself could not work; what became of each table is in the result that `work` leaves.
+
+    `needs` is the module that `work` imports, and that had better be there when the session is.
     """
     parser = argparse.ArgumentParser(description=purpose)
     parser.add_argument("--manifest", required=True, help="URI of plan.json")
@@ -28,6 +43,7 @@ def run_application(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     logging.getLogger("py4j").setLevel(logging.WARNING)
 
+    threading.Thread(target=_import, args=(needs,), name="imports").start()
     try:
         spark = start(name)
         try:
@@ -45,3 +61,10 @@ def run_application(
         log.error("The driver failed with %s, raised at:\n%s", condition_of(failed), told(failed))
         return 1
     return 0
+
+
+def _import(module: str) -> None:
+    """What goes wrong is said by whoever imports it because he needs it."""
+    with suppress(Exception):
+        spare_pandas()
+        importlib.import_module(module)
