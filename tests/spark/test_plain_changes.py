@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from tests.spark.lake import TEXTS, Lake, table_schema
 from tests.spark.model import Change, Key, Row, apply, random_changes
 from tests.spark.test_few_changes import BothWays, driver
 from tests.spark.test_values import delete, insert, move, update
-from tidemark.target import few_changes, merge, plain_changes, staged_changes, target_rows
+from tidemark.target import delta_tables, few_changes, merge, plain_changes, staged_changes, target_rows
 from tidemark.target.plain_changes import PlainChanges
 
 pytestmark = driver
@@ -100,6 +101,50 @@ def test_what_is_more_or_other_than_that_is_left_to_others(
     both.stage([update(n, n=4) for n in (1, 3, 4)])
     both.step()
     assert as_columns == [True, False]
+
+
+def test_changes_are_read_once_beside_the_tables_first_commits(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, as_columns: list[bool]
+) -> None:
+    """Whatever becomes of them, the memory is free in the end: they are folded; read too early, since the plan's rows
+    turn out to be too many to replace; not what was staged."""
+    done: list[str] = []
+    staged_of, create = plain_changes.staged_of, delta_tables.create
+    is_reading, is_created = threading.Event(), threading.Event()
+
+    def read(*arguments: Any) -> Any:
+        is_reading.set()
+        assert is_created.wait(60)
+        done.append(threading.current_thread().name.partition("_")[0])
+        return staged_of(*arguments)
+
+    def created(*arguments: Any) -> None:
+        assert is_reading.wait(60) or as_columns
+        create(*arguments)
+        done.append("created")
+        is_created.set()
+
+    both = BothWays(lake, table_schema("t", TEXTS), monkeypatch)
+    both.stage([insert(n) for n in range(3)])
+    with monkeypatch.context() as patched:
+        patched.setattr(plain_changes, "staged_of", read)
+        patched.setattr(delta_tables, "create", created)
+        both.step()
+        assert sorted(done[:3]) == ["created", "created", "read ahead"]
+        both.stage([update(1, n=5)])
+        patched.setattr(plain_changes, "MAX_MASKED", 0)
+        both.step()
+    assert done.count("read ahead") == 2
+    both.stage([update(2, n=5)])
+    mine, _ = both.tables
+    path = lake.root / mine.batches[-1].files[0].path
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    (result,) = lake.apply(mine.planned(2)).tables
+    assert result.error is not None
+    assert result.error.kind == "StagedFileDiffers"
+    assert as_columns == [True]
+    assert plain_changes._only_one.acquire(blocking=False)
+    plain_changes._only_one.release()
 
 
 def test_only_one_table_at_a_time_has_the_drivers_memory(

@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -39,6 +41,7 @@ from tidemark.target.crumbs import Crumbs
 from tidemark.target.data_files import DataFile
 from tidemark.target.delta_tables import PinnedPair, PinnedTable
 from tidemark.target.plain_changes import PlainChanges
+from tidemark.target.reading_ahead import ReadAhead
 from tidemark.target.staged_changes import PREFIXES, missing_scalar
 from tidemark.target.target_rows import MAX_BYTES, TargetRows, TooMuch
 from tidemark.target.whole_chunks import WholeChunks
@@ -60,31 +63,26 @@ def few_changes(
     batches: Sequence[PlannedBatch],
     tables: PinnedPair,
     whole: WholeChunks | None = None,
+    ahead: ReadAhead | None = None,
 ) -> FewChanges | PlainChanges | None:
-    """The changes, folded; None if it is Spark's to do.
+    """The changes, folded; None if it is Spark's to do. `ahead` may have read them already.
 
     Spark also gets what could not be read here, since it says best, and in its own words, what is wrong with a file.
     """
     schema = schemas[-1]
     history, current = tables.history, tables.current
-    rows = sum(f.rows for b in batches for f in b.files)
-    size = sum(f.bytes for b in batches for f in b.files)
-    many = rows > PLAIN_FROM and plain_changes.are_plain(schemas, batches)
-    most = _most_rows(session, plain_changes.MAX_ROWS if many else MAX_ROWS)
-    if most <= 0 or rows > most or any(b.claims or b.sweeps for b in batches):
-        return None
-    if size > (plain_changes.MAX_STAGED_BYTES if many else MAX_STAGED_BYTES):
+    many = _are_many(schemas, batches)
+    if current is None or not _are_few(session, schemas, batches, many=many):
         return None
     shape = staged_schema(schema)
-    if current is None or not schema.key or not all(arrow_fold.is_plain_key(shape.field(k).type) for k in schema.key):
-        return None
     if not data_files.is_plain(history) or not data_files.is_plain(current):
         return None
     try:
         if many:
             if _has_others(current, [c.name for c in schema.columns]):
                 return None
-            return plain_changes.plain_changes(session, lake, schema, batches, current, whole)
+            staged = None if ahead is None else ahead.take(schema, batches)
+            return plain_changes.plain_changes(session, lake, schema, batches, current, whole, staged)
         changes = _staged(session, lake, schemas, batches)
         fold = arrow_fold.fold_changes(
             changes, schema.key, [c.name for c in schema.columns], moved=any(b.moved for b in batches)
@@ -114,6 +112,57 @@ def few_changes(
         return None
     rows_of_changes = fold.rows(values, lacking)
     return FewChanges(session, batches[-1].end_lsn, fold, rows_of_changes, target, truncated, gathered, whole)
+
+
+@contextmanager
+def reading_ahead(
+    session: SparkSession,
+    lake: str,
+    schemas: Sequence[TableSchema],
+    batches: Sequence[PlannedBatch],
+    tables: PinnedPair,
+) -> Iterator[ReadAhead | None]:
+    """The batches' changes are read beside the block, where `few_changes` is likely to want them as columns; None where
+    it is not, or another table has the driver's memory. The tables may be still to be made."""
+    there = [table for table in (tables.history, tables.current) if table is not None and table.exists]
+    is_likely = _are_many(schemas, batches) and _are_few(session, schemas, batches, many=True)
+    if not is_likely or tables.current is None or not all(data_files.is_plain(table) for table in there):
+        yield None
+        return
+    try:
+        plain_changes.reserve_memory()
+    except TooMuch:
+        yield None
+        return
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="read ahead") as thread:
+        schema = schemas[-1]
+        ahead = ReadAhead(schema, batches, thread.submit(plain_changes.staged_of, session, lake, schema, batches))
+        try:
+            yield ahead
+        finally:
+            ahead.let_go()
+
+
+def _are_many(schemas: Sequence[TableSchema], batches: Sequence[PlannedBatch]) -> bool:
+    """Whether they are folded as columns, if here."""
+    rows = sum(f.rows for b in batches for f in b.files)
+    return rows > PLAIN_FROM and plain_changes.are_plain(schemas, batches)
+
+
+def _are_few(
+    session: SparkSession, schemas: Sequence[TableSchema], batches: Sequence[PlannedBatch], *, many: bool
+) -> bool:
+    """Whether their number and kind is the driver's, whatever the tables are."""
+    rows = sum(f.rows for b in batches for f in b.files)
+    size = sum(f.bytes for b in batches for f in b.files)
+    most = _most_rows(session, plain_changes.MAX_ROWS if many else MAX_ROWS)
+    if most <= 0 or rows > most or any(b.claims or b.sweeps for b in batches):
+        return False
+    if size > (plain_changes.MAX_STAGED_BYTES if many else MAX_STAGED_BYTES):
+        return False
+    schema = schemas[-1]
+    shape = staged_schema(schema)
+    return bool(schema.key) and all(arrow_fold.is_plain_key(shape.field(k).type) for k in schema.key)
 
 
 def _has_others(current: PinnedTable, columns: Sequence[str]) -> bool:

@@ -51,8 +51,9 @@ from tidemark.target.comparison import Comparison
 from tidemark.target.delta_tables import PinnedPair, PinnedTable
 from tidemark.target.equal_chunks import EqualChunks, equal_chunks
 from tidemark.target.failures import as_error, condition_of, may_pass, told
-from tidemark.target.few_changes import FewChanges, few_changes
+from tidemark.target.few_changes import FewChanges, few_changes, reading_ahead
 from tidemark.target.plain_changes import PlainChanges
+from tidemark.target.reading_ahead import ReadAhead
 from tidemark.target.session import expect_any_rows, expect_few_rows, table_session
 from tidemark.target.table_shape import TABLE_PROPERTIES, TableShape
 from tidemark.target.whole_chunks import WholeChunks, whole_chunks
@@ -142,6 +143,7 @@ class TableMerge:
         self.new_holes = False
         self.chunks: tuple[ChunkResult, ...] = ()
         self.swept: dict[str, int] = {}
+        self.read_ahead: ReadAhead | None = None
 
     def run(self) -> TableResult:
         """Move the table on; what goes wrong is in the result, with the positions that were reached."""
@@ -255,14 +257,19 @@ class TableMerge:
 
     def _move(self, state: State, missing: list[PlannedBatch], lagging: list[PlannedBatch]) -> None:
         """Towards the end of the plan. If history is ahead, current alone, up to where history is."""
+        ahead = [b for b in lagging if b not in missing]
+        batches = ahead or missing
+        tables = PinnedPair(state.history, state.current)
+        with reading_ahead(self.session, self.plan.lake, self.schemas, batches, tables) as self.read_ahead:
+            self._move_by(batches, state, is_history_ahead=bool(ahead))
+
+    def _move_by(self, batches: list[PlannedBatch], state: State, *, is_history_ahead: bool) -> None:
         shape = TableShape.settled(self.session, self.plan, self.planned, state.history)
         self.schema, self.schemas = shape.schema, shape.schemas
         current = state.current
         history = shape.of_history(state.history, current)
         if current is not None:
             current = shape.of_current(current, history)
-        ahead = [b for b in lagging if b not in missing]
-        batches = ahead or missing
         whole = self._whole_chunks(batches, history, current)
         equal = None if whole is not None else self._equal_chunks(batches, history, current)
         few_rows = self._expect_rows(batches, whole, current)
@@ -271,9 +278,9 @@ class TableMerge:
         try:
             has_memory = isinstance(changes, PlainChanges) and changes.has_memory
             compared, swept = self._compare(batches, history, current, few_rows=few_rows, has_memory=has_memory)
-            if isinstance(changes, Comparison) and not ahead:
+            if isinstance(changes, Comparison) and not is_history_ahead:
                 self._keep_differences(changes)
-            if not ahead:
+            if not is_history_ahead:
                 appended = changes.move_history(history, self.history_id)
                 self._add("history", appended)
                 self._tell("history", changes.end, f"{appended} appended")
@@ -285,7 +292,7 @@ class TableMerge:
                 self._tell("current", changes.end, counts or "no row changed")
                 self.new_holes = self.new_holes or changes.new_holes
             results: tuple[ChunkResult, ...] = ()
-            if isinstance(changes, ChunkChanges) and (self.schema.key or not ahead):
+            if isinstance(changes, ChunkChanges) and (self.schema.key or not is_history_ahead):
                 # Without a key, a history that is ahead has the chunk's rows already: what became of them is not known.
                 results = changes.chunk_results()
                 self.swept |= changes.swept_rows()
@@ -414,9 +421,12 @@ class TableMerge:
                 return folded
         if whole is not None:
             batches = whole.left()
-        few = few_changes(self.session, self.plan.lake, self.schemas, batches, PinnedPair(history, current), whole)
+        tables = PinnedPair(history, current)
+        few = few_changes(self.session, self.plan.lake, self.schemas, batches, tables, whole, self.read_ahead)
         if few is not None:
             return few
+        if self.read_ahead is not None:
+            self.read_ahead.let_go()
         if not any(b.claims or b.sweeps for b in batches):
             changes = Changes(self.session, self.plan.lake, self.schemas, batches, current, few_rows=few_rows)
             changes.whole = whole

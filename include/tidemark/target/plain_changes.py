@@ -67,6 +67,23 @@ def are_plain(schemas: Sequence[TableSchema], batches: Sequence[PlannedBatch]) -
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Newest:
+    """The last change of every key: its key's columns, whether it leaves a row, and those that do, whole."""
+
+    keys: Sequence[pa.ChunkedArray]
+    stays: pa.ChunkedArray
+    staying: pa.Table
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """All changes of some batches in R1 order, and the last ones."""
+
+    changes: pa.Table
+    newest: Newest
+
+
 def plain_changes(
     session: SparkSession,
     lake: str,
@@ -74,14 +91,16 @@ def plain_changes(
     batches: Sequence[PlannedBatch],
     current: PinnedTable,
     whole: WholeChunks | None,
+    staged: Staged | None = None,
 ) -> PlainChanges:
-    """Everything that has to be known before something is written; to be released. Raises TooMuch."""
-    reserve_memory()
+    """Everything that has to be known before something is written; to be released. Raises TooMuch. `staged` has been
+    read already, and the driver's memory reserved for it."""
+    if staged is None:
+        reserve_memory()
     try:
-        staged = staged_changes_of(session, lake, schema, [f for b in batches for f in b.files])
-        return Gathered(
-            session, lake, schema, batches, staged, _rows_of(session, current, schema, whole), whole
-        ).folded()
+        staged = staged or staged_of(session, lake, schema, batches)
+        there = _rows_of(session, current, schema, whole)
+        return Gathered(session, lake, schema, batches, staged.changes, there, whole, newest=staged.newest).folded()
     except BaseException:
         free_memory()
         raise
@@ -95,6 +114,12 @@ def reserve_memory(wait_s: float = 0.0) -> None:
 
 def free_memory() -> None:
     _only_one.release()
+
+
+def staged_of(session: SparkSession, lake: str, schema: TableSchema, batches: Sequence[PlannedBatch]) -> Staged:
+    """For whoever has reserved the memory. Raises TooMuch."""
+    changes = staged_changes_of(session, lake, schema, [f for b in batches for f in b.files])
+    return Staged(changes, _newest(changes, schema.key))
 
 
 def staged_changes_of(
@@ -136,11 +161,12 @@ def in_order(changes: pa.Table) -> pa.Table:
     return changes if is_behind.all() else changes.take(pc.sort_indices(changes.select([n for n, _ in _ORDER]), _ORDER))
 
 
-def _newest(staged: pa.Table, key: Sequence[str]) -> pa.Table:
-    """The last row of every key."""
-    numbered = staged.select(list(key)).append_column("__tidemark_row", pa.array(np.arange(staged.num_rows)))
+def _newest(changes: pa.Table, key: Sequence[str]) -> Newest:
+    numbered = changes.select(list(key)).append_column("__tidemark_row", pa.array(np.arange(changes.num_rows)))
     last = numbered.group_by(list(key)).aggregate([("__tidemark_row", "max")])
-    return staged.take(last["__tidemark_row_max"].combine_chunks().sort())
+    rows = last["__tidemark_row_max"].combine_chunks().sort()
+    stays = pc.invert(pc.is_in(changes["_op"].take(rows), _REMOVES))
+    return Newest([changes[k].take(rows) for k in key], stays, changes.take(rows.filter(stays.combine_chunks())))
 
 
 def _rows_of(session: SparkSession, current: PinnedTable, schema: TableSchema, whole: WholeChunks | None) -> TargetRows:
@@ -189,7 +215,8 @@ class OfChunks:
 class Gathered:
     """Everything that a fold is made of: `staged` are the changes of the batches in R1 order, `there` knows the rows
     of current that they replace. `whole` are chunks whose files are added besides, none of whose rows a change touches;
-    `of_chunks` is what comes of those that one does. `reserved`: the driver's memory is this table's."""
+    `of_chunks` is what comes of those that one does. `reserved`: the driver's memory is this table's. `newest` of them
+    is known already where no chunks add any."""
 
     session: SparkSession
     lake: str
@@ -200,21 +227,20 @@ class Gathered:
     whole: WholeChunks | None
     of_chunks: OfChunks | None = None
     reserved: bool = True
+    newest: Newest | None = None
 
     def folded(self) -> PlainChanges:
         """Raises TooMuch."""
-        events = self.staged
-        if self.of_chunks is not None:
-            events = in_order(pa.concat_tables([events, self.of_chunks.added]))
-        newest = _newest(events, self.schema.key)
-        masked, is_there = self._replaced([newest[k] for k in self.schema.key])
-        stays = pc.invert(pc.is_in(newest["_op"], _REMOVES))
-        staying = newest.filter(stays)
-        updated = pc.sum(pc.and_(is_there, stays)).as_py() or 0
-        gone = pc.sum(pc.and_(is_there, pc.invert(stays))).as_py() or 0
-        counts = {"inserted": staying.num_rows - updated, "updated": updated, "deleted": gone}
+        newest = self.newest
+        if newest is None:
+            added = [] if self.of_chunks is None else [self.of_chunks.added]
+            newest = _newest(in_order(pa.concat_tables([self.staged, *added])), self.schema.key)
+        masked, is_there = self._replaced(newest.keys)
+        updated = pc.sum(pc.and_(is_there, newest.stays)).as_py() or 0
+        gone = pc.sum(pc.and_(is_there, pc.invert(newest.stays))).as_py() or 0
+        counts = {"inserted": newest.staying.num_rows - updated, "updated": updated, "deleted": gone}
         crumbs = crumbs_of(self.there, row_schema(self.schema), masked)
-        return PlainChanges(self, staying, masked, counts, crumbs)
+        return PlainChanges(self, newest.staying, masked, counts, crumbs)
 
     def _replaced(self, keys: Sequence[pa.ChunkedArray]) -> tuple[Sequence[Replaced], pa.ChunkedArray]:
         """The rows of current that have one of the keys, by their files; and per key, whether there is one."""
