@@ -151,8 +151,10 @@ def submitted(plan: MergePlan) -> None:
     uri = f"{plan.lake}/{layout.plan_file(plan.pipeline, plan.plan)}"
     environment = submission.driver_environment() | submission.quiet_log({}) | submission.short_lived(plan)
     with class_archive(submission.chosen_jvm_flags({})) as archive:
-        environment |= submission.with_jvm_flags(archive.flags, environment)
-        spark_submit(spark_jars.application("merge_batch", os.environ), ["--manifest", uri], environment=environment)
+        environment |= submission.with_jvm_flags(archive.flags, environment) | archive.environment
+        application = spark_jars.application("merge_batch", os.environ)
+        options = ["--properties-file", archive.properties_file] if archive.properties_file else []
+        spark_submit(application, ["--manifest", uri], environment=environment, options=options)
         archive.ended_well = True
     errors_of(Path(uri).parent / "result.json")
 
@@ -176,8 +178,9 @@ def spark_submit(
     *,
     settings: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
+    options: Sequence[str] = (),
 ) -> None:
-    command = [str(Path(sys.executable).parent / "spark-submit"), "--master", "local[*]", "--jars", jars()]
+    command = [str(Path(sys.executable).parent / "spark-submit"), "--master", "local[*]", "--jars", jars(), *options]
     for name, value in (settings or {}).items():
         command += ["--conf", f"{name}={value}"]
     process = subprocess.run(

@@ -31,3 +31,8 @@ class SparkConnection:
     def drives_here(self) -> bool:
         """Whether the driver is a child of the task, with its Python and its environment."""
         return self.deploy_mode != "cluster"
+
+    @property
+    def ships_settings(self) -> bool:
+        """Whether executors get the files that lie in the folder of this machine's Spark settings."""
+        return self.master.startswith(("k8s:", "yarn"))

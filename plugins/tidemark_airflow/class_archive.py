@@ -8,8 +8,10 @@ parsed and verified, in an archive when it ends, and map that file the next time
 One archive per Java and Spark, by what both consist of; after an upgrade the next driver makes another. The JVM itself
 checks an archive against its class path and goes on without one that does not fit. So nothing here is needed for a
 driver to start: whatever is unusual (no folder of our own, another JVM, flags that somebody chose) means no archive.
-So does a folder with files on the class path, as that of Spark's settings is: the JVM would end its own end with an
-error ("Cannot have non-empty directory in paths"), and a driver that did all of its work would exit with 1.
+So does a folder with files on the class path: the JVM would end its own end with an error ("Cannot have non-empty
+directory in paths"), and a driver that did all of its work would exit with 1. The folder of Spark's settings is one.
+Where it has nothing but spark-defaults.conf and what a driver of ours does not read, and goes to no executor, the
+driver gets that file by `--properties-file`, and an empty folder in its place.
 An archive is code, so its folder must be ours alone.
 """
 
@@ -24,6 +26,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 
 FOLDER_VARIABLE = "TIDEMARK_JVM_ARCHIVES"  # where archives lie; set and empty: none is made or used
@@ -35,21 +38,38 @@ _CHOSEN = re.compile(r"-Xshare|SharedArchiveFile|ArchiveClassesAtExit|AutoCreate
 # A driver that makes an archive and left nothing for so long was killed.
 _MAKING_S = 86_400
 
+_DEFAULTS = "spark-defaults.conf"
+# A driver's log is configured by a variable or a flag, see `submission.quiet_log`.
+_UNREAD = ("log4j2.properties", "*.template")
+
 
 @dataclass(slots=True)
 class ClassArchive:
-    """`flags` for the driver's JVM; the block sets `ended_well` where the driver did."""
+    """`flags` for the driver's JVM; the block sets `ended_well` where the driver did. `properties_file` and
+    `settings_folder` are for spark-submit where Spark's settings must not stand on the class path, else None."""
 
     flags: str = ""
     ended_well: bool = False
+    properties_file: str | None = None
+    settings_folder: str | None = None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables of spark-submit."""
+        return {} if self.settings_folder is None else {"SPARK_CONF_DIR": self.settings_folder}
 
 
 @contextmanager
-def class_archive(options: str | None) -> Iterator[ClassArchive]:
-    """`options` are the JVM flags that somebody chose for the driver, None if it does not run here. Never raises by
-    itself."""
+def class_archive(options: str | None, *, ships_settings: bool = False) -> Iterator[ClassArchive]:
+    """`options` are the JVM flags that somebody chose for the driver, None if it does not run here; `ships_settings`:
+    executors get the files of the settings' folder too. Never raises by itself."""
     archive = ClassArchive()
-    path = None if options is None or _CHOSEN.search(options) else _path()
+    path = None
+    if options is not None and not _CHOSEN.search(options):
+        with suppress(OSError, RuntimeError):  # a file that cannot be read, a user without a home
+            path = _path(ships_settings=ships_settings)
+            if path is not None:
+                archive = _beside_settings(path.parent)
     if path is None:
         yield archive
         return
@@ -75,12 +95,11 @@ def class_archive(options: str | None) -> Iterator[ClassArchive]:
             mark.unlink(missing_ok=True)
 
 
-def _path() -> Path | None:
-    try:
-        folder, runtime = _folder(), _runtime()
-    except (OSError, RuntimeError):  # a file that cannot be read, a user without a home
+def _path(*, ships_settings: bool) -> Path | None:
+    folder, runtime = _folder(), _runtime()
+    if folder is None or runtime is None or re.search(r"\s", str(folder)):
         return None
-    if folder is None or runtime is None or re.search(r"\s", str(folder)) or _has_folders_of_settings():
+    if _has_folders_on_class_path(but_settings=not ships_settings):
         return None
     return folder / f"classes-{runtime}.jsa"
 
@@ -97,15 +116,36 @@ def _folder() -> Path | None:
     return folder if status.st_uid == os.geteuid() and not status.st_mode & 0o022 else None
 
 
-def _has_folders_of_settings() -> bool:
-    """Whether spark-submit puts a folder with files onto the driver's class path."""
-    spark_home = _spark_home()
-    named = [os.environ.get(name) for name in ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR")]
-    if not named[0] and spark_home is not None:
-        named[0] = str(spark_home / "conf")
+def _has_folders_on_class_path(*, but_settings: bool) -> bool:
+    """Whether spark-submit puts a folder with files onto the driver's class path, but for settings that can be set
+    aside."""
+    named = [os.environ.get(name) for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR")]
     named += os.environ.get("SPARK_DIST_CLASSPATH", "").split(os.pathsep)
     folders = [Path(name) for name in named if name and Path(name).is_dir()]
-    return any(any(folder.iterdir()) for folder in folders)
+    settings = _settings()[1]
+    if but_settings:
+        settings = {name for name in settings if name != _DEFAULTS and not any(fnmatch(name, u) for u in _UNREAD)}
+    return bool(settings) or any(any(folder.iterdir()) for folder in folders)
+
+
+def _settings() -> tuple[Path | None, set[str]]:
+    """The folder of Spark's settings, as spark-submit finds it, and what lies in it."""
+    spark_home, named = _spark_home(), os.environ.get("SPARK_CONF_DIR")
+    folder = Path(named) if named else None if spark_home is None else spark_home / "conf"
+    if folder is None or not folder.is_dir():
+        return None, set()
+    return folder, {file.name for file in folder.iterdir()}
+
+
+def _beside_settings(folder: Path) -> ClassArchive:
+    """An empty folder of ours in the settings' place, if they have files."""
+    settings, names = _settings()
+    if settings is None or not names:
+        return ClassArchive()
+    empty = folder / "no-settings"
+    empty.mkdir(mode=0o700, exist_ok=True)
+    defaults = str(settings / _DEFAULTS) if _DEFAULTS in names else None
+    return ClassArchive(properties_file=defaults, settings_folder=str(empty))
 
 
 def _spark_home() -> Path | None:

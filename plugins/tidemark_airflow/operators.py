@@ -166,8 +166,8 @@ class ApplicationOperator(SparkSubmitOperator):
             self.conf = {**access.spark_settings(self.config.lake), **self.config.spark_conf}
             self.jars = spark_jars.jars(self.config.lake, os.environ)
             self._environment, self.py_files = {}, None
-            chosen_flags = None
-            if spark_connection(self.config.spark_connection).drives_here:
+            chosen_flags, connection = None, spark_connection(self.config.spark_connection)
+            if connection.drives_here:
                 chosen_flags = submission.chosen_jvm_flags(self.config.spark_conf)
                 self._environment |= submission.without_airflow() | submission.quiet_log(self.config.spark_conf)
                 self._environment |= submission.lake_secrets(access, Path(scratch))
@@ -175,8 +175,13 @@ class ApplicationOperator(SparkSubmitOperator):
                 self._environment |= self.driver_flags
             else:
                 self.py_files = submission.library_zip(scratch)
-            with class_archive(chosen_flags) as archive, time_limit(limit_s, self.on_kill) as limit:
-                self._environment |= submission.with_jvm_flags(archive.flags, self._environment)
+            ships_settings = connection.ships_settings
+            with (
+                class_archive(chosen_flags, ships_settings=ships_settings) as archive,
+                time_limit(limit_s, self.on_kill) as limit,
+            ):
+                self._environment |= submission.with_jvm_flags(archive.flags, self._environment) | archive.environment
+                self.properties_file = archive.properties_file
                 try:
                     super().execute(context)
                     archive.ended_well = True

@@ -110,19 +110,60 @@ def test_what_is_unusual_means_no_archive(folder: Path, missing: str) -> None:
     assert flags_of_a_driver() == ""
 
 
-@pytest.mark.parametrize("variable", ["SPARK_CONF_DIR", "HADOOP_CONF_DIR", "SPARK_DIST_CLASSPATH", None])
+@pytest.mark.parametrize("variable", ["HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH"])
 def test_a_folder_with_files_on_the_class_path_means_no_archive(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, variable: str | None
+    folder: Path, monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
     """The JVM makes none then, and its driver would exit with 1 behind all of its work."""
+    files = folder.parent / "files"
+    files.mkdir()
+    monkeypatch.setenv(variable, str(files))
+    with driver(ends_well=False) as flags:
+        assert flags.startswith("-XX:ArchiveClassesAtExit=")
+    (files / "core-site.xml").touch()
+    assert flags_of_a_driver() == ""
+
+
+@pytest.mark.parametrize("variable", ["SPARK_CONF_DIR", None])
+def test_spark_settings_are_named_and_an_empty_folder_stands_on_the_class_path_instead(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, variable: str | None
+) -> None:
+    settings = settings_of(folder, monkeypatch, variable)
+    with class_archive("") as archive:
+        assert (archive.environment, archive.properties_file) == ({}, None)
+    for file in ("log4j2.properties", "fairscheduler.xml.template"):
+        (settings / file).touch()
+    with class_archive("") as archive:
+        assert archive.properties_file is None
+        assert [*Path(archive.environment["SPARK_CONF_DIR"]).iterdir()] == []
+    (settings / "spark-defaults.conf").touch()
+    for _ in range(2):
+        with class_archive("") as archive:
+            assert archive.flags.startswith("-XX:ArchiveClassesAtExit=")
+            assert archive.properties_file == str(settings / "spark-defaults.conf")
+            assert [*Path(archive.environment["SPARK_CONF_DIR"]).iterdir()] == []
+
+
+@pytest.mark.parametrize("variable", ["SPARK_CONF_DIR", None])
+@pytest.mark.parametrize(
+    ("file", "ships_settings"),
+    [("hive-site.xml", False), ("spark-env.sh", False), ("java-opts", False), ("spark-defaults.conf", True)],
+)
+def test_settings_that_driver_or_executors_find_in_their_folder_stay_there(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, variable: str | None, file: str, ships_settings: bool
+) -> None:
+    (settings_of(folder, monkeypatch, variable) / file).touch()
+    with class_archive("", ships_settings=ships_settings) as archive:
+        assert (archive.flags, archive.environment, archive.properties_file) == ("", {}, None)
+
+
+def settings_of(folder: Path, monkeypatch: pytest.MonkeyPatch, variable: str | None) -> Path:
+    """An empty folder of Spark's settings."""
     settings = folder.parent / "spark" / "conf"
     settings.mkdir()
     if variable is not None:
         monkeypatch.setenv(variable, str(settings))
-    with driver(ends_well=False) as flags:
-        assert flags.startswith("-XX:ArchiveClassesAtExit=")
-    (settings / "spark-defaults.conf").touch()
-    assert flags_of_a_driver() == ""
+    return settings
 
 
 def test_an_older_java_does_not_know_the_flags(folder: Path) -> None:

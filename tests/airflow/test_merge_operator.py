@@ -190,6 +190,33 @@ def test_a_driver_that_is_a_child_has_this_python_and_its_library(
     assert "hidden-secret" not in "\n".join([*merge.arguments(), *environment.values()])
 
 
+@pytest.mark.parametrize(
+    ("master", "aside"), [("local[2]", True), ("spark://spark.example:7077", True), ("yarn", False)]
+)
+def test_the_settings_of_the_machine_are_named_beside_an_archive_of_classes(
+    merge: Merge, monkeypatch: pytest.MonkeyPatch, master: str, aside: bool
+) -> None:
+    settings, archives = merge.folder / "settings", merge.folder / "archives"
+    settings.mkdir()
+    (settings / "spark-defaults.conf").touch()
+    monkeypatch.setenv("SPARK_CONF_DIR", str(settings))
+    monkeypatch.setenv("TIDEMARK_JVM_ARCHIVES", str(archives))
+    for variable in ("HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH"):
+        monkeypatch.delenv(variable, raising=False)
+    use_spark(monkeypatch, master)
+    merge.ends_with("result", monkeypatch)
+    merge.execute()
+    arguments, environment = merge.arguments(), merge.environment()
+    if aside:
+        assert following(arguments, "--properties-file") == str(settings / "spark-defaults.conf")
+        assert environment["SPARK_CONF_DIR"] == str(archives / "no-settings")
+        assert "ArchiveClassesAtExit" in environment["SPARK_SUBMIT_OPTS"]
+    else:
+        assert "--properties-file" not in arguments
+        assert environment["SPARK_CONF_DIR"] == str(settings)
+        assert "Archive" not in environment.get("SPARK_SUBMIT_OPTS", "")
+
+
 def test_to_a_driver_in_the_cluster_the_library_travels_as_a_zip_file(
     merge: Merge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
