@@ -38,6 +38,7 @@ from tidemark.spark_connection import SparkConnection
 TABLE = "public.measurements"
 WRITES = 500  # rows changed per second
 READERS = 2
+MERGE_WAIT_S = 600  # for a table that a capture's merge has, as the DAG's task waits
 SUMS = "count(*), sum(id), sum(price)"
 
 
@@ -66,7 +67,7 @@ def backfilled(pipeline: Pipeline, rows: int, copy_s: float) -> Pair:
         nonlocal reading
         plan(task(pipeline, "plan"), request=BackfillRequest(tables=(TABLE,), readers=READERS))
         reading = meter.of(lambda: facts.update(read(pipeline)))
-        run = replace(pipeline, dag="backfill")
+        run = replace(pipeline, dag="backfill", merge_wait_s=MERGE_WAIT_S)
         for stage in (run.drain, run.merge, run.confirm):
             patiently(stage)
         patiently(lambda: report(task(pipeline, "report")))

@@ -59,6 +59,7 @@ class Pipeline:
     ledger: str
     dag: str = "capture"
     runs: int = 0
+    merge_wait_s: float = 0.0  # for a table that another DAG's merge has
     submit: Callable[[MergePlan], None] = field(default_factory=lambda: submitted)
 
     def task(self, name: str) -> Run:
@@ -89,7 +90,7 @@ class Pipeline:
         """As the task does it: the results that are there, a plan, its application, its result."""
         run = self.task("merge")
         ingest(run)
-        with leased_plan(run) as plan:
+        with leased_plan(run, wait_s=self.merge_wait_s) as plan:
             if plan is not None:
                 self.submit(plan)
         for table in ingest(run).tables:
