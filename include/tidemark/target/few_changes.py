@@ -62,15 +62,16 @@ def few_changes(
     schemas: Sequence[TableSchema],
     batches: Sequence[PlannedBatch],
     tables: PinnedPair,
-    whole: WholeChunks | None = None,
-    ahead: ReadAhead | None = None,
+    known: WholeChunks | ReadAhead | None = None,
 ) -> FewChanges | PlainChanges | None:
-    """The changes, folded; None if it is Spark's to do. `ahead` may have read them already.
+    """The changes, folded; None if it is Spark's to do. `known` are the chunks that come with them, or, where none do,
+    the changes themselves as they are being read.
 
     Spark also gets what could not be read here, since it says best, and in its own words, what is wrong with a file.
     """
     schema = schemas[-1]
     history, current = tables.history, tables.current
+    whole = known if isinstance(known, WholeChunks) else None
     many = _are_many(schemas, batches)
     if current is None or not _are_few(session, schemas, batches, many=many):
         return None
@@ -81,8 +82,9 @@ def few_changes(
         if many:
             if _has_others(current, [c.name for c in schema.columns]):
                 return None
-            staged = None if ahead is None else ahead.take(schema, batches)
-            return plain_changes.plain_changes(session, lake, schema, batches, current, whole, staged)
+            staged = known.take(schema, batches) if isinstance(known, ReadAhead) else None
+            staged = staged or plain_changes.read_now(session, lake, schema, batches)
+            return plain_changes.plain_changes(session, lake, staged, current, whole)
         changes = _staged(session, lake, schemas, batches)
         fold = arrow_fold.fold_changes(
             changes, schema.key, [c.name for c in schema.columns], moved=any(b.moved for b in batches)

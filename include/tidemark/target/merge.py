@@ -422,7 +422,8 @@ class TableMerge:
         if whole is not None:
             batches = whole.left()
         tables = PinnedPair(history, current)
-        few = few_changes(self.session, self.plan.lake, self.schemas, batches, tables, whole, self.read_ahead)
+        known = self.read_ahead if whole is None else whole
+        few = few_changes(self.session, self.plan.lake, self.schemas, batches, tables, known)
         if few is not None:
             return few
         if self.read_ahead is not None:

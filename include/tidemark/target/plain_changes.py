@@ -78,29 +78,34 @@ class Newest:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """All changes of some batches in R1 order, and the last ones."""
+    """All changes of these batches in R1 order, in the table's shape, and the last ones."""
 
+    schema: TableSchema
+    batches: Sequence[PlannedBatch]
     changes: pa.Table
     newest: Newest
 
 
 def plain_changes(
-    session: SparkSession,
-    lake: str,
-    schema: TableSchema,
-    batches: Sequence[PlannedBatch],
-    current: PinnedTable,
-    whole: WholeChunks | None,
-    staged: Staged | None = None,
+    session: SparkSession, lake: str, staged: Staged, current: PinnedTable, whole: WholeChunks | None
 ) -> PlainChanges:
-    """Everything that has to be known before something is written; to be released. Raises TooMuch. `staged` has been
-    read already, and the driver's memory reserved for it."""
-    if staged is None:
-        reserve_memory()
+    """Everything that has to be known before something is written; to be released, with the memory that was reserved
+    for `staged`. Raises TooMuch, and lets the memory go."""
     try:
-        staged = staged or staged_of(session, lake, schema, batches)
-        there = _rows_of(session, current, schema, whole)
-        return Gathered(session, lake, schema, batches, staged.changes, there, whole, newest=staged.newest).folded()
+        there = _rows_of(session, current, staged.schema, whole)
+        return Gathered(
+            session, lake, staged.schema, staged.batches, staged.changes, there, whole, newest=staged.newest
+        ).folded()
+    except BaseException:
+        free_memory()
+        raise
+
+
+def read_now(session: SparkSession, lake: str, schema: TableSchema, batches: Sequence[PlannedBatch]) -> Staged:
+    """With the driver's memory. Raises TooMuch."""
+    reserve_memory()
+    try:
+        return staged_of(session, lake, schema, batches)
     except BaseException:
         free_memory()
         raise
@@ -119,7 +124,7 @@ def free_memory() -> None:
 def staged_of(session: SparkSession, lake: str, schema: TableSchema, batches: Sequence[PlannedBatch]) -> Staged:
     """For whoever has reserved the memory. Raises TooMuch."""
     changes = staged_changes_of(session, lake, schema, [f for b in batches for f in b.files])
-    return Staged(changes, _newest(changes, schema.key))
+    return Staged(schema, batches, changes, _newest(changes, schema.key))
 
 
 def staged_changes_of(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tidemark.formats.plan import PlannedBatch
 from tidemark.schema.table import TableSchema
@@ -37,7 +37,7 @@ class ReadAhead:
             return None
         staged = self.staged.result()
         self.is_over = True
-        return staged
+        return replace(staged, schema=schema, batches=batches)
 
     def let_go(self) -> None:
         """Give the memory back, once the thread has no need of it, unless somebody took it."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
 from tidemark.errors import StagedFileDiffers
@@ -23,7 +24,7 @@ WIDER = replace(SCHEMA, columns=(COLUMNS[0], replace(COLUMNS[1], target="bigint"
 FILE = PlannedFile("staged.parquet", 1, 10, "ab", 1)
 BATCHES = (PlannedBatch(Lsn(1), Lsn(9), (FILE,), 0, 0, 0),)
 OTHERS = (replace(BATCHES[0], files=(replace(FILE, sha256="cd"),)),)
-CHANGES = Staged(None, None)  # type: ignore[arg-type]
+CHANGES = Staged(SCHEMA, BATCHES, pa.table({"id": [1]}), None)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -46,7 +47,11 @@ def memory_is_free() -> bool:
 
 
 def test_the_memory_goes_with_the_changes_to_who_asks_for_these(ahead: ReadAhead) -> None:
-    assert ahead.take(replace(SCHEMA, version=7), [replace(BATCHES[0], end_lsn=Lsn(10))]) is CHANGES
+    version, batches = replace(SCHEMA, version=7), [replace(BATCHES[0], end_lsn=Lsn(10))]
+    taken = ahead.take(version, batches)
+    assert taken is not None
+    assert taken.changes is CHANGES.changes
+    assert (taken.schema, taken.batches) == (version, batches)
     ahead.let_go()
     assert not memory_is_free()
     assert ahead.take(SCHEMA, BATCHES) is None
