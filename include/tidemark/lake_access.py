@@ -57,13 +57,14 @@ class LakeAccess:
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
-    def has_secrets(self) -> bool:
-        return bool(self.secrets)
+    def is_of_this_machine(self) -> bool:
+        """Whether a driver somewhere else would lack what lets this machine in: a key, or the path of one."""
+        return bool(self.secrets) or "service_account" in self.settings
 
     def driver_environment(self, folder: Path) -> dict[str, str]:
         """The variables by which a driver has the secrets; S3A's and Azure's it hands on to its executors, encrypted
         where `spark.network.crypto.enabled` or TLS says so. Google's clients take a key from a file alone, which is
-        written into `folder`: nobody else's, and kept for as long as the driver lives."""
+        written into `folder`: nobody else's, and removed by whoever made it once the driver has ended."""
         variables = {_OF_S3A[name]: value for name, value in self.secrets.items() if name in _OF_S3A}
         for name in _OF_AZURE:
             if name in self.secrets:
@@ -98,8 +99,9 @@ class LakeAccess:
         return settings
 
     def _of_google(self, bucket: str) -> dict[str, str]:
-        """The key that GOOGLE_KEY_FILE names, and the machine's own identity where it is not set: on executors."""
-        return {"spark.hadoop.fs.gs.auth.type": "APPLICATION_DEFAULT"}
+        """The key that GOOGLE_KEY_FILE names, and the machine's own identity where it is not set: on executors. Without
+        a key what the site has configured counts."""
+        return {"spark.hadoop.fs.gs.auth.type": "APPLICATION_DEFAULT"} if self.is_of_this_machine else {}
 
     def _of_azure(self, container_and_account: str) -> dict[str, str]:
         """Hadoop looks a `${env.NAME}` up when it is asked for the setting."""

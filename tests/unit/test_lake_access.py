@@ -63,6 +63,7 @@ def test_the_key_of_a_service_account_may_be_a_text_or_an_object(key: object, tm
 def test_a_driver_gets_the_path_of_a_key_that_lies_on_its_machine(tmp_path: Path) -> None:
     access = read(**GOOGLE, extra={"key_path": "/etc/lake.json"})
     assert access.driver_environment(tmp_path) == {"GOOGLE_APPLICATION_CREDENTIALS": "/etc/lake.json"}
+    assert access.is_of_this_machine
     assert list(tmp_path.iterdir()) == []
 
 
@@ -91,7 +92,8 @@ def test_a_secret_of_azure_is_named_in_a_setting_and_lies_in_the_environment(
 
 def test_without_keys_the_machines_own_identity_counts(tmp_path: Path) -> None:
     access = read(login=None, password=None, extra={"region_name": "eu-west-1"})
-    assert not access.has_secrets
+    assert not access.is_of_this_machine
+    assert read(**GOOGLE, login=None, password=None).spark_settings("gs://bucket/lake") == {}
     assert access.driver_environment(tmp_path) == {}
 
 

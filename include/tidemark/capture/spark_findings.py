@@ -93,11 +93,11 @@ def _wrong_connections(
             "Python applications in client mode alone",
             client,
         )
-    elif config.lake_access.has_secrets and not spark.drives_here:
+    elif config.lake_access.is_of_this_machine and not spark.drives_here:
         yield _error(
             f"Connection {config.lake_connection} of the lake has a key, and the driver runs in the cluster of "
             f"{master}: there it could be handed to it by a command line alone, where everybody reads it",
-            "Give Spark's service account the rights on the bucket, and name a connection without login and password; "
+            "Give Spark's service account the rights on the bucket, and name a connection without any key; "
             f"or use the deploy mode client in connection {connection}",
         )
 

@@ -108,7 +108,10 @@ def start(name: str, settings: Mapping[str, str] | None = None) -> SparkSession:
 
 def _hand_on_lake_secret(session: SparkSession) -> None:
     """A setting may name the variable that has the lake's secret, since it stands in a command line. Executors have no
-    such variable, and get the value, as Spark itself hands AWS's variables on."""
+    such variable, and get the value, as Spark itself hands AWS's variables on. Where it is not set, as by hand from a
+    run's log, Hadoop's client says which key it lacks."""
+    if AZURE_SECRET not in os.environ:
+        return
     named = f"${{env.{AZURE_SECRET}}}"
     for name, value in session.sparkContext.getConf().getAll():
         if value == named and name.startswith("spark.hadoop."):
