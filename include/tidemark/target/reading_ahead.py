@@ -22,29 +22,38 @@ from tidemark.target.plain_changes import Staged
 
 @dataclass(slots=True)
 class ReadAhead:
-    """What is being read, with the driver's memory reserved for it; used up by the first that is asked of it."""
+    """What is being read, with the driver's memory reserved for it; used up by the first that is asked of it.
+
+    It lives until the table is merged, so it forgets the changes before another table can have the memory.
+    """
 
     schema: TableSchema
     batches: Sequence[PlannedBatch]
-    staged: Future[Staged]
+    staged: Future[Staged] | None
     is_over: bool = False
 
     def take(self, schema: TableSchema, batches: Sequence[PlannedBatch]) -> Staged | None:
         """The changes of these batches in the table's shape, and the memory with them; None if others were read, or
         they are taken. Raises what reading them raised, and keeps the memory then."""
-        if self.is_over or not self._is_of(schema, batches):
+        if self.staged is None or not self._is_of(schema, batches):
             self.let_go()
             return None
-        staged = self.staged.result()
+        try:
+            staged = self.staged.result()
+        finally:
+            self.staged = None  # where it raised too: the traceback holds what was read until then
         self.is_over = True
         return replace(staged, schema=schema, batches=batches)
 
     def let_go(self) -> None:
         """Give the memory back, once the thread has no need of it, unless somebody took it."""
-        if not self.is_over:
+        if self.is_over:
+            return
+        if self.staged is not None:
             self.staged.exception()
-            plain_changes.free_memory()
+            self.staged = None
         self.is_over = True
+        plain_changes.free_memory()
 
     def _is_of(self, schema: TableSchema, batches: Sequence[PlannedBatch]) -> bool:
         """What a settled shape says besides (names of older versions, comments) is nothing to the changes."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+import weakref
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -13,7 +17,8 @@ from tidemark.errors import StagedFileDiffers
 from tidemark.formats.plan import PlannedBatch, PlannedFile
 from tidemark.lsn import Lsn
 from tidemark.schema.table import Column, TableName, TableSchema
-from tidemark.target import plain_changes
+from tidemark.target import few_changes, plain_changes
+from tidemark.target.delta_tables import PinnedPair
 from tidemark.target.plain_changes import Staged
 from tidemark.target.reading_ahead import ReadAhead
 from tidemark.target.target_rows import TooMuch
@@ -44,6 +49,15 @@ def memory_is_free() -> bool:
         return False
     plain_changes.free_memory()
     return True
+
+
+@pytest.fixture
+def memory() -> Iterator[None]:
+    """The driver's, reserved for the test's table; free afterwards, whatever became of it."""
+    plain_changes.reserve_memory()
+    yield
+    if not memory_is_free():
+        plain_changes.free_memory()
 
 
 def test_the_memory_goes_with_the_changes_to_who_asks_for_these(ahead: ReadAhead) -> None:
@@ -82,3 +96,57 @@ def test_what_reading_raised_is_raised_where_the_changes_are_asked_for() -> None
     assert not memory_is_free()
     ahead.let_go()
     assert memory_is_free()
+
+
+@pytest.mark.parametrize(
+    "use",
+    [ReadAhead.let_go, lambda ahead: ahead.take(SCHEMA, OTHERS), lambda ahead: ahead.take(SCHEMA, BATCHES)],
+    ids=["nobody asks", "others are asked for", "taken and dropped"],
+)
+@pytest.mark.usefixtures("memory")
+def test_changes_that_nobody_has_a_use_for_any_more_take_no_memory(use: Callable[[ReadAhead], object]) -> None:
+    read: Future[Staged] = Future()
+    read.set_result(replace(CHANGES, changes=pa.table({"id": [2]})))
+    changes = weakref.ref(read.result().changes)
+    ahead = ReadAhead(SCHEMA, BATCHES, read)
+    del read
+    use(ahead)
+    assert changes() is None
+
+
+@pytest.mark.usefixtures("memory")
+def test_what_reading_raised_is_forgotten_too_with_all_that_was_read_until_then() -> None:
+    read: Future[Staged] = Future()
+    failure = StagedFileDiffers(path="staged.parquet", table="public.t")
+    read.set_exception(failure)
+    raised = weakref.ref(failure)
+    ahead = ReadAhead(SCHEMA, BATCHES, read)
+    del failure, read
+    with suppress(StagedFileDiffers):
+        ahead.take(SCHEMA, BATCHES)
+    assert raised() is None
+    assert not memory_is_free()
+    ahead.let_go()
+    assert memory_is_free()
+
+
+def test_neither_thread_nor_block_keeps_the_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = []
+
+    def staged_of(*_: object) -> Staged:
+        staged = replace(CHANGES, changes=pa.table({"id": [2]}))
+        read.append(weakref.ref(staged.changes))
+        return staged
+
+    monkeypatch.setattr(plain_changes, "staged_of", staged_of)
+    for condition in ("_are_many", "_are_few"):
+        monkeypatch.setattr(few_changes, condition, lambda *_, **__: True)
+    tables = PinnedPair(None, SimpleNamespace(exists=False))  # type: ignore[arg-type]
+    with few_changes.reading_ahead(None, "lake", [SCHEMA], BATCHES, tables) as ahead:  # type: ignore[arg-type]
+        assert ahead is not None
+        ahead.let_go()
+        (changes,) = read
+        until = time.monotonic() + 60  # the thread is told that it is over a moment before it is
+        while changes() is not None and time.monotonic() < until:
+            time.sleep(0.01)
+        assert changes() is None
