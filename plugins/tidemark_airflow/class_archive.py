@@ -67,9 +67,10 @@ def class_archive(options: str | None, *, ships_settings: bool = False) -> Itera
     path = None
     if options is not None and not _CHOSEN.search(options):
         with suppress(OSError, RuntimeError):  # a file that cannot be read, a user without a home
-            path = _path(ships_settings=ships_settings)
-            if path is not None:
-                archive = _beside_settings(path.parent)
+            place = _path(ships_settings=ships_settings)
+            beside = None if place is None else _beside_settings(place.parent)
+            if beside is not None:
+                path, archive = place, beside
     if path is None:
         yield archive
         return
@@ -137,13 +138,15 @@ def _settings() -> tuple[Path | None, set[str]]:
     return folder, {file.name for file in folder.iterdir()}
 
 
-def _beside_settings(folder: Path) -> ClassArchive:
-    """An empty folder of ours in the settings' place, if they have files."""
+def _beside_settings(folder: Path) -> ClassArchive | None:
+    """An empty folder of ours in the settings' place, if they have files; None if ours has some too."""
     settings, names = _settings()
     if settings is None or not names:
         return ClassArchive()
     empty = folder / "no-settings"
     empty.mkdir(mode=0o700, exist_ok=True)
+    if any(empty.iterdir()):
+        return None
     defaults = str(settings / _DEFAULTS) if _DEFAULTS in names else None
     return ClassArchive(properties_file=defaults, settings_folder=str(empty))
 

@@ -157,6 +157,22 @@ def test_settings_that_driver_or_executors_find_in_their_folder_stay_there(
         assert (archive.flags, archive.environment, archive.properties_file) == ("", {}, None)
 
 
+@pytest.mark.parametrize("is_folder", [False, True], ids=["a file", "a folder with a file"])
+def test_settings_for_which_there_is_no_empty_folder_stay_where_they_are(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, is_folder: bool
+) -> None:
+    (settings_of(folder, monkeypatch, None) / "spark-defaults.conf").touch()
+    in_their_place = folder / "no-settings"
+    in_their_place.parent.mkdir(mode=0o700)
+    if is_folder:
+        in_their_place.mkdir()
+        (in_their_place / "hive-site.xml").touch()
+    else:
+        in_their_place.touch()
+    with class_archive("") as archive:
+        assert (archive.flags, archive.environment, archive.properties_file) == ("", {}, None)
+
+
 def settings_of(folder: Path, monkeypatch: pytest.MonkeyPatch, variable: str | None) -> Path:
     """An empty folder of Spark's settings."""
     settings = folder.parent / "spark" / "conf"
