@@ -9,6 +9,17 @@ import pytest
 
 from tests.support.capture import REPOSITORY
 
+SESSION = """
+from tidemark.target import application
+
+class Session:
+    sparkContext = property(lambda self: self)
+    getConf = lambda self: self
+    getAll = lambda self: []
+    stop = lambda self: print("stopped")
+
+application.start = lambda name: Session()
+"""
 USE = "import sys, pyarrow; pyarrow.array([1]); print('pandas' in sys.modules)"
 
 
@@ -52,22 +63,22 @@ print(status, "pandas" in sys.modules)
 
 
 def test_a_driver_hears_what_is_wrong_with_its_work_from_its_work() -> None:
-    program = """
-from tidemark.target import application
-
-class Session:
-    sparkContext = property(lambda self: self)
-    getConf = lambda self: self
-    getAll = lambda self: []
-    stop = lambda self: print("stopped")
-
+    program = f"""
+{SESSION}
 def work(spark, uri):
     import no_such_module
 
-application.start = lambda name: Session()
 print(application.run_application("a", "b", work, needs="no_such_module", arguments=["--manifest", "plan.json"]))
 """
     assert _says(program) == "stopped\n1"
+
+
+def test_an_application_of_an_older_state_works_with_the_library_of_today() -> None:
+    program = f"""
+{SESSION}
+print(application.run_application("a", "b", lambda spark, uri: print(uri), arguments=["--manifest", "plan.json"]))
+"""
+    assert _says(program) == "plan.json\nstopped\n0"
 
 
 def _says(program: str) -> str:

@@ -29,13 +29,14 @@ def run_application(
     purpose: str,
     work: Callable[[SparkSession, str], object],
     *,
-    needs: str,
+    needs: str | None = None,
     arguments: Sequence[str] | None = None,
 ) -> int:
     """Call `work` with a session and the URI that `--manifest` names. Returns the exit status: 0, or 1 if the driver
     itself could not work; what became of each table is in the result that `work` leaves.
 
-    `needs` is the module that `work` imports, and that had better be there when the session is.
+    `needs` is the module that `work` imports, and that had better be there when the session is. Applications of an
+    older state, deployed apart from the library, do not say it.
     """
     parser = argparse.ArgumentParser(description=purpose)
     parser.add_argument("--manifest", required=True, help="URI of plan.json")
@@ -43,7 +44,8 @@ def run_application(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     logging.getLogger("py4j").setLevel(logging.WARNING)
 
-    threading.Thread(target=_import, args=(needs,), name="imports").start()
+    if needs is not None:
+        threading.Thread(target=_import, args=(needs,), name="imports").start()
     try:
         spark = start(name)
         try:
