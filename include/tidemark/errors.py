@@ -288,9 +288,9 @@ class SchemaNotFollowed(BackfillError):
     remedy = (
         "Its changes stay in staging and the other tables go on. If a type, the key or the identity changed, write "
         "`evolve: follow` for the table in the pipeline file: the next run goes on with it beside the old. If a column "
-        "was left out of the publication, or has a name that the target uses, put that right at the source: the next "
-        "run goes on with the table, and marks it where changes came without the column. If columns are gone or were "
-        "renamed and the table has a key, unpark it and start a backfill of it; otherwise " + BEGIN_ANEW
+        "was left out of the publication, or has a name that the target uses, put that right at the source: the table "
+        "goes on with its next change there, and is marked where changes came without the column. If columns are gone "
+        "or were renamed and the table has a key, unpark it and start a backfill of it; otherwise " + BEGIN_ANEW
     )
 
 

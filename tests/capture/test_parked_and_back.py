@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.pipeline import Pipeline
+from tidemark.capture import drain as drain_module
 from tidemark.capture.merging import leased_plan
 from tidemark.config import TableRule
 from tidemark.ledger import positions
@@ -68,8 +69,20 @@ def mark(orders: Pipeline, table: str = ORDERS) -> tuple[str | None, list[int] |
     return row.backfill_reason, row.columns_in_doubt
 
 
-@pytest.mark.parametrize("behind", ["nothing", "a change"])
-def test_a_column_that_is_published_again_ends_the_park(orders: Pipeline, behind: str) -> None:
+def run_where(orders: Pipeline, *altered: str) -> list[str]:
+    """As `run`, where these statements come between the run's look at the catalogue and its heartbeat."""
+    emit = drain_module.emit_heartbeat
+
+    def altered_first(*args: Any, **options: Any) -> Any:
+        orders.execute(*altered)
+        return emit(*args, **options)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(drain_module, "emit_heartbeat", altered_first)
+        return run(orders)
+
+
+def test_a_column_that_is_published_again_ends_the_park_with_the_next_change(orders: Pipeline) -> None:
     publish(orders, "(id, amount)")
     orders.execute("INSERT INTO orders VALUES (2, 2, 'two')")
     assert run(orders) == []
@@ -78,10 +91,39 @@ def test_a_column_that_is_published_again_ends_the_park(orders: Pipeline, behind
     assert 'column "note" was dropped, renamed or left out' in error.message
     assert run(orders) == []
     publish(orders, "")
-    if behind == "a change":
-        orders.execute("INSERT INTO orders VALUES (3, 3, 'three')")
+    assert run(orders) == []
+    assert run(orders) == []
+    orders.execute("INSERT INTO orders VALUES (3, 3, 'three')")
     assert run(orders) == [ORDERS]
     assert orders.table_row(ORDERS).life.needs_backfill
+
+
+def test_a_look_from_before_a_column_was_left_out_ends_no_park(orders: Pipeline) -> None:
+    left_out = f"ALTER PUBLICATION {orders.config.publication} SET TABLE orders (id, amount)"
+    assert run_where(orders, left_out, "INSERT INTO orders VALUES (2, 2, 'two')") == []
+    assert orders.table_row(ORDERS).life.merge == "parked"
+    assert run(orders) == []
+    assert orders.table_row(ORDERS).life.merge == "parked"
+
+
+def test_a_column_that_was_published_at_the_look_alone_ends_no_park(orders: Pipeline) -> None:
+    """No change is of the shape that the look saw, so that none would tell that the column is left out again."""
+    publish(orders, "(id, amount)")
+    orders.execute("INSERT INTO orders VALUES (2, 2, 'two')")
+    assert run(orders) == []
+    publish(orders, "")
+    left_out = f"ALTER PUBLICATION {orders.config.publication} SET TABLE orders (id, amount)"
+    assert run_where(orders, left_out, "INSERT INTO orders VALUES (3, 3, 'three')") == []
+    assert orders.table_row(ORDERS).life.merge == "parked"
+
+
+def test_a_look_from_before_a_column_got_a_name_that_is_taken_ends_no_park(orders: Pipeline) -> None:
+    added = ("ALTER TABLE orders ADD _commit_lsn int", "INSERT INTO orders VALUES (2, 2, 'two', 22)")
+    assert run_where(orders, *added) == []
+    assert orders.table_row(ORDERS).life.merge == "parked"
+    orders.execute("ALTER TABLE orders RENAME _commit_lsn TO lsn")
+    assert run(orders) == [ORDERS]
+    assert mark(orders) == (f'{MISSED}"lsn"', [4])
 
 
 def test_what_changed_without_the_column_is_marked_though_nothing_else_says_it(orders: Pipeline) -> None:
@@ -90,6 +132,7 @@ def test_what_changed_without_the_column_is_marked_though_nothing_else_says_it(o
     orders.execute("INSERT INTO orders VALUES (2, 2, 'two')")
     run(orders)
     publish(orders, "")
+    orders.execute("INSERT INTO orders VALUES (3, 3, 'three')")
     orders.drain()
     is_whole(orders)
     assert planned(orders) == [ORDERS]

@@ -2,13 +2,17 @@
 
     followed by now    an older version of Tidemark parked for it; or the stream showed a name, and only later which
                        column it was
-    over by now        a column was left out of the publication and is back; one had a name that the target uses, and is
-                       called otherwise, or gone: marked, since what changed meanwhile lacks the column
+    over by now        a column was left out of the publication, and the newest change has it again; one had a name that
+                       the target uses, and a run that began later saw it called otherwise, or gone: marked, since what
+                       changed meanwhile lacks the column
+
+That the catalogue has a left out column again is not enough: the look may be older than the shape that lacks it, and a
+table that left on it would go on in that shape, so that no change would ever tell that the column is left out.
 
 Everything since is staged, in shapes that the ledger has; so each of them is compared with the one before, from the
 shape on that the target has. Only a table leaves whose error names nothing but columns that changed their type, such
-that the shapes show to have been renamed, or the catalogue to have been dropped or to be captured: what else the error
-may say is not seen in them. Another type, key or identity that is as before again is none of these: what is staged of
+that the shapes show to have been renamed or to be back, or the catalogue to have been dropped: what else the error may
+say is not seen in them. Another type, key or identity that is as before again is none of these: what is staged of
 the time between fits into no table with the rest (`capture.reshaping`).
 """
 
@@ -18,13 +22,14 @@ import logging
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import pairwise
 from typing import Final
 
 from tidemark.capture.marks import SOURCE_CHANGED
 from tidemark.errors import SchemaNotFollowed
 from tidemark.formats.error_record import ErrorRecord
-from tidemark.ledger import schema_versions, tables
+from tidemark.ledger import batches, schema_versions, tables
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.tables import TableRow
 from tidemark.names import alike, is_taken
@@ -53,17 +58,21 @@ _NAME_TAKEN: Final = re.compile(r'column "[^"]*" has a name that the target alre
 @dataclass(frozen=True, slots=True)
 class Seen:
     """What the last look at the catalogue said of a table's columns, by their numbers: what those that are captured are
-    called, and which were dropped. Both are empty where it was a look at another relation, or there was none."""
+    called, nothing of it where the look may be from before the park; and which were dropped, which none ceases to be.
+    Both are empty where it was a look at another relation, or there was none."""
 
     captured: dict[int, str]
     dropped: frozenset[int]
 
     @classmethod
-    def of(cls, row: TableRow, versions: list[TableSchema]) -> Seen:
+    def of(cls, row: TableRow, versions: list[TableSchema], last_run: datetime | None) -> Seen:
+        """`last_run`: `batches.first_of_last_run`."""
         look = None if row.fingerprint is None else Fingerprint.from_json(row.fingerprint)
         if look is None or not versions or look.relation_oid != versions[-1].relation_oid:
             return cls({}, frozenset())
-        return cls({c.attnum: c.name for c in look.columns}, frozenset(attnum for attnum, _ in look.dropped))
+        is_newer = last_run is not None and row.error_at is not None and row.error_at < last_run
+        captured = {c.attnum: c.name for c in look.columns} if is_newer else {}
+        return cls(captured, frozenset(attnum for attnum, _ in look.dropped))
 
 
 def let_go(ledger: Ledger) -> list[str]:
@@ -76,8 +85,8 @@ def let_go(ledger: Ledger) -> list[str]:
         if merged is None:
             continue
         versions = waiting(ledger, merged)
-        seen = Seen.of(row, versions)
-        if not fit(versions, seen.dropped | seen.captured.keys()) or not all(
+        seen = Seen.of(row, versions, batches.first_of_last_run(ledger))
+        if not fit(versions, seen.dropped | _back(versions).keys()) or not all(
             _is_seen(r, versions, seen) for r in reasons
         ):
             continue
@@ -85,9 +94,9 @@ def let_go(ledger: Ledger) -> list[str]:
             if not tables.unpark(ledger, row.table):
                 continue
             if missed := _missed(reasons, versions, seen):
-                names = ", ".join(f'"{seen.captured[number]}"' for number in missed)
+                names = ", ".join(f'"{name}"' for name in missed.values())
                 reason = f"it was parked while changes came without column {names}"
-                tables.mark_needs_backfill(ledger, row.table, SOURCE_CHANGED, reason, missed)
+                tables.mark_needs_backfill(ledger, row.table, SOURCE_CHANGED, reason, list(missed))
         log.info("%s is merged again: what parked it is followed by now", row.table)
         gone.append(row.table)
     return gone
@@ -105,13 +114,23 @@ def _told(error: ErrorRecord) -> list[str]:
     return told[1].split("; ") if error.kind == SchemaNotFollowed.__name__ and told is not None else []
 
 
-def _missed(reasons: list[str], versions: list[TableSchema], seen: Seen) -> list[int]:
-    """The captured columns that some staged change lacks and its row at the source had: they were in a shape before
-    that change's, or had a name under which no shape can have them."""
-    numbers = {column.attnum for column in _left_out(versions)}
+def _missed(reasons: list[str], versions: list[TableSchema], seen: Seen) -> dict[int, str]:
+    """Number and name of the columns that some staged change lacks and its row at the source had: they were in a shape
+    before that change's, or had a name under which no shape can have them."""
+    missed = _back(versions)
     if any(_NAME_TAKEN.fullmatch(reason) for reason in reasons):
-        numbers |= seen.captured.keys() - {column.attnum for column in versions[0].columns}
-    return sorted(numbers & seen.captured.keys())
+        merged = {column.attnum for column in versions[0].columns}
+        missed |= {number: name for number, name in seen.captured.items() if number not in merged}
+    return {number: missed[number] for number in sorted(missed.keys() - seen.dropped)}
+
+
+def _back(versions: list[TableSchema]) -> dict[int, str]:
+    """Number and name of the columns that some shape lacks which the one before had, and that the newest has again.
+    Numbers tell nothing across relations."""
+    if len({version.relation_oid for version in versions}) != 1:
+        return {}
+    left_out = {column.attnum for column in _left_out(versions)}
+    return {c.attnum: c.name for c in versions[-1].columns if c.attnum and c.attnum in left_out}
 
 
 def _left_out(versions: list[TableSchema]) -> list[Column]:
@@ -127,8 +146,8 @@ def _is_seen(reason: str, versions: list[TableSchema], seen: Seen) -> bool:
     if len(versions) < 2:
         return False
     renamed = {name for old, new in pairwise(versions) for name in new.other_names(old)}
-    back = seen.captured.keys() & {c.attnum for c in _left_out(versions)}
-    told = {c.name for version in versions for c in version.columns if c.attnum in seen.dropped | back}
+    gone_or_back = seen.dropped | _back(versions).keys()
+    told = {c.name for version in versions for c in version.columns if c.attnum in gone_or_back}
     if (column := _RENAMED.fullmatch(reason)) is not None:
         return column[1] in renamed | told
     if _NAMES_MOVED.fullmatch(reason) is not None or _NAME_OF_A_DROPPED_ONE.fullmatch(reason) is not None:

@@ -327,10 +327,13 @@ def test_a_column_that_is_published_again_needs_nobody_to_unpark_its_table(
     shop.execute(f"ALTER PUBLICATION {publication} ADD TABLE shop.item (id, size)")
     shop.execute("UPDATE shop.item SET size = 10, note = 'changed' WHERE id = 1", "DELETE FROM shop.item WHERE id = 2")
     shop.run()
-    advice = "put that right at the source: the next run goes on with the table, and marks it"
+    advice = "put that right at the source: the table goes on with its next change there, and is marked"
     told.parked(parked(shop)["item"], "SchemaNotFollowed", "If a column was left out of the publication", advice)
     shop.execute(f"ALTER PUBLICATION {publication} DROP TABLE shop.item")
     shop.execute(f"ALTER PUBLICATION {publication} ADD TABLE shop.item")
+    shop.run()
+    assert list(parked(shop)) == ["item"]
+    shop.execute("UPDATE shop.item SET size = 30 WHERE id = 3")
     shop.run()
     assert parked(shop) == {}
     assert shop.table_row("shop.item").life.needs_backfill
