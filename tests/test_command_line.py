@@ -84,6 +84,8 @@ def test_preflight_status_and_unpark_of_a_pipeline(
     assert 'Would create slot "tidemark_line"' in capsys.readouterr().out
     assert main(["preflight", str(file)], look_up=connections) == 0
     assert 'Created slot "tidemark_line"' in capsys.readouterr().out
+    assert main(["preflight", str(file), "--staging-is-lost"], look_up=connections) == 0
+    assert "generation.json is there: nothing was written again" in capsys.readouterr().out
 
     assert main(["status", str(file)], look_up=connections) == 0
     shown = capsys.readouterr().out

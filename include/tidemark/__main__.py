@@ -5,7 +5,8 @@
     positions  confirmed, applied, staged and the source, and how far they are apart
     plan       what the next merge would do
     preflight  look at everything and bring about what the first run needs; --look changes nothing, --adopt-slot takes
-               an existing slot and publication for this pipeline's own, once
+               an existing slot and publication for this pipeline's own, once; --staging-is-lost goes on, once, in a
+               lake that lost its staging
     migrate    bring the ledger's schema up to date, as preflight does where its role may; --look only says from which
                version to which, --connection names one whose role owns the schema
     ledger     `ledger rebuild PIPELINE` brings a ledger that was lost back from the lake, as the next run would
@@ -96,6 +97,11 @@ def _parser() -> argparse.ArgumentParser:
         "--adopt-slot",
         action="store_true",
         help="slot and publication exist, and are this pipeline's from now on: nothing else reads the slot",
+    )
+    preflight.add_argument(
+        "--staging-is-lost",
+        action="store_true",
+        help="the lake is the right one, mounted and reached, and its staging is lost for good: go on without it",
     )
     migrate = add("migrate", acting.migrate, "bring the ledger's schema up to date")
     migrate.add_argument("--look", action="store_true", help="say what would be done; exit status 3 if anything would")

@@ -527,8 +527,8 @@ class StagingMissing(TargetError):
     )
     remedy = (
         "Look {look}. If it was restored from a backup, bring the pipeline's folder `staging` back too. If it is the "
-        "right one and its staging is lost for good, say so once: `tidemark preflight {path} --adopt-slot`; what else "
-        "is missing is then said of each table."
+        "right one and its staging is lost for good, say so once: `tidemark preflight {path} --staging-is-lost`; what "
+        "else is missing is then said of each table."
     )
 
 

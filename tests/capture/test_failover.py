@@ -410,7 +410,7 @@ def test_a_person_may_say_that_the_server_left_behind_is_the_source(pair: Pair) 
     pipeline.drain()
     pipeline.close()
     pipeline.source = old
-    report = pipeline.preflight(adopt_slot=True)
+    report = pipeline.preflight(says=["adopt_slot"])
     assert any("timeline 1 instead of 2" in str(finding) for finding in report.findings)
     assert set(marked(pipeline).values()) == {tables.GAP}
     pipeline.drain()

@@ -86,7 +86,7 @@ def test_one_that_comes_from_another_lake_takes_no_positions_for_its_own(
     second.execute("INSERT INTO item VALUES (3)")
     with pytest.raises(LakeTaken, match="the one of that number in the ledger"):
         second.drain()
-    (error,) = second.preflight(adopt_slot=True).errors
+    (error,) = second.preflight(says=["adopt_slot"]).errors
     assert "the one of that number in the ledger" in str(error), "its word does not make the other's batches its own"
     second.config = replace(second.config, lake=f"{tmp_path}/another")
     second.drain()
@@ -100,14 +100,14 @@ def test_the_one_whose_folder_it_is_may_say_so(first: Pipeline) -> None:
     first.config = replace(first.config, slot=f"{first.config.slot}_second")
     (error,) = first.preflight().errors
     assert "which is still there" in str(error)
-    (error,) = first.preflight(adopt_slot=True).errors
+    (error,) = first.preflight(says=["adopt_slot"]).errors
     assert "The changes in between are gone" in str(error)  # told once: its slot is a new one
     first.sound()
     first.drain()
 
 
 def test_the_first_one_stops_where_a_second_one_went_on_in_its_folder(first: Pipeline, second: Pipeline) -> None:
-    second.preflight(adopt_slot=True)
+    second.preflight(says=["adopt_slot"])
     first.execute("INSERT INTO item VALUES (2)")
     with pytest.raises(LakeTaken, match="its generation 2 was opened"):
         first.drain()

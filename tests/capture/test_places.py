@@ -16,6 +16,7 @@ from tidemark.capture.status import read_status
 from tidemark.capture.status_json import to_json
 from tidemark.capture.status_text import text
 from tidemark.config import Maintenance, TableRule
+from tidemark.errors import StagingMissing
 from tidemark.formats import layout
 from tidemark.ledger import leases
 from tidemark.ledger import put_aside as pairs
@@ -190,6 +191,19 @@ def test_what_is_put_aside_is_removed_in_its_time(items: Pipeline) -> None:
     items.execute("DROP TABLE item", "CREATE TABLE item (id int PRIMARY KEY)")
     items.sound()
     assert kept(items)["public.item~3"] == ("public.item", True)
+
+
+def test_what_is_put_aside_stays_noted_while_the_lake_is_not_mounted(items: Pipeline) -> None:
+    """Between the two steps of a maintenance the volume was unmounted: nothing is there to be removed."""
+    put_aside(items)
+    items.store.write_new(f"{folders(items, 'public.item')[1]}/_delta_log/0.json", b"{}")
+    items.config = replace(items.config, maintenance=Maintenance(put_aside_days=60))
+    there = items.config
+    items.config = replace(there, lake=f"{there.lake}-unmounted")
+    with pytest.raises(StagingMissing):
+        removed_after(items, days=61)
+    items.config = there
+    assert removed_after(items, days=61) == ["public.item"]
 
 
 def test_a_table_that_is_there_still_is_not_removed(items: Pipeline) -> None:

@@ -5,6 +5,7 @@ Whoever would write there says so first, and when it leads back nothing is missi
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,15 +15,22 @@ from tests.conftest import on_s3
 from tests.support.pipeline import Pipeline
 from tests.support.remedies import Told
 from tests.support.s3_server import S3Server, access, running
+from tidemark.capture.by_hand import unpark
 from tidemark.capture.merging import make_plan
 from tidemark.capture.rebuilding import rebuild
 from tidemark.capture.status import read_status
-from tidemark.errors import ChangesGone, LakeTaken, StagingMissing
+from tidemark.errors import ChangesGone, LakeTaken, Move, SlotUnknown, StagingMissing
 from tidemark.formats import layout
+from tidemark.formats.error_record import ErrorRecord
 from tidemark.formats.generation_file import GenerationFile
-from tidemark.ledger import tables
+from tidemark.formats.upkeep import UpkeepResult, Upkept
+from tidemark.ledger import positions, tables
+from tidemark.ledger.connection import open_ledger
+from tidemark.maintenance import upkeep
+from tidemark.maintenance.replaying import ReplayRequest, leased_replay
 from tidemark.maintenance.retiring import retire
 
+ITEM = "public.item"
 MOUNTED = "whether the lake's volume is mounted on each worker"
 ENDPOINT = "whether `lake` and its connection's endpoint and bucket are those that were captured into"
 
@@ -45,14 +53,27 @@ WRITERS: dict[str, Callable[[Pipeline], object]] = {
     "drain": lambda shop: shop.drain(),
     "reader": lambda shop: shop.read(),
     "merge": lambda shop: make_plan(shop.task("merge")),
-    "maintenance": lambda shop: retire(shop.task("retire")),
+    "retire": lambda shop: retire(shop.task("retire")),
+    "compact": lambda shop: upkeep.plan_look(shop.task("compact")),
+    "compact current": lambda shop: planned(upkeep.plan_current(shop.task("compact"), [ITEM])),
+    "replay": lambda shop: planned(leased_replay(shop.task("replay"), ReplayRequest("rebuild", (ITEM,)))),
     "ledger rebuild": lambda shop: rebuild(shop.task("rebuild")),
 }
+
+
+def planned(plan: AbstractContextManager[object]) -> None:
+    with plan:
+        pass
 
 
 def known(shop: Pipeline) -> tuple[object, ...]:
     rows = [shop.ledger_query(f"SELECT * FROM tidemark.{name}") for name in ("batches", "chunks", "plans")]
     return (shop.generation(), shop.confirmed_lsn(), *rows)
+
+
+def unmounted(shop: Pipeline) -> None:
+    """As long as its volume is not mounted the lake is an empty folder."""
+    shop.config = replace(shop.config, lake=f"{shop.config.lake}-unmounted")
 
 
 @pytest.mark.walks("StagingMissing")
@@ -68,7 +89,7 @@ def test_whoever_writes_finds_an_empty_store_and_nothing_is_missing_when_it_lead
         WRITERS[writer](shop)
     told.read("StagingMissing", str(raised.value), ENDPOINT if on_s3() else MOUNTED, "generation 1 open")
     assert known(shop) == before
-    assert shop.store.list(layout.staging_root(there.pipeline)) == []
+    assert shop.store.list(there.pipeline) == []
     shop.config = there
     shop.sound()
     shop.drain()
@@ -102,13 +123,66 @@ def test_a_lake_that_was_restored_without_its_staging_says_what_it_has(shop: Pip
 def test_a_person_may_say_that_it_is_the_folder_all_the_same(shop: Pipeline) -> None:
     shop.store.delete(layout.staging_root(shop.config.pipeline))
     (error,) = shop.preflight().errors
-    assert "--adopt-slot" in str(error)
+    assert "--staging-is-lost" in str(error)
     before = shop.generation()
-    shop.sound(adopt_slot=True)
+    assert "Would write" in str(shop.sound(says=["staging_is_lost"], act=False))
+    assert shop.store.list(layout.staging_root(shop.config.pipeline)) == []
+    assert "staging/g1/generation.json again" in str(shop.sound(says=["staging_is_lost"]))
     assert shop.generation() == before
     shop.sound()
     shop.drain()
     assert shop.store.exists(layout.generation_file(shop.config.pipeline, 1))
+
+
+def test_who_says_so_of_a_folder_that_lacks_nothing_is_told(shop: Pipeline) -> None:
+    path = layout.generation_file(shop.config.pipeline, 1)
+    before = shop.store.read(path)
+    assert "generation.json is there: nothing was written again" in str(shop.sound(says=["staging_is_lost"]))
+    assert shop.store.read(path) == before
+
+
+def test_whose_the_slot_is_says_nothing_of_the_folder(shop: Pipeline) -> None:
+    """A slot of another name, as a source is moved, on a night on which the volume is not mounted as well."""
+    shop.query(f"SELECT FROM pg_create_logical_replication_slot('{shop.config.slot}_moved', 'pgoutput')")
+    shop.config = replace(shop.config, slot=f"{shop.config.slot}_moved")
+    there = shop.config
+    unmounted(shop)
+    before = known(shop)
+    assert [type(finding.cause) for finding in shop.preflight().errors] == [SlotUnknown]
+    assert [type(finding.cause) for finding in shop.preflight(says=["adopt_slot"]).errors] == [StagingMissing]
+    assert [type(finding.cause) for finding in shop.preflight(says=["staging_is_lost"]).errors] == [SlotUnknown]
+    assert shop.store.list(there.pipeline) == []
+    assert known(shop) == before
+    said = str(shop.preflight(says=("adopt_slot", "staging_is_lost")))
+    assert "staging/g1/generation.json again" in said
+    assert "is this pipeline's from now on" in said
+
+
+def test_a_maintenance_that_lost_its_lake_on_the_way_parks_nothing(shop: Pipeline) -> None:
+    """Between its look and its end the volume was unmounted, so that no table was seen."""
+    with open_ledger(shop.ledger, shop.config.pipeline) as book:
+        positions.rise(book, 1, {ITEM: (shop.staged_lsn(), shop.staged_lsn())})
+    seen = (Upkept(ITEM, kind, files_before=1, files_after=1, bytes=10, rows=1) for kind in ("current", "history"))
+    upkeep.note(shop.task("compact"), [UpkeepResult("seen", tuple(seen))])
+    there = shop.config
+    unmounted(shop)
+    with pytest.raises(StagingMissing):
+        upkeep.note(shop.task("compact"), [])
+    assert not shop.table_row(ITEM).life.is_parked
+    shop.config = there
+    upkeep.note(shop.task("compact"), [])
+    assert shop.table_row(ITEM).life.is_parked, "it is missing in its own lake"
+
+
+def test_no_table_begins_anew_beside_a_lake_that_is_not_mounted(shop: Pipeline) -> None:
+    with open_ledger(shop.ledger, shop.config.pipeline) as book:
+        tables.park(book, ITEM, ErrorRecord("TargetDiffers", Move.FIX_TARGET, "somebody changed it"))
+    there = shop.config
+    unmounted(shop)
+    with pytest.raises(StagingMissing):
+        unpark(shop.config, ITEM, ledger=shop.ledger, anew=True)
+    assert shop.table_row(ITEM).life.is_parked
+    assert unpark(there, ITEM, ledger=shop.ledger, anew=True)[1]
 
 
 def test_an_older_ledger_learns_from_such_a_folder_that_changes_may_be_missing(
@@ -124,11 +198,11 @@ def test_an_older_ledger_learns_from_such_a_folder_that_changes_may_be_missing(
     with pytest.raises(ChangesGone):
         captured.drain()
     captured.store.delete(layout.staging_root(captured.config.pipeline))
-    captured.sound(adopt_slot=True)
+    captured.sound(says=["staging_is_lost"])
     captured.drain()
     captured.ledger = older
     assert not captured.table_row("public.item").life.needs_backfill
-    captured.sound(adopt_slot=True)
+    captured.sound(says=["staging_is_lost"])
     opened = captured.generation()
     assert opened is not None
     assert opened.number == 2

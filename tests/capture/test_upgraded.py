@@ -80,7 +80,7 @@ def adopted(pipeline: Pipeline) -> str:
     """What preflight says when a person says that the slot is the pipeline's."""
     with pytest.raises(SlotUnknown):
         pipeline.drain()
-    return " ".join(str(finding) for finding in pipeline.preflight(adopt_slot=True).findings)
+    return " ".join(str(finding) for finding in pipeline.preflight(says=["adopt_slot"]).findings)
 
 
 def marked(pipeline: Pipeline) -> set[str]:

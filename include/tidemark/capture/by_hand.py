@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidemark.capture import deciding
+from tidemark.capture import deciding, lake_folder
 from tidemark.capture.health import readable
 from tidemark.config import PipelineConfig
 from tidemark.errors import DefinitionFrozen, TableUnknown
 from tidemark.findings import listed
 from tidemark.formats import layout
-from tidemark.ledger import definition_changes, joins, migrations, overview, relations, shapes, tables
+from tidemark.ledger import definition_changes, generations, joins, migrations, overview, relations, shapes, tables
 from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.tables import TableRow
 from tidemark.names import TableName
@@ -50,10 +50,12 @@ def unpark(
 
 
 def _begin_anew(config: PipelineConfig, ledger: Ledger, table: str) -> tuple[str, bool]:
-    """The lake is looked at: beside tables that are still there, nothing can begin anew."""
+    """The lake is looked at: beside tables that are still there, nothing can begin anew. Raises what
+    `lake_folder.require` raises: in a lake that is not mounted no table is there."""
     name = TableName.parse(table)
     folders = (layout.history_table(config.pipeline, name), layout.current_table(config.pipeline, name))
     store = Store(config.lake, config.lake_access)
+    lake_folder.require(config, store, generations.required(ledger))
     existing = [folder for folder in folders if store.list(f"{folder}/_delta_log")]
     if existing:
         return f"Nothing was done. First remove {' and '.join(existing)} from {config.lake}.", False

@@ -54,7 +54,6 @@ from tidemark.errors import (
     SourceForked,
     SourceLeftBehind,
     SourceReplaced,
-    StagingMissing,
     TidemarkError,
 )
 from tidemark.findings import listed
@@ -110,18 +109,13 @@ def settle(
 
     Raises one of the slot's errors or of the folder's (`lake_folder`), or `ChangesGone`, `SourceReplaced` or
     `SourceForked` once per gap; the run after that goes on. `folders`: what `look_into_staging` saw under the lease.
-    `accepts`: a person said that the server is the source, also if it was left behind, and that the folder in the lake
-    is this pipeline's.
+    `accepts`: a person said that the server is the source, also if it was left behind, and that a newer generation in
+    the folder in the lake is this pipeline's.
     """
     store = folders.store
     slot, confirmed_lsn = ownership.usable(config, source, ledger, store)
     known = generations.current(ledger)
-    try:
-        lake_folder.refuse_another(config, source, store, folders.numbers, known, accepts=accepts)
-    except StagingMissing:
-        if known is None or not accepts:
-            raise
-        lake_folder.restore(ledger, store, lease, known)
+    lake_folder.refuse_another(config, source, store, folders.numbers, known, accepts=accepts)
     server = slots.read_server(source)
     again = register_again(ledger, folders, lease, lambda *asked: _still_sends(config, source, *asked))
     if again:

@@ -13,9 +13,12 @@
 
 Positions in the tables are told apart by the pipeline's name and the generation's number alone: in another one's folder
 they would count for this one's, and what lies below them would be passed over. In an empty one every table would be
-missing. So whoever writes into the folder, or plans what is written, asks here first; it costs one read of a file.
+missing. So whoever writes into the folder, plans what is written, or takes a table for gone because it is not there,
+asks here first; it costs one read of a file. Beside preflight those are the drain, a backfill's readers, the merge, all
+tasks of maintenance, a replay, `ledger rebuild` and `unpark --anew`.
 
-A person may say `preflight --adopt-slot`: this is the pipeline's folder all the same.
+A person may say two things, each by a word of its own. `preflight --adopt-slot`: a newer generation than the ledger's
+is the pipeline's own all the same. `preflight --staging-is-lost`: this is the right folder, without its staging.
 """
 
 from __future__ import annotations
@@ -118,12 +121,18 @@ def taken_meanwhile(store: Store, pipeline: str, number: int) -> LakeTaken:
     )
 
 
-def restore(ledger: Ledger, store: Store, lease: Lease, generation: Generation) -> None:
-    """Put the generation.json of the ledger's open generation back: a person said that the folder is the pipeline's.
+def restore(config: PipelineConfig, ledger: Ledger, store: Store, lease: Lease, generation: Generation) -> bool:
+    """Put the generation.json of the ledger's open generation back: a person said that the folder is the pipeline's,
+    and its staging lost. False if it is there, and nothing was written. Raises LakeTaken if it is another one's.
 
     What else the folder lacks is said of each table. An older copy of the ledger that learns of the generation from
     this file cannot know what was staged of it, so it has all of its tables read again.
     """
+    try:
+        require(config, store, generation)
+        return False
+    except StagingMissing:
+        pass
     again = GenerationFile(
         pipeline=lease.pipeline,
         number=generation.number,
@@ -140,6 +149,7 @@ def restore(ledger: Ledger, store: Store, lease: Lease, generation: Generation) 
         lease.check(ledger, SLOT)
         store.write_new(layout.generation_file(lease.pipeline, generation.number), again.to_json().encode())
         store.sync_folders(layout.generation_folder(lease.pipeline, generation.number))
+    return True
 
 
 def _read(store: Store, pipeline: str, number: int) -> GenerationFile:

@@ -19,7 +19,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import psycopg
 
@@ -44,14 +44,15 @@ from tidemark.capture.spark_findings import spark_defaults, spark_findings
 from tidemark.capture.survey import STATEMENT_TIMEOUT_S, Survey
 from tidemark.capture.table_findings import InLedger
 from tidemark.config import PipelineConfig
-from tidemark.errors import Move, SlotInvalidated, SlotNotReady, TidemarkError
+from tidemark.errors import Move, SlotInvalidated, SlotNotReady, StagingMissing, TidemarkError
 from tidemark.findings import Finding, Report, listed
+from tidemark.formats import layout
 from tidemark.ledger import generations, joins, migrations, pipeline_files
 from tidemark.ledger import notes as ledger_notes
 from tidemark.ledger import tables as ledger_tables
 from tidemark.ledger.connection import Ledger, connect, open_ledger
 from tidemark.ledger.generations import Generation
-from tidemark.ledger.leases import SLOT, hold
+from tidemark.ledger.leases import SLOT, Lease, hold
 from tidemark.names import TableName
 from tidemark.run import Run
 from tidemark.source import column_look, inspection, publication
@@ -66,6 +67,10 @@ from tidemark.staging.store import Store
 
 LEASE_WAIT_S: Final = 10
 
+# `adopt_slot`: slot and publication of the file are this pipeline's, whoever made them. `staging_is_lost`: the lake is
+# the right one, and lacks its staging for good (`lake_folder`).
+Word = Literal["adopt_slot", "staging_is_lost"]
+
 
 def preflight(
     run: Run,
@@ -73,12 +78,12 @@ def preflight(
     spark: SparkConnection | None = None,
     jars: str | None = None,
     act: bool = True,
-    adopt_slot: bool = False,
+    says: Collection[Word] = (),
     only_new_notes: bool = False,
 ) -> Report:
     """Look at everything, then do what the first run or a changed file needs. Errors are in the report, not raised.
 
-    `adopt_slot`: a person says that slot and publication of the file are this pipeline's, whoever made them.
+    `says`: what a person says of what preflight cannot know (`Word`).
 
     `spark` is what the Spark hook resolved, `jars` what spark-submit would get of them, None if nobody looked. With
     `act` false nothing is created, changed or recorded, but a ledger database without a schema gets it.
@@ -86,7 +91,7 @@ def preflight(
     the same every five minutes.
     """
     started = time.monotonic()
-    look = _Look(run, act, adopt_slot)
+    look = _Look(run, act, "adopt_slot" in says, "staging_is_lost" in says)
     look.findings += spark_findings(run.config, spark, os.environ, jars)
     look.run("lake", look.lake)
     look.run("ledger", look.ledger_schema)
@@ -103,6 +108,7 @@ class _Look:
     about: Run
     act: bool
     adopt_slot: bool
+    staging_is_lost: bool
     findings: list[Finding] = field(default_factory=list)
     ledger_ready: bool = False
 
@@ -202,16 +208,22 @@ class _Look:
         store = Store(self.config.lake, self.config.lake_access)
         if opened is None:
             numbers = staged_folders.generations(store, self.config.pipeline)
-            lake_folder.refuse_another(self.config, source, store, numbers, None)
-        else:
+            lake_folder.refuse_another(self.config, source, store, numbers, None, accepts=self.adopt_slot)
+            return
+        try:
             lake_folder.require(self.config, store, opened)
+        except StagingMissing:
+            if not self.staging_is_lost:
+                raise
+            if not self.act:
+                self.note("lake", f"Would write {layout.generation_file(self.config.pipeline, opened.number)} again")
 
     def compare(self, survey: Survey, own_slot: SlotState | None, slot: SlotState | None) -> None:
         """What the file wants beside what source and ledger have; then what is missing is brought about, or said."""
         source, ledger = survey.source, survey.ledger
         if self.act:
             pipeline_files.refuse_superseded(ledger, self.config.digest, self.settle_s)
-        if not (self.adopt_slot or self.failed()):
+        if not self.failed():
             self.run("lake", lambda: self.whose_folder(source, generations.current(ledger)))
         rows = ledger_tables.all_of(ledger)
         captured = frozenset(survey.places.name_of(TableName.parse(row.table)) for row in rows if row.life.is_captured)
@@ -296,7 +308,8 @@ class _Look:
         source, ledger, pipeline = survey.source, survey.ledger, self.config.pipeline
         look_again_at_marked(survey, selected)
         same_file = pipeline_files.holds(ledger, self.config.digest)
-        if slot is not None and same_file and not (self.adopt_slot or _pending(survey, selected, published)):
+        by_hand = self.adopt_slot or self.staging_is_lost
+        if slot is not None and same_file and not (by_hand or _pending(survey, selected, published)):
             return
         with hold(self.about.ledger, pipeline, SLOT, self.about.holder, wait_s=LEASE_WAIT_S) as lease:
             pipeline_files.refuse_superseded(ledger, self.config.digest, self.settle_s)
@@ -311,6 +324,8 @@ class _Look:
             put_aside(survey)
             # Before anything else is done by it: a drain with another file waits from here on.
             pipeline_files.note(ledger, lease, self.config)
+            if self.staging_is_lost:
+                self.restore_staging(survey, lease)
             if self.adopt_slot:
                 ownership.adopt(survey, lease)
             look_first(GuardBook(self.config, ledger, read_server(source)), source, selected)
@@ -320,11 +335,22 @@ class _Look:
             slot = read_slot(source, self.config.slot)
             if slot is None and make_slot(survey, lease, self.about.source):
                 survey.note("slot", f'Created slot "{self.config.slot}"')
-            if slot is None or opened is None or self.adopt_slot:
+            if slot is None or opened is None or by_hand:
                 folders = look_into_staging(ledger, Store(self.config.lake, self.config.lake_access))
                 generation = settle(self.config, source, ledger, folders, lease, accepts=self.adopt_slot)
                 survey.note("generation", f"Generation {generation.number} is open from {generation.start_lsn} on")
             join(survey, selected, publication.read(source, self.config.publication), begun)
+
+    def restore_staging(self, survey: Survey, lease: Lease) -> None:
+        opened = generations.current(survey.ledger)
+        if opened is None:
+            return
+        store = Store(self.config.lake, self.config.lake_access)
+        path = layout.generation_file(self.config.pipeline, opened.number)
+        if lake_folder.restore(self.config, survey.ledger, store, lease, opened):
+            survey.note("lake", f"Wrote {self.config.lake}/{path} again: what else staging lacks is said of each table")
+        else:
+            survey.note("lake", f"{self.config.lake}/{path} is there: nothing was written again")
 
 
 def _pending(survey: Survey, selected: Matching, published: Publication | None) -> bool:

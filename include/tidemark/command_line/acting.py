@@ -24,7 +24,7 @@ _AIRFLOW_TIMEOUT_S: Final = 120
 
 
 def preflight(called: Invocation) -> int:
-    from tidemark.capture.preflight import preflight
+    from tidemark.capture.preflight import Word, preflight
 
     config, look_up = called.config, called.look_up
     try:
@@ -36,7 +36,9 @@ def preflight(called: Invocation) -> int:
     holder = f"preflight/{socket.gethostname()}/{os.getpid()}"
     run = Run(called.with_lake(), source=called.source, ledger=called.ledger, run_id=holder, holder=holder)
     jars = spark_jars.jars(run.config.lake, os.environ) or ""
-    report = preflight(run, spark=spark, jars=jars, act=not called.options.look, adopt_slot=called.options.adopt_slot)
+    words: tuple[Word, ...] = ("adopt_slot", "staging_is_lost")
+    says = [word for word in words if getattr(called.options, word)]
+    report = preflight(run, spark=spark, jars=jars, act=not called.options.look, says=says)
     print(report)
     return 1 if report.errors or report.table_errors else 0
 

@@ -12,9 +12,10 @@ from __future__ import annotations
 import logging
 from datetime import timedelta
 
+from tidemark.capture import lake_folder
 from tidemark.errors import LeaseTaken
 from tidemark.formats import layout
-from tidemark.ledger import leases, put_aside
+from tidemark.ledger import generations, leases, put_aside
 from tidemark.ledger.connection import open_ledger
 from tidemark.names import TableName
 from tidemark.run import Run
@@ -25,20 +26,24 @@ log = logging.getLogger(__name__)
 
 def remove_put_aside(run: Run) -> list[str]:
     """Remove what was put aside for long enough; the tables whose Delta tables are gone by it. One that somebody works
-    on is left to the next run."""
+    on is left to the next run. Raises what `lake_folder.require` raises."""
     config = run.config
     if config.maintenance.put_aside_days is None:
         return []
     removed = []
     before = run.now() - timedelta(days=config.maintenance.put_aside_days)
     with open_ledger(run.ledger, run.pipeline, config.application_name) as book:
-        for table in put_aside.due(book, before):
+        store = Store(config.lake, config.lake_access)
+        due = put_aside.due(book, before)
+        if due:
+            lake_folder.require(config, store, generations.required(book))  # in another lake they would look removed
+        for table in due:
             name = leases.of_table(table)
             try:
                 with leases.hold(run.ledger, run.pipeline, name, run.holder) as lease:
                     if not put_aside.begin_removal(book, lease, table):
                         continue
-                    _delete(Store(config.lake, config.lake_access), run.pipeline, TableName.parse(table))
+                    _delete(store, run.pipeline, TableName.parse(table))
                     put_aside.removed(book, table)
             except LeaseTaken as busy:
                 log.info("Left to the next run: %s", busy)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from secrets import token_hex
 from typing import Literal
 
+from tidemark.capture import lake_folder
 from tidemark.capture.drain import drain
 from tidemark.errors import MomentInvalid, ReplayRefused
 from tidemark.formats import layout
@@ -39,28 +40,30 @@ class ReplayRequest:
 
 @contextmanager
 def leased_replay(run: Run, request: ReplayRequest, *, wait_s: float = 0.0) -> Iterator[ReplayPlan]:
-    """The plan, written, with the leases that it needs while the block runs. Raises ReplayRefused, LeaseTaken."""
+    """The plan, written, with the leases that it needs while the block runs. Raises ReplayRefused, LeaseTaken, or what
+    `lake_folder.require` raises."""
     config = run.config
     assert request.step != "staged"
     with open_ledger(run.ledger, run.pipeline, config.application_name) as book:
         migrations.require(book.connection)
         keys = _keys(book, request)
-        generation = generations.required(book).number
+        opened = generations.required(book)
     names = [leases.of_table(table) for table in keys]
     held = leases.hold(run.ledger, run.pipeline, names, run.holder, wait_s=wait_s)
     with held if request.step == "rebuild" else nullcontext():
+        store = Store(config.lake, config.lake_access)
+        lake_folder.require(config, store, opened)  # after the wait for the leases
         plan = ReplayPlan(
             plan=f"{run.now():%Y%m%dT%H%M%S}-{token_hex(8)}",
             pipeline=run.pipeline,
             lake=config.lake,
             step=request.step,
             keys=keys,
-            generation=generation,
+            generation=opened.number,
             moment=request.moment,
             threads=config.merge.threads,
         )
-        path = layout.replay_file(run.pipeline, plan.plan)
-        Store(config.lake, config.lake_access).write_new(path, plan.to_json().encode())
+        store.write_new(layout.replay_file(run.pipeline, plan.plan), plan.to_json().encode())
         yield plan
 
 

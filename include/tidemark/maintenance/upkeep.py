@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from secrets import token_hex
 from typing import Any, Final
 
+from tidemark.capture import lake_folder
 from tidemark.config import PipelineConfig
 from tidemark.errors import LeaseTaken, PositionBelowPlan
 from tidemark.formats import layout
@@ -39,22 +40,24 @@ def groups(config: PipelineConfig, result: UpkeepResult) -> list[list[str]]:
 
 
 def plan_look(run: Run) -> UpkeepPlan | None:
-    """A plan for every table that anything was ever merged into; None if there is none."""
+    """A plan for every table that anything was ever merged into; None if there is none. Raises what
+    `lake_folder.require` raises."""
     config = run.config
     with open_ledger(run.ledger, run.pipeline, config.application_name) as book:
         migrations.require(book.connection)
         names = [row.table for row in tables.all_of(book)]
-    if not names:
-        return None
-    store = Store(config.lake, config.lake_access)
+        if not names:
+            return None
+        store = _own_store(run, book)
     for left in store.list(layout.maintenance_root(config.pipeline)):
         store.delete(f"{layout.maintenance_root(config.pipeline)}/{left}")  # of a run that was killed
-    return _plan(config, "look", names)
+    return _plan(config, store, "look", names)
 
 
 @contextmanager
 def plan_current(run: Run, group: Sequence[str]) -> Iterator[UpkeepPlan | None]:
-    """A plan for those tables of the group that nobody merges now, leased while the block runs; None for none."""
+    """A plan for those tables of the group that nobody merges now, leased while the block runs; None for none. Raises
+    what `lake_folder.require` raises."""
     names = {leases.of_table(table): table for table in group}
     with ExitStack() as stack:
         try:
@@ -65,10 +68,19 @@ def plan_current(run: Run, group: Sequence[str]) -> Iterator[UpkeepPlan | None]:
             return
         for taken in lease.left.values():
             log.info("Left to the next run: %s", taken)
-        yield _plan(run.config, "current", [names[name] for name in lease.names])
+        with open_ledger(run.ledger, run.pipeline, run.config.application_name) as book:
+            store = _own_store(run, book)
+        yield _plan(run.config, store, "current", [names[name] for name in lease.names])
 
 
-def _plan(config: PipelineConfig, step: Step, names: Sequence[str]) -> UpkeepPlan:
+def _own_store(run: Run, ledger: Ledger) -> Store:
+    """The lake, if it is the one that the pipeline's tables lie in: in another one every table would look gone."""
+    store = Store(run.config.lake, run.config.lake_access)
+    lake_folder.require(run.config, store, generations.required(ledger))
+    return store
+
+
+def _plan(config: PipelineConfig, store: Store, step: Step, names: Sequence[str]) -> UpkeepPlan:
     now = datetime.now(UTC)
     plan = UpkeepPlan(
         plan=f"{now:%Y%m%dT%H%M%S}-{token_hex(8)}",
@@ -80,9 +92,7 @@ def _plan(config: PipelineConfig, step: Step, names: Sequence[str]) -> UpkeepPla
         versions_days=config.maintenance.versions_days,
         thorough=now.toordinal() % THOROUGH_DAYS == 0,
     )
-    Store(config.lake, config.lake_access).write_atomic(
-        layout.maintenance_file(config.pipeline, plan.plan), plan.to_json().encode()
-    )
+    store.write_atomic(layout.maintenance_file(config.pipeline, plan.plan), plan.to_json().encode())
     return plan
 
 
@@ -99,7 +109,8 @@ def take_result(config: PipelineConfig, plan: UpkeepPlan) -> UpkeepResult | None
 
 
 def note(run: Run, results: Sequence[UpkeepResult]) -> dict[str, Any]:
-    """Keep in the ledger, for `status`, what the run did; returns it."""
+    """Keep in the ledger, for `status`, what the run did; returns it. Raises what `lake_folder.require` raises, and
+    keeps nothing then: the lake may have gone since the plan, and what was not found in it is no table that is lost."""
     upkept = [table for result in results for table in result.tables]
     figures = {
         "tables": len({table.table for table in upkept}),
@@ -109,6 +120,7 @@ def note(run: Run, results: Sequence[UpkeepResult]) -> dict[str, Any]:
         "left": sorted({table.table for table in upkept if table.left}),
     }
     with open_ledger(run.ledger, run.pipeline, run.config.application_name) as book:
+        _own_store(run, book)
         retirement.note(book, tables=figures)
         _park_what_is_gone(book, {(table.table, table.kind) for table in upkept})
         # Of a table that was looked at and then compacted, the second is what is left.

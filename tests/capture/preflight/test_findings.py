@@ -179,7 +179,7 @@ class TestFindings:
     ) -> None:
         shop.sql("CREATE TABLE shop.sales (id int PRIMARY KEY) PARTITION BY RANGE (id)")
         shop.sql(f"CREATE PUBLICATION {shop.config.publication} FOR TABLE shop.orders, shop.sales WITH ({options})")
-        report = shop.preflight(adopt_slot=True)
+        report = shop.preflight(says=["adopt_slot"])
         assert bool(report.errors) == (severity == "error")
         assert said_of_it in said(report, "publication", severity)
         statement = said(report, "publication", severity).partition("reads it: ")[2].partition(", and")[0].rstrip(".")

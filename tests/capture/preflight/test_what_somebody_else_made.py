@@ -70,7 +70,7 @@ class TestASlotOfSomebodyElse:
 
     def test_adopted_by_hand_it_is_gone_on_with_from_where_it_stands(self, shop: Shop) -> None:
         stood = make_slot(shop)
-        report = shop.sound(adopt_slot=True)
+        report = shop.sound(says=["adopt_slot"])
         assert "from now on" in said(report, "slot", "note")
         generation = shop.generation()
         assert generation is not None
@@ -138,7 +138,7 @@ class TestAnActiveSlot:
         with reading(shop, "somebody's reader") as stream:
             report = shop.preflight()
             assert f"process {stream.pid}, application_name somebody's reader" in said(report, "slot")
-            report = shop.preflight(adopt_slot=True)
+            report = shop.preflight(says=["adopt_slot"])
             assert causes(report) == [SlotBusy]
             assert f"process {stream.pid} (application_name somebody's reader)" in said(report, "slot")
             assert shop.generation() is None
@@ -158,7 +158,7 @@ class TestAnActiveSlot:
         """Another installation has a pipeline of the same name: its drain calls itself as ours would."""
         make_slot(shop)
         with reading(shop, shop.config.application_name) as stream:
-            assert causes(shop.preflight(adopt_slot=True)) == [SlotBusy]
+            assert causes(shop.preflight(says=["adopt_slot"])) == [SlotBusy]
             row = shop.sql(f"SELECT 1 FROM pg_stat_activity WHERE pid = {stream.pid}")
             assert row == [(1,)]
 
@@ -245,7 +245,7 @@ class TestAPublicationOfSomebodyElse:
 
     def test_adopted_by_hand_it_follows_the_file(self, shop: Shop) -> None:
         self.publish(shop)
-        shop.sound(adopt_slot=True)
+        shop.sound(says=["adopt_slot"])
         assert shop.published() == {"orders"}
 
     def test_one_that_needs_no_change_is_used_and_stays_its_owners(self, shop: Shop) -> None:

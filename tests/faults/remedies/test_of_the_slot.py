@@ -114,7 +114,7 @@ def test_or_it_is_said_once_that_it_is_meant_for_this_pipeline(
     with told(PublicationUnknown, "--adopt-slot`"):
         shop.run()
     create_slot(shop, shop.config.slot)
-    preflight(shop.task("preflight"), spark=SparkConnection("local[2]"), adopt_slot=True).raise_for_errors()
+    preflight(shop.task("preflight"), spark=SparkConnection("local[2]"), says=["adopt_slot"]).raise_for_errors()
     shop.run()
     if judge.marked(shop.table_row("shop.item")):
         shop.backfill("shop.item")
