@@ -13,6 +13,8 @@ from typing import Final
 OF_S3: Final = "spark.delta.logStore.s3a.impl"
 OF_ALL: Final = "spark.delta.logStore.class"
 OWN: Final = "tidemark.delta.ConditionalLogStore"
+OF_GOOGLE: Final = "spark.delta.logStore.gs.impl"
+DELTAS_FOR_GOOGLE: Final = "io.delta.storage.GCSLogStore"
 DYNAMODB: Final = "io.delta.storage.S3DynamoDBLogStore"
 
 

@@ -7,6 +7,7 @@ speaks it: what Spark does with a lake on gs://.
     GET    /storage/v1/b/B/o ?prefix &delimiter &startOffset what lies in it
     GET    /storage/v1/b/B/o/O ?alt=media                    what is said of an object, or its bytes
     DELETE /storage/v1/b/B/o/O
+    POST   /storage/v1/b/B/o/O/rewriteTo/b/B/o/P             a copy
     POST   /upload/storage/v1/b/B/o ?uploadType=multipart    an object
     POST   /upload/storage/v1/b/B/o ?uploadType=resumable    where to PUT one; the last bytes make it
     POST   /batch/storage/v1                                 several of these at once, of those without bytes
@@ -151,8 +152,10 @@ class JsonApi:
             return _json({"kind": "storage#storageLayout", "hierarchicalNamespace": {"enabled": False}})
         if below == "o":
             return self._list(bucket, query)
-        name = unquote(below.removeprefix("o/"))
+        name, _, target = (unquote(part) for part in below.removeprefix("o/").partition("/rewriteTo/b/"))
         said = self._said_of(bucket, name)
+        if target:
+            return self._copy(bucket, name, *target.split("/o/", 1), query)
         _must_match(said, query)
         if method == "DELETE":
             self.server.client().delete_object(Bucket=bucket, Key=name)
@@ -160,6 +163,14 @@ class JsonApi:
         if query.get("alt") != "media":
             return _json(said)
         return self._content(bucket, name, headers)
+
+    def _copy(self, bucket: str, name: str, into: str, new_name: str, query: Mapping[str, str]) -> Answer:
+        only_new = {"IfNoneMatch": "*"} if query.get("ifGenerationMatch") == "0" else {}
+        source = {"Bucket": bucket, "Key": name}
+        self.server.client().copy_object(Bucket=into, Key=new_name, CopySource=source, **only_new)
+        said = self._said_of(into, new_name)
+        size = {"objectSize": said["size"], "totalBytesRewritten": said["size"]}
+        return _json({"kind": "storage#rewriteResponse", "done": True, "resource": said, **size})
 
     def _list(self, bucket: str, query: Mapping[str, str]) -> Answer:
         """All of it as one page."""

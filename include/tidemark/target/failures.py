@@ -39,7 +39,10 @@ _OF_THE_LAKE: Final = (
     "java.lang.OutOfMemoryError",
     "org.apache.hadoop.net.",
     "org.apache.hadoop.fs.s3a.",
+    "org.apache.hadoop.fs.gs.",
+    "org.apache.hadoop.fs.azurebfs.",
     "org.apache.hadoop.security.",
+    "com.google.cloud.hadoop.",
     "com.amazonaws.",
     "software.amazon.",
     "org.apache.http.",
@@ -53,12 +56,21 @@ _OF_A_CONNECTION: Final = (
     "java.util.concurrent.TimeoutException",
     "org.apache.hadoop.net.",
     "org.apache.hadoop.fs.s3a.",
+    "org.apache.hadoop.fs.gs.",
+    "org.apache.hadoop.fs.azurebfs.",
+    "com.google.cloud.hadoop.",
     "org.apache.http.",
     "software.amazon.",
 )
 
 _SDK: Final = "software.amazon.awssdk."
-# With these S3 says that it does not know who asks, or that they may not: of the requests that are sound by
+# Of other stores' clients: how an exception's class begins -> its method that says the status.
+_STATUS: Final = {
+    "com.google.cloud.hadoop.repackaged.ossgcs.com.google.cloud.storage.StorageException": "getCode",
+    "com.google.cloud.hadoop.repackaged.ossgcs.com.google.api.client.": "getStatusCode",
+    "org.apache.hadoop.fs.azurebfs.contracts.exceptions.AbfsRestOperationException": "getStatusCode",
+}
+# With these a store says that it does not know who asks, or that they may not: of the requests that are sound by
 # construction, any 400 is of that kind, and the answer to a HEAD has no other word for it.
 _REFUSALS: Final = (400, 401, 403)
 _WITHOUT_ANSWER: Final = {
@@ -101,6 +113,8 @@ def as_refusal(failed: BaseException, what: str, lake: str) -> LakeRefused | Non
         answer = _WITHOUT_ANSWER.get(name)
         if name.startswith(_SDK):
             answer = _answer(cause) or answer
+        elif name.startswith(tuple(_STATUS)):
+            answer = _status(cause, name)
         elif answer is not None and cause.getCause() is not None:
             continue  # which says more
         if answer is not None:
@@ -117,6 +131,16 @@ def _answer(refused: Any) -> str | None:
         word = details.errorCode() if details is not None else None
         if status in _REFUSALS:
             return f"{status}, {word}" if word else str(status)
+    return None
+
+
+def _status(refused: Any, name: str) -> str | None:
+    """The status, where it is a refusal."""
+    method = next(method for prefix, method in _STATUS.items() if name.startswith(prefix))
+    with suppress(Py4JError):  # not every exception of the client's is an answer
+        status = int(getattr(refused, method)())
+        if status in _REFUSALS:
+            return str(status)
     return None
 
 

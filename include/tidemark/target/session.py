@@ -195,7 +195,10 @@ def write_text(spark: SparkSession, uri: str, text: str) -> None:
     closed, and renames by copying: there it is written under its own name, unless there is one already: what another
     driver said of the same plan is as true."""
     if uri.startswith("s3a://"):
-        _put(spark, uri, text)
+        _put(spark, uri, text, str(spark.conf.get(log_stores.OF_S3)))
+        return
+    if uri.startswith("gs://"):
+        _put(spark, uri, text, str(spark.conf.get(log_stores.OF_GOOGLE, log_stores.DELTAS_FOR_GOOGLE)))
         return
     path = java_class(spark, "org.apache.hadoop.fs.Path")
     final = path(uri)
@@ -213,13 +216,13 @@ def write_text(spark: SparkSession, uri: str, text: str) -> None:
         raise OSError(f"could not rename {aside} to {final}")
 
 
-def _put(spark: SparkSession, uri: str, text: str) -> None:
-    """By the log store, which puts a file only if it is absent, and knows its own after a lost answer."""
+def _put(spark: SparkSession, uri: str, text: str, log_store: str) -> None:
+    """By the log store, which puts a file only if it is absent."""
     path = java_class(spark, "org.apache.hadoop.fs.Path")(uri)
     configuration = spark._jsparkSession.sessionState().newHadoopConf()
     lines = java_class(spark, "java.util.ArrayList")()
     lines.add(text)
-    store = java_class(spark, str(spark.conf.get(log_stores.OF_S3)))(configuration)
+    store = java_class(spark, log_store)(configuration)
     try:
         store.write(path, lines.iterator(), False, configuration)
     except Py4JJavaError:
