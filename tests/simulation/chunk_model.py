@@ -35,6 +35,7 @@ from tidemark.formats.result import ChunkResult, Holes, PlanResult, TableResult
 from tidemark.formats.snapshot import Snapshot
 from tidemark.ledger import batches, generations, tables
 from tidemark.lsn import Lsn
+from tidemark.schema.evolution import numbered_by_names, with_numbers
 from tidemark.schema.table import TableSchema
 from tidemark.staging.store import Store
 from tidemark.staging.writer import read_table
@@ -72,6 +73,14 @@ class Chunk:
     @property
     def at(self) -> At:
         return self.generation, self.claim.watermark_lsn
+
+    def put(self, rows: dict[Key, Row], key: Key, row: Row) -> None:
+        """Where the chunk read some columns alone, the others stay as they are, and a row that is not there lacks them:
+        it is not made."""
+        if self.claim.columns is None:
+            rows[key] = row
+        elif key in rows:
+            rows[key] = {**rows[key], **row}
 
     def sees(self, change: Change) -> bool:
         """A promoted standby gives ids out again that stand in a snapshot: what is above the watermark is not seen."""
@@ -121,7 +130,8 @@ def fold(
             if touched in placed and placed[touched].sees(change):
                 raise AssertionError(f"a change of {touched} was visible, and one before it was not: {change}")
             while (of_key := bases.get(touched)) and not of_key[0][0].sees(change):
-                placed[touched], rows[touched] = of_key.pop(0)
+                placed[touched], row = of_key.pop(0)
+                placed[touched].put(rows, touched, row)
         if is_truncate:
             rows.clear()
             continue
@@ -131,8 +141,8 @@ def fold(
         if change.op != "delete":
             rows[new] = {c: before[c] if c in change.unchanged else v for c, v in change.row.items()}
     for touched, left in bases.items():
-        for _, row in left:
-            rows[touched] = row
+        for chunk, row in left:
+            chunk.put(rows, touched, row)
     for sweep in sweeps:
         of_it = [c for c in chunks if c.claim.backfill == sweep.sweep.backfill or c.at > sweep.at]
         there = {key_of(row) for chunk in of_it for row in chunk.rows}
@@ -300,10 +310,16 @@ class Model:
         return Store(self.environment.config.lake)
 
     def _schema(self, table: str) -> TableSchema:
-        schema = judge.schema_of(self.environment, table)
-        if schema is None:
+        versions = self._versions(table)
+        if not versions:
             raise AssertionError(f"{table} has no schema version yet")
-        return schema
+        return versions[-1]
+
+    def _versions(self, table: str) -> list[TableSchema]:
+        """With the numbers that a plan gives the columns of a version that was not placed: by its names alone it would
+        lose the key's column where that was renamed before it. What the numbers lead to is compared with the source."""
+        with self.environment.ledger_connection() as connection:
+            return numbered_by_names(with_numbers(tables.versions(connection, table)))
 
     def _registered(self, table: str, upto: At | None) -> tuple[list[Change], list[Chunk], list[Swept]]:
         changes, chunks, sweeps = [], [], []
@@ -311,7 +327,8 @@ class Model:
             for file in mine.files:
                 changes += self._changes(table, manifest, file)
             for claim in mine.claims:
-                rows = [row for file in claim.files for row in self._chunk_rows(table, file)]
+                whole = claim.columns is None
+                rows = [row for file in claim.files for row in self._chunk_rows(table, file, whole=whole)]
                 if len(rows) != claim.rows:
                     raise AssertionError(
                         f"chunk {claim.chunk} of {table} has {len(rows)} rows, claimed are {claim.rows}"
@@ -373,19 +390,17 @@ class Model:
             ]
         return self._read[seen]
 
-    def _chunk_rows(self, table: str, file: StagedFile) -> list[Row]:
+    def _chunk_rows(self, table: str, file: StagedFile, *, whole: bool) -> list[Row]:
         newest = self._schema(table)
         seen = file.path, newest.version
         if seen not in self._read:
             version = self._version(table, file)
             rows = _rows(read_table(self._store, file), version)
-            self._read[seen] = [_told(row, version, newest, True) for row in rows]
+            self._read[seen] = [_told(row, version, newest, whole) for row in rows]
         return self._read[seen]
 
     def _version(self, table: str, file: StagedFile) -> TableSchema:
-        with self.environment.ledger_connection() as connection:
-            versions = tables.versions(connection, table)
-        return next(version for version in versions if version.version == file.schema_version)
+        return next(version for version in self._versions(table) if version.version == file.schema_version)
 
 
 def stand_in(environment: Environment, monkeypatch: pytest.MonkeyPatch) -> Model:

@@ -1,0 +1,66 @@
+"""The model of the simulations, where a source's definition leaves the versions of a table hard to tell apart: what it
+folds is what the source has. No Spark."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import psycopg
+import pytest
+
+from tests.simulation import chunk_model
+from tests.simulation.chunk_model import Model
+from tests.support.capture import Environment
+from tidemark.config import TableRule
+from tidemark.ledger import tables
+
+ITEM = "shop.item"
+NUMBERS = itertools.count(1)  # of pipelines: a slot's name is the server's
+
+
+@pytest.fixture
+def shop(new_environment: Callable[..., Environment]) -> Environment:
+    shop = new_environment(f"chunk_model_{next(NUMBERS)}", (TableRule(ITEM),))
+    shop.execute(
+        "CREATE SCHEMA shop",
+        f"CREATE TABLE {ITEM} (id int PRIMARY KEY, a text, b int)",
+        f"INSERT INTO {ITEM} SELECT i, 'first', i FROM generate_series(1, 6) i",
+    )
+    return shop
+
+
+@pytest.fixture
+def model(shop: Environment, monkeypatch: pytest.MonkeyPatch) -> Model:
+    """The rows are in the lake, the last of their columns from a backfill of it alone."""
+    model = chunk_model.stand_in(shop, monkeypatch)
+    shop.run()
+    shop.backfill()
+    shop.execute(f"ALTER TABLE {ITEM} ADD at timestamptz DEFAULT clock_timestamp()")
+    shop.execute(f"UPDATE {ITEM} SET b = 7 WHERE id = 2")
+    shop.run()
+    assert shop.table_rows()[ITEM].columns_in_doubt == [4]
+    shop.backfill()
+    return model
+
+
+def test_a_chunk_of_some_columns_leaves_the_others(model: Model) -> None:
+    assert model.wrongs() == []
+
+
+def test_a_version_that_was_not_placed_has_the_renamed_key_of_those_before(shop: Environment, model: Model) -> None:
+    shop.execute(f"UPDATE {ITEM} SET id = 20 WHERE id = 2")  # staged with the old key
+    shop.run()
+    shop.execute(f"ALTER TABLE {ITEM} RENAME id TO k", f"UPDATE {ITEM} SET k = 30 WHERE k = 3")
+    shop.run()
+    assert model.wrongs() == []
+    # Of the message in between neither look at the catalogue has all names.
+    shop.execute(f"ALTER TABLE {ITEM} DROP a", f"ALTER TABLE {ITEM} ADD c int DEFAULT 7")
+    shop.execute(f"INSERT INTO {ITEM} (k) VALUES (50)")
+    shop.execute(f"ALTER TABLE {ITEM} DROP c", f"ALTER TABLE {ITEM} ADD e text")
+    shop.run()
+    with shop.ledger_connection() as connection:
+        assert [bool(version.published) for version in tables.versions(connection, ITEM)] == [True, True, True, False]
+    folded = [(row["k"], row["b"]) for row in model.outcome(ITEM)]
+    with psycopg.connect(shop.source) as connection:
+        assert sorted(folded) == connection.execute(f"SELECT k, b FROM {ITEM} ORDER BY k".encode()).fetchall()
