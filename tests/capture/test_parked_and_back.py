@@ -44,6 +44,10 @@ def is_whole(orders: Pipeline) -> None:
     )
 
 
+def never_merged(orders: Pipeline) -> None:
+    orders.ledger_query("DELETE FROM tidemark.positions RETURNING 1")
+
+
 def evolving(orders: Pipeline, mode: Any) -> None:
     orders.config = replace(orders.config, tables=(TableRule(ORDERS, evolve=mode),))
 
@@ -96,6 +100,33 @@ def test_a_column_that_is_published_again_ends_the_park_with_the_next_change(ord
     orders.execute("INSERT INTO orders VALUES (3, 3, 'three')")
     assert run(orders) == [ORDERS]
     assert orders.table_row(ORDERS).life.needs_backfill
+
+
+def test_a_table_of_which_nothing_was_merged_yet_leaves_too(orders: Pipeline) -> None:
+    never_merged(orders)
+    publish(orders, "(id, amount)")
+    orders.execute("INSERT INTO orders VALUES (2, 2, 'two')")
+    assert run(orders) == []
+    publish(orders, "")
+    assert run(orders) == []
+    orders.execute("INSERT INTO orders VALUES (3, 3, 'three')")
+    orders.drain()
+    is_whole(orders)
+    assert planned(orders) == [ORDERS]
+    assert mark(orders) == (f'{MISSED}"note"', [3])
+
+
+def test_a_shape_that_chunks_alone_have_keeps_a_table_parked_that_does_not_fit_it(orders: Pipeline) -> None:
+    evolving(orders, "ask")
+    never_merged(orders)
+    orders.ledger_query("UPDATE tidemark.schema_versions SET streamed = false RETURNING 1")
+    orders.execute(AMOUNT.format("text", "text"), "INSERT INTO orders VALUES (2, 2, 'two')")
+    orders.drain()
+    orders.execute("ALTER TABLE orders ADD more int", "INSERT INTO orders VALUES (3, 3, 'three', 3)")
+    orders.drain()
+    evolving(orders, "follow")
+    assert planned(orders) == []
+    assert orders.table_row(ORDERS).life.merge == "parked"
 
 
 def test_a_look_from_before_a_column_was_left_out_ends_no_park(orders: Pipeline) -> None:

@@ -10,10 +10,10 @@ That the catalogue has a left out column again is not enough: the look may be ol
 table that left on it would go on in that shape, so that no change would ever tell that the column is left out.
 
 Everything since is staged, in shapes that the ledger has; so each of them is compared with the one before, from the
-shape on that the target has. Only a table leaves whose error names nothing but columns that changed their type, such
-that the shapes show to have been renamed or to be back, or the catalogue to have been dropped: what else the error may
-say is not seen in them. Another type, key or identity that is as before again is none of these: what is staged of
-the time between fits into no table with the rest (`capture.reshaping`).
+shape on that the target has, or from the first. Only a table leaves whose error names nothing but columns that changed
+their type, such that the shapes show to have been renamed or to be back, or the catalogue to have been dropped: what
+else the error may say is not seen in them. Another type, key or identity that is as before again is none of these: what
+is staged of the time between fits into no table with the rest (`capture.reshaping`).
 """
 
 from __future__ import annotations
@@ -82,9 +82,9 @@ def let_go(ledger: Ledger) -> list[str]:
         if row.life.merge != table_life.PARKED or row.error is None or not (reasons := _told(row.error)):
             continue
         merged = schema_versions.merged(ledger, row.table)
-        if merged is None:
+        versions = _never_merged(ledger, row.table) if merged is None else waiting(ledger, merged)
+        if not versions:
             continue
-        versions = waiting(ledger, merged)
         seen = Seen.of(row, versions, batches.first_of_last_run(ledger))
         if not fit(versions, seen.dropped | _back(versions).keys()) or not all(
             _is_seen(r, versions, seen) for r in reasons
@@ -106,6 +106,13 @@ def waiting(ledger: Ledger, merged: TableSchema) -> list[TableSchema]:
     """The shapes of what is staged of a table that was merged in this one, which is the first of them."""
     streamed = schema_versions.streamed(ledger, str(merged.table))
     return with_numbers([version for version in streamed if version.version >= merged.version])
+
+
+def _never_merged(ledger: Ledger, table: str) -> list[TableSchema]:
+    """The shapes of a table of which no change was merged yet, those of its chunks too: the target will be of them all,
+    or has the chunks already. None where a reader saw the newest, which no change shows."""
+    versions, streamed = tables.versions(ledger, table), schema_versions.streamed(ledger, table)
+    return with_numbers(versions) if streamed and streamed[-1].version == versions[-1].version else []
 
 
 def _told(error: ErrorRecord) -> list[str]:
