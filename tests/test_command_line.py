@@ -236,6 +236,16 @@ def test_a_slot_that_is_gone_needs_somebody(
     )
 
 
+def test_an_upgrade_of_the_source_is_announced_and_taken_back(
+    file: Path, connections: Callable[[str], Connection], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["upgrade", str(file)], look_up=connections) == 0
+    assert "Each run of line_capture marks the source from now on" in capsys.readouterr().out
+    assert main(["upgrade", str(file), "--off"], look_up=connections) == 0
+    assert "No run marks the source any more" in capsys.readouterr().out
+    assert main(["upgrade", str(file), "--off"], look_up=connections) == 1
+
+
 def test_a_table_that_is_captured_no_more_can_be_forgotten_and_another_one_has_its_name(
     file: Path,
     source: str,

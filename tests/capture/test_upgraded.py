@@ -6,6 +6,7 @@ Both clusters are of version 18: what pg_upgrade does with slots, transaction id
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,11 +20,12 @@ from sandbox.services.postgres import PostgresServer, running, wait_for
 from tests.conftest import create_database
 from tests.support.pipeline import Pipeline
 from tests.support.standby import standby_of
-from tests.support.upgrading import upgraded
+from tests.support.upgrading import run_beside, upgraded
 from tidemark.capture import drain as drain_module
 from tidemark.capture import upgraded as upgrades
 from tidemark.errors import SlotUnknown
-from tidemark.ledger import tables
+from tidemark.ledger import generations, tables
+from tidemark.source import upgrade_mark
 
 pytestmark = pytest.mark.thorough
 
@@ -97,7 +99,7 @@ def staged(pipeline: Pipeline) -> dict[str, int]:
 
 
 def test_an_upgrade_of_what_was_staged_last_goes_on_and_nothing_is_read_again(
-    pipeline: Pipeline, old: PostgresServer, tmp_path: Path
+    pipeline: Pipeline, old: PostgresServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     superuser = pipeline.source
     pipeline.source = make_conninfo(pipeline.source, user=ROLE)
@@ -115,6 +117,7 @@ def test_an_upgrade_of_what_was_staged_last_goes_on_and_nothing_is_read_again(
         to(pipeline, new, ROLE)
         pipeline.config = replace(pipeline.config, manage_publication=False)
         assert "error" not in adopted(pipeline)
+        assert "The mark of the upgrade shows that none of the pipeline's tables was changed" in caplog.text
         generation = pipeline.generation()
         assert generation is not None
         assert generation.number == 2
@@ -207,10 +210,46 @@ def test_a_slot_whose_wal_was_thrown_away_before_it_was_made_marks_every_table(
         assert marked(pipeline) == TABLES
 
 
-def test_a_slot_made_anew_behind_wal_of_no_transaction_is_as_good(
+@pytest.mark.parametrize("crashes", [False, True], ids=["shut down", "crashed"])
+def test_a_slot_that_was_made_after_pg_resetwal_marks_every_table(
+    pipeline: Pipeline, old: PostgresServer, tmp_path: Path, crashes: bool
+) -> None:
+    """The WAL begins anew once more, behind what was written. Of a server that crashed, it does so with the transaction
+    id that pg_upgrade left."""
+    mark(pipeline)
+    pipeline.close()
+    with upgraded(old, tmp_path / "new") as new:
+        to(pipeline, new)
+        pipeline.drop_slot()
+        pipeline.execute("DELETE FROM public.item WHERE id = 1")
+        pipeline.close()
+        if crashes:
+            new.stop("immediate")
+        else:
+            new.stop()
+        run_beside(new, "pg_resetwal", "--force", str(new.data))
+        new.start()
+        to(pipeline, new)
+        pipeline.sql(f"SELECT pg_create_logical_replication_slot('{pipeline.config.slot}', 'pgoutput')")
+        assert "pg_upgrade did not make the slot" in adopted(pipeline)
+        assert marked(pipeline) == TABLES
+
+
+def test_a_server_of_which_nothing_shows_who_made_the_slot_marks_every_table(
     pipeline: Pipeline, old: PostgresServer, tmp_path: Path
 ) -> None:
-    """Through several pages of WAL."""
+    mark(pipeline)
+    pipeline.close()
+    with upgraded(old, tmp_path / "new") as new:
+        to(pipeline, new)
+        pipeline.execute("ALTER SYSTEM SET full_page_writes = off", "SELECT pg_reload_conf()")
+        wait_for("it is off", lambda: pipeline.one("SHOW full_page_writes") == "off")
+        assert "the server runs with full_page_writes = off" in adopted(pipeline)
+        assert marked(pipeline) == TABLES
+
+
+def test_a_slot_made_anew_marks_every_table(pipeline: Pipeline, old: PostgresServer, tmp_path: Path) -> None:
+    """Behind several pages of WAL, none of it of a transaction."""
     mark(pipeline)
     pipeline.close()
     with upgraded(old, tmp_path / "new") as new:
@@ -219,6 +258,52 @@ def test_a_slot_made_anew_behind_wal_of_no_transaction_is_as_good(
         for size in (20_000, 100, 8_000):
             pipeline.execute(f"SELECT pg_logical_emit_message(false, 'of a neighbour', repeat('x', {size}), true)")
         pipeline.sql(f"SELECT pg_create_logical_replication_slot('{pipeline.config.slot}', 'pgoutput')")
+        assert "pg_upgrade did not make the slot" in adopted(pipeline)
+        assert marked(pipeline) == TABLES
+
+
+def test_a_death_as_the_generation_is_opened_loses_nothing_of_the_proof(
+    pipeline: Pipeline, old: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between generation.json and the ledger's row; and once more before the mark's end."""
+    mark(pipeline)
+    pipeline.close()
+
+    def dies(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with upgraded(old, tmp_path / "new") as new:
+        to(pipeline, new)
+        with pytest.raises(SlotUnknown):
+            pipeline.drain()
+        for module, name in ((generations, "open_generation"), (upgrade_mark, "end")):
+            with monkeypatch.context() as patch:
+                patch.setattr(module, name, dies)
+                with pytest.raises(KeyboardInterrupt):
+                    pipeline.preflight(adopt_slot=True)
+        pipeline.preflight(adopt_slot=True)
+        pipeline.drain()
+        pipeline.drain()
+        assert marked(pipeline) == set()
+        with psycopg.connect(pipeline.source) as session:
+            assert [mark.is_done for mark in upgrade_mark.marks(session)] == [True]
+        upgrades.announce(pipeline.config, pipeline.source)
+        assert "The source is marked" in run(pipeline), "a mark of the new server's own is not ended"
+
+
+@pytest.mark.parametrize(
+    "then",
+    [{"gone": [[99, 700]]}, {"toast": 0}],
+    ids=["a look that missed a partition", "a look of before TOAST tables were noted"],
+)
+def test_what_a_look_has_of_its_own_time_marks_no_table(
+    pipeline: Pipeline, old: PostgresServer, tmp_path: Path, then: dict[str, Any]
+) -> None:
+    mark(pipeline)
+    pipeline.ledger_query(f"UPDATE tidemark.tables SET fingerprint = fingerprint || '{json.dumps(then)}'::jsonb")
+    pipeline.close()
+    with upgraded(old, tmp_path / "new") as new:
+        to(pipeline, new)
         adopted(pipeline)
         assert marked(pipeline) == set()
 
@@ -301,8 +386,15 @@ def test_two_pipelines_of_one_role_each_find_their_own_mark(
         upgrades.announce(one.config, one.source)
     for one in (pipeline, second):
         run(one)
-    # What one's heartbeat brings, the other's slot has to send as well.
-    pipeline.advance()
+    # What one's heartbeat brings, the other's slot has to send as well. As docs/operations.md has it.
+    said, _ = upgrades.announce(second.config, second.source)
+    told = said.partition("NextXID: 0:")[2].partition('"')[0]
+    advance = (
+        "SELECT pg_replication_slot_advance('{}', pg_current_wal_flush_lsn())"
+        " WHERE pg_snapshot_xmax(pg_current_snapshot()) = '{}'"
+    )
+    assert pipeline.sql(advance.format(pipeline.config.slot, int(told) - 1)) == []
+    assert len(pipeline.sql(advance.format(pipeline.config.slot, told))) == 1
     pipeline.close()
     second.close()
     with upgraded(old, tmp_path / "new") as new:

@@ -34,15 +34,23 @@ def _pg_upgrade(old: PostgresServer, new: PostgresServer) -> None:
     """It writes beside the new data, and asks for its password by a file."""
     passfile = new.home / "pgpass-of-both"
     new._write_secret(passfile, f"*:*:*:postgres:{old.password}\n")
-    command = [str(new.binary("pg_upgrade")), "-U", "postgres", "-s", str(new.home)]
+    command = ["pg_upgrade", "-U", "postgres", "-s", str(new.home)]
     for server, lower in ((old, True), (new, False)):
         options = ("-b", "-d", "-p") if lower else ("-B", "-D", "-P")
         values = (str(server.binary("postgres").parent), str(server.data), str(free_port()))
         command += [word for pair in zip(options, values, strict=True) for word in pair]
-    owner = new._owner()
+    run_beside(new, *command, environment={"PGPASSFILE": str(passfile)})
+
+
+def run_beside(
+    server: PostgresServer, program: str, *arguments: str, environment: dict[str, str] | None = None
+) -> None:
+    """One of the server's own programs, as the owner of its files, in their folder."""
+    owner = server._owner()
     as_root = {"user": owner.pw_uid, "group": owner.pw_gid, "extra_groups": []} if os.geteuid() == 0 else {}
-    environment = {"PATH": os.environ.get("PATH", ""), "LC_ALL": "C", "HOME": "/", "PGPASSFILE": str(passfile)}
+    environment = {"PATH": os.environ.get("PATH", ""), "LC_ALL": "C", "HOME": "/", **(environment or {})}
+    command = [str(server.binary(program)), *arguments]
     done = subprocess.run(  # type: ignore[call-overload]
-        command, cwd=new.home, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, **as_root
+        command, cwd=server.home, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, **as_root
     )
     assert done.returncode == 0, f"{done.stdout[-1500:]}\n{done.stderr[-500:]}"

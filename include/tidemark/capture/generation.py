@@ -161,6 +161,7 @@ def settle(
         if server.system_identifier != generation.system_identifier:
             upgrade_mark.end(source, config)
     else:
+        upgraded.make_up(config, source, ledger, server, slot, generation)
         if server.timeline != generation.timeline:
             _follow(source, ledger, lease, history, generation)
         elif generation.history != str(history):
@@ -209,7 +210,7 @@ def _after(
         # What a lost transaction and the gap both touched needs all of its rows.
         marked = {**({} if lost is None else lost.tables), **dict.fromkeys(touched.tables)}
         opening = replace(opening, reason=broken.reason, backfill_kind=tables.GAP, tables=marked)
-        said = _touched_said(marked, touched.count)
+        said = _touched_said(marked, touched)
         if not marked and (lost is None or not lost.transactions.num_rows):
             log.warning("%s. %s", broken.reason, said)
             return opening
@@ -236,14 +237,15 @@ def _after(
     return replace(opening, error=forked.as_facts())
 
 
-def _touched_said(marked: Mapping[str, Sequence[Key] | None], count: int) -> str:
-    """What of `count` tables is marked behind a gap, and of which rows, as a sentence without its full stop."""
-    others = max(0, count - len(marked))
+def _touched_said(marked: Mapping[str, Sequence[Key] | None], touched: Touched) -> str:
+    """What of the tables is marked behind a gap, and of which rows, as a sentence without its full stop."""
+    others = max(0, touched.count - len(marked))
     if not marked:
-        return "The source's WAL shows that none of the pipeline's tables was changed in between: none needs a backfill"
+        shows = f"{touched.evidence[0].upper()}{touched.evidence[1:]} shows"
+        return f"{shows} that none of the pipeline's tables was changed in between: none needs a backfill"
     names = [f"{table} ({counted(len(keys), 'row')})" if keys else table for table, keys in sorted(marked.items())]
     rest = (
-        f"; the source's WAL shows that {counted(others, 'other')} {plural(others, 'was')} not changed"
+        f"; {touched.evidence} shows that {counted(others, 'other')} {plural(others, 'was')} not changed"
         if others
         else ""
     )
@@ -461,7 +463,7 @@ def _open(
     lost: LostPart | None = None,
 ) -> None:
     """Give it the next number, write what was lost and generation.json, then the ledger's row. A death in between is
-    caught up by `register_again`.
+    caught up by `register_again`, and `upgraded.make_up` finds once more what the looks at the tables showed.
 
     The lease stays locked from before the file is written: an attempt that was overtaken since it looked writes
     nothing, and one that takes over sees file and row, or neither. A pipeline of another ledger has another lease: the

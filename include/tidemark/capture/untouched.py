@@ -45,11 +45,12 @@ MOST_BATCHES: Final = 100
 @dataclass(frozen=True, slots=True)
 class Touched:
     """`tables` are the captured ones that may differ, of `count`; None where nobody can tell, for the `reason`, half a
-    sentence."""
+    sentence. `evidence` is what shows that the others do not."""
 
     tables: tuple[str, ...] | None
     count: int
     reason: str = ""
+    evidence: str = "the source's WAL"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ What must hold, each by what the new cluster shows (`source.upgrade_mark`):
 2. The state's next transaction id was the one after the mark's, but for those of other pipelines' marks: so nothing
    came behind it, here, or in a copy that went its own way. What had begun before the mark had ended: a run marks only
    then.
-3. No transaction wrote anything between the beginning of the new cluster's WAL and the slot: what commits behind the
-   slot's position it sends, and there is nothing else.
+3. `pg_upgrade` itself made the slot, and no transaction wrote anything between the beginning of the new cluster's WAL
+   and the slot: what commits behind the slot's position it sends, and there is nothing else.
 4. Since the upgrade nobody altered the publication or the partitions, and a table's look is the ledger's, but for what
    an upgrade gives anew. A table for which that is not so is marked, and no other.
 
@@ -32,7 +32,7 @@ from tidemark import postgres_session
 from tidemark.capture.places import Places
 from tidemark.capture.untouched import Touched
 from tidemark.config import PipelineConfig
-from tidemark.ledger import batches, tables
+from tidemark.ledger import batches, generations, tables
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.generations import Generation
 from tidemark.lsn import Lsn
@@ -82,7 +82,7 @@ def judge(
     try:
         _require_mark(ledger, generation, own)
         _require_nothing_behind(source, own, marks)
-        upgrade_mark.require_first_in_wal(source, server, slot.confirmed_lsn or Lsn(0))
+        upgrade_mark.require_made_by_upgrade(source, server, slot.confirmed_lsn or Lsn(0))
         if slot.catalog_xmin is None or not upgrade_mark.is_restored(source, config.publication, slot.catalog_xmin):
             raise Untold("the publication, or partitions, were altered since the upgrade")
     except Untold as untold:
@@ -94,20 +94,49 @@ def judge(
     for row in rows:
         look = looks.get(row.table)
         then = None if row.fingerprint is None else Fingerprint.from_json(row.fingerprint)
-        if look is not None and then is not None and _restored(then) == _restored(look.carried(then)):
+        if look is not None and then is not None and _is_restored(then, look.carried(then)):
             same[row.table] = look.carried(then)
     touched = tuple(row.table for row in rows if row.table not in same)
-    return Upgraded(Touched(touched, len(rows)), same)
+    return Upgraded(Touched(touched, len(rows), evidence="the mark of the upgrade"), same)
+
+
+def make_up(
+    config: PipelineConfig,
+    source: psycopg.Connection[Any],
+    ledger: Ledger,
+    server: Server,
+    slot: SlotState,
+    generation: Generation,
+) -> None:
+    """Keep the looks and end the mark where a run died as it opened the generation: its file says which tables are
+    marked, but has no looks. Nothing was staged of it yet, so the slot stands where it was made."""
+    if generation.staged_lsn != generation.start_lsn:
+        return
+    before = next((older for older in reversed(generations.all_of(ledger)) if older.number < generation.number), None)
+    if before is None or before.system_identifier == generation.system_identifier:
+        return
+    own = next((mark for mark in upgrade_mark.marks(source) if mark.pipeline == config.pipeline), None)
+    # One that was announced since then is not this upgrade's.
+    if own is None or own.is_done or own.attempt is None or own.attempt != _staged_last(ledger, before):
+        return
+    upgrade = judge(config, source, ledger, server, slot, before)
+    if upgrade is not None:
+        tables.keep_fingerprints(ledger, {table: look.to_json() for table, look in upgrade.looks.items()})
+    upgrade_mark.end(source, config)
 
 
 def _require_mark(ledger: Ledger, generation: Generation, own: Mark) -> None:
     if own.attempt is None:
         raise Untold("no run could mark the source alone: something else was under way")
-    last = None
-    if generation.heartbeat_lsn == generation.staged_lsn:
-        last = batches.attempt_of(ledger, generation.number, generation.staged_lsn)
-    if own.attempt != last:
+    if own.attempt != _staged_last(ledger, generation):
         raise Untold("the mark that it has is not the one of the run that staged last")
+
+
+def _staged_last(ledger: Ledger, generation: Generation) -> str | None:
+    """The attempt of the run that staged last, if up to its heartbeat."""
+    if generation.heartbeat_lsn != generation.staged_lsn:
+        return None
+    return batches.attempt_of(ledger, generation.number, generation.staged_lsn)
 
 
 def _require_nothing_behind(source: psycopg.Connection[Any], own: Mark, marks: list[Mark]) -> None:
@@ -121,10 +150,17 @@ def _require_nothing_behind(source: psycopg.Connection[Any], own: Mark, marks: l
         raise Untold("transactions came behind the mark before the old cluster was shut down, or its ids are not known")
 
 
+def _is_restored(then: Fingerprint, now: Fingerprint) -> bool:
+    """`pg_upgrade` keeps the OIDs of TOAST tables; a look of before these were noted has none."""
+    if not (then.toast and now.toast):
+        then, now = replace(then, toast=0), replace(now, toast=0)
+    return _restored(then) == _restored(now)
+
+
 def _restored(look: Fingerprint) -> Fingerprint:
     """What of a look an upgrade carries over: not the ids of the transactions that wrote the catalogue, nor OIDs of
     memberships, of which `upgrade_mark.is_restored` says that nobody touched them since. A partition is restored by
-    ATTACH."""
+    ATTACH. Those that are gone have nothing more to send: all that was staged is in the mark."""
     columns = tuple(
         replace(
             column,
@@ -141,6 +177,7 @@ def _restored(look: Fingerprint) -> Fingerprint:
         partitions=partitions,
         membership=("",) * len(look.membership),
         publication_xmin=0,
+        gone=(),
         comment="",
     )
 
