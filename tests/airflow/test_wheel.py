@@ -56,7 +56,8 @@ class Installed:
             "AIRFLOW__CORE__DAGS_FOLDER": str(self.dags),
             "AIRFLOW__CORE__PLUGINS_FOLDER": str(nothing),
             "PYTHONPATH": "",
-            "PATH": os.pathsep.join([str(self.python.parent), os.environ["PATH"]]),
+            # As pyspark comes from the environment of these tests, so does its spark-submit.
+            "PATH": os.pathsep.join([str(self.python.parent), str(Path(sys.executable).parent), os.environ["PATH"]]),
         }
 
     def says(self, program: str) -> object:
@@ -206,6 +207,6 @@ def test_a_capture_by_the_wheel_alone_ends_equal(
         shop.sound()
         shop.sql(FIRST_ORDERS)
         process = shop.airflow.run("dags", "test", "shop_capture")
-        assert process.returncode == 0, process.stdout[-6000:]
+        assert process.returncode == 0, process.stdout[process.stdout.find("Task failed") :][:6000]
         assert str(REPOSITORY / "include") not in process.stdout
         assert shop.differences() == {}
