@@ -280,8 +280,8 @@ def test_a_death_as_the_generation_is_opened_loses_nothing_of_the_proof(
             with monkeypatch.context() as patch:
                 patch.setattr(module, name, dies)
                 with pytest.raises(KeyboardInterrupt):
-                    pipeline.preflight(adopt_slot=True)
-        pipeline.preflight(adopt_slot=True)
+                    pipeline.preflight(says=["adopt_slot"])
+        pipeline.preflight(says=["adopt_slot"])
         pipeline.drain()
         pipeline.drain()
         assert marked(pipeline) == set()
