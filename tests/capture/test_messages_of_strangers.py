@@ -115,10 +115,10 @@ def test_the_heartbeat_of_this_very_run_ends_nothing_in_another_transaction(
 ) -> None:
     real = drain_module.emit_heartbeat
 
-    def forge_first(conn: Any, config: Any, generation: int, attempt: str) -> Any:
+    def forge_first(conn: Any, config: Any, generation: int, attempt: str, *others: Any) -> Any:
         real(begun.connection, config, generation, attempt)
         begun.execute("INSERT INTO orders VALUES (1)")
-        heartbeat = real(conn, config, generation, attempt)
+        heartbeat = real(conn, config, generation, attempt, *others)
         real(begun.connection, config, generation, attempt)
         return heartbeat
 

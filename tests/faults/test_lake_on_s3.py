@@ -246,7 +246,7 @@ def test_credentials_that_end_in_mid_run_lose_nothing_park_nothing_and_stand_now
         said = str(as_refusal(failed, "result.json", shop.config.lake))
     said += caplog.text
     proxy.fault = lambda _: None
-    told.read("LakeRefused", said, word, "or new credentials if they have expired; then run the DAG again")
+    told.read("LakeRefused", said, word, "or new credentials if they have expired;", "Then run the DAG again")
     assert {row.life.merge for row in shop.table_rows().values()} == {"merging"}
     assert shop.ledger_query("SELECT count(*) FROM tidemark.tables WHERE failed_runs > 0") == [(0,)]
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.ledger.conftest import START, open_at
 from tests.support.backfills import HALVES, open_backfill
 from tests.support.hand_merged import HandMerged
 from tests.support.pipeline import pipeline_config
@@ -22,6 +23,11 @@ from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import Lease
 
 PARTS = tuple(KeyPart(half.lower, half.upper) for half in HALVES)
+
+
+@pytest.fixture
+def generation(book: Ledger, lease: Lease, tmp_path: Path) -> Generation:
+    return open_at(book, lease, 1, START, lake=str(tmp_path))
 
 
 @pytest.fixture

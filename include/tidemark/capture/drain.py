@@ -285,7 +285,7 @@ class _Draining:
             config,
             open_generation.number,
             lease.attempt,
-            also=lambda xid: upgraded.mark(source_conn, marking, lease.attempt, xid),
+            lambda xid: upgraded.mark(source_conn, marking, lease.attempt, xid),
         )
         self._heartbeat_commit: Lsn | None = None
         self._silence: Wait | None = None

@@ -91,7 +91,6 @@ def emit_heartbeat(
     config: PipelineConfig,
     generation: int,
     attempt: str,
-    *,
     also: Callable[[int], object] = lambda _: None,
 ) -> Heartbeat:
     """Write the message that ends this run; `also` is called in its transaction, with the transaction's 64-bit id."""
