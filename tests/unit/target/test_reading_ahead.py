@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -132,10 +132,11 @@ def test_what_reading_raised_is_forgotten_too_with_all_that_was_read_until_then(
 
 def test_neither_thread_nor_block_keeps_the_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     read = []
+    forgotten = threading.Event()
 
     def staged_of(*_: object) -> Staged:
         staged = replace(CHANGES, changes=pa.table({"id": [2]}))
-        read.append(weakref.ref(staged.changes))
+        read.append(weakref.ref(staged.changes, lambda _: forgotten.set()))
         return staged
 
     monkeypatch.setattr(plain_changes, "staged_of", staged_of)
@@ -145,8 +146,5 @@ def test_neither_thread_nor_block_keeps_the_changes(monkeypatch: pytest.MonkeyPa
     with few_changes.reading_ahead(None, "lake", [SCHEMA], BATCHES, tables) as ahead:  # type: ignore[arg-type]
         assert ahead is not None
         ahead.let_go()
-        (changes,) = read
-        until = time.monotonic() + 60  # the thread is told that it is over a moment before it is
-        while changes() is not None and time.monotonic() < until:
-            time.sleep(0.01)
-        assert changes() is None
+        assert forgotten.wait(60)  # the thread is told that it is over a moment before it is
+        assert len(read) == 1
