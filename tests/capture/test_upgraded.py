@@ -182,31 +182,57 @@ def test_what_the_mark_does_not_cover_marks_every_table(
         assert marked(pipeline) == TABLES
 
 
-def test_a_slot_that_was_made_after_the_upgrade_marks_every_table(
-    pipeline: Pipeline, old: PostgresServer, tmp_path: Path
+# --- what becomes of the new cluster before anybody looks -------------------------------------------------------------
+
+
+def slot_made_behind_a_change(pipeline: Pipeline) -> None:
+    pipeline.drop_slot()
+    pipeline.execute("DELETE FROM public.item WHERE id = 1")
+    make_slot(pipeline)
+
+
+def slot_whose_wal_was_thrown_away(pipeline: Pipeline) -> None:
+    """Before it was made."""
+    pipeline.drop_slot()
+    pipeline.execute("DELETE FROM public.item WHERE id = 1", "SELECT pg_switch_wal()", "CHECKPOINT")
+    make_slot(pipeline)
+
+
+def slot_made_behind_no_transaction(pipeline: Pipeline) -> None:
+    """Behind several pages of WAL all the same."""
+    pipeline.drop_slot()
+    for size in (20_000, 100, 8_000):
+        pipeline.execute(f"SELECT pg_logical_emit_message(false, 'of a neighbour', repeat('x', {size}), true)")
+    make_slot(pipeline)
+
+
+def nothing_shows_who_made_the_slot(pipeline: Pipeline) -> None:
+    pipeline.execute("ALTER SYSTEM SET full_page_writes = off", "SELECT pg_reload_conf()")
+    wait_for("it is off", lambda: pipeline.one("SHOW full_page_writes") == "off")
+
+
+def make_slot(pipeline: Pipeline) -> None:
+    pipeline.sql(f"SELECT pg_create_logical_replication_slot('{pipeline.config.slot}', 'pgoutput')")
+
+
+BEHIND: Final[dict[Callable[[Pipeline], None], str]] = {
+    slot_made_behind_a_change: "transactions wrote to the new cluster before the slot was made",
+    slot_whose_wal_was_thrown_away: "the first WAL of the new cluster is gone",
+    slot_made_behind_no_transaction: "pg_upgrade did not make the slot",
+    nothing_shows_who_made_the_slot: "the server runs with full_page_writes = off",
+}
+
+
+@pytest.mark.parametrize("happens", BEHIND, ids=lambda happens: happens.__name__)
+def test_a_slot_that_pg_upgrade_may_not_have_made_marks_every_table(
+    pipeline: Pipeline, old: PostgresServer, tmp_path: Path, happens: Callable[[Pipeline], None]
 ) -> None:
     mark(pipeline)
     pipeline.close()
     with upgraded(old, tmp_path / "new") as new:
         to(pipeline, new)
-        pipeline.drop_slot()
-        pipeline.execute("DELETE FROM public.item WHERE id = 1")
-        pipeline.sql(f"SELECT pg_create_logical_replication_slot('{pipeline.config.slot}', 'pgoutput')")
-        assert "transactions wrote to the new cluster before the slot was made" in adopted(pipeline)
-        assert marked(pipeline) == TABLES
-
-
-def test_a_slot_whose_wal_was_thrown_away_before_it_was_made_marks_every_table(
-    pipeline: Pipeline, old: PostgresServer, tmp_path: Path
-) -> None:
-    mark(pipeline)
-    pipeline.close()
-    with upgraded(old, tmp_path / "new") as new:
-        to(pipeline, new)
-        pipeline.drop_slot()
-        pipeline.execute("DELETE FROM public.item WHERE id = 1", "SELECT pg_switch_wal()", "CHECKPOINT")
-        pipeline.sql(f"SELECT pg_create_logical_replication_slot('{pipeline.config.slot}', 'pgoutput')")
-        assert "the first WAL of the new cluster is gone" in adopted(pipeline)
+        happens(pipeline)
+        assert BEHIND[happens] in adopted(pipeline)
         assert marked(pipeline) == TABLES
 
 
@@ -230,34 +256,7 @@ def test_a_slot_that_was_made_after_pg_resetwal_marks_every_table(
         run_beside(new, "pg_resetwal", "--force", str(new.data))
         new.start()
         to(pipeline, new)
-        pipeline.sql(f"SELECT pg_create_logical_replication_slot('{pipeline.config.slot}', 'pgoutput')")
-        assert "pg_upgrade did not make the slot" in adopted(pipeline)
-        assert marked(pipeline) == TABLES
-
-
-def test_a_server_of_which_nothing_shows_who_made_the_slot_marks_every_table(
-    pipeline: Pipeline, old: PostgresServer, tmp_path: Path
-) -> None:
-    mark(pipeline)
-    pipeline.close()
-    with upgraded(old, tmp_path / "new") as new:
-        to(pipeline, new)
-        pipeline.execute("ALTER SYSTEM SET full_page_writes = off", "SELECT pg_reload_conf()")
-        wait_for("it is off", lambda: pipeline.one("SHOW full_page_writes") == "off")
-        assert "the server runs with full_page_writes = off" in adopted(pipeline)
-        assert marked(pipeline) == TABLES
-
-
-def test_a_slot_made_anew_marks_every_table(pipeline: Pipeline, old: PostgresServer, tmp_path: Path) -> None:
-    """Behind several pages of WAL, none of it of a transaction."""
-    mark(pipeline)
-    pipeline.close()
-    with upgraded(old, tmp_path / "new") as new:
-        to(pipeline, new)
-        pipeline.drop_slot()
-        for size in (20_000, 100, 8_000):
-            pipeline.execute(f"SELECT pg_logical_emit_message(false, 'of a neighbour', repeat('x', {size}), true)")
-        pipeline.sql(f"SELECT pg_create_logical_replication_slot('{pipeline.config.slot}', 'pgoutput')")
+        make_slot(pipeline)
         assert "pg_upgrade did not make the slot" in adopted(pipeline)
         assert marked(pipeline) == TABLES
 

@@ -144,6 +144,7 @@ def settle(
             broken = _rewound(server, confirmed_lsn, generation)
         else:
             generations.note_source(ledger, lease, generation.number, source_started_at=server.started_at)
+    cluster = upgraded.Cluster(config, source, ledger, server, slot)
     if broken is not None:
         lost = None if broken.left_lsn is None else lost_part(ledger, store, generation, broken.left_lsn)
         touched = None
@@ -152,7 +153,7 @@ def settle(
             touched = untouched.judge(config, source, ledger, store, gap)
         looks: Mapping[str, Fingerprint] = {}
         if server.system_identifier != generation.system_identifier:
-            upgrade = upgraded.judge(config, source, ledger, server, slot, generation)
+            upgrade = upgraded.judge(cluster, generation)
             if upgrade is not None:
                 touched, looks = upgrade.touched, upgrade.looks
         with ledger.transaction():
@@ -161,7 +162,7 @@ def settle(
         if server.system_identifier != generation.system_identifier:
             upgrade_mark.end(source, config)
     else:
-        upgraded.make_up(config, source, ledger, server, slot, generation)
+        upgraded.make_up(cluster, generation)
         if server.timeline != generation.timeline:
             _follow(source, ledger, lease, history, generation)
         elif generation.history != str(history):

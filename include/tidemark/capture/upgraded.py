@@ -5,7 +5,7 @@
                               pg_upgrade                 files and OIDs stay, WAL begins anew, then the slots are made
                                    └── slot ──►          the new one: no transaction wrote anything before the slot
 
-What must hold, each by what the new cluster shows (`source.upgrade_mark`):
+What must hold, each by what the new cluster shows (`source.upgrade_mark`, `source.first_wal`):
 
 1. It has the mark of the run that staged last, up to its heartbeat: so it was made of that state or of a later one,
    and not of another server's. An older copy of the ledger knows another run.
@@ -37,9 +37,10 @@ from tidemark.ledger.connection import Ledger
 from tidemark.ledger.generations import Generation
 from tidemark.lsn import Lsn
 from tidemark.schema.fingerprint import SPELLED_SINCE, Fingerprint
-from tidemark.source import catalog, upgrade_mark
+from tidemark.source import catalog, first_wal, upgrade_mark
+from tidemark.source.first_wal import Untold
 from tidemark.source.slot import Server, SlotState
-from tidemark.source.upgrade_mark import Mark, Marking, NameTaken, Untold
+from tidemark.source.upgrade_mark import Mark, Marking, NameTaken
 
 log = logging.getLogger(__name__)
 
@@ -65,31 +66,36 @@ def mark(source: psycopg.Connection[Any], marking: Marking | None, attempt: str,
         log.info("Marked the source for its upgrade: %s", shown_at_shutdown(xid))
 
 
-def judge(
-    config: PipelineConfig,
-    source: psycopg.Connection[Any],
-    ledger: Ledger,
-    server: Server,
-    slot: SlotState,
-    generation: Generation,
-) -> Upgraded | None:
-    """None where the server has no mark of the pipeline: then nobody said that it was upgraded."""
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The server that the pipeline's connection leads to now, with the pipeline's slot there."""
+
+    config: PipelineConfig
+    source: psycopg.Connection[Any]
+    ledger: Ledger
+    server: Server
+    slot: SlotState
+
+
+def judge(cluster: Cluster, generation: Generation) -> Upgraded | None:
+    """Whether it was made of what `generation` staged last; None where it has no mark of the pipeline: then nobody said
+    that it was upgraded."""
+    source, ledger, slot = cluster.source, cluster.ledger, cluster.slot
     marks = upgrade_mark.marks(source)
-    own = next((mark for mark in marks if mark.pipeline == config.pipeline), None)
+    own = _own(cluster, marks)
     if own is None:
         return None
     rows = [row for row in tables.all_of(ledger) if row.life.is_captured]
     try:
         _require_mark(ledger, generation, own)
         _require_nothing_behind(source, own, marks)
-        upgrade_mark.require_made_by_upgrade(source, server, slot.confirmed_lsn or Lsn(0))
-        if slot.catalog_xmin is None or not upgrade_mark.is_restored(source, config.publication, slot.catalog_xmin):
+        first_wal.require_made_by_upgrade(source, cluster.server, slot.confirmed_lsn or Lsn(0))
+        publication = cluster.config.publication
+        if slot.catalog_xmin is None or not upgrade_mark.is_restored(source, publication, slot.catalog_xmin):
             raise Untold("the publication, or partitions, were altered since the upgrade")
     except Untold as untold:
         return Upgraded(Touched(None, len(rows), str(untold)))
-    places = Places(config, ledger, server.system_identifier, records=False)
-    captured = places.kept(table for table in catalog.captured_tables(source, config) if table.published)
-    looks = catalog.with_comments(source, catalog.fingerprint(source, config.publication, captured))
+    looks = _looks(cluster)
     same = {}
     for row in rows:
         look = looks.get(row.table)
@@ -100,29 +106,35 @@ def judge(
     return Upgraded(Touched(touched, len(rows), evidence="the mark of the upgrade"), same)
 
 
-def make_up(
-    config: PipelineConfig,
-    source: psycopg.Connection[Any],
-    ledger: Ledger,
-    server: Server,
-    slot: SlotState,
-    generation: Generation,
-) -> None:
+def make_up(cluster: Cluster, generation: Generation) -> None:
     """Keep the looks and end the mark where a run died as it opened the generation: its file says which tables are
     marked, but has no looks. Nothing was staged of it yet, so the slot stands where it was made."""
+    source, ledger = cluster.source, cluster.ledger
     if generation.staged_lsn != generation.start_lsn:
         return
     before = next((older for older in reversed(generations.all_of(ledger)) if older.number < generation.number), None)
     if before is None or before.system_identifier == generation.system_identifier:
         return
-    own = next((mark for mark in upgrade_mark.marks(source) if mark.pipeline == config.pipeline), None)
+    own = _own(cluster, upgrade_mark.marks(source))
     # One that was announced since then is not this upgrade's.
     if own is None or own.is_done or own.attempt is None or own.attempt != _staged_last(ledger, before):
         return
-    upgrade = judge(config, source, ledger, server, slot, before)
+    upgrade = judge(cluster, before)
     if upgrade is not None:
         tables.keep_fingerprints(ledger, {table: look.to_json() for table, look in upgrade.looks.items()})
-    upgrade_mark.end(source, config)
+    upgrade_mark.end(source, cluster.config)
+
+
+def _own(cluster: Cluster, marks: list[Mark]) -> Mark | None:
+    return next((mark for mark in marks if mark.pipeline == cluster.config.pipeline), None)
+
+
+def _looks(cluster: Cluster) -> dict[str, Fingerprint]:
+    """By the tables' names, at those that are captured."""
+    config, source = cluster.config, cluster.source
+    places = Places(config, cluster.ledger, cluster.server.system_identifier, records=False)
+    captured = places.kept(table for table in catalog.captured_tables(source, config) if table.published)
+    return catalog.with_comments(source, catalog.fingerprint(source, config.publication, captured))
 
 
 def _require_mark(ledger: Ledger, generation: Generation, own: Mark) -> None:
