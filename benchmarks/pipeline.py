@@ -150,7 +150,7 @@ def new_database(server: PostgresServer, name: str) -> str:
 def submitted(plan: MergePlan) -> None:
     """spark-submit of the merge application, as the operator has it, on `local[*]`."""
     uri = f"{plan.lake}/{layout.plan_file(plan.pipeline, plan.plan)}"
-    environment = submission.driver_environment() | submission.quiet_log({}) | submission.short_lived(plan)
+    environment = submission.driver_environment() | submission.quiet_log({}) | submission.first_compiler_alone(plan)
     with class_archive(submission.chosen_jvm_flags({})) as archive:
         environment |= submission.with_jvm_flags(archive.flags, environment) | archive.environment
         application = spark_jars.application("merge_batch", os.environ)

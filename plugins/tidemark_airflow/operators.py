@@ -302,7 +302,7 @@ class MergeOperator(ApplicationOperator):
         """Run the merge's application; returns what went wrong, if anything did."""
         manifest = f"{plan.lake}/{plan_file(plan.pipeline, plan.plan)}"
         limit_s = self.config.merge.timeout_s
-        self.driver_flags = submission.short_lived(plan)
+        self.driver_flags = submission.first_compiler_alone(plan)
         return self.run_application("merge_batch", manifest, plan.plan, access, limit_s, context)
 
 

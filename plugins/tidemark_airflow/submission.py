@@ -30,12 +30,12 @@ SESSION_TOKEN = "AWS_SESSION_TOKEN"
 LOG_VARIABLE = "LOG4J_CONFIGURATION_FILE"  # Log4j's own
 JVM_VARIABLE = "SPARK_SUBMIT_OPTS"  # spark-submit's own
 
-# A driver that lives for seconds: the JVM's second compiler costs more than it gains, and the cache for the code of the
-# first one alone is too small by default (full, it stops compiling). It takes some nine CPU seconds, and gains them
+# Of a driver that works for seconds: the JVM's second compiler costs more than it gains, and the cache for the code of
+# the first one alone is too small by default (full, it stops compiling). It takes some nine CPU seconds, and gains them
 # back where Spark folds four million changes, or where much is copied and hashed: SHA-256 is ten times as slow without.
-SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
-SHORT_PLAN_ROWS = 3_000_000
-SHORT_PLAN_BYTES = 256 * 2**20
+FIRST_COMPILER_ALONE = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
+SMALL_PLAN_ROWS = 3_000_000
+SMALL_PLAN_BYTES = 256 * 2**20
 
 _LIBRARY = Path(tidemark.__file__).resolve().parent
 
@@ -75,13 +75,13 @@ def with_jvm_flags(flags: str, environment: Mapping[str, str]) -> dict[str, str]
     return {JVM_VARIABLE: " ".join(filter(None, [flags, others]))}
 
 
-def short_lived(plan: MergePlan) -> dict[str, str]:
-    """The flags of a driver that lives too short a time for the second compiler to pay; none for any other. What
+def first_compiler_alone(plan: MergePlan) -> dict[str, str]:
+    """The flags of a driver whose plan is too small for the second compiler to pay; none for any other. What
     spark-defaults.conf or the pipeline file says comes behind them, and of two flags the JVM takes the last."""
     rows = sum(table.rows_read for table in plan.tables)
-    if rows > SHORT_PLAN_ROWS or sum(table.bytes_read for table in plan.tables) > SHORT_PLAN_BYTES:
+    if rows > SMALL_PLAN_ROWS or sum(table.bytes_read for table in plan.tables) > SMALL_PLAN_BYTES:
         return {}
-    return {JVM_VARIABLE: " ".join(filter(None, [SHORT_LIVED, os.environ.get(JVM_VARIABLE)]))}
+    return {JVM_VARIABLE: " ".join(filter(None, [FIRST_COMPILER_ALONE, os.environ.get(JVM_VARIABLE)]))}
 
 
 def driver_environment() -> dict[str, str]:
