@@ -142,7 +142,7 @@ def test_bytes_that_are_no_utf8_are_read_as_the_stream_sends_them(captured: Pipe
             streamed, read = both(captured, "public.t")
             assert read == streamed
             assert [row["_text"] for row in read] == [[("v", "a\\xffb")], [("w", "\\x80")]]
-            captured.execute(f"SELECT pg_drop_replication_slot('{captured.config.slot}')")
+            captured.drop_slot()
     finally:
         captured.connection = whole
         captured.execute(f"DROP DATABASE {name}_ascii WITH (FORCE)")

@@ -233,7 +233,7 @@ def test_a_new_generation_in_the_middle_closes_the_backfill(new_shop: Callable[[
     shop.crash("read.after_chunk")
     shop.let_leases_end()
     zombie = shop.halt("read", "read.before_chunk")
-    shop.execute(f"SELECT pg_drop_replication_slot('{shop.config.slot}')")
+    shop.drop_slot()
     shop.execute(f"SELECT pg_create_logical_replication_slot('{shop.config.slot}', 'pgoutput')")
     old.change()
     shop.begin_run()

@@ -68,7 +68,7 @@ def _advance(shop: Environment) -> None:
 
 
 def _create_again(shop: Environment) -> None:
-    shop.execute(f"SELECT pg_drop_replication_slot('{shop.config.slot}')")
+    shop.drop_slot()
     shop.execute(f"SELECT pg_create_logical_replication_slot('{shop.config.slot}', 'pgoutput')")
 
 
@@ -92,7 +92,7 @@ def test_a_slot_that_was_dropped_is_made_again_and_the_gap_is_said(new_shop: Cal
     shop = new_shop("dropped")
     workload.change(shop)
     shop.run()
-    shop.execute(f"SELECT pg_drop_replication_slot('{shop.config.slot}')")
+    shop.drop_slot()
     shop.execute("INSERT INTO shop.event VALUES (-1, 'nobody will ever see this')")
     with pytest.raises(ChangesGone, match="backfill"):
         shop.run()

@@ -18,6 +18,7 @@ import psycopg
 import pyarrow as pa
 from psycopg import sql
 
+from sandbox.services.postgres import wait_for
 from tests.support import own_slot
 from tidemark import postgres_session
 from tidemark.backfill.exported import read_exported
@@ -147,8 +148,12 @@ class Place:
         own_slot.note(self.config, self.source, self.ledger)
         self.sql(f"SELECT pg_create_logical_replication_slot('{self.config.slot}', 'pgoutput'{options})")
 
-    def drop_slot(self) -> None:
-        self.sql(f"SELECT pg_drop_replication_slot('{self.config.slot}')")
+    def drop_slot(self, name: str | None = None) -> None:
+        """The pipeline's, if no other one is named; of none there is, nothing. The server's process may still have one
+        that a drain left a moment ago."""
+        of_it = f"FROM pg_replication_slots WHERE slot_name = '{name or self.config.slot}'"
+        wait_for("nobody reads the slot", lambda: not self.sql(f"SELECT {of_it} AND active"))
+        self.sql(f"SELECT pg_drop_replication_slot(slot_name) {of_it}")
 
     def flush_lsn(self) -> Lsn:
         return Lsn.parse(self.sql("SELECT pg_current_wal_flush_lsn()::text")[0][0])

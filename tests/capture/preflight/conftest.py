@@ -39,8 +39,8 @@ def shop(databases: tuple[PostgresServer, str, str], tmp_path: Path) -> Iterator
     new_shop.sql("CREATE SCHEMA shop", "CREATE TABLE shop.orders (id int PRIMARY KEY, note text)")
     yield new_shop
     new_shop.close()
+    new_shop.drop_slot()
     new_shop.sql(
-        f"SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = '{config.slot}'",
         f"DROP PUBLICATION IF EXISTS {config.publication}",
         "DROP SCHEMA shop CASCADE",
         "DROP TABLE IF EXISTS public.other",

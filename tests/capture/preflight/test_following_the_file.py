@@ -50,7 +50,8 @@ class TestFollowingTheFile:
     def test_a_slot_that_was_dropped_is_created_again_and_the_gap_is_said_once(self, shop: Shop) -> None:
         shop.sound()
         assert not shop.table_rows()["shop.orders"].life.needs_backfill
-        shop.sql(f"SELECT pg_drop_replication_slot('{shop.config.slot}')", "INSERT INTO shop.orders VALUES (1)")
+        shop.drop_slot()
+        shop.sql("INSERT INTO shop.orders VALUES (1)")
         with pytest.raises(ChangesGone):
             shop.preflight().raise_for_errors()
         assert shop.slots() == [shop.config.slot]

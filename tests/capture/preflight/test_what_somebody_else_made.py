@@ -88,9 +88,8 @@ class TestASlotOfSomebodyElse:
                 shop.settle()
             assert changes_waiting(shop.config, source=shop.source, ledger=shop.ledger).waiting
         finally:
-            shop.sql(
-                f"SELECT pg_drop_replication_slot('{shop.config.slot}')", f"SELECT pg_drop_replication_slot('{first}')"
-            )
+            shop.drop_slot()
+            shop.drop_slot(first)
 
     def test_one_that_another_server_has_under_the_name_is_not_taken_for_ours(self, shop: Shop) -> None:
         """The connection leads to another server, and there the name is somebody else's."""

@@ -91,7 +91,7 @@ def test_a_form_that_was_refused_is_corrected(new_item: Callable[..., Environmen
     shop = new_item("forms")
     shop.execute("INSERT INTO shop.item SELECT i, 'row ' || i FROM generate_series(1, 3) AS i")
     shop.run()
-    shop.execute(f"SELECT pg_drop_replication_slot('{shop.config.slot}')")
+    shop.drop_slot()
     shop.execute(f"SELECT pg_create_logical_replication_slot('{shop.config.slot}', 'pgoutput')")
     shop.begin_backfill("shop.item")
     with told(CaptureNotBegun, "Run the capture DAG (", "first, to its end; then start the backfill again"):

@@ -110,7 +110,8 @@ def test_or_it_is_said_once_that_it_is_meant_for_this_pipeline(
     shop.execute("INSERT INTO shop.item VALUES (1, 'in its stream')")
     with told(SlotUnknown, "say so once: `tidemark preflight FILE --adopt-slot`"):
         shop.run()
-    shop.sql(theirs, f"SELECT pg_drop_replication_slot('{shop.config.slot}')")
+    shop.sql(theirs)
+    shop.drop_slot()
     with told(PublicationUnknown, "--adopt-slot`"):
         shop.run()
     create_slot(shop, shop.config.slot)
@@ -140,7 +141,7 @@ def test_after_a_gap_the_next_run_goes_on_and_a_backfill_fills_it(
     shop.run()
     assert judge.wrongs(shop) == []
 
-    shop.sql(f"SELECT pg_drop_replication_slot('{shop.config.slot}')")
+    shop.drop_slot()
     another_row(shop)
     shop.begin_run()
     with told(SlotMissing, "Run the capture DAG: its preflight creates the slot and opens a new generation"):
@@ -220,7 +221,7 @@ def test_a_slot_that_is_in_use_or_not_ready_is_waited_for(
     assert shop.confirmed_lsn() == shop.staged_lsn()
 
     # Somebody makes the slot by hand, behind a transaction that is open.
-    shop.sql(f"SELECT pg_drop_replication_slot('{shop.config.slot}')")
+    shop.drop_slot()
     with psycopg.connect(shop.source) as writer:
         writer.execute("CREATE TABLE public.holds_an_id ()")
         maker = threading.Thread(target=lambda: create_slot(shop, shop.config.slot))
