@@ -34,7 +34,8 @@ JVM_VARIABLE = "SPARK_SUBMIT_OPTS"  # spark-submit's own
 # the first one alone is too small by default (full, it stops compiling). It takes some nine CPU seconds, and gains them
 # back where Spark folds four million changes, or where much is copied and hashed: SHA-256 is ten times as slow without.
 FIRST_COMPILER_ALONE = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
-SMALL_PLAN_ROWS = 3_000_000
+SMALL_PLAN_CHANGES = 3_000_000
+SMALL_PLAN_CHUNK_ROWS = 12_000_000  # most are copied as they are, or compared, without Spark
 SMALL_PLAN_BYTES = 256 * 2**20
 
 _LIBRARY = Path(tidemark.__file__).resolve().parent
@@ -78,8 +79,10 @@ def with_jvm_flags(flags: str, environment: Mapping[str, str]) -> dict[str, str]
 def first_compiler_alone(plan: MergePlan) -> dict[str, str]:
     """The flags of a driver whose plan is too small for the second compiler to pay; none for any other. What
     spark-defaults.conf or the pipeline file says comes behind them, and of two flags the JVM takes the last."""
-    rows = sum(table.rows_read for table in plan.tables)
-    if rows > SMALL_PLAN_ROWS or sum(table.bytes_read for table in plan.tables) > SMALL_PLAN_BYTES:
+    changes = sum(table.changes_read for table in plan.tables)
+    of_chunks = sum(table.rows_read for table in plan.tables) - changes
+    size = sum(table.bytes_read for table in plan.tables)
+    if changes > SMALL_PLAN_CHANGES or of_chunks > SMALL_PLAN_CHUNK_ROWS or size > SMALL_PLAN_BYTES:
         return {}
     return {JVM_VARIABLE: " ".join(filter(None, [FIRST_COMPILER_ALONE, os.environ.get(JVM_VARIABLE)]))}
 

@@ -67,7 +67,7 @@ class Merge:
         self.plan = folder / "lake" / "shop" / "plans" / PLAN
         self.plan.mkdir(parents=True)
         self.tables: list[IngestedTable] = []
-        self.rows, self.bytes, self.bytes_of_chunks = 0, 0, 0
+        self.of_changes, self.of_chunks = (0, 0), (0, 0)  # rows and bytes
         self.held_by: str | None = None
         self.asked: tuple[Wanted, float] | None = None
         self.ingested_by_another = False
@@ -111,9 +111,9 @@ class Merge:
         if self.held_by is not None:
             raise LeaseTaken(lease="table:shop.orders", pipeline="shop", holder=self.held_by, until="soon")
         assert (run.holder, run.run_id) == ("shop_capture/manual__1/merge/-1", "shop_capture/manual__1")
-        files = (PlannedFile("changes.parquet", self.rows, self.bytes, "", 1),)
-        chunk = (StagedFile("chunk.parquet", 0, self.bytes_of_chunks, "", 1),)
-        claim = Claim("b1", "1", "1", Lsn(150), "", Lsn(140), "10:10:", None, 0, chunk)
+        files = (PlannedFile("changes.parquet", *self.of_changes, "", 1),)
+        chunk = (StagedFile("chunk.parquet", *self.of_chunks, "", 1),)
+        claim = Claim("b1", "1", "1", Lsn(150), "", Lsn(140), "10:10:", None, self.of_chunks[0], chunk)
         batch = PlannedBatch(Lsn(100), Lsn(200), files, unchanged=0, moved=0, truncates=0, claims=(claim,))
         yield MergePlan(PLAN, "shop", 1, run.config.lake, 4, (PlannedTable("shop.orders", Lsn(100), (), (batch,)),))
 
@@ -454,28 +454,33 @@ def test_spark_is_quiet_unless_somebody_chose_how_it_logs(
 
 
 @pytest.mark.parametrize(
-    ("rows", "size", "of_chunks", "is_short"),
-    [(3_000_000, 0, 0, True), (3_000_001, 0, 0, False), (1, 2**27, 2**27, True), (1, 2**27, 2**27 + 1, False)],
+    ("of_changes", "of_chunks", "is_small"),
+    [
+        ((3_000_000, 0), (12_000_000, 0), True),
+        ((3_000_001, 0), (0, 0), False),
+        ((0, 0), (12_000_001, 0), False),
+        ((1, 2**27), (1, 2**27), True),
+        ((1, 2**27), (1, 2**27 + 1), False),
+    ],
 )
 @pytest.mark.parametrize("given", [None, "-XX:TieredStopAtLevel=4"])
 def test_a_driver_with_little_to_do_compiles_quickly_unless_somebody_chose_otherwise(
     merge: Merge,
     monkeypatch: pytest.MonkeyPatch,
     given: str | None,
-    rows: int,
-    size: int,
-    of_chunks: int,
-    is_short: bool,
+    of_changes: tuple[int, int],
+    of_chunks: tuple[int, int],
+    is_small: bool,
 ) -> None:
     """Of two flags the JVM takes the last, so what somebody chose has to come behind."""
     monkeypatch.delenv("SPARK_SUBMIT_OPTS", raising=False)
     if given is not None:
         monkeypatch.setenv("SPARK_SUBMIT_OPTS", given)
-    merge.rows, merge.bytes, merge.bytes_of_chunks = rows, size, of_chunks
+    merge.of_changes, merge.of_chunks = of_changes, of_chunks
     merge.ends_with("result", monkeypatch)
     merge.execute()
     chosen = merge.environment().get("SPARK_SUBMIT_OPTS")
-    if not is_short:
+    if not is_small:
         assert chosen == given
     else:
         assert chosen is not None

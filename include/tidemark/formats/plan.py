@@ -147,6 +147,11 @@ class PlannedTable:
         return self.rows + sum(b.rows for b in self.evidence)
 
     @property
+    def changes_read(self) -> int:
+        """Those of these rows that are no chunk's."""
+        return sum(b.changes for b in (*self.batches, *self.evidence))
+
+    @property
     def bytes_read(self) -> int:
         """The size of these files."""
         batches = (*self.batches, *self.evidence)
