@@ -33,6 +33,7 @@ _UNKNOWN_OF_GOOGLE: Final = (
     "is_anonymous",
     "idp_issuer_url",
 )
+_UNKNOWN_OF_AZURE: Final = ("connection_string", "client_secret_auth_config")
 
 # Names of secrets -> of the variables that S3A's own clients look at.
 _OF_S3A: Final = {
@@ -40,11 +41,11 @@ _OF_S3A: Final = {
     "secret_access_key": "AWS_SECRET_ACCESS_KEY",
     "session_token": "AWS_SESSION_TOKEN",
 }
-# The first of these that there is counts. Hadoop's client for Azure takes a secret from its settings alone, so a
-# setting names the variable that has it.
+# Of these there is one. Hadoop's client for Azure takes a secret from its settings alone, so a setting names the
+# variable that has it.
 _OF_AZURE: Final = ("client_secret", "account_key", "sas_key")
 AZURE_SECRET: Final = "TIDEMARK_LAKE_SECRET"
-_AZURE_TOKENS: Final = "org.apache.hadoop.fs.azurebfs.oauth2.ClientCredsTokenProvider"
+_AZURE_TOKENS: Final = "org.apache.hadoop.fs.azurebfs.oauth2"
 # The variable of Google's own clients.
 GOOGLE_KEY_FILE: Final = "GOOGLE_APPLICATION_CREDENTIALS"
 
@@ -104,26 +105,41 @@ class LakeAccess:
         return {"spark.hadoop.fs.gs.auth.type": "APPLICATION_DEFAULT"} if self.is_of_this_machine else {}
 
     def _of_azure(self, container_and_account: str) -> dict[str, str]:
-        """Hadoop looks a `${env.NAME}` up when it is asked for the setting."""
+        """Hadoop looks a `${env.NAME}` up when it is asked for the setting. Without key and identity what the site has
+        configured counts: its client does not look for the machine's by itself."""
         account = container_and_account.rpartition("@")[2]
         prefix, secret = "spark.hadoop.fs.azure", f"${{env.{AZURE_SECRET}}}"
         if "client_secret" in self.secrets:
             issuer = f"https://login.microsoftonline.com/{self.settings['tenant_id']}/oauth2/token"
             return {
-                f"{prefix}.account.auth.type.{account}": "OAuth",
-                f"{prefix}.account.oauth.provider.type.{account}": _AZURE_TOKENS,
+                **self._by_token(account, "ClientCreds"),
                 f"{prefix}.account.oauth2.client.endpoint.{account}": issuer,
-                f"{prefix}.account.oauth2.client.id.{account}": self.settings["client_id"],
                 f"{prefix}.account.oauth2.client.secret.{account}": secret,
             }
         if "account_key" in self.secrets:
-            return {f"{prefix}.account.key.{account}": secret}
+            return {
+                f"{prefix}.account.auth.type.{account}": "SharedKey",
+                f"{prefix}.account.key.{account}": secret,
+            }
         if "sas_key" in self.secrets:
             return {
                 f"{prefix}.account.auth.type.{account}": "SAS",
                 f"{prefix}.sas.fixed.token.{account}": secret,
             }
+        if "tenant_id" in self.settings:
+            tenant = {f"{prefix}.account.oauth2.msi.tenant.{account}": self.settings["tenant_id"]}
+            return {**self._by_token(account, "WorkloadIdentity"), **tenant}
+        if "client_id" in self.settings:
+            return self._by_token(account, "Msi")
         return {}
+
+    def _by_token(self, account: str, provider: str) -> dict[str, str]:
+        prefix = "spark.hadoop.fs.azure.account"
+        return {
+            f"{prefix}.auth.type.{account}": "OAuth",
+            f"{prefix}.oauth.provider.type.{account}": f"{_AZURE_TOKENS}.{provider}TokenProvider",
+            f"{prefix}.oauth2.client.id.{account}": self.settings["client_id"],
+        }
 
 
 def read(
@@ -147,7 +163,7 @@ def read(
         return _aws(connection, login, password, extra)
     if scheme == "gs":
         return _google(connection, extra)
-    return _azure(connection, login, password, extra)
+    return _azure(connection, conn_type, login, password, extra)
 
 
 def _aws(connection: str, login: str | None, password: str | None, extra: Mapping[str, Any]) -> LakeAccess:
@@ -185,17 +201,33 @@ def _google(connection: str, extra: Mapping[str, Any]) -> LakeAccess:
     return LakeAccess(_given({"service_account": of.get("key_path")}), _given({"service_account_key": key}))
 
 
-def _azure(connection: str, login: str | None, password: str | None, extra: Mapping[str, Any]) -> LakeAccess:
-    """Tried with a key on an emulator; a client of a tenant was not tried."""
-    of = {name.removeprefix("extra__wasb__"): value for name, value in extra.items()}
-    tenant = of.get("tenant_id")
-    settings = {"tenant_id": tenant, "client_id": login if tenant else None, "account_name": None if tenant else login}
-    secrets = {
-        "client_secret": password if tenant else None,
-        "account_key": None if tenant else password,
-        "sas_key": of.get("sas_token"),
-    }
-    return LakeAccess(_given(settings), _given(secrets))
+def _azure(
+    connection: str, conn_type: str, login: str | None, password: str | None, extra: Mapping[str, Any]
+) -> LakeAccess:
+    """One secret, the one that Airflow's own hook would take. The account stands in the lake's address.
+
+    Tried on an emulator: a key, a signature. Not tried: what asks for tokens, of a client of a tenant or of a machine.
+    """
+    of = {name.removeprefix(f"extra__{conn_type}__"): value for name, value in extra.items()}
+    _refuse(connection, of, _UNKNOWN_OF_AZURE, "give it the account's key, a signature, or a client of a tenant")
+    if tenant := of.get("tenant_id") or of.get("tenant"):
+        if not (login and password):
+            raise ConnectionInvalid(
+                connection=connection, reason="it has a tenant; it needs a client's id as login, its secret as password"
+            )
+        return LakeAccess(_given({"tenant_id": tenant, "client_id": login}), _given({"client_secret": password}))
+    signature = str(of.get("sas_token") or "").rpartition("?")[2]  # it may be an address that is signed
+    if key := of.get("shared_access_key"):
+        return LakeAccess(secrets=_given({"account_key": key}))
+    if signature:
+        return LakeAccess(secrets={"sas_key": signature})
+    if key := password or of.get("account_key"):
+        return LakeAccess(secrets=_given({"account_key": key}))
+    identity, tenant = of.get("managed_identity_client_id"), of.get("workload_identity_tenant_id")
+    if tenant and not identity:
+        reason = "workload_identity_tenant_id needs the identity's managed_identity_client_id"
+        raise ConnectionInvalid(connection=connection, reason=reason)
+    return LakeAccess(_given({"client_id": identity, "tenant_id": tenant}))
 
 
 def _refuse(connection: str, extra: Mapping[str, Any], unknown: Sequence[str], instead: str) -> None:

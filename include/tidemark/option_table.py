@@ -49,9 +49,22 @@ A lake on S3, or on what speaks as S3: `lake: {root: s3://bucket/path, connectio
 `config_kwargs` `s3.addressing_style` and `request_checksum_calculation` (`when_supported`: SHA-256 with each object, as
 a bucket with object lock asks for). Without a
 connection, or with one that has no key, tasks and Spark work as the machine's own identity (instance profile, web
-identity, container role). `s3://` and `s3a://` are one lake. `gs://` and `abfss://`, with connections of type
-`google_cloud_platform` and `wasb`, are the same code; what of it was tried: docs/guarantees.md, at the end. The path
-may have spaces and letters of any kind, but no `%`, `?`, `#` and no empty name: clients read these differently.
+identity, container role). `s3://` and `s3a://` are one lake. The path may have spaces and letters of any kind, but no
+`%`, `?`, `#` and no empty name: clients read these differently. What of other stores was tried: docs/guarantees.md, at
+the end.
+
+A lake on `gs://bucket/path` takes a connection of type `google_cloud_platform`. One on
+`abfss://container@account.dfs.core.windows.net/path`, of an account with a hierarchical namespace, takes one of type
+`wasb` or `adls`, and of it what Airflow's own hook would take first:
+
+| the connection has | tasks and Spark are let in by |
+|---|---|
+| `tenant_id`, login and password | a client of the tenant: its id and its secret |
+| `shared_access_key` | the account's key |
+| `sas_token`, with or without the address before it | the signature, of the account or the container |
+| password, or `account_key` | the account's key |
+| `managed_identity_client_id` | that identity of the machine; with `workload_identity_tenant_id` that of the pod |
+| none of these | tasks: the machine's own identity; Spark: what `spark.conf` says of one |
 """
 
 _TABLES = """

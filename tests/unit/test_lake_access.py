@@ -67,27 +67,88 @@ def test_a_driver_gets_the_path_of_a_key_that_lies_on_its_machine(tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("fields", "setting"),
-    [
-        ({"password": "the secret"}, "fs.azure.account.key.store.dfs.core.windows.net"),
-        ({"extra": {"tenant_id": "t"}}, "fs.azure.account.oauth2.client.secret.store.dfs.core.windows.net"),
-        (
-            {"password": None, "extra": {"sas_token": "the secret"}},
-            "fs.azure.sas.fixed.token.store.dfs.core.windows.net",
-        ),
-    ],
-)
-def test_a_secret_of_azure_is_named_in_a_setting_and_lies_in_the_environment(
-    fields: dict[str, Any], setting: str, tmp_path: Path
+AZURE = "abfss://lake@store.dfs.core.windows.net/tidemark"
+OAUTH = "org.apache.hadoop.fs.azurebfs.oauth2"
+KEYLESS: dict[str, Any] = {"lake": AZURE, "conn_type": "wasb", "password": None}
+SECRET = "${env.TIDEMARK_LAKE_SECRET}"
+# What a connection of type wasb has -> what obstore is told, its settings and its secret -> what Spark is told, without
+# the prefix and the account that each of its settings has.
+OF_AZURE: list[tuple[dict[str, Any], dict[str, str], str, dict[str, str]]] = [
+    ({}, {}, "account_key", {"account.auth.type": "SharedKey", "account.key": SECRET}),
+    (
+        {"password": None, "extra": {"extra__wasb__shared_access_key": "the secret"}},
+        {},
+        "account_key",
+        {"account.auth.type": "SharedKey", "account.key": SECRET},
+    ),
+    (
+        {"password": None, "extra": {"account_key": "the secret"}},
+        {},
+        "account_key",
+        {"account.auth.type": "SharedKey", "account.key": SECRET},
+    ),
+    (
+        {"password": "of another way", "extra": {"sas_token": "the secret"}},
+        {},
+        "sas_key",
+        {"account.auth.type": "SAS", "sas.fixed.token": SECRET},
+    ),
+    (
+        {"password": None, "extra": {"sas_token": "https://store.blob.core.windows.net/?the secret"}},
+        {},
+        "sas_key",
+        {"account.auth.type": "SAS", "sas.fixed.token": SECRET},
+    ),
+    (
+        {"extra": {"tenant_id": "t"}},
+        {"tenant_id": "t", "client_id": "id"},
+        "client_secret",
+        {
+            "account.auth.type": "OAuth",
+            "account.oauth.provider.type": f"{OAUTH}.ClientCredsTokenProvider",
+            "account.oauth2.client.id": "id",
+            "account.oauth2.client.endpoint": "https://login.microsoftonline.com/t/oauth2/token",
+            "account.oauth2.client.secret": SECRET,
+        },
+    ),
+    (
+        {"password": None, "extra": {"managed_identity_client_id": "m"}},
+        {"client_id": "m"},
+        "",
+        {
+            "account.auth.type": "OAuth",
+            "account.oauth.provider.type": f"{OAUTH}.MsiTokenProvider",
+            "account.oauth2.client.id": "m",
+        },
+    ),
+    (
+        {"password": None, "extra": {"managed_identity_client_id": "m", "workload_identity_tenant_id": "t"}},
+        {"client_id": "m", "tenant_id": "t"},
+        "",
+        {
+            "account.auth.type": "OAuth",
+            "account.oauth.provider.type": f"{OAUTH}.WorkloadIdentityTokenProvider",
+            "account.oauth2.client.id": "m",
+            "account.oauth2.msi.tenant": "t",
+        },
+    ),
+    ({"password": None}, {}, "", {}),
+]
+
+
+@pytest.mark.parametrize(("fields", "settings", "secret", "of_spark"), OF_AZURE)
+def test_each_way_into_azure_is_the_same_for_clients_and_for_spark(
+    fields: dict[str, Any], settings: dict[str, str], secret: str, of_spark: dict[str, str], tmp_path: Path
 ) -> None:
-    """Each of the three that a connection may hold; the setting stands in a command line."""
-    lake = "abfss://lake@store.dfs.core.windows.net/tidemark"
-    access = read(lake, "wasb", **fields)
-    settings = access.spark_settings(lake)
-    assert settings[f"spark.hadoop.{setting}"] == "${env.TIDEMARK_LAKE_SECRET}"
-    assert "the secret" not in str(settings)
-    assert access.driver_environment(tmp_path) == {"TIDEMARK_LAKE_SECRET": "the secret"}
+    """Spark's settings stand in a command line: one of them names the variable that has the secret."""
+    access = read(AZURE, "wasb", **fields)
+    assert access.settings == settings
+    assert access.secrets == ({secret: "the secret"} if secret else {})
+    account = "store.dfs.core.windows.net"
+    assert access.spark_settings(AZURE) == {f"spark.hadoop.fs.azure.{k}.{account}": v for k, v in of_spark.items()}
+    assert access.driver_environment(tmp_path) == ({"TIDEMARK_LAKE_SECRET": "the secret"} if secret else {})
+    assert access.is_of_this_machine == bool(secret)
+    assert "the secret" not in f"{access}{access.spark_settings(AZURE)}"
 
 
 def test_without_keys_the_machines_own_identity_counts(tmp_path: Path) -> None:
@@ -108,6 +169,18 @@ def test_without_keys_the_machines_own_identity_counts(tmp_path: Path) -> None:
         (
             {**GOOGLE, "extra": {"extra__google_cloud_platform__impersonation_chain": "a@b"}},
             "impersonation_chain is not known here; let the machine be that account",
+        ),
+        (
+            {"lake": AZURE, "conn_type": "wasb", "extra": {"connection_string": "AccountKey=the secret"}},
+            "connection_string is not known here; give it the account's key",
+        ),
+        (
+            {"lake": AZURE, "conn_type": "adls", "password": None, "extra": {"extra__adls__tenant_id": "t"}},
+            "needs a client's id as login, its secret as password",
+        ),
+        (
+            {**KEYLESS, "extra": {"workload_identity_tenant_id": "t"}},
+            "workload_identity_tenant_id needs the identity's managed_identity_client_id",
         ),
     ],
 )
