@@ -20,6 +20,7 @@ from tidemark.config import TableRule
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tests.support.azure_server import Azure
     from tests.support.capture import Environment
     from tests.support.google_server import Google
     from tests.support.pipeline import Pipeline
@@ -60,6 +61,11 @@ def on_s3() -> bool:
 def on_google() -> bool:
     """Whether they are to be buckets of Google's protocol."""
     return os.environ.get("TIDEMARK_TEST_LAKE") == "google"
+
+
+def on_azure() -> bool:
+    """Whether they are to be containers of Azure's emulator."""
+    return os.environ.get("TIDEMARK_TEST_LAKE") == "azure"
 
 
 def create_database(server: PostgresServer, prefix: str, like: str = "") -> str:
@@ -164,6 +170,9 @@ def new_pipeline(
         if on_google():
             google: Google = request.getfixturevalue("google")
             config = google.in_new_bucket(config)
+        if on_azure():
+            azure: Azure = request.getfixturevalue("azure")
+            config = azure.in_new_container(config)
         pipelines.append(Pipeline(config, source or request.getfixturevalue("source"), ledger_database))
         return pipelines[-1]
 
@@ -223,6 +232,17 @@ def google(s3_server: S3Server) -> Iterator[Google]:
         yield google
 
 
+@pytest.fixture(scope="session")
+def azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Azure]:
+    """Azure's emulator, with an account as a lake needs it."""
+    from tests.support import azure_server
+
+    if azure_server.PROGRAM not in os.environ:
+        pytest.skip(f"{azure_server.PROGRAM} does not say where Azurite is")
+    with azure_server.running(tmp_path_factory.mktemp("azure"), has_namespace=True) as azure:
+        yield azure
+
+
 @pytest.fixture
 def s3_proxy(s3_server: S3Server) -> Iterator[Proxy]:
     """A proxy in front of it that counts requests, and breaks those that a test names."""
@@ -263,6 +283,9 @@ def new_environment(
         if on_google():
             google: Google = request.getfixturevalue("google")
             google.put_lake(environment)
+        if on_azure():
+            azure: Azure = request.getfixturevalue("azure")
+            azure.put_lake(environment)
         environments.append((environment, server))
         return environment
 

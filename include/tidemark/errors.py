@@ -905,12 +905,13 @@ class DeltaMissing(ConfigError):
 
 class LogStoreUnfenced(ConfigError):
     happened = (
-        "Spark's settings give Delta a log store for the lake on S3 that may let a second driver overwrite the commits "
-        "of the first: {setting} is {value}"
+        "Spark's settings give Delta a log store for the lake's object store that may let a second driver overwrite "
+        "the commits of the first: {setting} is {value}"
     )
     remedy = (
         "Remove that setting from spark-defaults.conf of the machines whose tasks run Spark, or from `spark.conf` of "
-        "the pipeline file: Tidemark brings a log store of its own. Nothing was written."
+        "the pipeline file: Tidemark brings a log store of its own for S3, and Delta has those for Google's store and "
+        "Azure's. Nothing was written."
     )
 
 

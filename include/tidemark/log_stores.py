@@ -1,8 +1,8 @@
-"""Spark's settings -> whether Delta commits to S3 so that of two drivers one wins each version (R5).
+"""Spark's settings -> whether Delta commits to an object store so that of two drivers one wins each version (R5).
 
-Delta's own log store for S3 keeps drivers apart in one JVM only. Preflight asks this of the files that it sees, and
-every driver of its own settings, since a machine's spark-defaults.conf may be another one's than preflight's. Delta
-Lake documentation, "Storage configuration".
+Delta's own log store for S3 keeps drivers apart in one JVM only; those for Google's store and Azure's do it at the
+store. Preflight asks this of the files that it sees, and every driver of its own settings, since a machine's
+spark-defaults.conf may be another one's than preflight's. Delta Lake documentation, "Storage configuration".
 """
 
 from __future__ import annotations
@@ -13,14 +13,33 @@ from typing import Final
 OF_S3: Final = "spark.delta.logStore.s3a.impl"
 OF_ALL: Final = "spark.delta.logStore.class"
 OWN: Final = "tidemark.delta.ConditionalLogStore"
+DYNAMODB: Final = "io.delta.storage.S3DynamoDBLogStore"
 OF_GOOGLE: Final = "spark.delta.logStore.gs.impl"
 DELTAS_FOR_GOOGLE: Final = "io.delta.storage.GCSLogStore"
-DYNAMODB: Final = "io.delta.storage.S3DynamoDBLogStore"
+OF_AZURE: Final = "spark.delta.logStore.abfss.impl"
+DELTAS_FOR_AZURE: Final = "io.delta.storage.AzureLogStore"
+
+# Scheme of a lake -> the setting that names its log store -> those that fence; the first one is taken where nothing is
+# set.
+FENCING: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
+    "s3a": (OF_S3, (OWN, DYNAMODB)),
+    "gs": (OF_GOOGLE, (DELTAS_FOR_GOOGLE,)),
+    "abfss": (OF_AZURE, (DELTAS_FOR_AZURE,)),
+}
 
 
-def unfenced(settings: Mapping[str, str]) -> str | None:
-    """The setting by which Delta would have another log store for s3a:// than one that fences; None if there is none.
-    What is not set is Tidemark's own."""
-    if settings.get(OF_S3, OWN) not in (OWN, DYNAMODB):
-        return OF_S3
+def of(settings: Mapping[str, str], scheme: str) -> str:
+    """The class of the log store for a lake in an object store."""
+    setting, (default, *_) = FENCING[scheme]
+    return settings.get(setting, default)
+
+
+def unfenced(settings: Mapping[str, str], scheme: str) -> str | None:
+    """The setting by which Delta would have another log store for the scheme than one that fences; None if there is
+    none, and for schemes that need none."""
+    if scheme not in FENCING:
+        return None
+    setting, fencing = FENCING[scheme]
+    if of(settings, scheme) not in fencing:
+        return setting
     return OF_ALL if OF_ALL in settings else None

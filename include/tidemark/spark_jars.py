@@ -17,7 +17,7 @@ JARS_VARIABLE: Final = "TIDEMARK_SPARK_JARS"
 APPLICATIONS_VARIABLE: Final = "TIDEMARK_SPARK_APPS"
 EVERYWHERE: Final = "local:"  # Spark's own scheme for it
 # Scheme of a lake -> the folder beside Delta's jars with what Hadoop needs for it.
-OF_STORES: Final[Mapping[str, str]] = {"s3a": "s3a", "gs": "gcs"}
+OF_STORES: Final[Mapping[str, str]] = {"s3a": "s3a", "gs": "gcs", "abfss": "abfs"}
 
 _LIBRARY: Final = Path(__file__).resolve().parent
 

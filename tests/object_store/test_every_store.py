@@ -13,6 +13,7 @@ from uuid import uuid4
 import pytest
 
 from tests.support import azure_server, s3_server
+from tests.support.azure_server import Azure
 from tests.support.google_server import Google
 from tests.support.s3_server import S3Server
 from tidemark.staging.store import Store
@@ -26,7 +27,7 @@ ELSEWHERE = ("google", *(["azure"] if azure_server.PROGRAM in os.environ else []
 
 
 @pytest.fixture(scope="module", params=[*ROOTS, *ELSEWHERE])
-def new_store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NewStore]:
+def new_store(request: pytest.FixtureRequest) -> Iterator[NewStore]:
     """A function that opens the lake anew, as a task of its own does."""
     if request.param in ROOTS:
         server: S3Server = request.getfixturevalue("s3_server")
@@ -38,8 +39,9 @@ def new_store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
         lake = f"gs://{google.server.new_bucket()}/lake"
         yield lambda: Store(lake, google.access(lake))
         return
-    with azure_server.running(tmp_path_factory.mktemp("azure")) as account:
-        yield lambda: Store(azure_server.lake(), azure_server.access(account))
+    azure: Azure = request.getfixturevalue("azure")
+    lake = azure.lake()
+    yield lambda: Store(lake, azure.access(lake))
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from pyspark.sql import SparkSession
 
 from sandbox.services.postgres import wait_for
 from tests.support import local_spark, stages
+from tests.support.azure_server import Azure
 from tests.support.pipeline import SALT, Place
 from tests.support.s3_server import S3Server
 from tidemark import failpoints
@@ -66,7 +67,7 @@ class Environment(Place):
 
     folder: Path
     spark: Callable[[], SparkSession]
-    buckets: S3Server | None = None  # what has the lake, where that is no folder
+    buckets: S3Server | Azure | None = None  # what has the lake, where that is no folder
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     report: RunReport = field(default_factory=lambda: RunReport("none yet"))
     request: BackfillRequest = field(default_factory=BackfillRequest)

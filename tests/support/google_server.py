@@ -12,12 +12,9 @@ from __future__ import annotations
 
 import http.client
 import json
-import ssl
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -27,18 +24,10 @@ import jwt
 from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
-from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generate_private_key
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import (
-    BestAvailableEncryption,
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    pkcs12,
-)
-from cryptography.x509.oid import NameOID
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from tests.support import certificates
 from tests.support.google_json import TOKEN, Answer, JsonApi, generation
 from tests.support.http_front import FrontHandler, in_front
 from tests.support.s3_server import KEY, REGION, SECRET, S3Server
@@ -52,7 +41,6 @@ if TYPE_CHECKING:
     from tests.support.capture import Environment
 
 HOST: Final = "storage.googleapis.com"  # the only one that Hadoop's connector goes to
-PASSWORD: Final = "of-the-tests"
 EMAIL: Final = "tidemark@tests.iam.gserviceaccount.com"
 # Of Google's headers -> of S3's; prefixes of names that go on.
 _PREFIXES: Final = (("x-goog-meta-", "x-amz-meta-"),)
@@ -98,14 +86,11 @@ def let_in(spark: SparkSession, lake: str, lake_access: LakeAccess) -> None:
     }
     for key, value in settings.items():
         spark.sparkContext._jsc.hadoopConfiguration().set(key, value)
-    trusted = folder / "google.p12"
-    trusted.write_bytes(_certificate().trusted)
+    certificates.trust(spark, certificates.made_for(HOST))
     proxy = urlsplit(lake_access.settings["base_url"])
     properties = {
         "https.proxyHost": str(proxy.hostname),
         "https.proxyPort": str(proxy.port),
-        "javax.net.ssl.trustStore": str(trusted),
-        "javax.net.ssl.trustStorePassword": PASSWORD,
     }
     for key, value in properties.items():
         spark.sparkContext._jvm.java.lang.System.setProperty(key, value)
@@ -194,7 +179,7 @@ def in_front_of(server: S3Server, url: str | None = None) -> Iterator[Google]:
             """A client goes to Google by this proxy: go on as Google, behind TLS."""
             self._answer(200, {}, b"")
             self.wfile.flush()
-            self.connection = _certificate().context.wrap_socket(self.connection, server_side=True)
+            self.connection = certificates.made_for(HOST).context.wrap_socket(self.connection, server_side=True)
             self.rfile, self.wfile = self.connection.makefile("rb"), self.connection.makefile("wb", 0)
 
         do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = forward
@@ -202,40 +187,6 @@ def in_front_of(server: S3Server, url: str | None = None) -> Iterator[Google]:
     with in_front(Handler) as url:
         google.url = url
         yield google
-
-
-@dataclass(frozen=True, slots=True)
-class _Certificate:
-    """`context` serves it; `trusted` is a store for a JVM, PKCS #12, that knows it."""
-
-    context: ssl.SSLContext
-    trusted: bytes
-
-
-@cache
-def _certificate() -> _Certificate:
-    key = another_key()
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, HOST)])
-    now = datetime.now(UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(HOST)]), critical=False)
-        .sign(key, SHA256())
-    )
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    with tempfile.NamedTemporaryFile() as file:
-        file.write(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-        file.write(made.public_bytes(Encoding.PEM))
-        file.flush()
-        context.load_cert_chain(file.name)
-    trusted = [pkcs12.PKCS12Certificate(made, b"google")]
-    return _Certificate(context, pkcs12.serialize_java_truststore(trusted, BestAvailableEncryption(PASSWORD.encode())))
 
 
 def _is_of_account(authorization: str) -> bool:

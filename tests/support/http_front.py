@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +13,15 @@ from typing import Any
 
 class FrontHandler(BaseHTTPRequestHandler):
     """Says nothing of requests: those in front keep what they need."""
+
+    # With one a client may speak TLS or not, at the same port.
+    context: ssl.SSLContext | None = None
+    BEGINS_TLS = b"\x16"  # the first byte of a handshake (RFC 8446, 5.1)
+
+    def setup(self) -> None:
+        if self.context is not None and self.request.recv(1, socket.MSG_PEEK) == self.BEGINS_TLS:
+            self.request = self.context.wrap_socket(self.request, server_side=True)
+        super().setup()
 
     def body(self) -> bytes:
         """What came with the request, in one piece or in chunks (RFC 9112, 7.1)."""

@@ -38,6 +38,11 @@ def google_jars() -> str:
     return _jars_of("gcs")
 
 
+def azure_jars() -> str:
+    """The same for Azure."""
+    return _jars_of("abfs")
+
+
 def _jars_of(store: str) -> str:
     folder = Path(jars().partition(",")[0]).parent / store
     return os.pathsep.join(str(jar) for jar in sorted(folder.glob("*.jar")))
@@ -56,7 +61,7 @@ def start(folder: Path) -> SparkSession:
             # The log store beside what it extends: it would not be found by another class loader.
             "spark.jars": f"{jars()},{JAR}",
             # Not among spark.jars, which the one executor would copy.
-            "spark.driver.extraClassPath": os.pathsep.join(filter(None, [s3a_jars(), google_jars()])),
+            "spark.driver.extraClassPath": os.pathsep.join(filter(None, [s3a_jars(), google_jars(), azure_jars()])),
             "spark.local.dir": str(folder),
             "spark.sql.warehouse.dir": str(folder / "warehouse"),
             "spark.driver.host": "127.0.0.1",

@@ -205,6 +205,10 @@ def _driver(path: str, stage_input: StageInput) -> SparkSession:
         from tests.support import google_server
 
         google_server.let_in(spark, lake, stage_input.config.lake_access)
+    elif lake.startswith("abfss://"):
+        from tests.support import azure_server
+
+        azure_server.let_in(spark, lake, stage_input.config.lake_access)
     return spark
 
 

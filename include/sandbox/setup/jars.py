@@ -88,6 +88,39 @@ GOOGLE_JARS: Final = (
     ),
 )
 
+# Hadoop's client for Azure, and what of other projects it wants: its timers, and TLS of the machine's OpenSSL, which it
+# looks for first.
+AZURE_JARS: Final = (
+    Jar(
+        "hadoop-azure",
+        "220b5db238b82437960e4b81c7e3eefa4eff2a03ad502887497f11d0ad86e663",
+        "org.apache.hadoop",
+        "3.5.0",
+        "abfs/",
+    ),
+    Jar(
+        "HdrHistogram",
+        "9b47fbae444feaac4b7e04f0ea294569e4bc282bc69d8c2ce2ac3f23577281e2",
+        "org.hdrhistogram",
+        "2.1.12",
+        "abfs/",
+    ),
+    Jar(
+        "wildfly-openssl",
+        "71fb7932f99a727edb23c5a2cb8c6855ac7196fad41aa0669b3998e277165154",
+        "org.wildfly.openssl",
+        "2.2.5.Final",
+        "abfs/",
+    ),
+)
+_AZURE_EXCLUDES: Final = (
+    "org.apache.hadoop:hadoop-common",
+    "org.apache.hadoop:hadoop-client*",
+    "com.*:*",
+    "org.apache.httpcomponents:*",
+    "org.apache.hadoop.thirdparty:*",
+)
+
 
 def _listed(name: str, folder: str) -> tuple[Jar, ...]:
     lines = Path(__file__).with_name(name).read_text(encoding="utf-8").splitlines()
@@ -131,6 +164,11 @@ def fetch_google(into: Path, ivy: Path, home: Path) -> None:
     _fetch(GOOGLE_JARS, into, ivy, home, [jar.coordinates for jar in GOOGLE_JARS], ["*:*"])
 
 
+def fetch_azure(into: Path, ivy: Path, home: Path) -> None:
+    """The same for the tests of lakes on abfss://: 1.4 MB."""
+    _fetch(AZURE_JARS, into, ivy, home, [jar.coordinates for jar in AZURE_JARS], _AZURE_EXCLUDES)
+
+
 def _fetch(
     jars: Sequence[Jar], into: Path, ivy: Path, home: Path, roots: Sequence[str], excludes: Sequence[str]
 ) -> None:
@@ -162,7 +200,7 @@ def resolve(packages: Sequence[str], excludes: Sequence[str], ivy: Path) -> None
 
 if __name__ == "__main__":
     made = Path(__file__).resolve().parents[3] / ".tidemark"
-    sets = {"delta": fetch, "yarn": fetch_yarn, "google": fetch_google}
+    sets = {"delta": fetch, "yarn": fetch_yarn, "google": fetch_google, "azure": fetch_azure}
     sets[(sys.argv[1:] or ["delta"])[0]](made / "jars", made / "ivy", Path(os.environ.get("HOME", "/nonexistent")))
     shutil.rmtree(made / "ivy", ignore_errors=True)
     sys.exit(0)

@@ -43,6 +43,15 @@ def look_at_bucket(store: Store, config: PipelineConfig) -> Iterator[Finding]:
             "Take the lake's folder out of the rule; what no table needs is removed by the maintenance DAG",
             Move.FIX_TARGET,
         )
+    if urlsplit(config.lake).scheme == "abfss" and not seen.has_folders:
+        yield Finding(
+            "error",
+            "lake",
+            f"The storage account of {config.lake} has no hierarchical namespace: there a commit of Delta is a copy, "
+            "whose name may be seen before its content, so that of two Spark drivers both may win a version",
+            "Take a storage account with a hierarchical namespace, or let Azure upgrade this one",
+            Move.FIX_TARGET,
+        )
     if seen.expires is None:
         yield Finding(
             "warning",
@@ -77,49 +86,46 @@ def _words(failed: Exception) -> str:
     return f"{type(failed).__name__}: {_SECRET_OF_A_URI.sub('', str(failed))}"
 
 
-_TRIED: Final = {
-    "gs": "A lake on gs:// was tried by Google's protocol, with Hadoop's connector for it, and not on Google's servers",
-    "abfss": "Nobody tried a lake on abfss://: Delta's log store for it is written for that store, and was not tested "
-    "with Tidemark; staging was tried on an emulator of Azure's blobs alone",
-}
-
-# What Delta's own log stores for them rest on.
+# What log stores of other clouds than Amazon's rest on, and how far that was tried.
 _OF_ANOTHER_CLOUD: Final = {
-    "gs": "Give Spark org.apache.hadoop:hadoop-gcp, of its Hadoop's version, by spark.jars.packages; a commit is an "
-    "object that is put only if there is none. Run it beside what you have, with verify, before you rely on it",
-    "abfss": "Give Spark hadoop-azure by spark.jars.packages, and let the storage account have a hierarchical "
-    "namespace: a commit is a rename, and without one a rename is a copy, so that of two drivers both may win. Run it "
-    "beside what you have, with verify, before you rely on it",
+    "gs": (
+        "A lake on gs:// was tried by Google's protocol, with Hadoop's connector for it, and not on Google's servers",
+        "Give Spark org.apache.hadoop:hadoop-gcp, of its Hadoop's version, by spark.jars.packages; a commit is an "
+        "object that is put only if there is none. Run it beside what you have, with verify, before you rely on it",
+    ),
+    "abfss": (
+        "A lake on abfss:// was tried by Azure's protocol, with Hadoop's client for it, on an emulator of its blobs, "
+        "and not on Azure's servers",
+        "Give Spark org.apache.hadoop:hadoop-azure, of its Hadoop's version, by spark.jars.packages; a commit is a "
+        "rename to a name that is not there. Run it beside what you have, with verify, before you rely on it",
+    ),
 }
+_BESIDES_ON_S3: Final = (
+    f"Tidemark brings a log store of its own; {log_stores.DYNAMODB} is possible too, by {log_stores.OF_S3}, with its "
+    "jar and a DynamoDB table"
+)
 
 
 def log_store_findings(config: PipelineConfig, of_this_machine: Mapping[str, str]) -> Iterator[Finding]:
     """Whether Delta's log store for this scheme can put if absent; without it two drivers
     would overwrite each other (R5). `of_this_machine` is what spark-defaults.conf says."""
     scheme = urlsplit(config.lake).scheme
-    if scheme == "s3a":
-        unfenced = log_stores.unfenced({**of_this_machine, **config.spark_conf})
-        if unfenced is not None:
-            where = "spark.conf" if unfenced in config.spark_conf else "spark-defaults.conf of this machine"
-            removed = "spark.conf of the pipeline file" if unfenced in config.spark_conf else "spark-defaults.conf"
-            yield Finding(
-                "error",
-                "log_store",
-                f"{where} gives Delta a log store for {scheme}:// that may let a second Spark driver overwrite the "
-                f"commits of the first, by {unfenced}",
-                f"Remove {unfenced} from {removed}: Tidemark brings a log store of its own; {log_stores.DYNAMODB} is "
-                f"possible too, by {log_stores.OF_S3}, with its jar and a DynamoDB table",
-                Move.FIX_CONFIG,
-            )
-    elif scheme in ("gs", "abfss"):
+    unfenced = log_stores.unfenced({**of_this_machine, **config.spark_conf}, scheme)
+    if unfenced is not None:
+        where = "spark.conf" if unfenced in config.spark_conf else "spark-defaults.conf of this machine"
+        removed = "spark.conf of the pipeline file" if unfenced in config.spark_conf else "spark-defaults.conf"
+        of_scheme = _BESIDES_ON_S3 if scheme == "s3a" else f"Delta takes {log_stores.of({}, scheme)} by itself"
         yield Finding(
-            "warning",
+            "error",
             "log_store",
-            _TRIED[scheme],
-            _OF_ANOTHER_CLOUD[scheme],
+            f"{where} gives Delta a log store for {scheme}:// that may let a second Spark driver overwrite the "
+            f"commits of the first, by {unfenced}",
+            f"Remove {unfenced} from {removed}: {of_scheme}",
             Move.FIX_CONFIG,
         )
-    elif scheme not in ("", "file", "hdfs"):
+    if scheme in _OF_ANOTHER_CLOUD:
+        yield Finding("warning", "log_store", *_OF_ANOTHER_CLOUD[scheme], Move.FIX_CONFIG)
+    elif scheme not in ("", "file", "hdfs", "s3a"):
         yield Finding(
             "warning",
             "log_store",

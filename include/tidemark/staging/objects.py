@@ -55,12 +55,13 @@ PAUSE_S: Final = 0.2
 @dataclass(frozen=True, slots=True)
 class Seen:
     """What a bucket does besides: whether it keeps versions, until when it locks what is written, "" if it does not,
-    and by which lifecycle rules it will remove what is written, each with a file that it removes; None if it could not
-    be asked."""
+    by which lifecycle rules it will remove what is written, each with a file that it removes, None if it could not
+    be asked, and whether folders are something there (Azure's hierarchical namespace), or only how names begin."""
 
     versioned: bool
     locked: str
     expires: Mapping[str, str] | None
+    has_folders: bool = False
 
 
 class Objects:
@@ -171,6 +172,7 @@ class Objects:
         for other in others:
             self._put_new(other, b"")
         headers = {one: self._headers(self._path(one)) for one in targets}
+        has_folders = self._root.startswith("abfss://") and self._is_folder(folder)
         paths = [self._path(one) for one in targets]
         with suppress(FileNotFoundError):  # asked again after it was done
             _asked(target, lambda: obstore.delete(self._store, paths))
@@ -182,7 +184,20 @@ class Objects:
         is_told = len(answers) == len(targets) and self._root.startswith("s3a://")
         versioned = any("x-amz-version-id" in listed for listed in answers.values())
         locked = max((listed.get("x-amz-object-lock-retain-until-date", "") for listed in answers.values()), default="")
-        return Seen(versioned, locked, rules if rules or is_told else None)
+        return Seen(versioned, locked, rules if rules or is_told else None, has_folders)
+
+    def _is_folder(self, target: str) -> bool:
+        """Whether Azure has something of the folder's own: for obstore a folder is no object, and it says so."""
+        path = self._path(target)
+
+        def ask() -> bool:
+            try:
+                obstore.head(self._store, path)
+            except FileNotFoundError as none:
+                return _OF_A_FOLDER in _answer(none)
+            return True
+
+        return _asked(target, ask)
 
     def _headers(self, path: str) -> dict[str, str] | None:
         """What the store says of an object, None if it could not be asked. obstore does not hand on all of it, so it
@@ -347,8 +362,9 @@ _STATUS: Final = re.compile(r"status code: (\d{3}[ \w]*)")
 # The second form is what is said of one of several objects to delete, with status 200.
 _CODE: Final = re.compile(r"(?:<Code>|\(code: )(\w+)[<)]")
 _REGION: Final = "incorrectly configured region"  # another one's redirects
+_OF_A_FOLDER: Final = "x-ms-resource-type: directory"
 _CAUSE: Final = re.compile(
-    rf"(error sending request|connection [\w ]+|operation timed out|dns error|timed out|{_REGION})", re.I
+    rf"(error sending request|connection [\w ]+|operation timed out|dns error|timed out|{_REGION}|{_OF_A_FOLDER})", re.I
 )
 _CLOCK: Final = re.compile(r"<ServerTime>([^<]+)</ServerTime>")
 _RULE: Final = re.compile(r'rule-id="([^"]*)"')

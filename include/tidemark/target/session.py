@@ -13,6 +13,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from py4j.java_gateway import JavaPackage
 from py4j.protocol import Py4JJavaError
@@ -128,7 +129,7 @@ def _require_delta(session: SparkSession) -> None:
 def require_fence(settings: Mapping[str, str], lake: str) -> None:
     """The last look at the driver's own settings: what spark-submit was given wins over Tidemark's, and a machine's
     spark-defaults.conf may say what Delta's documentation says of one driver. Raises LogStoreUnfenced."""
-    setting = log_stores.unfenced(settings) if lake.startswith("s3a://") else None
+    setting = log_stores.unfenced(settings, urlsplit(lake).scheme)
     if setting is not None:
         raise LogStoreUnfenced(setting=setting, value=settings[setting])
 
@@ -191,14 +192,12 @@ def read_text(spark: SparkSession, uri: str) -> str:
 
 
 def write_text(spark: SparkSession, uri: str, text: str) -> None:
-    """A small file, seen whole or not at all: written aside and renamed. An object store publishes it when it is
-    closed, and renames by copying: there it is written under its own name, unless there is one already: what another
-    driver said of the same plan is as true."""
-    if uri.startswith("s3a://"):
-        _put(spark, uri, text, str(spark.conf.get(log_stores.OF_S3)))
-        return
-    if uri.startswith("gs://"):
-        _put(spark, uri, text, str(spark.conf.get(log_stores.OF_GOOGLE, log_stores.DELTAS_FOR_GOOGLE)))
+    """A small file, seen whole or not at all: written aside and renamed. In an object store, most of which rename by
+    copying, as the log store does it: unless there is one already, and what another driver said of the same plan is as
+    true."""
+    scheme = urlsplit(uri).scheme
+    if scheme in log_stores.FENCING:
+        _put(spark, uri, text, log_stores.of(dict(spark.sparkContext.getConf().getAll()), scheme))
         return
     path = java_class(spark, "org.apache.hadoop.fs.Path")
     final = path(uri)
