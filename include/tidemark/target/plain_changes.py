@@ -41,7 +41,7 @@ from tidemark.target.key_set import KeySet
 from tidemark.target.target_rows import TargetRows, TooMuch
 from tidemark.target.whole_chunks import WholeChunks
 
-MAX_ROWS: Final = 2_000_000
+MAX_ROWS: Final = 4_000_000
 MAX_STAGED_BYTES: Final = 256 * 2**20  # as they lie there, and
 MAX_BYTES: Final = 512 * 2**20  # as they are in memory
 MAX_KEY_BYTES: Final = 256 * 2**20  # of current's keys
