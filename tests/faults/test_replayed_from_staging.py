@@ -79,9 +79,9 @@ def test_what_was_spoiled_is_built_anew_by_drivers_that_die(shop: Environment) -
     told = {table: {kind: rows(shop, kind, table) for kind in ("history", "current")} for table in TABLES}
     lost = int([manifest.start_lsn for manifest in shop.manifests() if manifest.tables][-4])
     for table in TABLES:
-        history = judge.table_path(shop, "history", table)
+        history = judge.table_uri(shop, "history", table)
         shop.spark().sql(f"DELETE FROM delta.`{history}` WHERE _commit_lsn >= {lost} AND _ordinal % 2 = 0")
-        shop.spark().sql(f"UPDATE delta.`{judge.table_path(shop, 'current', table)}` SET note = 'spoiled'")
+        shop.spark().sql(f"UPDATE delta.`{judge.table_uri(shop, 'current', table)}` SET note = 'spoiled'")
     shop.begin_run("replay")
     assert begin_replay(shop.task("replay", run_id="replay"), ReplayRequest("staged", TABLES)) == sorted(NEW)
     for failpoint in ("replay.after_history", "replay.before_commit", "replay.after_commit", "merge.before_current"):
