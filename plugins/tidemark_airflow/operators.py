@@ -12,9 +12,7 @@ A task hands nothing to the next one: what is staged, planned, applied and confi
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -35,6 +33,7 @@ from tidemark_airflow.assets import event_extra, pipeline_alias, table_asset
 from tidemark_airflow.auto_backfill import start_wanted
 from tidemark_airflow.class_archive import class_archive
 from tidemark_airflow.connections import conninfo, salt, spark_connection, with_lake
+from tidemark_airflow.driver_folder import driver_folder
 from tidemark_airflow.failures import guarded
 from tidemark_airflow.figures import run_id, timed
 from tidemark_airflow.lineage import Lineage, facets, lineage_of
@@ -159,7 +158,7 @@ class ApplicationOperator(SparkSubmitOperator):
         Whether the plan has a result is another question: the driver may have written it and died later.
         """
         failure: Exception | None = None
-        with tempfile.TemporaryDirectory(prefix="tidemark-") as scratch:
+        with driver_folder() as scratch:
             self._hook = None  # it keeps the arguments of the application before
             self.application = spark_jars.application(name, os.environ)
             self.application_args = ["--manifest", manifest]
@@ -170,7 +169,7 @@ class ApplicationOperator(SparkSubmitOperator):
             if connection.drives_here:
                 chosen_flags = submission.chosen_jvm_flags(self.config.spark_conf)
                 self._environment |= submission.without_airflow() | submission.quiet_log(self.config.spark_conf)
-                self._environment |= submission.lake_secrets(access, Path(scratch))
+                self._environment |= submission.lake_secrets(access, scratch)
                 self._environment |= submission.driver_environment()
                 self._environment |= self.driver_flags
             else:

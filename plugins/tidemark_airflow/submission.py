@@ -97,12 +97,12 @@ def driver_environment() -> dict[str, str]:
     }
 
 
-def library_zip(folder: str) -> str | None:
+def library_zip(folder: Path) -> str | None:
     """Pack the library's Python files into `folder` and return the path of the zip file; None if the driver's image
     has it. It is 0.3 MB, and packed for each run, so that task and driver never are of two versions."""
     if os.environ.get(APPLICATIONS_VARIABLE, "").startswith(EVERYWHERE):
         return None
-    packed = Path(folder) / "tidemark.zip"
+    packed = folder / "tidemark.zip"
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for module in sorted(_LIBRARY.rglob("*.py")):
             archive.write(module, module.relative_to(_LIBRARY.parent))
