@@ -21,7 +21,7 @@ except ImportError:  # run from a checkout; on a cluster the package comes with 
 
 from tidemark import failpoints
 from tidemark.target.application import run_application
-from tidemark.target.session import read_text, write_text
+from tidemark.target.plan_files import leave_result, read_plan
 
 if TYPE_CHECKING:
     from tidemark.formats.upkeep import UpkeepResult
@@ -35,9 +35,9 @@ def run(spark: SparkSession, uri: str) -> UpkeepResult:
     from tidemark.formats.upkeep import UpkeepPlan
     from tidemark.target.upkeep import keep_up
 
-    result = keep_up(spark, UpkeepPlan.from_json(read_text(spark, uri)))
+    result = keep_up(spark, UpkeepPlan.from_json(read_plan(spark, uri)))
     failpoints.reach("maintain.before_result")
-    write_text(spark, f"{uri.rpartition('/')[0]}/result.json", result.to_json())
+    leave_result(spark, uri, result.to_json())
     return result
 
 

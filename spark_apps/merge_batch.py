@@ -22,7 +22,7 @@ except ImportError:  # run from a checkout; on a cluster the package comes with 
 
 from tidemark import failpoints
 from tidemark.target.application import run_application
-from tidemark.target.session import read_text, write_text
+from tidemark.target.plan_files import leave_result, read_plan
 
 if TYPE_CHECKING:
     from tidemark.formats.result import PlanResult
@@ -36,9 +36,9 @@ def run(spark: SparkSession, uri: str) -> PlanResult:
     from tidemark.formats.plan import MergePlan
     from tidemark.target.merge import apply_plan
 
-    result = apply_plan(spark, MergePlan.from_json(read_text(spark, uri)))
+    result = apply_plan(spark, MergePlan.from_json(read_plan(spark, uri)))
     failpoints.reach("merge.before_result")
-    write_text(spark, f"{uri.rpartition('/')[0]}/result.json", result.to_json())
+    leave_result(spark, uri, result.to_json())
     failpoints.reach("merge.after_result")
     return result
 

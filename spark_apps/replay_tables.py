@@ -20,7 +20,7 @@ except ImportError:  # run from a checkout; on a cluster the package comes with 
 
 
 from tidemark.target.application import run_application
-from tidemark.target.session import read_text, write_text
+from tidemark.target.plan_files import leave_result, read_plan
 
 if TYPE_CHECKING:
     from tidemark.formats.replay import ReplayResult
@@ -34,8 +34,8 @@ def run(spark: SparkSession, uri: str) -> ReplayResult:
     from tidemark.formats.replay import ReplayPlan
     from tidemark.target.replay import replay
 
-    result = replay(spark, ReplayPlan.from_json(read_text(spark, uri)))
-    write_text(spark, f"{uri.rpartition('/')[0]}/result.json", result.to_json())
+    result = replay(spark, ReplayPlan.from_json(read_plan(spark, uri)))
+    leave_result(spark, uri, result.to_json())
     return result
 
 

@@ -1013,6 +1013,18 @@ class MergeFailed(RetryError):
     )
 
 
+class PlanMissing(RetryError):
+    happened = (
+        "{plan} is not there, or not any more: somebody removed it, or the lake that this driver reaches is not the "
+        "one it was written to. No result was left, and nothing is said of any table"
+    )
+    remedy = (
+        "Look whether the lake's volume is mounted where the driver runs, and whether its endpoint leads there to the "
+        "same store; then run the DAG again: the next driver finds in the tables what was done. What was written below "
+        "a mount point meanwhile is of no use to anybody, and may be removed."
+    )
+
+
 class LakeFailed(RetryError):
     is_of_no_table = True
     happened = "The lake or the Spark cluster failed while {table} was merged: {condition}"

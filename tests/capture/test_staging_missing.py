@@ -16,13 +16,14 @@ from tests.support.pipeline import Pipeline
 from tests.support.remedies import Told
 from tests.support.s3_server import S3Server, access, running
 from tidemark.capture.by_hand import unpark
-from tidemark.capture.merging import make_plan
+from tidemark.capture.merging import ingest, make_plan
 from tidemark.capture.rebuilding import rebuild
 from tidemark.capture.status import read_status
 from tidemark.errors import ChangesGone, LakeTaken, Move, SlotUnknown, StagingMissing
 from tidemark.formats import layout
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.formats.generation_file import GenerationFile
+from tidemark.formats.result import PlanResult, TableResult
 from tidemark.formats.upkeep import UpkeepResult, Upkept
 from tidemark.ledger import positions, tables
 from tidemark.ledger.connection import open_ledger
@@ -172,6 +173,28 @@ def test_a_maintenance_that_lost_its_lake_on_the_way_parks_nothing(shop: Pipelin
     shop.config = there
     upkeep.note(shop.task("compact"), [])
     assert shop.table_row(ITEM).life.is_parked, "it is missing in its own lake"
+
+
+def test_a_result_that_lies_elsewhere_is_not_taken(shop: Pipeline) -> None:
+    """As a driver leaves it that was started before there was a plan to be missed, below an empty mount point."""
+    plan = make_plan(shop.task("merge"))
+    assert plan is not None
+    failed = ErrorRecord("StagedFileGone", Move.BACKFILL, "a staged file is gone")
+    reached = shop.staged_lsn()
+    there = shop.config
+    unmounted(shop)
+    leave_result(shop, PlanResult(plan.plan, plan.pipeline, 1, (TableResult(ITEM, None, None, error=failed),)))
+    with pytest.raises(StagingMissing):
+        ingest(shop.task("merge"))
+    assert not shop.table_row(ITEM).life.is_parked
+    shop.config = there
+    assert ingest(shop.task("merge")).plans == ()
+    leave_result(shop, PlanResult(plan.plan, plan.pipeline, 1, (TableResult(ITEM, reached, reached),)))
+    assert ingest(shop.task("merge")).plans == (plan.plan,)
+
+
+def leave_result(shop: Pipeline, result: PlanResult) -> None:
+    shop.store.write_atomic(layout.result_file(result.pipeline, result.plan), result.to_json().encode())
 
 
 def test_no_table_begins_anew_beside_a_lake_that_is_not_mounted(shop: Pipeline) -> None:

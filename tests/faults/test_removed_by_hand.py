@@ -18,11 +18,14 @@ from tests.support import judge
 from tests.support.capture import Environment
 from tests.support.remedies import Told, ends_equal
 from tidemark.capture import by_hand
+from tidemark.capture.preflight import preflight
 from tidemark.config import TableRule
+from tidemark.errors import StagingMissing
 from tidemark.formats import layout
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.maintenance import replaying
 from tidemark.maintenance.replaying import ReplayRequest
+from tidemark.spark_connection import SparkConnection
 
 pytestmark = pytest.mark.thorough
 
@@ -186,6 +189,19 @@ def ends_equal_without_manifests(shop: Environment) -> None:
     assert judge.second_run_changes_nothing(shop) == []
 
 
+@pytest.mark.walks("StagingMissing")
+def test_staging_as_a_whole_is_missed_by_every_run_until_a_person_says_so(shop: Environment, told: Told) -> None:
+    shutil.rmtree(Path(shop.config.lake) / shop.config.pipeline / "staging")
+    change(shop, 3)
+    with told(StagingMissing, "--staging-is-lost", "plans, but not staging/g1/generation.json"):
+        shop.step("drain")
+    shop.begin_run()
+    with pytest.raises(StagingMissing, match="--staging-is-lost"):
+        shop.preflight()
+    preflight(shop.task("preflight"), spark=SparkConnection("local[2]"), says=["staging_is_lost"]).raise_for_errors()
+    ends_equal_without_manifests(shop)
+
+
 # --- plan and result -------------------------------------------------------------------------------------------------
 
 
@@ -240,6 +256,20 @@ def test_a_current_that_is_gone_or_older_is_rebuilt_from_history(what: str, shop
 
 def newest(table: Path) -> Path:
     return max(file for file in (table / "_delta_log").glob("*.json"))
+
+
+def test_a_data_file_of_current_that_is_gone_is_no_staged_file_and_current_is_rebuilt(shop: Environment) -> None:
+    for file in folder(shop, "current").glob("*.parquet"):
+        file.unlink()
+    change(shop, 3)
+    shop.run()
+    row = shop.table_row(ITEM)
+    assert row.error is not None
+    assert row.error.kind == "MergeFailed"
+    assert "FILE_NOT_EXIST" in row.error.message
+    assert not row.life.is_parked, "the next run tries again"
+    rebuild(shop)
+    ends_equal(shop)
 
 
 def test_a_history_whose_newest_commit_is_gone_is_put_back(shop: Environment) -> None:

@@ -31,6 +31,8 @@ MAY_SEE = {
     "type",
     "isinstance",
     "as_error",
+    "_as_error",
+    "is_gone",
     "as_refusal",
     "may_pass",
     "told",

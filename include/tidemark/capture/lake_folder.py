@@ -14,8 +14,9 @@
 Positions in the tables are told apart by the pipeline's name and the generation's number alone: in another one's folder
 they would count for this one's, and what lies below them would be passed over. In an empty one every table would be
 missing. So whoever writes into the folder, plans what is written, or takes a table for gone because it is not there,
-asks here first; it costs one read of a file. Beside preflight those are the drain, a backfill's readers, the merge, all
-tasks of maintenance, a replay, `ledger rebuild` and `unpark --anew`.
+asks here first; it costs one read of a file. So does whoever takes a driver's result from it. Beside preflight those
+are the drain, a backfill's readers, the merge, all tasks of maintenance, a replay, `ledger rebuild` and `unpark
+--anew`.
 
 A person may say two things, each by a word of its own. `preflight --adopt-slot`: a newer generation than the ledger's
 is the pipeline's own all the same. `preflight --staging-is-lost`: this is the right folder, without its staging.

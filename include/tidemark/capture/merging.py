@@ -334,13 +334,17 @@ def _only_adds(old: TableSchema, new: TableSchema) -> bool:
 
 
 def ingest(run: Run) -> Ingested:
-    """Bring every result that lies beside a plan and is not in the ledger yet into it, oldest plan first."""
+    """Bring every result that lies beside a plan and is not in the ledger yet into it, oldest plan first. Raises what
+    `lake_folder.require` raises where there is such a plan."""
     config = run.config
     store = Store(config.lake, config.lake_access)
     ingested: list[str] = []
     changed: list[IngestedTable] = []
     with open_ledger(run.ledger, config.pipeline) as book:
-        for recorded in plans.not_ingested(book):
+        pending = plans.not_ingested(book)
+        if pending:  # in another folder there may be a result of what was written there, and nowhere else
+            lake_folder.require(config, store, generations.required(book))
+        for recorded in pending:
             result = _result(store, config.pipeline, recorded)
             if result is None:
                 if _is_overtaken(book, recorded):

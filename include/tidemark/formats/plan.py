@@ -7,11 +7,12 @@ attempt writes a plan of its own, so a driver that outlives its task never reads
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from tidemark.formats import format_version
-from tidemark.formats.manifest import Claim, Purpose, Sweep
+from tidemark.formats.manifest import Claim, Purpose, StagedFile, Sweep
 from tidemark.lsn import Lsn
 from tidemark.schema.table import Column, TableSchema
 
@@ -152,11 +153,17 @@ class PlannedTable:
         return sum(b.changes for b in (*self.batches, *self.evidence))
 
     @property
+    def files(self) -> Iterator[PlannedFile | StagedFile]:
+        """All files that the plan names, of changes and of chunks."""
+        for batch in (*self.batches, *self.evidence):
+            yield from batch.files
+            for claim in batch.claims:
+                yield from claim.files
+
+    @property
     def bytes_read(self) -> int:
         """The size of these files."""
-        batches = (*self.batches, *self.evidence)
-        of_changes = sum(file.bytes for batch in batches for file in batch.files)
-        return of_changes + sum(file.bytes for batch in batches for claim in batch.claims for file in claim.files)
+        return sum(file.bytes for file in self.files)
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,7 @@ def as_error(failed: BaseException, table: str, lake: str) -> TidemarkError:
     if refused is not None:
         return refused
     condition = condition_of(failed)
-    if condition in _FILE_GONE:
+    if is_gone(failed):
         return StagedFileGone(table=table)
     if condition in _PROMISE_BROKEN:
         return MergeBroken(table=table, condition=condition)
@@ -97,6 +97,11 @@ def as_error(failed: BaseException, table: str, lake: str) -> TidemarkError:
     if any(cause.startswith(_OF_THE_LAKE) for cause in causes):
         return LakeFailed(table=table, condition=causes[-1])
     return MergeFailed(table=table, condition=condition)
+
+
+def is_gone(failed: BaseException) -> bool:
+    """Whether a file was not there."""
+    return isinstance(failed, FileNotFoundError) or condition_of(failed) in _FILE_GONE
 
 
 def may_pass(failed: BaseException) -> bool:

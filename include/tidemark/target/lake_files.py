@@ -58,6 +58,12 @@ def read_whole(spark: SparkSession, uri: str, size: int | None = None) -> bytes:
         return file.read()
 
 
+def exists(spark: SparkSession, uri: str) -> bool:
+    """Whether there is such a file; one request of an object store. Raises what the file system has to say."""
+    path = java_class(spark, "org.apache.hadoop.fs.Path")(uri)
+    return bool(path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()).exists(path))
+
+
 def read_piece(spark: SparkSession, path: Any, begins: int, size: int) -> bytes:
     """So many bytes of an object (`is_object`) from a position on; `path` is one of Hadoop's."""
     files = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())

@@ -35,6 +35,7 @@ from tidemark.errors import (
     MergeFailed,
     PositionBelowPlan,
     PositionInsideBatch,
+    StagedFileGone,
     TidemarkError,
     is_of_no_table,
 )
@@ -52,6 +53,7 @@ from tidemark.target.delta_tables import PinnedPair, PinnedTable
 from tidemark.target.equal_chunks import EqualChunks, equal_chunks
 from tidemark.target.failures import as_error, condition_of, may_pass, told
 from tidemark.target.few_changes import FewChanges, few_changes, reading_ahead
+from tidemark.target.lake_files import exists
 from tidemark.target.plain_changes import PlainChanges
 from tidemark.target.reading_ahead import ReadAhead
 from tidemark.target.session import expect_any_rows, expect_few_rows, table_session
@@ -155,9 +157,7 @@ class TableMerge:
             reached = self._until_at_end()
             holes = self._holes()
         except Exception as failed:
-            error = (
-                failed if isinstance(failed, TidemarkError) else as_error(failed, self.planned.table, self.plan.lake)
-            )
+            error = failed if isinstance(failed, TidemarkError) else self._as_error(failed)
             if not isinstance(failed, TidemarkError):
                 log.error("%s failed, from the outermost place to the innermost:\n%s", self.planned.table, told(failed))
             log.error("%s: %s", self.planned.table, error)
@@ -217,6 +217,19 @@ class TableMerge:
             return None
         log.info("%s: at %s", self.planned.table, state.history_lsn)
         return state
+
+    def _as_error(self, failed: Exception) -> TidemarkError:
+        """A file that is missing is a staged one only where one is missing: else it is of the Delta tables, or some
+        executor does not see the lake, and to pass over what is staged would lose changes for nothing."""
+        table = self.planned.table
+        error = as_error(failed, table, self.plan.lake)
+        if not isinstance(error, StagedFileGone):
+            return error
+        try:
+            are_there = all(exists(self.session, f"{self.plan.lake}/{file.path}") for file in self.planned.files)
+        except Exception as unreachable:
+            return as_error(unreachable, table, self.plan.lake)
+        return MergeFailed(table=table, condition=condition_of(failed)) if are_there else error
 
     def _if_readable(self) -> State | None:
         try:
@@ -342,9 +355,7 @@ class TableMerge:
             if any(swept.values()) or any(r.inserted or r.repaired for r in results):
                 self._keep_differences(changes)
         except Exception as failed:
-            log.error(
-                "%s was not compared: %s", self.planned.table, as_error(failed, self.planned.table, self.plan.lake)
-            )
+            log.error("%s was not compared: %s", self.planned.table, self._as_error(failed))
             log.error("From the outermost place to the innermost:\n%s", told(failed))
             return (), {}
         else:

@@ -1,0 +1,34 @@
+"""plan.json at a URI -> what an application is to do, and what it did -> result.json beside it (R10).
+
+The plan is also the driver's witness of the lake. Where a volume is unmounted below a driver, or a name begins to lead
+to another store, every table and every staged file is missing, new tables are begun in the wrong place, and none of
+that is of a table (R6). So a result is left only where the plan still is: without one nothing counts, and the next
+driver finds in the tables what was done.
+"""
+
+from __future__ import annotations
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from tidemark.errors import PlanMissing
+from tidemark.target import lake_files
+from tidemark.target.failures import is_gone
+from tidemark.target.session import read_text, write_text
+
+
+def read_plan(spark: SparkSession, uri: str) -> str:
+    """The plan's JSON. Raises PlanMissing if it is not there."""
+    try:
+        return read_text(spark, uri)
+    except (FileNotFoundError, Py4JJavaError) as failed:
+        if is_gone(failed):
+            raise PlanMissing(plan=uri) from None
+        raise
+
+
+def leave_result(spark: SparkSession, uri: str, result: str) -> None:
+    """Write the result beside the plan at `uri`. Raises PlanMissing, and writes nothing, if the plan is gone."""
+    if not lake_files.exists(spark, uri):
+        raise PlanMissing(plan=uri)
+    write_text(spark, f"{uri.rpartition('/')[0]}/result.json", result)
