@@ -33,18 +33,19 @@ _numbers = itertools.count(1)
 # What such a server writes by itself, a page as a whole after a checkpoint or what a vacuum cleans, looks like work to
 # a capture that shall be idle.
 QUIET = {"fsync": "off", "full_page_writes": "off", "autovacuum": "off"}
+PREPARES = {"max_prepared_transactions": "5"}
 
 
 @pytest.fixture(scope="session")
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
     """The PostgreSQL 18 server of this session. Tests that stop or reconfigure a server start one of their own."""
-    with running(tmp_path_factory.mktemp("postgres18"), 18, **QUIET) as server:
+    with running(tmp_path_factory.mktemp("postgres18"), 18, **QUIET, **PREPARES) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def postgres16(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
-    with running(tmp_path_factory.mktemp("postgres16"), 16, **QUIET) as server:
+    with running(tmp_path_factory.mktemp("postgres16"), 16, **QUIET, **PREPARES) as server:
         yield server
 
 

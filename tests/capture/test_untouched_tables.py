@@ -50,9 +50,11 @@ TOUCHED: Final = {
     "by_a_part_of_a_transaction": ["BEGIN; SAVEPOINT a; DELETE FROM by_a_part_of_a_transaction; COMMIT"],
     "begun_before": [],
     "of_another_access_method": [],
+    "elsewhere": ["UPDATE elsewhere SET note = 'x' WHERE id = 300"],
     "prepared_before": ["COMMIT PREPARED 'before'"],
     # Nothing is different behind these, and nobody knows.
     "rewritten_by_vacuum": ["VACUUM FULL rewritten_by_vacuum"],
+    "moved": ["ALTER TABLE moved SET TABLESPACE other_place"],
 }
 UNTOUCHED: Final = {
     "quiet": [],
@@ -63,16 +65,25 @@ UNTOUCHED: Final = {
     "locked": ["SELECT * FROM locked FOR UPDATE"],
     "referred_to": ["INSERT INTO inserted VALUES (1001, 'x', 5)"],
     "parted_and_quiet": [],
+    "quiet_elsewhere": [],
     "empty": [],
 }
 FIRST_OF_OURS: Final = 16384  # OIDs, and so numbers of files, that initdb does not give out
+ELSEWHERE: Final = ("elsewhere", "quiet_elsewhere")
 PARTED: Final = ("parted", "parted_and_cut", "parted_and_lost", "parted_and_quiet")
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
-    settings = {"fsync": "off", "autovacuum": "off", "max_prepared_transactions": "5"}
+    settings = {
+        "fsync": "off",
+        "autovacuum": "off",
+        "max_prepared_transactions": "5",
+        "allow_in_place_tablespaces": "on",
+    }
     with running_with_extensions(tmp_path_factory.mktemp("contrib"), **settings) as contrib:
+        with psycopg.connect(contrib.conninfo(), autocommit=True) as connection:
+            connection.execute("CREATE TABLESPACE other_place LOCATION ''")
         yield contrib
 
 
@@ -92,7 +103,8 @@ def pipeline(server: PostgresServer, new_pipeline: Callable[..., Pipeline]) -> P
             )
         else:
             method = "other_heap" if table == "of_another_access_method" else "heap"
-            pipeline.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, note text) USING {method}")
+            place = "other_place" if table in ELSEWHERE else "pg_default"
+            pipeline.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, note text) USING {method} TABLESPACE {place}")
         if table != "empty":
             pipeline.execute(f"INSERT INTO {table} SELECT i, repeat('n', 100) FROM generate_series(1, 300) i")
     pipeline.execute(

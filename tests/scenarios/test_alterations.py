@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from sandbox.services.postgres import PostgresServer, running
@@ -118,7 +119,11 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
-    with running(tmp_path_factory.mktemp("altered"), 18, fsync="off", **SERVER_SETTINGS) as started:
+    """With a tablespace `elsewhere`, and transactions that can be prepared."""
+    settings = {"fsync": "off", "max_prepared_transactions": "5", "allow_in_place_tablespaces": "on", **SERVER_SETTINGS}
+    with running(tmp_path_factory.mktemp("altered"), 18, **settings) as started:
+        with psycopg.connect(started.conninfo(), autocommit=True) as connection:
+            connection.execute("CREATE TABLESPACE elsewhere LOCATION ''")
         yield started
 
 
