@@ -56,6 +56,8 @@ _LOST: Final = (
     "INSERT INTO {schema}.parts (id, a) VALUES ({n} + 4, 'lost')",
     "DELETE FROM {schema}.pair WHERE y = 'deleted {n}'",
 )
+# What is read of these rows in the part that is lost is a backfill of its tables, which are captured by then.
+_READ_AND_LOST: Final = (f"{SCHEMA}.parts", f"{SCHEMA}.pair")
 # More ids of transactions than are given out while a table is read on the next primary.
 _LOST_IDS: Final = 150
 
@@ -211,7 +213,8 @@ class FailingOver(Play):
         if wanted:
             self.release()
         else:
-            self._attempt(lambda: self.environment.step("preflight"))  # there is a slot to be lost
+            # There is a slot to be lost: the run that says of one that it is gone makes none yet.
+            self._attempt(lambda: self.once_gaps_are_said(lambda: self.environment.step("preflight")))
         carried = wanted and chain.carry_over()
         forks = self.happened[SourceForked.__name__]
         if loses == "nothing":
@@ -278,7 +281,9 @@ class FailingOver(Play):
 
     def _lost_truncate(self) -> None:
         self.workload.settle()
-        self._do_for_certain([f"TRUNCATE {{schema}}.{self.random.choice(['pair', 'whole'])}"], 0)
+        captured = {rule.pattern for rule in self.environment.config.tables}  # at most two are not yet
+        emptied = [name for name in ("pair", "whole") if f"{SCHEMA}.{name}" in captured] or ["named"]
+        self._do_for_certain([f"TRUNCATE {{schema}}.{self.random.choice(emptied)}"], 0)
         self.happened["truncates that were lost"] += 1
         self._lost_run()
 
@@ -288,12 +293,15 @@ class FailingOver(Play):
         self._read()
 
     def _make_late(self, number: int) -> None:
-        """A table with rows that joins while the standby still hears of it."""
+        """A table with rows that joins while the standby still hears of it; and with it what is to be read, where the
+        file does not name that yet."""
         late = f"{SCHEMA}.late_{number}"
         self.environment.execute(f"CREATE TABLE {late} (id int PRIMARY KEY)", f"INSERT INTO {late} VALUES (1), (2)")
         self.rules = (*self.rules, TableRule(late))
         self.names = (*self.names, late)
-        self._capture((*self.environment.config.tables, TableRule(late)))
+        named = self.environment.config.tables
+        joins = [rule for rule in self.rules if rule.pattern in (late, *_READ_AND_LOST) and rule not in named]
+        self._capture((*named, *joins))
 
     def _lose_what_was_seen(self, number: int) -> None:
         """No batch has any of it: a chunk of rows that were changed, a backfill whose own snapshot is beyond what the
@@ -302,12 +310,13 @@ class FailingOver(Play):
         self.workload.some(self.random.randint(3, 10))
         self.workload.settle()
         self._do_for_certain(_LOST, number)
-        environment.begin_backfill(f"{SCHEMA}.parts", chunk_rows=3, replace=True)
+        parts, pair = _READ_AND_LOST
+        environment.begin_backfill(parts, chunk_rows=3, replace=True)
         self._attempt(environment.plan)
         self._attempt(environment.read)
         for _ in range(_LOST_IDS):
             environment.execute("SELECT pg_current_xact_id()")
-        environment.begin_backfill(f"{SCHEMA}.pair", chunk_rows=1, replace=True)
+        environment.begin_backfill(pair, chunk_rows=1, replace=True)
         self._attempt(environment.plan)
         self.run_id = environment.report.run_id
         environment.execute(f"TRUNCATE {SCHEMA}.late_{number}")
