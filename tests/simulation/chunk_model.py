@@ -151,6 +151,18 @@ def fold(
     return rows
 
 
+def lacking(key: Collection[str], rows: Collection[Key], changes: list[Change], chunk: Chunk) -> int:
+    """How many rows of a chunk of some columns are not in the outcome, though no change behind the chunk touched
+    them."""
+    if chunk.claim.columns is None:
+        return 0
+    unseen = [change for change in changes if not chunk.sees(change)]
+    if any(change.op == "truncate" for change in unseen):
+        return 0
+    touched = {tuple(row[k] for k in key) for c in unseen for row in (c.row, c.old_key) if row is not None}
+    return len({tuple(row[k] for k in key) for row in chunk.rows}.difference(rows, touched))
+
+
 def fold_copies(changes: list[Change], chunks: list[Chunk]) -> Counter[tuple[Any, ...]]:
     """A table without a key: the newest chunk, and on it the changes that its snapshot did not see."""
     base = max(chunks, key=lambda c: c.at, default=None)
@@ -260,19 +272,26 @@ class Model:
         failpoints.reach("merge.after_current")
         claims = [claim for batch in planned.batches for claim in batch.claims]
         key = self._schema(planned.table).key
+        rows = self.outcome(planned.table, end)
         holes: Counter[str] = Counter()
         keys = []
-        for row in self.outcome(planned.table, end):
-            lacking = [column for column, value in row.items() if value is HOLE]
-            holes.update(lacking)
-            if lacking:
+        for row in rows:
+            unknown = [column for column, value in row.items() if value is HOLE]
+            holes.update(unknown)
+            if unknown:
                 keys.append(tuple(str(row[k]) for k in key))
+        changes, chunks, _ = self._registered(planned.table, end)
+        there = {tuple(row[k] for k in key) for row in rows}
+        lack = {chunk.claim.attempt: lacking(key, there, changes, chunk) for chunk in chunks}
         return TableResult(
             table=planned.table,
             history_lsn=at[1] if at[0] == generation else planned.end_lsn,
             current_lsn=at[1] if at[0] == generation else planned.end_lsn,
             holes=Holes(dict(holes), tuple(keys)),
-            chunks=tuple(ChunkResult(c.backfill, c.chunk, c.attempt, c.rows, 0, 0, 0, 0, 0) for c in claims),
+            chunks=tuple(
+                ChunkResult(c.backfill, c.chunk, c.attempt, c.rows, 0, 0, 0, 0, 0, lacking=lack[c.attempt])
+                for c in claims
+            ),
             swept={sweep.backfill: 0 for batch in planned.batches for sweep in batch.sweeps},
         )
 

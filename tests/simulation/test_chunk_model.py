@@ -11,6 +11,7 @@ import pytest
 
 from tests.simulation import chunk_model
 from tests.simulation.chunk_model import Model
+from tests.support import judge
 from tests.support.capture import Environment
 from tidemark.config import TableRule
 from tidemark.ledger import tables
@@ -45,6 +46,20 @@ def model(shop: Environment, monkeypatch: pytest.MonkeyPatch) -> Model:
 
 
 def test_a_chunk_of_some_columns_leaves_the_others(model: Model) -> None:
+    assert model.wrongs() == []
+
+
+def test_rows_that_a_chunk_of_some_columns_cannot_make_are_said(
+    shop: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = chunk_model.stand_in(shop, monkeypatch)
+    shop.run()
+    shop.execute(f"UPDATE {ITEM} SET a = 'brought' WHERE id = 1")
+    shop.backfill(ITEM, columns=("b",))
+    assert [row["id"] for row in model.outcome(ITEM)] == [1]
+    said = judge.marked(shop.table_rows()[ITEM])
+    assert said == "needs backfill: 5 rows of which a backfill read some columns are not in current"
+    shop.backfill(ITEM)
     assert model.wrongs() == []
 
 
