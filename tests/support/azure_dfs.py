@@ -19,8 +19,9 @@ does not ask who asks: Azurite does, for an account without a namespace. Azure: 
 from __future__ import annotations
 
 import json
+import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from email.utils import format_datetime
 from typing import Any, Final
@@ -56,18 +57,69 @@ class Namespace:
     # One at a time: what asks for a name and what makes it are two requests to Azurite.
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _stores: dict[str, Any] = field(default_factory=dict)
+    # Folders that came with what was put into them, as "container/name": they stay when that is gone.
+    _folders: set[str] = field(default_factory=set)
 
     def answer(self, request: Request, body: bytes) -> Answer | None:
         """None for the Blob protocol, which such an account speaks too, and by which a folder is something, too."""
         container, _, path = request.path.partition("/")
         if "x-ms-client-request-id" not in request.headers:  # not Hadoop's client
-            is_of_folder = request.method == "HEAD" and path and self._is_folder(container, path)
-            return self._said(container, path) if is_of_folder else None
+            return self._by_blobs(container, path, request, body)
         try:
             with self._lock:
                 return self._answer(container, path, request, body)
         except _Refused as refused:
             return refused.answer
+
+    def _by_blobs(self, container: str, path: str, request: Request, body: bytes) -> Answer | None:
+        if request.method == "HEAD" and path and self._is_folder(container, path):
+            return self._said(container, path)
+        if request.method == "PUT" and path:
+            with self._lock:
+                self._folders |= set(_above(f"{container}/{path}"))
+        if request.query.get("comp") == "batch":
+            return self._delete_several(body)
+        return None
+
+    def _delete_several(self, body: bytes) -> Answer | None:
+        """None where no folder is among them. One that is not empty is refused."""
+        asked = _ASKED.findall(body.decode())
+        names = {number: unquote(urlsplit(target).path).removeprefix(f"/{ACCOUNT}")[1:] for number, target in asked}
+        with self._lock:
+            if not self._folders & set(names.values()):
+                return None
+            answers = [
+                f"--tests\r\nContent-Type: application/http\r\nContent-ID: {number}\r\n\r\n"
+                f"HTTP/1.1 {self._deleted(name)} OF_THE_TESTS\r\n\r\n\r\n"
+                for number, name in names.items()
+            ]
+        content = "".join([*answers, "--tests--\r\n"]).encode()
+        return Answer(202, {"Content-Type": "multipart/mixed; boundary=tests"}, content)
+
+    def _deleted(self, name: str) -> int:
+        container, _, path = name.partition("/")
+        if name not in self._folders:
+            is_there = self._found(container, path) is not None
+            obstore.delete(self._store(container), [path])
+            return 202 if is_there else 404
+        if self._below(container, path) or any(folder.startswith(f"{name}/") for folder in self._folders):
+            return 409
+        self._folders.remove(name)
+        return 202
+
+    def amend(self, request: Request, answer: Answer) -> Answer:
+        """A list by the Blob protocol, with the folders that are empty."""
+        query, container = request.query, request.path.partition("/")[0]
+        if query.get("comp") != "list" or "delimiter" not in query:
+            return answer
+        prefix = f"{container}/{query.get('prefix', '')}"
+        with self._lock:
+            below = {f for f in self._folders if f.startswith(prefix) and "/" not in f.removeprefix(prefix)}
+        content = answer.content.decode()
+        elements = [f"<BlobPrefix><Name>{folder.partition('/')[2]}/</Name></BlobPrefix>" for folder in sorted(below)]
+        missing = "".join(element for element in elements if element not in content)
+        listed = content.replace("<Blobs/>", "<Blobs></Blobs>").replace("</Blobs>", f"{missing}</Blobs>")
+        return Answer(answer.status, answer.headers, listed.encode())
 
     def _answer(self, container: str, path: str, request: Request, body: bytes) -> Answer:
         query = request.query
@@ -113,7 +165,7 @@ class Namespace:
         found = self._found(container, path)
         if found is not None:
             return found.attributes.get(_FOLDER) == "true"
-        return not path or bool(self._below(container, path))
+        return not path or f"{container}/{path}" in self._folders or bool(self._below(container, path))
 
     def _below(self, container: str, path: str) -> list[str]:
         prefix = f"{path}/" if path else None
@@ -161,7 +213,7 @@ class Namespace:
         found = self._found(container, path)
         if found is None:
             raise _Refused(404, "PathNotFound")
-        if headers.get("if-match", found.meta["e_tag"]) != found.meta["e_tag"]:
+        if not _matches(found.meta, headers):
             raise _Refused(412, "ConditionNotMet")
         first, _, last = headers.get("range", "bytes=0-").removeprefix("bytes=").partition("-")
         size = int(found.meta["size"])
@@ -178,7 +230,7 @@ class Namespace:
             return Answer(201, _OF_NO_FILE)
         if found is not None and headers.get("if-none-match") == "*":
             raise _Refused(409, "PathAlreadyExists")
-        if "if-match" in headers and (found is None or found.meta["e_tag"] != headers["if-match"]):
+        if "if-match" in headers and (found is None or not _matches(found.meta, headers)):
             raise _Refused(412, "ConditionNotMet")
         if is_folder != self._is_folder(container, path) and found is not None:
             raise _Refused(409, "PathConflict")
@@ -231,8 +283,22 @@ class Namespace:
         return Answer(200)
 
 
+# A part of a request that deletes several: its number, and what it deletes.
+_ASKED: Final = re.compile(r"Content-ID: *(\d+)\s+DELETE (\S+) HTTP", re.I)
 _OWNER: Final = {"x-ms-owner": "o", "x-ms-group": "g", "x-ms-permissions": "rwxr-x---"}
 _OF_NO_FILE: Final = {"ETag": '"0x0"', "Last-Modified": "Thu, 01 Jan 2026 00:00:00 GMT"}
+
+
+def _above(name: str) -> Iterator[str]:
+    """The folders that a name lies in, "container/…"; the container is none."""
+    while "/" in (name := name.rpartition("/")[0]):
+        yield name
+
+
+def _matches(meta: Mapping[str, Any], headers: Mapping[str, str]) -> bool:
+    """A list has ETags without quotes, and a client asks with either."""
+    etag = str(meta["e_tag"])
+    return headers.get("if-match", etag).strip('"') == etag.strip('"')
 
 
 def _of_file(meta: Mapping[str, Any]) -> dict[str, str]:

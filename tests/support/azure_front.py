@@ -73,12 +73,13 @@ class Answer:
 @dataclass(slots=True)
 class Front:
     """`fault` says of every request whether and how it is broken; `gate` may hold a request up before. `translate`
-    answers what Azurite does not know."""
+    answers what Azurite does not know, `amend` its answers."""
 
     url: str = ""
     gate: Callable[[Request], object] = lambda _: None
     fault: Callable[[Request], Fault | None] = lambda _: None
     translate: Callable[[Request, bytes], Answer | None] = lambda _request, _body: None
+    amend: Callable[[Request, Answer], Answer] = lambda _, answer: answer
     requests: list[Request] = field(default_factory=list)
     broken: list[tuple[Fault, Request]] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -124,7 +125,9 @@ def in_front_of(azurite: str) -> Iterator[Front]:
             if fault in ANSWERS:
                 self._answer(error(*ANSWERS[fault]))
                 return
-            answer = None if fault == "before" else front.translate(request, body) or self._ask(body)
+            answer = (
+                None if fault == "before" else front.translate(request, body) or front.amend(request, self._ask(body))
+            )
             if answer is None or fault == "after":
                 self.close_connection = True
                 return

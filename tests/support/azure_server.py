@@ -14,10 +14,11 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from email.utils import formatdate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 from urllib.request import Request, urlopen
 
 import obstore
@@ -135,12 +136,39 @@ def of_hadoop(lake: str, lake_access: LakeAccess) -> dict[str, str]:
     }
 
 
+def signature(rights: str = "rwdlacx", hours: int = 1) -> str:
+    """Of an account, for all that is in it ("Create an account SAS")."""
+    of = {
+        "sv": "2021-12-02",
+        "ss": "b",
+        "srt": "sco",
+        "sp": rights,
+        "st": _at(-24),
+        "se": _at(hours),
+        "spr": "https,http",
+    }
+    text = "\n".join([ACCOUNT, rights, "b", "sco", of["st"], of["se"], "", of["spr"], of["sv"], "", ""])
+    digest = hmac.new(base64.b64decode(KEY), text.encode(), hashlib.sha256).digest()
+    return urlencode({**of, "sig": base64.b64encode(digest).decode()})
+
+
+def _at(hours: int) -> str:
+    return (datetime.now(UTC) + timedelta(hours=hours)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 @contextmanager
 def running(folder: Path, has_namespace: bool) -> Iterator[Azure]:
     """Start it, and end it with the block; with a hierarchical namespace, or without."""
     folder.mkdir(parents=True, exist_ok=True)
     port = free_port()
-    command = [os.environ[PROGRAM], "--silent", "--skipApiVersionCheck", "--blobHost", "127.0.0.1"]
+    command = [
+        os.environ[PROGRAM],
+        "--silent",
+        "--disableTelemetry",
+        "--skipApiVersionCheck",
+        "--blobHost",
+        "127.0.0.1",
+    ]
     with (folder / "azurite.log").open("wb") as log:
         process = subprocess.Popen(
             [*command, "--blobPort", str(port), "--location", str(folder)],
@@ -152,7 +180,11 @@ def running(folder: Path, has_namespace: bool) -> Iterator[Azure]:
         account = f"http://127.0.0.1:{port}/{ACCOUNT}"
         wait_for(f"Azurite has a container ({folder}/azurite.log)", lambda: _has_container(account, "first"))
         with in_front_of(account) as front:
-            front.translate = Namespace(account, KEY).answer if has_namespace else without_namespace
+            if has_namespace:
+                namespace = Namespace(account, KEY)
+                front.translate, front.amend = namespace.answer, namespace.amend
+            else:
+                front.translate = without_namespace
             yield Azure(account, front)
     finally:
         process.terminate()

@@ -23,7 +23,6 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
 from io import BytesIO, RawIOBase
 from typing import IO, Any, Final, TypeVar, cast
 from urllib.parse import unquote, urlsplit
@@ -151,9 +150,25 @@ class Objects:
         path = self._path(target)
         below = _asked(target, lambda: self._all_below(path))
         manifest = [name for name in below if name.endswith("/manifest.json")]
-        for names in (manifest or [path], [name for name in below if name not in manifest]):
+        self._delete_all(target, manifest)
+        self._delete_all(target, [name for name in below if name not in manifest])
+        if self._root.startswith("abfss://"):  # folders stay there when what lay in them is gone
+            folders = _asked(target, lambda: self._folders_in(path))
+            for depth in sorted({name.count("/") for name in folders}, reverse=True):
+                self._delete_all(target, [name for name in folders if name.count("/") == depth])
+            self._delete_all(target, [path])
+        elif not below:
+            self._delete_all(target, [path])
+
+    def _delete_all(self, target: str, names: Sequence[str]) -> None:
+        if names:
             with suppress(FileNotFoundError):  # of another's delete at the same time
-                _asked(target, partial(obstore.delete, self._store, names))
+                _asked(target, lambda: obstore.delete(self._store, names))
+
+    def _folders_in(self, path: str) -> Sequence[str]:
+        """Those in a folder, and those in them."""
+        names = [str(name).rstrip("/") for name in obstore.list_with_delimiter(self._store, path)["common_prefixes"]]
+        return [*names, *(below for name in names for below in self._folders_in(name))]
 
     def look(self, targets: Sequence[str]) -> Seen:
         """Write an object at each of the targets, ask for the first one in every way that a lake needs, remove them.
