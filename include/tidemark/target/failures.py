@@ -63,12 +63,13 @@ _OF_A_CONNECTION: Final = (
     "software.amazon.",
 )
 
+_OF_AZURE: Final = "org.apache.hadoop.fs.azurebfs.contracts.exceptions.AbfsRestOperationException"
 _SDK: Final = "software.amazon.awssdk."
 # Of other stores' clients: how an exception's class begins -> its method that says the status.
 _STATUS: Final = {
     "com.google.cloud.hadoop.repackaged.ossgcs.com.google.cloud.storage.StorageException": "getCode",
     "com.google.cloud.hadoop.repackaged.ossgcs.com.google.api.client.": "getStatusCode",
-    "org.apache.hadoop.fs.azurebfs.contracts.exceptions.AbfsRestOperationException": "getStatusCode",
+    _OF_AZURE: "getStatusCode",
 }
 # With these a store says that it does not know who asks, or that they may not: of the requests that are sound by
 # construction, any 400 is of that kind, and the answer to a HEAD has no other word for it.
@@ -101,7 +102,9 @@ def as_error(failed: BaseException, table: str, lake: str) -> TidemarkError:
 
 def is_gone(failed: BaseException) -> bool:
     """Whether a file was not there."""
-    return isinstance(failed, FileNotFoundError) or condition_of(failed) in _FILE_GONE
+    if isinstance(failed, FileNotFoundError) or condition_of(failed) in _FILE_GONE:
+        return True
+    return any(_is_of_no_file(cause) for cause in _causes(failed))
 
 
 def may_pass(failed: BaseException) -> bool:
@@ -147,6 +150,16 @@ def _status(refused: Any, name: str) -> str | None:
         if status in _REFUSALS:
             return str(status)
     return None
+
+
+def _is_of_no_file(cause: Any) -> bool:
+    """Whether it is Azure's word for a file that is not there, by its protocol with a namespace or without: its client
+    has that behind Java's."""
+    if str(cause.getClass().getName()) != _OF_AZURE:
+        return False
+    with suppress(Py4JError):
+        return str(cause.getErrorCode().getErrorCode()) in ("PathNotFound", "BlobNotFound")
+    return False
 
 
 def told(failed: BaseException) -> str:

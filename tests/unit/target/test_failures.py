@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tidemark.errors import LakeFailed, StagedFileGone, TidemarkError
 from tidemark.target import failures
 
 OF_GOOGLE = "com.google.cloud.hadoop.repackaged.ossgcs.com.google"
@@ -24,7 +25,7 @@ class Raised(Exception):
     """As Py4J shows a Java exception: by its methods."""
 
     name: str
-    methods: dict[str, int] = field(default_factory=dict)
+    methods: dict[str, Any] = field(default_factory=dict)
 
     @property
     def java_exception(self) -> Any:
@@ -48,3 +49,16 @@ def test_what_a_store_refuses_is_no_tables_fault(name: str, method: str, status:
 def test_what_a_store_does_not_answer_may_pass(name: str, method: str, status: int) -> None:
     assert failures.as_refusal(Raised(name, {method: status}), "public.t", "gs://bucket/lake") is None
     assert failures.may_pass(Raised(name, {method: status}))
+
+
+@pytest.mark.parametrize(
+    ("word", "leaf"),
+    [("PathNotFound", StagedFileGone), ("BlobNotFound", StagedFileGone), ("FilesystemNotFound", LakeFailed)],
+)
+def test_azures_word_for_a_missing_file_is_of_that_table_and_for_a_missing_container_of_none(
+    word: str, leaf: type[TidemarkError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failures, "Py4JJavaError", Raised)
+    code = SimpleNamespace(getErrorCode=lambda: word)
+    raised = Raised(ANSWERS[-1][0], {"getStatusCode": 404, "getErrorCode": code, "getCondition": ""})
+    assert type(failures.as_error(raised, "public.t", "abfss://c@a/lake")) is leaf
