@@ -188,6 +188,11 @@ class ConnectionInvalid(ConfigError):
     remedy = "Correct it in Airflow (Admin, Connections) or in the environment."
 
 
+class MaskWithoutSalt(ConfigError):
+    happened = "Columns of table {table} are masked with sha256, but there is no salt: {columns}"
+    remedy = "Set mask_salt_connection in the pipeline file to a connection whose password is the salt."
+
+
 class PreflightFailed(ConfigError):
     happened = "Preflight of pipeline {pipeline} found errors that must be corrected first ({count}):\n{findings}\n"
     remedy = "Each line says what to do; then run the DAG again, or `tidemark preflight {path}` to look again."
@@ -201,6 +206,11 @@ class PreflightWaits(RetryError):
 class LakeUnusable(TargetError):
     happened = "The lake root {lake} cannot be written: {detail}"
     remedy = "Correct `lake` in the pipeline file, or the rights and the credentials of the Airflow workers there."
+
+
+class StoreClientMissing(ConfigError):
+    happened = "The lake {lake} is in an object store, and the package obstore is not installed"
+    remedy = "Install it where Airflow's tasks run and where `tidemark` is called: `pip install 'obstore>=0.12'`."
 
 
 class LakeRefused(TargetError):
@@ -273,11 +283,6 @@ class SchemaDisagrees(BugError):
         "The definition of table {table} does not match the stream's RELATION message in these columns: {columns}"
     )
     remedy = "Nothing of the batch was registered. Report it with the table's definition and its replica identity."
-
-
-class MaskWithoutSalt(ConfigError):
-    happened = "Columns of table {table} are masked with sha256, but there is no salt: {columns}"
-    remedy = "Set mask_salt_connection in the pipeline file to a connection whose password is the salt."
 
 
 # --- what a table became at the source --------------------------------------------------------------------------------
@@ -1100,4 +1105,4 @@ class ReplayFailed(TargetError):
 
 class DeltaRsMissing(ConfigError):
     happened = "Without a SparkSession the lake is read through delta-rs, and the package deltalake is not installed"
-    remedy = "Install it (`pip install 'tidemark[lake]'`), or give `Lake` the SparkSession that shall read."
+    remedy = "Install it (`pip install 'deltalake>=1.6'`), or give `Lake` the SparkSession that shall read."

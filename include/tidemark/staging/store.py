@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Final, Protocol
 from urllib.parse import unquote, urlsplit
 
+from tidemark.errors import StoreClientMissing
 from tidemark.lake_access import LakeAccess
 from tidemark.staging.disk import Disk
 
@@ -69,7 +70,7 @@ class Files(Protocol):
 
 class Store:
     """One lake root: an absolute local path, a `file://` URI, one of an object store, or another one whose fsspec
-    package is installed. `access` says how an object store is got at."""
+    package is installed. `access` says how an object store is got at. Raises StoreClientMissing."""
 
     def __init__(self, root: str, access: LakeAccess = MACHINES_OWN) -> None:
         uri = urlsplit(root)
@@ -81,9 +82,12 @@ class Store:
             self.root = str(path)
             self._files = Disk(self.root)
         elif uri.scheme in OBJECT_STORES:
-            from tidemark.staging.objects import Objects
-
             self.root = root.rstrip("/")
+            try:
+                from tidemark.staging.objects import Objects
+            except ImportError:
+                raise StoreClientMissing(lake=self.root) from None
+
             self._files = Objects(self.root, access)
         else:
             from tidemark.staging.remote import Remote

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.remedies import Told
+from tests.unit.test_architecture import REPOSITORY
+from tidemark.errors import DeltaRsMissing, StoreClientMissing
 from tidemark.staging.store import Store
 
 
@@ -164,3 +169,26 @@ def test_a_listing_from_a_name_on_holds_that_name_and_what_is_above(store: Store
     assert store.list("p", "00D") == ["00D"]
     assert store.list("p", "00E") == []
     assert store.list("nowhere", "00A") == []
+
+
+@pytest.mark.walks("StoreClientMissing")
+def test_a_bucket_without_its_client_says_what_to_install(monkeypatch: pytest.MonkeyPatch, told: Told) -> None:
+    with monkeypatch.context() as machine:
+        machine.setitem(sys.modules, "obstore", None)
+        machine.delitem(sys.modules, "tidemark.staging.objects", raising=False)
+        with told(StoreClientMissing, "s3a://bucket/lake", "`pip install"):
+            Store("s3a://bucket/lake")
+    assert Store("s3a://bucket/lake").is_bucket
+
+
+def test_what_is_to_be_installed_by_hand_is_what_the_extras_bring() -> None:
+    assert {of_extra(extra) for extra in ("gcs", "azure")} == {of_extra("s3")}
+    assert f"`pip install '{of_extra('s3')}'`" in StoreClientMissing.remedy
+    assert f"`pip install '{of_extra('lake')}'`" in DeltaRsMissing.remedy
+
+
+def of_extra(name: str) -> str:
+    """The one package that the wheel's extra brings."""
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    (package,) = project["optional-dependencies"][name]
+    return str(package)
