@@ -1,6 +1,7 @@
 """The options of a pipeline file, from `config` and `pipeline_options` -> docs/configuration.md.
 
 `PYTHONPATH=include python -m tidemark.option_table > docs/configuration.md` writes it; a test holds the two together.
+What the page says of other things than options stands here.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from tidemark.pipeline_options import DEFAULTS, OPTIONS, REQUIRED
 
 _HEAD = """# Configuration
 
-One YAML file per pipeline in `include/pipelines/`; every file becomes its DAGs. Generated from the code: edit
-`include/tidemark/config.py` and `pipeline_options.py`, then `python -m tidemark.option_table > docs/configuration.md`.
+One YAML file per pipeline, in the folder that `TIDEMARK_PIPELINES` names (in a checkout `include/pipelines/`); every
+file becomes five DAGs.
 
 An unknown key, a wrong type or a contradiction is an error with file, line and "did you mean"; all errors of a file are
 said at once. What needs the source (missing tables, keys, rights) is said by preflight, in the same way.
@@ -53,7 +54,8 @@ identity, container role). `s3://` and `s3a://` are one lake. The path may have 
 `%`, `?`, `#` and no empty name: clients read these differently. What of other stores was tried: docs/guarantees.md, at
 the end.
 
-A lake on `gs://bucket/path` takes a connection of type `google_cloud_platform`. One on
+A lake on `gs://bucket/path` takes a connection of type `google_cloud_platform`, and of it `keyfile_dict` or `key_path`;
+without either, tasks and Spark work as the machine's own identity. One on
 `abfss://container@account.dfs.core.windows.net/path`, of an account with a hierarchical namespace, takes one of type
 `wasb` or `adls`, and of it what Airflow's own hook would take first:
 
@@ -93,6 +95,37 @@ These are the same for every pipeline, and no option:
 
 """
 
+# Variable of the environment -> whose, and what it says.
+_VARIABLES = {
+    "TIDEMARK_PIPELINES": ("all of Airflow, and the command `tidemark`", "the folder of the pipeline files"),
+    "TIDEMARK_SPARK_JARS": ("tasks", "jars for Spark, a folder or a list of them: [Jars](clusters.md#jars)"),
+    "TIDEMARK_SPARK_APPS": (
+        "tasks",
+        "the folder of the Spark applications, where an image has them: [Kubernetes](clusters.md#kubernetes)",
+    ),
+    "TIDEMARK_JVM_ARCHIVES": (
+        "tasks",
+        "the folder of the archives with which drivers start faster; set and empty, there are none: "
+        "[The driver](tuning.md#the-driver)",
+    ),
+}
+# Setting of Tidemark's own in `spark.conf` -> its default, and what it says.
+_SETTINGS = {
+    "spark.tidemark.driverFoldRows": (
+        "`20000`",
+        "changes of a table up to which the driver folds them without Spark, more where they are plain; a number that "
+        "is set counts for both, and 0 leaves everything to Spark: [The driver](tuning.md#the-driver)",
+    ),
+    "spark.tidemark.driverFoldsChunks": ("`true`", "`false`: Spark folds the rows of chunks"),
+    "spark.tidemark.driverProvesEqual": ("`true`", "`false`: Spark compares all rows of chunks with the table's"),
+    "spark.tidemark.chunksAsTheyAre": ("`true`", "`false`: Spark encodes all rows of chunks anew"),
+    "spark.tidemark.catalogue": (
+        "none",
+        "the schema of Spark's catalogue in which merges name the tables: "
+        "[In Spark's catalogue](time-travel.md#in-sparks-catalogue)",
+    ),
+}
+
 _SECTIONS = {
     "": "The file",
     "source": "source",
@@ -124,7 +157,17 @@ def document() -> str:
             sections.append(_MERGE)
         if section == "bounds":
             sections.append(_BOUNDS + _fixed())
-    return "".join(sections)
+    return "".join([*sections, _in_no_file()])
+
+
+def _in_no_file() -> str:
+    variables = [f"| `{name}` | {whose} | {meaning} |" for name, (whose, meaning) in _VARIABLES.items()]
+    settings = [f"| `{name}` | {default} | {meaning} |" for name, (default, meaning) in _SETTINGS.items()]
+    lines = ["\n## Variables and settings\n", "Variables of the environment, which stand in no pipeline file:\n"]
+    lines += ["| variable | of | meaning |", "|---|---|---|", *variables]
+    lines += ["\nTidemark's own settings in `spark: {conf: …}`:\n"]
+    lines += ["| setting | default | meaning |", "|---|---|---|", *settings, ""]
+    return "\n".join(lines)
 
 
 def _fixed() -> str:

@@ -47,7 +47,8 @@ OPTIONS: Final[dict[str, dict[str, str]]] = {
     },
     "lake": {
         "root": "`s3://bucket/path` or another URI, an absolute path, or a path relative to this file's folder",
-        "connection": "Airflow connection (aws) of the object store; without one, the machine's own identity",
+        "connection": "Airflow connection (`aws`, `google_cloud_platform`, `wasb` or `adls`) of the object store; "
+        "without one, the machine's own identity",
     },
     "ledger": {"connection": "Airflow connection of the ledger's database"},
     "spark": {
