@@ -4,9 +4,9 @@
     tables     every table, or those of a pattern, or all that is known of one
     positions  confirmed, applied, staged and the source, and how far they are apart
     plan       what the next merge would do
-    preflight  look at everything and bring about what the first run needs; --look changes nothing, --adopt-slot takes
-               an existing slot and publication for this pipeline's own, once; --staging-is-lost goes on, once, in a
-               lake that lost its staging
+    preflight  look at everything and bring about what the first run needs; --look changes nothing, but an empty ledger
+               database gets its schema; --adopt-slot takes an existing slot and publication for this pipeline's own,
+               once; --staging-is-lost goes on, once, in a lake that lost its staging
     migrate    bring the ledger's schema up to date, as preflight does where its role may; --look only says from which
                version to which, --connection names one whose role owns the schema
     ledger     `ledger rebuild PIPELINE` brings a ledger that was lost back from the lake, as the next run would
@@ -92,7 +92,9 @@ def _parser() -> argparse.ArgumentParser:
     plan = add("plan", showing.plan, "what the next merge would do")
     preflight = add("preflight", acting.preflight, "look at everything and bring about what the first run needs")
     how = preflight.add_mutually_exclusive_group()
-    how.add_argument("--look", action="store_true", help="create and change nothing")
+    how.add_argument(
+        "--look", action="store_true", help="create and change nothing, but the schema of an empty ledger database"
+    )
     how.add_argument(
         "--adopt-slot",
         action="store_true",

@@ -71,7 +71,7 @@ class Bounds:
 class Maintenance:
     """When the DAG `<pipeline>_maintenance` runs, and how long it keeps what is not needed any more: staging, older
     versions of the Delta tables, and those that are put aside (None: for good). Its thresholds stand in
-    `maintenance.thresholds`."""
+    `target.upkeep`."""
 
     schedule: str | None = "@daily"
     staging_days: int = 7

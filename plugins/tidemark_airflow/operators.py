@@ -1,9 +1,10 @@
 """The tasks of a pipeline, each a call of one function of the library with its connections resolved.
 
-    preflight ─► changes_waiting ─► drain ─► merge ─► confirm
+    preflight ─► changes_waiting ─► drain ─► merge ─► confirm ─► health
 
-The last three are those of a backfill too. Two DAGs of one pipeline may do them at the same time: each waits for the
-other's lease, a merge that waits too long leaves its work to the next one.
+drain, merge and confirm are those of a backfill and a verify too. Two DAGs of one pipeline may do them at the same
+time: drain and confirm wait for the slot's lease; a merge takes the tables that are free. A capture's merge waits for
+none of the others, a backfill's waits `MERGE_WAIT_S` if all of its tables are taken.
 
 A task hands nothing to the next one: what is staged, planned, applied and confirmed is read from the ledger each time
 (R3-R5), so any task may be retried, cleared, or marked by hand. What goes to XCom is for people.

@@ -177,7 +177,7 @@ def _valve(config: PipelineConfig, source_conn: psycopg.Connection[Any], staged:
 def _remove_abandoned(
     config: PipelineConfig,
     source_conn: psycopg.Connection[Any],
-    ledger_conn: Ledger,
+    ledger: Ledger,
     staged: StagedFolders,
     number: int,
 ) -> None:
@@ -192,8 +192,8 @@ def _remove_abandoned(
         return
     garbage = abandoned(
         folders,
-        registered=[(b.start_lsn, b.end_lsn, b.attempt) for b in batches.after(ledger_conn, number, confirmed)],
-        has_ended=lambda attempt: leases.ended(ledger_conn, attempt),
+        registered=[(b.start_lsn, b.end_lsn, b.attempt) for b in batches.after(ledger, number, confirmed)],
+        has_ended=lambda attempt: leases.ended(ledger, attempt),
         confirmed=confirmed,
     )
     for folder in garbage:
@@ -204,7 +204,7 @@ def _remove_abandoned(
 def _open_stream(
     run: Run,
     source_conn: psycopg.Connection[Any],
-    ledger_conn: Ledger,
+    ledger: Ledger,
     lease: Lease,
     start: ledger_generations.Generation,
 ) -> ReplicationStream:
@@ -220,7 +220,7 @@ def _open_stream(
             slot=config.slot,
             publication=config.publication,
             start=start.staged_lsn,
-            confirmed=_reply_lsn(config, source_conn, ledger_conn),
+            confirmed=_reply_lsn(config, source_conn, ledger),
         )
 
     return take_when_free(
@@ -229,14 +229,14 @@ def _open_stream(
         config.application_name,
         start_streaming,
         limit_s=SLOT_WAIT_S,
-        check_lease=lambda: lease.check(ledger_conn, leases.SLOT),
+        check_lease=lambda: lease.check(ledger, leases.SLOT),
     )
 
 
-def _reply_lsn(config: PipelineConfig, source_conn: psycopg.Connection[Any], ledger_conn: Ledger) -> Lsn | None:
+def _reply_lsn(config: PipelineConfig, source_conn: psycopg.Connection[Any], ledger: Ledger) -> Lsn | None:
     """What status replies carry: the confirmed LSN of the ledger. None if the slot is further already, since some
     versions take an older position at its word and move back."""
-    recorded_lsn = ledger_generations.required(ledger_conn).confirmed_lsn
+    recorded_lsn = ledger_generations.required(ledger).confirmed_lsn
     _, confirmed = slot.usable(source_conn, config.slot)
     return recorded_lsn if recorded_lsn is not None and recorded_lsn >= confirmed else None
 
@@ -251,7 +251,7 @@ class _Draining:
         self,
         run: Run,
         source_conn: psycopg.Connection[Any],
-        ledger_conn: Ledger,
+        ledger: Ledger,
         store: Store,
         lease: Lease,
         open_generation: ledger_generations.Generation,
@@ -260,14 +260,14 @@ class _Draining:
         self._run = run
         self._config = config
         self._source = source_conn
-        self._ledger = ledger_conn
+        self._ledger = ledger
         self._store = store
         self._lease = lease
         self._generation = open_generation
         self._server = slot.read_server(source_conn)
         # Before the look: what is altered behind it must not be taken for seen.
         marking = Marking.of_run(source_conn, config)
-        self._looking = Looking(config, source_conn, ledger_conn, store, self._server, open_generation)
+        self._looking = Looking(config, source_conn, ledger, store, self._server, open_generation)
         self._next_xid, schemas = self._looking.next_xid, self._looking.schemas
         # The same names may be other columns by now, so it is asked about at every message.
         self._decoder = Decoder(
@@ -278,8 +278,8 @@ class _Draining:
             lambda _: True,
             self._looking.partitions.note,
         )
-        self._watermarks = Watermarks(ledger_conn, open_generation.number)
-        emit_again(source_conn, ledger_conn, open_generation.number)
+        self._watermarks = Watermarks(ledger, open_generation.number)
+        emit_again(source_conn, ledger, open_generation.number)
         self._heartbeat = emit_heartbeat(
             source_conn,
             config,

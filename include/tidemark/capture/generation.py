@@ -492,7 +492,8 @@ def _open(
 
 
 def _note_restart(ledger: Ledger, lease: Lease, slot: SlotState) -> Generation:
-    """What the slot may still send, which lies at or below what is staged, has no WAL below."""
+    """Note the slot's restart_lsn, below which the source keeps no WAL for it; the generation as the ledger has it
+    then."""
     generation = generations.required(ledger)
     if slot.restart_lsn not in (None, generation.restart_lsn):
         generations.note_source(ledger, lease, generation.number, restart_lsn=slot.restart_lsn)

@@ -121,8 +121,8 @@ def applied(ledger: Ledger) -> dict[str, Lsn]:
 
 
 def confirmable(ledger: Ledger) -> Lsn:
-    """R3's minimum in the open generation: over the tables, applied, or staged where parked
-    or deferred; staged without any."""
+    """R3's minimum in the open generation: over the tables, applied, or staged where parked,
+    paused or deferred; staged without any."""
     staged = generations.required(ledger).staged_lsn
     return min([staged, *held_back_by(ledger).values()])
 

@@ -162,7 +162,8 @@ class Publication:
 
 
 def matching(connection: psycopg.Connection[Any], config: PipelineConfig, *, others: bool = True) -> Matching:
-    """Look up what the file's entries name. Two statements whatever the number of tables, plus one for partitions.
+    """Look up what the file's entries name. Three statements whatever the number of tables, and a fourth where some are
+    partitioned.
 
     Without `others` the result's `names` need not hold what the file does not name, and where it has no pattern, no
     more of the catalogue is read than its tables.
