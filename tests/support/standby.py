@@ -46,8 +46,10 @@ class Standby(PostgresServer):
             )
 
     def has_slot(self, slot: str) -> bool:
-        """Whether the failover slot was carried over for good."""
+        """Whether the failover slot was carried over for good. Whoever carries it sleeps up to 30 s between two tries,
+        of which several may be needed, unless it is woken."""
         with psycopg.connect(self.conninfo(), autocommit=True) as connection:
+            connection.execute("SELECT pg_reload_conf()")
             row = connection.execute(
                 "SELECT 1 FROM pg_replication_slots WHERE slot_name = %s AND synced AND NOT temporary", (slot,)
             ).fetchone()
