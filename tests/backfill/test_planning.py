@@ -208,6 +208,35 @@ def test_chosen_keys_are_read_and_nothing_else(captured: Pipeline) -> None:
 
 
 @pytest.mark.parametrize(
+    ("key", "written", "also_written"),
+    [
+        ("name numeric PRIMARY KEY", "{0}.5", "{0}.50"),
+        ("name interval PRIMARY KEY", "P{0}D", "PT{1}H"),
+        ("name numeric, number text, PRIMARY KEY (number, name)", "{0}.5", "{0}.50"),
+    ],
+)
+def test_a_row_that_several_keys_find_is_read_once(
+    captured: Pipeline, key: str, written: str, also_written: str
+) -> None:
+    """PostgreSQL has an equality of its own. Two ranges that read one row would both bring it, unknown to each other;
+    and the target may have it under any of these keys, so none is forgotten."""
+    captured.execute(f"CREATE TABLE t ({key})")
+    captured.capture()
+    besides = {"number": "the same"} if "number" in key else {}
+    names, others = ([name.format(i, 24 * i) for i in range(2, 1202)] for name in (written, also_written))
+    values = ", ".join(str((*besides.values(), name)).replace(",)", ")") for name in names)
+    captured.execute(f"INSERT INTO t ({', '.join([*besides, 'name'])}) VALUES {values}")
+    keys = [{**besides, "name": name} for name in (*others, *names)]
+    (backfill,) = captured.plan(tables=["public.t"], mode="keys", keys=keys)
+    assert backfill.estimated_rows == 1200
+    ranges = captured.ranges(backfill)
+    assert {one for r in ranges for one in r.keys or ()} == {tuple(one.values()) for one in keys}
+    assert max(len(r.keys or ()) for r in ranges) == planning.KEYS_PER_RANGE
+    captured.read()
+    assert sorted(row["name"] for row in captured.rows(backfill)) == sorted(names)
+
+
+@pytest.mark.parametrize(
     ("keys", "message"),
     [
         ([], "mode keys needs keys"),

@@ -467,8 +467,12 @@ class _Planner:
         keys = self._keys(wish) if by_keys else []
         with looking.locked(self._config, self._source, wish.captured, wish.row_filter, BackfillRefused) as locked:
             to_read = locked.to_read
-            estimated = len(keys) if by_keys else keyset.estimated_rows(self._source, to_read)
-            ranges = _ranges_of_keys(keys) if by_keys else self._ranges(to_read, estimated)
+            if by_keys:
+                alike = keyset.alike(self._source, to_read.key, keys)
+                estimated, ranges = len(alike), _ranges_of_keys(alike)
+            else:
+                estimated = keyset.estimated_rows(self._source, to_read)
+                ranges = self._ranges(to_read, estimated)
         seen = make_durable(self._source)
         sweeps = bool(wish.captured.key) and (wish.is_of_lost_keys if by_keys else wish.row_filter is None)
         sweeps = sweeps and wish.columns is None
@@ -539,9 +543,15 @@ class _Planner:
             raise BackfillRefused(table=wish.table, reason=reason) from None
 
 
-def _ranges_of_keys(keys: list[Key]) -> tuple[Range, ...]:
-    cuts = range(0, len(keys), KEYS_PER_RANGE)
-    return tuple(Range(keys=tuple(keys[cut : cut + KEYS_PER_RANGE])) for cut in cuts)
+def _ranges_of_keys(alike: Sequence[Sequence[Key]]) -> tuple[Range, ...]:
+    """Equal keys lie in one range: two ranges would both read their row, and a merge trusts that no two ranges have a
+    row in common. None of them is left out, since the target may have the row under any."""
+    ranges: list[list[Key]] = [[]]
+    for keys in alike:
+        if ranges[-1] and len(ranges[-1]) + len(keys) > KEYS_PER_RANGE:
+            ranges.append([])
+        ranges[-1] += keys
+    return tuple(Range(keys=tuple(keys)) for keys in ranges)
 
 
 def _texts(table: str, columns: tuple[str, ...], number: int, values_given: Mapping[str, Any] | Sequence[Any]) -> Key:

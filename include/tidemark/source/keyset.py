@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any, Final
 
 import psycopg
@@ -344,19 +345,36 @@ def try_conditions(conn: psycopg.Connection[Any], table: TableToRead) -> None:
 def canonical_keys(conn: psycopg.Connection[Any], key: Sequence[KeyColumn], keys: Sequence[Key]) -> list[Key]:
     """Keys as anybody may write them -> as PostgreSQL writes them, each once, in the order given. Raises psycopg's
     DataError if one is no value of its columns."""
+    texts = sql.SQL(", ").join(sql.SQL("pg_catalog.concat({})").format(sql.Identifier(c.name)) for c in _places(key))
+    query = sql.SQL("SELECT {} FROM {} ORDER BY number").format(texts, _given(key, keys))
+    return list(dict.fromkeys(tuple(texts) for texts in conn.execute(query).fetchall()))
+
+
+def alike(conn: psycopg.Connection[Any], key: Sequence[KeyColumn], keys: Sequence[Key]) -> list[list[Key]]:
+    """Keys as PostgreSQL writes them -> those together that are equal to it, and so find the same row, as 'Foo' and
+    'foo' of citext, or 1.0 and 1.00 of numeric. At least one key."""
+    query = sql.SQL("SELECT number, dense_rank() OVER (ORDER BY {}) AS place FROM {} ORDER BY place, number").format(
+        sql.SQL(", ").join(column.order for column in _places(key)), _given(key, keys)
+    )
+    in_order = conn.execute(query).fetchall()
+    return [[keys[number] for number, _ in equal] for _, equal in groupby(in_order, key=lambda row: row[1])]
+
+
+def _given(key: Sequence[KeyColumn], keys: Sequence[Key]) -> sql.Composed:
+    """The keys as a table of their numbers, from 0, and their values, under the names of `_places`."""
     rows = sql.SQL(", ").join(
         sql.SQL("({}, {})").format(
             sql.Literal(number), sql.SQL(", ").join(c.literal(text) for c, text in zip(key, texts, strict=True))
         )
         for number, texts in enumerate(keys)
     )
-    names = [sql.Identifier(f"k{i}") for i in range(len(key))]
-    query = sql.SQL("SELECT {} FROM (VALUES {}) AS given (number, {}) ORDER BY number").format(
-        sql.SQL(", ").join(sql.SQL("pg_catalog.concat({})").format(name) for name in names),
-        rows,
-        sql.SQL(", ").join(names),
-    )
-    return list(dict.fromkeys(tuple(texts) for texts in conn.execute(query).fetchall()))
+    names = sql.SQL(", ").join(sql.Identifier(column.name) for column in _places(key))
+    return sql.SQL("(VALUES {}) AS given (number, {})").format(rows, names)
+
+
+def _places(key: Sequence[KeyColumn]) -> list[KeyColumn]:
+    """The key's columns under names of their places."""
+    return [replace(column, name=f"k{place}") for place, column in enumerate(key)]
 
 
 # --- order ------------------------------------------------------------------------------------------------------------
