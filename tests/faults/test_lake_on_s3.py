@@ -257,7 +257,7 @@ def test_credentials_that_end_in_mid_run_lose_nothing_park_nothing_and_stand_now
         "log": caplog.text,
         "driver": "".join(capfd.readouterr()),
         "error": said,
-        "ledger": _everything_in(shop),
+        "ledger": judge.ledger_as_text(shop),
         "bucket": b"".join(f.read_bytes() for f in judge.lake_folder(shop).rglob("*") if f.is_file()).decode("latin-1"),
     }
     assert [place for place, text in places.items() if SECRET in text] == []
@@ -276,13 +276,6 @@ def test_a_store_that_is_away_is_waited_for(shop: Environment, proxy: Proxy, tol
     shop.merge()
     shop.confirm()
     ends_equal(shop)
-
-
-def _everything_in(shop: Environment) -> str:
-    """All rows of the ledger, as text."""
-    listed = "SELECT table_name FROM information_schema.tables WHERE table_schema = 'tidemark'"
-    names = [name for (name,) in shop.ledger_query(listed)]
-    return "\n".join(str(shop.ledger_query(f"SELECT t::text FROM tidemark.{name} t")) for name in names)
 
 
 def test_a_run_asks_so_often_and_no_more(shop: Environment, s3_server: S3Server, proxy: Proxy) -> None:

@@ -3,23 +3,53 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from pyspark.sql import SparkSession
 
 from tests.spark.lake import Lake, LakeInABucket
+from tests.support import azure_server, google_server, s3_server
+from tests.support.azure_server import Azure
+from tests.support.google_server import Google
+from tests.support.s3_server import S3Server
 from tidemark.target import few_changes
 
 
 @pytest.fixture
 def lake(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> Lake:
     """In a folder, or where TIDEMARK_TEST_LAKE says so in a bucket."""
-    store = os.environ.get("TIDEMARK_TEST_LAKE")
+    store = os.environ.get("TIDEMARK_TEST_LAKE", "")
     if store in ("s3", "google"):
-        google = request.getfixturevalue("google") if store == "google" else None
-        return LakeInABucket(spark, tmp_path / "lake", request.getfixturevalue("s3_server"), google)
+        return _in_a_bucket(spark, tmp_path / "lake", request, store)
+    if store == "azure":
+        azure: Azure = request.getfixturevalue("azure")
+        uri = azure.lake()
+        container = urlsplit(uri).netloc
+        azure_server.let_in(spark, uri, azure.access(uri))
+        return LakeInABucket(
+            spark, tmp_path / "lake", uri, partial(azure.put, container), partial(azure.copy, container)
+        )
     return Lake(spark, tmp_path / "lake")
+
+
+def _in_a_bucket(spark: SparkSession, root: Path, request: pytest.FixtureRequest, store: str) -> LakeInABucket:
+    server: S3Server = request.getfixturevalue("s3_server")
+    bucket = server.new_bucket("lake")
+    if store == "s3":
+        uri = f"s3a://{bucket}/lake"
+        s3_server.let_in(spark, uri, s3_server.access(server.url))
+    else:
+        google: Google = request.getfixturevalue("google")
+        uri = f"gs://{bucket}/lake"
+        google_server.let_in(spark, uri, google.access(uri))
+
+    def put(key: str, content: bytes) -> None:
+        server.client().put_object(Bucket=bucket, Key=key, Body=content)
+
+    return LakeInABucket(spark, root, uri, put, partial(server.copy, bucket))
 
 
 @pytest.fixture(autouse=True)

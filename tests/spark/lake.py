@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,9 +16,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark.model import Change, Row
-from tests.support import delta_files, google_server, s3_server
-from tests.support.google_server import Google
-from tests.support.s3_server import S3Server
+from tests.support import delta_files
 from tidemark.formats import layout
 from tidemark.formats.columns import chunk_schema, staged_schema
 from tidemark.formats.manifest import Claim, StagedFile, Sweep
@@ -240,30 +238,32 @@ class Lake:
 
 
 class LakeInABucket(Lake):
-    """Staging is written in a folder here, and put into the bucket before a plan is applied. With `google` it is one of
-    Google's protocol."""
+    """Staging is written in a folder here, and put into the bucket before a plan is applied. `put` puts an object of a
+    name, `copy` brings all that lies there into a folder."""
 
-    def __init__(self, spark: SparkSession, root: Path, server: S3Server, google: Google | None = None) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        root: Path,
+        uri: str,
+        put: Callable[[str, bytes], object],
+        copy: Callable[[Path], None],
+    ) -> None:
         super().__init__(spark, root)
-        self.bucket = server.new_bucket("lake")
-        self.uri = f"{'s3a' if google is None else 'gs'}://{self.bucket}/lake"
-        self._server = server
+        self.uri = uri
+        self._put_object = put
+        self._copy = copy
         self._put: set[Path] = set()
-        if google is None:
-            s3_server.let_in(spark, self.uri, s3_server.access(server.url))
-        else:
-            google_server.let_in(spark, self.uri, google.access(self.uri))
 
     def apply(self, *tables: PlannedTable, threads: int = 2, generation: int = 1) -> PlanResult:
-        client = self._server.client()
         for file in {path for path in self.root.rglob("*") if path.is_file()} - self._put:
-            client.put_object(Bucket=self.bucket, Key=f"lake/{file.relative_to(self.root)}", Body=file.read_bytes())
+            self._put_object(f"lake/{file.relative_to(self.root)}", file.read_bytes())
             self._put.add(file)
         return super().apply(*tables, threads=threads, generation=generation)
 
     def folder(self, step: str, table: StagedTable) -> Path:
         copied = self.root.with_name("copied")
-        self._server.copy(self.bucket, copied)
+        self._copy(copied)
         return copied / "lake" / self.path(step, table).removeprefix(f"{self.uri}/")
 
 

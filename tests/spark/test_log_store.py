@@ -5,7 +5,6 @@ the store are lost (R5). Against a real S3 server.
 from __future__ import annotations
 
 import subprocess
-import sys
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -15,8 +14,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sandbox.setup import log_store
-from tests.support import local_spark
-from tests.support.rival_driver import Driver
+from tests.support import local_spark, rival_driver
+from tests.support.rival_driver import Commits, Driver
 from tests.support.s3_proxy import Fault, Proxy, Request
 from tests.support.s3_server import S3Server
 
@@ -30,21 +29,19 @@ def bucket(s3_server: S3Server) -> str:
 
 
 @pytest.fixture
-def driver(spark: SparkSession, s3_proxy: Proxy, bucket: str) -> Driver:
-    return Driver(spark.sparkContext._jvm, s3_proxy.url, f"s3a://{bucket}/t", "this one")
+def commits(s3_proxy: Proxy, bucket: str) -> Commits:
+    return rival_driver.on_s3(s3_proxy.url, f"s3a://{bucket}/t")
 
 
 @pytest.fixture
-def rival(s3_proxy: Proxy, bucket: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "tests.support.rival_driver", s3_proxy.url, f"s3a://{bucket}/t"]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=local_spark.REPOSITORY
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
+def driver(spark: SparkSession, commits: Commits) -> Driver:
+    return Driver(spark.sparkContext._jvm, commits, "this one")
+
+
+@pytest.fixture
+def rival(commits: Commits) -> Iterator[subprocess.Popen[str]]:
+    with rival_driver.running(commits) as process:
         yield process
-        assert process.stdin is not None
-        process.stdin.close()
 
 
 def test_of_two_drivers_that_commit_at_once_exactly_one_wins_each_version(
@@ -52,13 +49,10 @@ def test_of_two_drivers_that_commit_at_once_exactly_one_wins_each_version(
 ) -> None:
     together = threading.Barrier(2)
     s3_proxy.gate = lambda request: together.wait(30) if request.method == "PUT" else None  # each waits for the other
-    assert rival.stdin is not None
-    assert rival.stdout is not None
     winners = {}
     for version in range(VERSIONS):
-        rival.stdin.write(f"{version}\n")
-        rival.stdin.flush()
-        answers = {"this one": driver.commit(version), "rival": rival.stdout.readline().strip()}
+        rival_driver.asked(rival, version)
+        answers = {"this one": driver.commit(version), "rival": rival_driver.answered(rival)}
         assert sorted(answers.values()) == [LOST, "won"]
         winners[version] = next(who for who, answer in answers.items() if answer == "won")
     for version, who in winners.items():

@@ -214,6 +214,13 @@ def _twice(table: str, changes: list[Row], key: tuple[str, ...]) -> list[str]:
     return [f"{table}: {count} times in history: {change}" for change, count in counted.items() if count > 1][:3]
 
 
+def ledger_as_text(environment: Environment) -> str:
+    """All rows of the ledger."""
+    listed = "SELECT table_name FROM information_schema.tables WHERE table_schema = 'tidemark'"
+    names = [name for (name,) in environment.ledger_query(listed)]
+    return "\n".join(str(environment.ledger_query(f"SELECT t::text FROM tidemark.{name} t")) for name in names)
+
+
 # --- Delta tables ----------------------------------------------------------------------------------------------------
 
 

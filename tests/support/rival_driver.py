@@ -1,12 +1,18 @@
-"""Another driver's JVM with Delta's log store for S3: `python -m tests.support.rival_driver <endpoint> <table>`.
+"""Another driver's JVM with the log store of a table: `python -m tests.support.rival_driver`, its `Commits` as JSON in
+the first line of its input.
 
-For each line of its input, a version, it writes that commit, and answers with "won" or the class of what was thrown.
+For each further line, a version, it writes that commit, and answers with "won" or the class of what was thrown.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
@@ -17,31 +23,52 @@ from sandbox.setup.log_store import JAR
 from tests.support import local_spark
 from tests.support.s3_server import KEY, REGION, SECRET
 
-LOG_STORE = "tidemark.delta.ConditionalLogStore"
+
+@dataclass(frozen=True, slots=True)
+class Commits:
+    """How a JVM commits to a table: by which log store of Delta's, with which settings of Hadoop's, secrets among them,
+    which jars beside Delta's, and which properties of its own."""
+
+    table: str
+    log_store: str
+    settings: Mapping[str, str]
+    jars: Sequence[str]
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+def on_s3(endpoint: str, table: str) -> Commits:
+    settings = {
+        "impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
+        "impl.disable.cache": "true",
+        "access.key": KEY,
+        "secret.key": SECRET,
+        "endpoint": endpoint,
+        "endpoint.region": REGION,
+        "path.style.access": "true",
+        "connection.ssl.enabled": "false",
+        "retry.interval": "10ms",
+        "fast.upload.buffer": "bytebuffer",  # the session's local file system is not the one it expects
+    }
+    of_s3a = {f"fs.s3a.{key}": value for key, value in settings.items()}
+    return Commits(table, "tidemark.delta.ConditionalLogStore", of_s3a, [local_spark.s3a_jars(), str(JAR)])
 
 
 class Driver:
     """One JVM's log store; `who` stands in each commit that it writes."""
 
-    def __init__(self, jvm: Any, endpoint: str, table: str, who: str) -> None:
+    def __init__(self, jvm: Any, commits: Commits, who: str) -> None:
         self._jvm = jvm
-        self._table = table
+        self._table = commits.table
         self._who = who
         self._configuration = jvm.org.apache.hadoop.conf.Configuration(False)
-        for key, value in {
-            "impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
-            "impl.disable.cache": "true",
-            "access.key": KEY,
-            "secret.key": SECRET,
-            "endpoint": endpoint,
-            "endpoint.region": REGION,
-            "path.style.access": "true",
-            "connection.ssl.enabled": "false",
-            "retry.interval": "10ms",
-            "fast.upload.buffer": "bytebuffer",  # the session's local file system is not the one it expects
-        }.items():
-            self._configuration.set(f"fs.s3a.{key}", value)
-        self._store = getattr(jvm, LOG_STORE)(self._configuration)
+        for key, value in commits.settings.items():
+            self._configuration.set(key, value)
+        self._store = getattr(jvm, commits.log_store)(self._configuration)
+
+    def make_log(self) -> None:
+        """The folder, which a table's first writer makes, and which some log stores ask for."""
+        path = self._jvm.org.apache.hadoop.fs.Path(f"{self._table}/_delta_log")
+        assert path.getFileSystem(self._configuration).mkdirs(path)
 
     def commit(self, version: int, overwrite: bool = False) -> str:
         """ "won", or the class of the exception."""
@@ -80,13 +107,40 @@ class Driver:
         return names
 
 
-def main(endpoint: str, table: str) -> None:
+@contextmanager
+def running(commits: Commits) -> Iterator[subprocess.Popen[str]]:
+    """One that waits for versions, until the block ends."""
+    command = [sys.executable, "-m", "tests.support.rival_driver"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=local_spark.REPOSITORY
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        print(json.dumps(asdict(commits)), file=process.stdin, flush=True)
+        assert process.stdout.readline() == "ready\n"
+        yield process
+        process.stdin.close()
+
+
+def asked(rival: subprocess.Popen[str], version: int) -> None:
+    assert rival.stdin is not None
+    print(version, file=rival.stdin, flush=True)
+
+
+def answered(rival: subprocess.Popen[str]) -> str:
+    assert rival.stdout is not None
+    return rival.stdout.readline().strip()
+
+
+def main() -> None:
+    commits = Commits(**json.loads(sys.stdin.readline()))
     conf = SparkConf(loadDefaults=False)
-    delta = local_spark.jars().split(",")
-    conf.set("spark.driver.extraClassPath", os.pathsep.join([local_spark.s3a_jars(), *delta, str(JAR)]))
+    conf.set("spark.driver.extraClassPath", os.pathsep.join([*commits.jars, *local_spark.jars().split(",")]))
+    options = " ".join(f"-D{name}={value}" for name, value in commits.properties.items())
+    conf.set("spark.driver.extraJavaOptions", options)
     gateway = launch_gateway(conf)
     try:
-        driver = Driver(gateway.jvm, endpoint, table, "rival")
+        driver = Driver(gateway.jvm, commits, "rival")
         print("ready", flush=True)
         for line in sys.stdin:
             print(driver.commit(int(line)), flush=True)
@@ -95,4 +149,4 @@ def main(endpoint: str, table: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

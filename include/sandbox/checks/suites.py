@@ -15,7 +15,7 @@ from typing import Final
 from sandbox.checkout import Checkout
 from sandbox.services.postgres import MEMORY, make_outside
 from sandbox.setup import system_packages
-from sandbox.setup.jars import GOOGLE_JARS, Jar, yarn_jars
+from sandbox.setup.jars import AZURE_JARS, GOOGLE_JARS, Jar, yarn_jars
 from sandbox.steps import StepFailed, Steps, run
 
 
@@ -146,10 +146,17 @@ THOROUGH: Final = tuple(
 )
 
 
+# Names the program of Azure's emulator, which comes from npm: `npm install azurite`.
+AZURITE: Final = "TIDEMARK_AZURITE"
+
+
 def faults(checkout: Checkout) -> int:
     """SIGKILL, rivals, slots and ledgers that move, at every failpoint and from every side, and whatever else is
     thorough; then the same, and all scenarios, with their lakes in buckets; and drains, chunks, merges and scenarios by
-    Google's protocol. The jar for that is fetched the first time."""
+    Google's protocol, and by Azure's where TIDEMARK_AZURITE names its emulator. The jars for these are fetched the
+    first time."""
+    if AZURITE in os.environ:  # some of the first part ask it, too
+        _fetch_jars(checkout, "azure", AZURE_JARS, "jars of Hadoop's client for Azure")
     here = _all(
         checkout,
         {
@@ -169,9 +176,13 @@ def faults(checkout: Checkout) -> int:
     on_s3 = _all(checkout, {"faults on S3": _pytest(checkout, "faults on S3", chosen)})
     os.environ["TIDEMARK_TEST_LAKE"] = "google"
     _fetch_jars(checkout, "google", GOOGLE_JARS, "jar of Hadoop's connector for Google Cloud Storage")
-    by_google = [*without_spark, "tests/scenarios", f"--ignore={_ALTERATIONS}", *merges]
-    on_google = _all(checkout, {"faults on Google": _pytest(checkout, "faults on Google", by_google)})
-    return max(here, on_s3, on_google)
+    elsewhere = [*without_spark, "tests/scenarios", f"--ignore={_ALTERATIONS}", *merges]
+    on_google = _all(checkout, {"faults on Google": _pytest(checkout, "faults on Google", elsewhere)})
+    if AZURITE not in os.environ:
+        return max(here, on_s3, on_google)
+    os.environ["TIDEMARK_TEST_LAKE"] = "azure"
+    on_azure = _all(checkout, {"faults on Azure": _pytest(checkout, "faults on Azure", elsewhere)})
+    return max(here, on_s3, on_google, on_azure)
 
 
 def _fetch_jars(checkout: Checkout, name: str, jars: Sequence[Jar], what: str) -> None:
