@@ -147,7 +147,7 @@ def test_a_store_that_goes_away_in_a_merge_is_no_tables_fault(how: Fault, shop: 
 def test_a_driver_of_its_own_has_the_key_by_its_environment_and_tells_it_nobody(
     shop: Environment, tmp_path: Path
 ) -> None:
-    """As spark-submit starts it, with all that Spark itself keeps of an application."""
+    """As spark-submit starts it, with all that Spark itself keeps of an application; and it ends."""
     workload.change(shop)
     shop.begin_run()
     shop.drain()
@@ -186,6 +186,7 @@ def test_a_driver_of_its_own_has_the_key_by_its_environment_and_tells_it_nobody(
             cwd=tmp_path,
             capture_output=True,
             text=True,
+            timeout=300,  # Hadoop's client may keep a JVM from its end
         )
         said.append(driver.stdout + driver.stderr)
 

@@ -37,6 +37,8 @@ APPLICATION_SETTINGS: Final[Mapping[str, str]] = {
     log_stores.OF_S3: log_stores.OWN,
     # A staged file is read from its beginning to its end, and nobody looks for folders before a file is written.
     "spark.hadoop.fs.s3a.create.performance": "true",
+    # Hadoop's client for Azure collects figures by a thread that keeps the JVM of an application that has ended.
+    "spark.hadoop.fs.azure.metrics.collection.enabled": "false",
     "spark.ui.enabled": "false",
     "spark.sql.catalogImplementation": "in-memory",
     # For an error's message PySpark notes where in Python each Column was made: a dozen calls to the JVM and a failed
