@@ -255,7 +255,7 @@ def test_rows_that_a_fork_named_are_all_rows_behind_a_gap(pipeline: Pipeline, *,
         pipeline.execute("DROP EXTENSION pg_walinspect")
     pipeline.ledger_query(
         "UPDATE tidemark.tables SET needs_backfill = true, backfill_kind = 'fork', backfill_since = now(),"
-        " backfill_reason = 'lost', marked_at = now(),"
+        " backfill_reason = 'lost', marks = marks + 1,"
         " lost_keys = '[[\"1\"]]' WHERE \"table\" = 'public.quiet'"
     )
     drop_slot(pipeline)

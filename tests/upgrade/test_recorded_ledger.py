@@ -92,6 +92,25 @@ def test_what_the_day_left_stands_in_the_ledger_as_it_did(recorded: str) -> None
         assert chunks.of_backfill(ledger, unfinished["shop.customers"].backfill) == []
 
 
+@pytest.mark.parametrize(("marked_s", "is_newer"), [(-1, False), (0, False), (1, True), (None, False)])
+def test_marks_are_older_or_newer_than_open_backfills_as_they_were(
+    recorded: str, marked_s: int | None, *, is_newer: bool
+) -> None:
+    """`marked_s`: seconds between the opening of the backfills and the marks of their tables."""
+    with connect(recorded) as ledger:
+        ledger.execute(
+            "UPDATE tidemark.tables t SET marked_at = opened_at + make_interval(secs => %s) FROM tidemark.backfills b"
+            """ WHERE b.pipeline = t.pipeline AND b."table" = t."table" AND b.state = 'open'""",
+            (marked_s,),
+        )
+    migrate(recorded)
+    with open_ledger(recorded, PIPELINE) as ledger:
+        marks = {row.table: row.marks for row in tables.all_of(ledger)}
+        opened = backfills.all_open(ledger)
+        assert len(opened) == 2
+        assert {marks[backfill.table] > backfill.marks for backfill in opened} == {is_newer}
+
+
 def test_the_files_of_the_older_version_are_read() -> None:
     manifest = BatchManifest.from_json((RECORDED / "manifest.json").read_text())
     assert {claim.purpose for table in manifest.tables for claim in table.claims} == {"fill"}

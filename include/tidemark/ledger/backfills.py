@@ -38,14 +38,14 @@ KeyOrder = list[list[str | bool | None]]
 _COLUMNS: Final = (
     'pipeline, backfill, "table", generation, mode, row_filter, chunk_rows, run_id, snapshot, timeline, '
     "snapshot_lsn, estimated_rows, sweeps, key_order, purpose, parts, columns, state, state_reason, "
-    "opened_at, active_at, ended_at, swept, complete_lsn"
+    "opened_at, active_at, ended_at, swept, complete_lsn, marks"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Backfill:
-    """One table's backfill. `table` is the table's id; the columns are explained in the ledger's migrations 0002 and
-    0010.
+    """One table's backfill. `table` is the table's id; the columns are explained in the ledger's migrations 0002, 0010
+    and 0028.
 
     `create` takes the fields up to `key_order`; the ledger fills in the others.
     """
@@ -74,6 +74,7 @@ class Backfill:
     ended_at: datetime | None = None
     swept: int | None = None
     complete_lsn: Lsn | None = None
+    marks: int = 0
 
     @property
     def whole_table(self) -> bool:
@@ -190,8 +191,9 @@ def create(ledger: Ledger, backfill: Backfill, ranges: Sequence[Range]) -> bool:
             """
             INSERT INTO tidemark.backfills
                    (pipeline, backfill, "table", generation, mode, row_filter, chunk_rows, run_id, snapshot,
-                    timeline, snapshot_lsn, estimated_rows, sweeps, key_order, purpose, parts, columns)
-            SELECT %s, %s, %s, number, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s
+                    timeline, snapshot_lsn, estimated_rows, sweeps, key_order, purpose, parts, columns, marks)
+            SELECT %s, %s, %s, number, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
+                   coalesce((SELECT marks FROM tidemark.tables WHERE pipeline = %s AND "table" = %s), 0)
               FROM tidemark.generations
              WHERE pipeline = %s AND number = %s AND timeline = %s
                AND number = (SELECT max(number) FROM tidemark.generations WHERE pipeline = %s)
@@ -214,6 +216,8 @@ def create(ledger: Ledger, backfill: Backfill, ranges: Sequence[Range]) -> bool:
                 backfill.purpose,
                 None if backfill.parts is None else Jsonb([asdict(part) for part in backfill.parts]),
                 None if backfill.columns is None else list(backfill.columns),
+                backfill.pipeline,
+                backfill.table,
                 backfill.pipeline,
                 backfill.generation,
                 backfill.timeline,
@@ -391,9 +395,9 @@ def complete(
 ) -> Backfill | None:
     """End the table's open backfill, or its open verify, if all of it is read, claimed and, as `applied_lsn` says,
     merged; it is returned the one time that this is done. A backfill of the whole table takes the table's mark away,
-    unless something asked for a backfill again since it was opened, and repairs what a verify found. One of the keys
-    whose changes the source lost takes that mark away alone, and one of the columns that alone may differ does so too,
-    unless rows may have moved behind its reader: then another one follows.
+    unless something asked for a backfill again since it was opened (`marks`), and repairs what a verify found. One of
+    the keys whose changes the source lost takes that mark away alone, and one of the columns that alone may differ does
+    so too, unless rows may have moved behind its reader: then another one follows.
     The caller has the table's row locked."""
     backfill = open_of(ledger, table, verifies=verifies)
     if backfill is None or backfill.generation != generation or applied_lsn is None:
@@ -412,9 +416,7 @@ def complete(
     brings_columns = backfill.reads_all_rows and backfill.purpose == "fill" and in_doubt is not None
     brings_columns &= set(in_doubt or ()) <= set(backfill.columns or ())
     brings_columns = brings_columns and not _may_have_moved(ledger, backfill, last)
-    is_newer = row is not None and (
-        row.marked_at is None or backfill.opened_at is None or row.marked_at <= backfill.opened_at
-    )
+    is_newer = row is not None and row.marks == backfill.marks
     if is_newer and (brings_all or brings_lost or brings_columns):
         tables.clear_needs_backfill(ledger, table)
     if brings_all:

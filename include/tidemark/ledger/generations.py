@@ -157,7 +157,7 @@ def open_generation(ledger: Ledger, lease: Lease, opening: GenerationFile) -> Ge
                     """
                     UPDATE tidemark.tables
                        SET needs_backfill = true, backfill_kind = %s, backfill_reason = %s,
-                           backfill_since = clock_timestamp(), marked_at = clock_timestamp(), join_horizon = NULL,
+                           backfill_since = clock_timestamp(), marks = marks + 1, join_horizon = NULL,
                            lost_keys = NULL, columns_in_doubt = NULL
                      WHERE pipeline = %s AND "table" = ANY(%s)
                     """,

@@ -45,7 +45,7 @@ _MARKED: Final = {EXISTING_ROWS: "miss_rows", HOLES: "miss_values"}
 
 _COLUMNS = (
     '"table", capture_state, merge_state, target_state, state_since, join_horizon, backfill_kind, backfill_reason, '
-    "backfill_since, marked_at, error, error_at, failed_runs, tried_at, holes, hole_keys, fingerprint, "
+    "backfill_since, marks, error, error_at, failed_runs, tried_at, holes, hole_keys, fingerprint, "
     "forgotten_at, paused_by, lost_keys, columns_in_doubt"
 )
 
@@ -53,7 +53,7 @@ _COLUMNS = (
 @dataclass(frozen=True, slots=True)
 class TableRow:
     """`life` is the table's states, which the stages ask. `error` is the last failure, None after a success;
-    `fingerprint` is the JSON of `schema.fingerprint.Fingerprint`. `marked_at` is when anything last asked for a
+    `fingerprint` is the JSON of `schema.fingerprint.Fingerprint`. `marks` counts how often anything asked for a
     backfill, though the mark that was there may have stayed. `holes` maps a column to the rows whose unchanged value is
     known nowhere, `hole_keys` holds keys of those rows. `forgotten_at` is when somebody said that a table which is
     captured no more shall not be shown, `paused_by` who paused it. `lost_keys` are the rows that alone may differ where
@@ -67,7 +67,7 @@ class TableRow:
     backfill_kind: str | None
     backfill_reason: str | None
     backfill_since: datetime | None
-    marked_at: datetime | None
+    marks: int
     error: ErrorRecord | None
     error_at: datetime | None
     failed_runs: int
@@ -311,7 +311,7 @@ def mark_holes(ledger: Ledger, table: str) -> None:
 
 def mark_needs_backfill(ledger: Ledger, table: str, kind: str, reason: str, columns: Collection[int] = ()) -> None:
     """Mark the table. A mark it already has stays, unless it is of the same kind or a weaker one: HOLES gives way to
-    any other, EXISTING_ROWS to all but HOLES, REPLAYED to all but these two. `marked_at` moves in any case, so that no
+    any other, EXISTING_ROWS to all but HOLES, REPLAYED to all but these two. `marks` rises in any case, so that no
     backfill that was opened before takes the mark away. After any mark but HOLES, any row may be wrong; in these
     `columns` alone, if there are any, and no mark from before says more."""
     weaker = [] if kind == HOLES else [HOLES, EXISTING_ROWS]
@@ -321,7 +321,7 @@ def mark_needs_backfill(ledger: Ledger, table: str, kind: str, reason: str, colu
         ledger.execute(
             """
             UPDATE tidemark.tables
-               SET needs_backfill = true, marked_at = clock_timestamp(),
+               SET needs_backfill = true, marks = marks + 1,
                    columns_in_doubt = CASE WHEN %(kind)s = 'holes' THEN columns_in_doubt
                                            WHEN %(columns)s::int[] <> '{}'
                                                 AND (had_none OR columns_in_doubt IS NOT NULL)
@@ -380,7 +380,7 @@ def spread_lost(ledger: Ledger, names: Iterable[str]) -> None:
     """In these tables keys moved and took values along that the stream did not send: what the target has of a lost
     change may stand under any key now, until all rows are read."""
     ledger.execute(
-        "UPDATE tidemark.tables SET lost_keys = NULL, marked_at = clock_timestamp() "
+        "UPDATE tidemark.tables SET lost_keys = NULL, marks = marks + 1 "
         'WHERE pipeline = %s AND "table" = ANY(%s) AND lost_keys IS NOT NULL',
         (ledger.pipeline, sorted(names)),
     )

@@ -235,6 +235,16 @@ def test_a_mark_that_was_asked_for_again_stays_too(world: HandMerged) -> None:
     assert world.row().life.needs_backfill
 
 
+def test_a_mark_stays_that_comes_after_the_backfill_on_a_ledger_whose_clock_steps_back(world: HandMerged) -> None:
+    world.mark(tables.GAP)
+    backfill = open_backfill(world.book, "s.a")
+    world.book.execute("UPDATE tidemark.backfills SET opened_at = opened_at + interval '1 hour'")
+    world.mark("rewritten")
+    world.claim(world.read(backfill), sweeps=(SWEEP,))
+    world.merge()
+    assert world.row().life.needs_backfill
+
+
 @pytest.mark.parametrize("restriction", [{"row_filter": "id > 3"}, {"mode": "keys"}])
 def test_a_backfill_of_a_part_takes_no_mark_away(world: HandMerged, restriction: dict[str, str]) -> None:
     world.mark()

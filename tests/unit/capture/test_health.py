@@ -49,7 +49,7 @@ def a_table(
             "backfill_kind": None,
             "backfill_reason": "it had rows before it was captured" if target != "complete" else None,
             "backfill_since": ago(hours=2) if target != "complete" else None,
-            "marked_at": None,
+            "marks": 0,
             "error": ERROR if merge == "parked" else None,
             "error_at": None,
             "failed_runs": 0,
