@@ -397,7 +397,8 @@ def complete(
     merged; it is returned the one time that this is done. A backfill of the whole table takes the table's mark away,
     unless something asked for a backfill again since it was opened (`marks`), and repairs what a verify found. One of
     the keys whose changes the source lost takes that mark away alone, and one of the columns that alone may differ does
-    so too, unless rows may have moved behind its reader: then another one follows.
+    so too, unless rows may have moved behind its reader, or it is not known of every chunk whether the target lacked
+    rows of it: then another one follows.
     The caller has the table's row locked."""
     backfill = open_of(ledger, table, verifies=verifies)
     if backfill is None or backfill.generation != generation or applied_lsn is None:
@@ -415,7 +416,7 @@ def complete(
     in_doubt = None if row is None else row.columns_in_doubt
     brings_columns = backfill.reads_all_rows and backfill.purpose == "fill" and in_doubt is not None
     brings_columns &= set(in_doubt or ()) <= set(backfill.columns or ())
-    brings_columns = brings_columns and not _may_have_moved(ledger, backfill, last)
+    brings_columns = brings_columns and not _may_have_moved(ledger, backfill, last) and _all_are_told(ledger, backfill)
     is_newer = row is not None and row.marks == backfill.marks
     if is_newer and (brings_all or brings_lost or brings_columns):
         tables.clear_needs_backfill(ledger, table)
@@ -450,6 +451,15 @@ def _may_have_moved(ledger: Ledger, backfill: Backfill, last: Lsn) -> bool:
         (ledger.pipeline, backfill.generation, backfill.table, last, backfill.snapshot_lsn, backfill.snapshot_lsn),
     ).fetchone()
     return row is not None
+
+
+def _all_are_told(ledger: Ledger, backfill: Backfill) -> bool:
+    """Whether it is known what became of every chunk: that of a driver which died behind its commit nobody can tell."""
+    row = ledger.execute(
+        "SELECT 1 FROM tidemark.chunks WHERE pipeline = %s AND backfill = %s AND rejected IS NULL AND result IS NULL",
+        (ledger.pipeline, backfill.backfill),
+    ).fetchone()
+    return row is None
 
 
 def _last_claim(ledger: Ledger, backfill: str) -> Lsn | None:

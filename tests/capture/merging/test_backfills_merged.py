@@ -274,6 +274,19 @@ def test_the_keys_that_fill_the_holes_take_their_mark_away(world: HandMerged) ->
     assert (world.backfill().state, world.row().life.needs_backfill, world.row().holes) == ("applied", False, {})
 
 
+@pytest.mark.parametrize("is_told", [True, False])
+def test_a_backfill_of_columns_takes_their_mark_away_if_it_is_known_what_became_of_its_chunks(
+    world: HandMerged, is_told: bool
+) -> None:
+    """Else some of its rows may lack in the target, and nobody has said so."""
+    world.join()
+    tables.mark_needs_backfill(world.book, "s.a", "rewritten", "a column was rewritten", (2,))
+    chunk = world.read(open_backfill(world.book, "s.a", sweeps=False, columns=(2,)))
+    world.claim(chunk)
+    world.merge((result_of(chunk),) if is_told else ())
+    assert (world.backfill().state, world.row().life.needs_backfill) == ("applied", not is_told)
+
+
 # --- wanted -----------------------------------------------------------------------------------------------------------
 
 
