@@ -27,7 +27,7 @@ from tidemark.findings import listed
 from tidemark.formats import layout
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.formats.plan import MergePlan, PlannedBatch, PlannedFile, PlannedTable
-from tidemark.formats.result import PlanResult, TableResult
+from tidemark.formats.result import Holes, PlanResult, TableResult
 from tidemark.ledger import backfills, batches, chunks, generations, plans, positions, proofs, replays, tables
 from tidemark.ledger.batches import TouchedTable
 from tidemark.ledger.connection import Ledger, open_ledger
@@ -418,11 +418,19 @@ def _ingest_tables(ledger: Ledger, config: PipelineConfig, result: PlanResult) -
     tables.lock(ledger, [table.table for table in result.tables])
     reached = {table.table: (table.history_lsn, table.current_lsn) for table in result.tables}
     risen = positions.rise(ledger, result.generation, reached)
-    tables.succeeded(ledger, {table.table: table.holes for table in result.tables if table.error is None})
+    tables.succeeded(
+        ledger, {table.table: _holes_now(table, risen[table.table]) for table in result.tables if table.error is None}
+    )
     read = {backfill.table for backfill in backfills.all_open(ledger)}
     return [
         _ingest_table(ledger, config, result.generation, table, risen[table.table], read) for table in result.tables
     ]
+
+
+def _holes_now(result: TableResult, risen: positions.Rise) -> Holes | None:
+    """None where a later plan's result was ingested before: what this one counted is from before that."""
+    is_older = risen.before is not None and (result.current_lsn is None or result.current_lsn < risen.before)
+    return None if is_older else result.holes
 
 
 def _note_differences(ledger: Ledger, result: TableResult) -> None:

@@ -274,6 +274,17 @@ def test_the_keys_that_fill_the_holes_take_their_mark_away(world: HandMerged) ->
     assert (world.backfill().state, world.row().life.needs_backfill, world.row().holes) == ("applied", False, {})
 
 
+def test_an_older_result_that_comes_late_does_not_say_what_a_newer_one_said(world: HandMerged) -> None:
+    """Its driver counted before the newer one's commit, and wrote its result behind it."""
+    world.stage("s.a")
+    late = world.plan()
+    world.stage("s.a")
+    newer = world.plan()
+    world.merge(holes=Holes({"body": 1}, (("1",),)), plan=newer)
+    world.merge(holes=Holes({}, ()), plan=late)
+    assert (world.row().backfill_kind, world.row().holes) == ("holes", {"body": 1})
+
+
 @pytest.mark.parametrize("is_told", [True, False])
 def test_a_backfill_of_columns_takes_their_mark_away_if_it_is_known_what_became_of_its_chunks(
     world: HandMerged, is_told: bool
