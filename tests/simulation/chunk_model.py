@@ -1,10 +1,11 @@
 """What the target holds by the rule of R7, worked out in Python from staged files and claims; no code of the merge.
 
 `Model` stands in for the Spark application: `apply` reads a plan, folds everything that is registered up to the plan's
-end from the beginning on, and writes the result that Spark would write, holes included. Each time it also looks whether
-the plan goes on where the table stands and brings all the evidence that its chunks need; a table holds what was applied
-to it, and no more. Values are those of tests/support/delta_files.py; one whose base
-is known nowhere is `HOLE`.
+end from the beginning on, and writes the result that Spark would write, holes included: what became of the chunks of an
+attempt that died before its result nobody says, and the holes that it brought only who counts them. Each time it also
+looks whether the plan goes on where the table stands and brings all the evidence that its chunks need; a table holds
+what was applied to it, and no more. Values are those of tests/support/delta_files.py; one whose base is known nowhere
+is `HOLE`.
 
 Where a table's definition changes, all that was staged is told in the names and with the columns of its newest version:
 a column is its number at the source, and what a row lacks it has from the column's default. Generations follow one
@@ -163,6 +164,17 @@ def lacking(key: Collection[str], rows: Collection[Key], changes: list[Change], 
     return len({tuple(row[k] for k in key) for row in chunk.rows}.difference(rows, touched))
 
 
+def _unknown(key: Collection[str], rows: Collection[Row]) -> dict[Key, tuple[str, ...]]:
+    """By key, the columns of each row whose value nobody knows."""
+    unknown = {tuple(row[k] for k in key): tuple(c for c, v in row.items() if v is HOLE) for row in rows}
+    return {of_row: columns for of_row, columns in unknown.items() if columns}
+
+
+def _counted(unknown: dict[Key, tuple[str, ...]]) -> Holes:
+    columns = Counter(column for of_row in unknown.values() for column in of_row)
+    return Holes(dict(columns), tuple(tuple(map(str, key)) for key in unknown))
+
+
 def fold_copies(changes: list[Change], chunks: list[Chunk]) -> Counter[tuple[Any, ...]]:
     """A table without a key: the newest chunk, and on it the changes that its snapshot did not see."""
     base = max(chunks, key=lambda c: c.at, default=None)
@@ -268,31 +280,31 @@ class Model:
         self._require_evidence(planned, generation)
         failpoints.reach("merge.before_current")
         end = generation, planned.end_lsn
-        at = self.applied[planned.table] = max(end, self.applied.get(planned.table, NOWHERE))
+        before = self.applied.get(planned.table, NOWHERE)
+        at = self.applied[planned.table] = max(end, before)
         failpoints.reach("merge.after_current")
-        claims = [claim for batch in planned.batches for claim in batch.claims]
+        mine = [batch for batch in planned.batches if (generation, batch.end_lsn) > before]
+        claims = [claim for batch in mine for claim in batch.claims]
         key = self._schema(planned.table).key
-        rows = self.outcome(planned.table, end)
-        holes: Counter[str] = Counter()
-        keys = []
-        for row in rows:
-            unknown = [column for column, value in row.items() if value is HOLE]
-            holes.update(unknown)
-            if unknown:
-                keys.append(tuple(str(row[k]) for k in key))
+        rows = self.outcome(planned.table, at)
         changes, chunks, _ = self._registered(planned.table, end)
         there = {tuple(row[k] for k in key) for row in rows}
         lack = {chunk.claim.attempt: lacking(key, there, changes, chunk) for chunk in chunks}
+        reached = at[1] if at[0] == generation else planned.end_lsn
+        holes = _unknown(key, rows)
+        brought = holes.items() - _unknown(key, self.outcome(planned.table, before)).items() if holes else ()
+        without_holes = () if brought else {batch.end_lsn for batch in mine}
+        is_counted = planned.had_holes or planned.may_have_new_holes(reached, without_holes)
         return TableResult(
             table=planned.table,
-            history_lsn=at[1] if at[0] == generation else planned.end_lsn,
-            current_lsn=at[1] if at[0] == generation else planned.end_lsn,
-            holes=Holes(dict(holes), tuple(keys)),
+            history_lsn=reached,
+            current_lsn=reached,
+            holes=_counted(holes) if is_counted else None,
             chunks=tuple(
                 ChunkResult(c.backfill, c.chunk, c.attempt, c.rows, 0, 0, 0, 0, 0, lacking=lack[c.attempt])
                 for c in claims
             ),
-            swept={sweep.backfill: 0 for batch in planned.batches for sweep in batch.sweeps},
+            swept={sweep.backfill: 0 for batch in mine for sweep in batch.sweeps},
         )
 
     def _require_order(self, planned: PlannedTable, generation: int) -> None:

@@ -7,7 +7,7 @@ attempt writes a plan of its own, so a driver that outlives its task never reads
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -52,6 +52,12 @@ class PlannedBatch:
     def rows(self) -> int:
         """Changes and rows of chunks."""
         return self.changes + sum(c.rows for c in self.claims)
+
+    @property
+    def may_bring_holes(self) -> bool:
+        """Whether it can leave an unchanged value without a base: by a change that did not send it, of its own or an
+        older one that a chunk is put under."""
+        return self.unchanged > 0 or bool(self.claims)
 
     def of(self, *purposes: Purpose) -> PlannedBatch:
         """The batch with the chunks and sweeps of these purposes alone."""
@@ -136,6 +142,14 @@ class PlannedTable:
     @property
     def end_lsn(self) -> Lsn:
         return self.batches[-1].end_lsn
+
+    def may_have_new_holes(self, applied: Lsn | None, without_holes: Collection[Lsn] = ()) -> bool:
+        """Whether the table, applied up to there, may have holes that came with the plan and that nobody has counted:
+        those of each batch but the ones, by their ends, of which somebody saw that they brought none."""
+        return applied is not None and any(
+            batch.may_bring_holes and batch.end_lsn <= applied and batch.end_lsn not in without_holes
+            for batch in self.batches
+        )
 
     @property
     def rows(self) -> int:

@@ -61,10 +61,11 @@ class Holes:
 class TableResult:
     """What the application found or did to one table.
 
-    Positions are `txnVersion`s read back from Delta after the last step, None if the table has none. `rows` counts
-    what was appended to history and inserted, updated, deleted in current; `swept` maps a backfill to the rows that its
-    sweep removed. `holes` is what current holds of them now, None if this plan cannot have changed it. `error` is
-    None if the table was merged. The versions are those that carry the positions.
+    Positions are `txnVersion`s read back from Delta after the last step, None if the table has none; that of current
+    also where an error kept its holes from being counted, so that a later plan counts them. `rows` counts what was
+    appended to history and inserted, updated, deleted in current; `swept` maps a backfill to the rows that its sweep
+    removed. `holes` is what current holds of them now, None if this plan cannot have changed it. `error` is None if the
+    table was merged. The versions are those that carry the positions.
     """
 
     table: str

@@ -142,7 +142,7 @@ class TableMerge:
         self.current_id = plan.application_id(planned.table, "current")
         self.begun = time.monotonic()
         self.rows: dict[str, int] = {}
-        self.new_holes = False
+        self.without_holes: set[Lsn] = set()  # ends of batches that this driver applied and saw bring no hole
         self.chunks: tuple[ChunkResult, ...] = ()
         self.swept: dict[str, int] = {}
         self.read_ahead: ReadAhead | None = None
@@ -155,7 +155,7 @@ class TableMerge:
         holes: Holes | None = None
         try:
             reached = self._until_at_end()
-            holes = self._holes()
+            holes = self._holes(reached)
         except Exception as failed:
             error = failed if isinstance(failed, TidemarkError) else self._as_error(failed)
             if not isinstance(failed, TidemarkError):
@@ -165,7 +165,7 @@ class TableMerge:
         return TableResult(
             table=self.planned.table,
             history_lsn=None if reached is None else reached.history_lsn,
-            current_lsn=None if reached is None else reached.current_lsn,
+            current_lsn=None if reached is None else self._told(reached, error),
             rows=self.rows,
             holes=holes,
             chunks=self.chunks,
@@ -175,6 +175,10 @@ class TableMerge:
             history_version=None if reached is None else reached.history.version,
             current_version=None if reached is None or reached.current is None else reached.current.version,
         )
+
+    def _told(self, reached: State, error: TidemarkError | None) -> Lsn | None:
+        """Current's position, which is only told with its holes: once the ledger has it, no plan counts them again."""
+        return None if error is not None and self._may_have_new_holes(reached) else reached.current_lsn
 
     def _until_at_end(self) -> State:
         broken = 0
@@ -303,7 +307,8 @@ class TableMerge:
                     self._add(outcome, count)
                 counts = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items() if count)
                 self._tell("current", changes.end, counts or "no row changed")
-                self.new_holes = self.new_holes or changes.new_holes
+                if not changes.new_holes:
+                    self.without_holes |= {b.end_lsn for b in batches}
             results: tuple[ChunkResult, ...] = ()
             if isinstance(changes, ChunkChanges) and (self.schema.key or not is_history_ahead):
                 # Without a key, a history that is ahead has the chunk's rows already: what became of them is not known.
@@ -470,9 +475,14 @@ class TableMerge:
             few_rows=few_rows,
         )
 
-    def _holes(self) -> Holes | None:
+    def _may_have_new_holes(self, reached: State) -> bool:
+        """Also where another driver applied the batches, or this one got no answer to its commit: what they brought was
+        known to whoever made the commit, and may have died with it."""
+        return bool(self.schema.key) and self.planned.may_have_new_holes(reached.current_lsn, self.without_holes)
+
+    def _holes(self, reached: State) -> Holes | None:
         """The rows of current that lack a value; None if nothing of it can have changed."""
-        if not self.schema.key or not (self.new_holes or self.planned.had_holes):
+        if not self._may_have_new_holes(reached) and not (self.schema.key and self.planned.had_holes):
             return None
         return delta_tables.count_holes(self.session, self.current_path, self.schema.key, MAX_HOLE_KEYS)
 

@@ -159,8 +159,10 @@ class TableShape:
         if not naming.names and are_told and told.keys() >= naming.numbers.keys() & {*self.schema.dropped}:
             return table
         log.info("%s: %s of %s renamed", self.planned.table, counted(len(naming.names), "column"), step)
-        has_holes = step == "current" and bool(self.schema.key) and self.planned.had_holes
-        table_columns.rename(self.session, table, naming, relation, in_rows=has_holes)
+        at = table.position(self.plan.application_id(self.planned.table, step))
+        may_have_holes = self.planned.had_holes or self.planned.may_have_new_holes(at)
+        in_rows = step == "current" and bool(self.schema.key) and may_have_holes
+        table_columns.rename(self.session, table, naming, relation, in_rows=in_rows)
         return delta_tables.pin(self.session, table.path)
 
     def _naming(self, step: str, table: PinnedTable, schema: TableSchema) -> Naming:
