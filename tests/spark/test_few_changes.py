@@ -384,3 +384,27 @@ def test_the_driver_costs_no_spark_job(lake: Lake, spark: SparkSession) -> None:
     before = scheduler.numTotalJobs()
     lake.applied(table.planned(1))
     assert scheduler.numTotalJobs() == before
+
+
+def test_values_that_would_fill_the_driver_are_filled_in_by_spark(
+    both: BothWays, folded: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both.stage([insert(1, body="x" * 1000), insert(2)])
+    both.step()
+    monkeypatch.setattr(few_changes, "MAX_FILLED_BYTES", 10_000)
+    both.stage([update(1, "body", n=n) for n in range(9)])
+    both.step()
+    both.stage([update(1, "body", n=n) for n in range(11)])
+    both.step()
+    assert folded == [True, False, True, False, False, False]
+
+
+def test_changes_that_would_fill_the_driver_are_left_to_spark(
+    both: BothWays, folded: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In many files, each of which has room."""
+    monkeypatch.setattr(few_changes, "MAX_BYTES", 20_000)
+    for key in range(4):
+        both.stage([insert(key, body=str(key) * 8000)])
+    both.step()
+    assert folded == [False, False]

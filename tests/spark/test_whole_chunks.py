@@ -3,6 +3,7 @@ counts, as where Spark reads every row of them."""
 
 from __future__ import annotations
 
+import datetime as dt
 import io
 import os
 import random
@@ -13,6 +14,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from tests.spark.lake import PIPELINE, TEXTS, Lake, StagedTable, table_schema, with_columns
@@ -315,6 +317,60 @@ def check(lake: Lake, table: StagedTable, rows: int = 6) -> None:
     reads = [("read", key) for key in range(rows) if key != 1]
     assert said == [("insert", 100), *reads, ("update", 1)]
     assert sorted((r["_op"], r["id"]) for r in lake.read("history", table).collect()) == said
+
+
+def test_of_rows_that_spark_folds_the_driver_sees_the_keys_alone(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, added: Added
+) -> None:
+    """They may be as large as they like."""
+    columns: list[list[str]] = []
+    classic = type(lake.spark.range(1))
+    to_arrow = classic.toArrow
+
+    def spied(frame: DataFrame) -> Any:
+        columns.append(frame.columns)
+        return to_arrow(frame)
+
+    table = first_load(lake)
+    monkeypatch.setattr(classic, "toArrow", spied)
+    monkeypatch.setattr(chunk_fold, "MAX_ROWS", -1)
+    monkeypatch.setattr(merge, "few_changes", lambda *_: None)
+    lake.applied(table.planned())
+    assert added == [("t", 5)]
+    assert columns == [["id", "_op"]]
+    check(lake, table)
+
+
+def test_rows_too_large_for_the_driver_go_through_spark(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, added: Added
+) -> None:
+    table = first_load(lake)
+    monkeypatch.setattr(whole_chunks, "MAX_MASKED_BYTES", 10)
+    lake.applied(table.planned())
+    assert added == [("t", None)]
+    check(lake, table)
+
+
+@pytest.mark.parametrize("by_spark", [False, True])
+def test_a_key_that_became_a_moment_is_the_day_that_it_was(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, added: Added, by_spark: bool
+) -> None:
+    """Changes of before and chunks of afterwards in one plan."""
+    if by_spark:
+        monkeypatch.setattr(merge, "few_changes", lambda *_: None)
+    days = [dt.datetime(2024, 1, day) for day in (1, 2, 3)]
+    table = lake.table(table_schema("t", {**TEXTS, "id": "date"}))
+    table.stage_committed([commit(table, 101, insert(days[0].date()), update(days[1].date(), n=5))])
+    moments = table_schema("t", {**TEXTS, "id": "timestamp_ntz"}, version=2)
+    table.schema = moments
+    claim = marked(table, read(table, "1-1", [full(days[1], n=5), full(days[2])], "102:102:"))
+    table.stage_committed([], (claim,), (Sweep("b1", "90:90:", 1),))
+    lake.applied(table.planned())
+    assert sorted((r["id"], r["n"]) for r in lake.stored("current", table)) == [
+        (days[0], 0),
+        (days[1], 5),
+        (days[2], 0),
+    ]
 
 
 @pytest.mark.parametrize(

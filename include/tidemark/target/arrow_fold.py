@@ -84,6 +84,16 @@ class Fold:
         """The keys that the changes leave with a row, and which row of the fold that is."""
         return {key: row for key, row in self.newest.items() if self.ops[row] != "delete"}
 
+    def bytes_filled(self, base: Mapping[str, pa.Array]) -> int:
+        """How many bytes `rows` would fill in for values that were not sent: a text of a megabyte, in each of a
+        thousand changes that left it as it was, is a gigabyte."""
+        total = 0
+        for name in self.unchanged():
+            of_staged, of_base = _lengths(self.staged[name]), _lengths(base.get(name))
+            places = (sources.get(name) for sources in self.filled.values())
+            total += sum(of_staged[place] if place >= 0 else of_base[~place] for place in places if place is not None)
+        return total
+
     def rows(self, base: Mapping[str, pa.Array], lacking: Sequence[frozenset[str]]) -> pa.Table:
         """Every change, one row each: metadata, columns, marks, ROW_HOLES. `base` has, per column of `unchanged`, a
         value for each key of `self.base`; `lacking` names the columns whose value is known nowhere, for each of them
@@ -130,6 +140,15 @@ class Fold:
         sources = self.filled.get(row, {})
         holes = [n for n, place in sources.items() if place is None or (place < 0 and n in lacking[~place])]
         return sorted(holes) or None
+
+
+def _lengths(values: pa.ChunkedArray | pa.Array | None) -> list[int]:
+    """In bytes, of texts and bytes; of all else, which is short, nothing."""
+    if values is None:
+        return []
+    if not (pa.types.is_string(values.type) or pa.types.is_binary(values.type)):
+        return [0] * len(values)
+    return list(pc.fill_null(pc.binary_length(values), 0).to_pylist())
 
 
 def fold_changes(staged: pa.Table, key: Sequence[str], columns: Sequence[str], *, moved: bool) -> Fold:

@@ -25,7 +25,7 @@ from tidemark.names import ORDER_COLUMNS, ROW_COLUMNS, ROW_HOLES
 from tidemark.schema.table import TableSchema
 from tidemark.target import data_files, delta_tables, fold
 from tidemark.target.arrow_fold import keys_of
-from tidemark.target.delta_tables import PinnedTable
+from tidemark.target.delta_tables import PinnedTable, WrittenFile
 from tidemark.target.staged_changes import are_crumbs, copied, read_changes
 from tidemark.target.whole_chunks import WholeChunks
 
@@ -187,15 +187,19 @@ class Changes:
         frames = self._computed(others, history.schema())
         frame: DataFrame | None = None
         if frames:
-            staged_bytes = sum(f.bytes for b in others for f in b.files)
-            staged_bytes += sum(f.bytes for b in self.batches for c in b.claims for f in c.files)
-            frame = reduce(DataFrame.unionByName, frames).coalesce(max(1, -(-staged_bytes // FILE_BYTES)))
+            frame = reduce(DataFrame.unionByName, frames).coalesce(self._files_of(others))
         failpoints.reach("merge.before_history")
         as_they_are = [copied(self.session, history, self.lake, self.schema, b, f) for b in as_staged for f in b.files]
         as_they_are += [] if self.whole is None else self.whole.files_of_history(history)
         count = delta_tables.append(self.session, history, frame, application, self.end, as_they_are)
         failpoints.reach("merge.after_history")
         return count
+
+    def _files_of(self, batches: Sequence[PlannedBatch]) -> int:
+        """Of how many files the changes of these batches, and all chunks, are worth."""
+        staged_bytes = sum(f.bytes for b in batches for f in b.files)
+        staged_bytes += sum(f.bytes for b in self.batches for c in b.claims for f in c.files)
+        return max(1, -(-staged_bytes // FILE_BYTES))
 
     def _computed(self, batches: Sequence[PlannedBatch], shape: StructType) -> list[DataFrame]:
         """What history gets of these batches, and of chunks, in its shape; no frame if that is nothing for sure."""
@@ -273,21 +277,23 @@ class Changes:
         return counted
 
     def _exchange(self, whole: WholeChunks, newest: DataFrame, application: str) -> dict[str, int]:
-        """One commit of few rows, which come to the driver, and of files that are added as they are."""
-        columns = [*self.names, *ROW_COLUMNS, ROW_HOLES]
+        """One commit of few rows, whose keys come to the driver, and of files that are added as they are."""
+        assert self.current is not None
+        newest = self._kept(newest)
         shape = row_schema(self.schema)
-        rows = newest.select(*[fold.column(name) for name in columns], "_op").toArrow()
-        keys = keys_of([rows[k].cast(shape.field(k).type) for k in self.schema.key])
-        stays = pc.invert(pc.is_in(rows["_op"], pa.array(["delete", "sweep"])))
-        staying = rows.select(columns).filter(stays).cast(shape)
+        removed = ["delete", "sweep"]
+        found = newest.select(*[fold.column(k) for k in self.schema.key], "_op").toArrow()
+        keys = keys_of([found[k].cast(shape.field(k).type) for k in self.schema.key])
+        stays = pc.invert(pc.is_in(found["_op"], pa.array(removed))).to_pylist()
         masked = whole.there.places(keys)
-        written = data_files.write_rows(self.session, whole.there.current, staying, self.schema.key)
-        data_files.exchange(
-            self.session, whole.there.current, masked, [*written, *whole.files_of_current()], application, self.end
-        )
-        updated = sum(key in whole.there.at for key, stay in zip(keys, stays.to_pylist(), strict=True) if stay)
+        added: list[WrittenFile | DataFrame] = [*whole.files_of_current()]
+        if any(stays):
+            staying = closing_select(newest.where(~F.col("_op").isin(removed)), self.current.schema())
+            added.append(staying.coalesce(self._files_of(self.batches)))
+        data_files.exchange(self.session, whole.there.current, masked, added, application, self.end)
+        updated = sum(key in whole.there.at for key, stay in zip(keys, stays, strict=True) if stay)
         gone = sum(key in whole.there.at for key in keys) - updated
-        return {"inserted": len(staying) - updated + whole.rows, "updated": updated, "deleted": gone}
+        return {"inserted": sum(stays) - updated + whole.rows, "updated": updated, "deleted": gone}
 
     @property
     def narrowed(self) -> Column | None:

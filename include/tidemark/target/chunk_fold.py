@@ -33,7 +33,7 @@ from tidemark.formats.plan import PlannedBatch
 from tidemark.formats.result import ChunkResult
 from tidemark.names import ROW_HOLES
 from tidemark.schema.table import TableSchema
-from tidemark.target import arrow_fold, plain_changes, visibility
+from tidemark.target import arrow_fold, plain_changes, target_rows, visibility
 from tidemark.target.arrow_fold import Key
 from tidemark.target.chunk_rows import TouchedRows, moment_of
 from tidemark.target.key_set import KeySet
@@ -70,7 +70,8 @@ def folded(schemas: Sequence[TableSchema], whole: WholeChunks) -> PlainChanges |
     except TooMuch:
         return None
     try:
-        return _ChunkFold(whole.touched()).changes(whole, reserved=reserves)
+        most_bytes = plain_changes.MAX_BYTES if reserves else target_rows.MAX_BYTES
+        return _ChunkFold(whole.touched(), most_bytes).changes(whole, reserved=reserves)
     except BaseException as failed:
         if reserves:
             plain_changes.free_memory()
@@ -124,8 +125,9 @@ class _Judged:
 class _ChunkFold:
     """`rows` are the masked rows of the chunks, and behind them the changes of their keys."""
 
-    def __init__(self, touched: TouchedRows) -> None:
+    def __init__(self, touched: TouchedRows, most_bytes: int = plain_changes.MAX_BYTES) -> None:
         schema = touched.schema
+        self.most_bytes = most_bytes  # of the changes, decoded
         self.of = touched
         self.schema = schema
         self.names = [c.name for c in schema.columns]
@@ -161,7 +163,8 @@ class _ChunkFold:
 
     def _changes_of(self, batches: Sequence[PlannedBatch], only: KeySet | None = None) -> pa.Table:
         files = [f for b in batches for f in b.files]
-        return plain_changes.staged_changes_of(self.of.session, self.of.lake, self.schema, files, only)
+        of = self.of
+        return plain_changes.staged_changes_of(of.session, of.lake, self.schema, files, only, self.most_bytes)
 
     def _keyed_reads(self) -> Iterator[tuple[Claim, Key]]:
         return zip(self.claims, arrow_fold.keys_of([self.reads[k] for k in self.schema.key]), strict=True)

@@ -22,7 +22,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from tidemark.lsn import Lsn
 from tidemark.target import arrow_fold, lake_files
@@ -228,12 +228,12 @@ def exchange(
     spark: SparkSession,
     table: PinnedTable,
     masked: Sequence[tuple[DataFile, Sequence[int] | None]],
-    written: Sequence[WrittenFile],
+    added: Sequence[WrittenFile | DataFrame],
     application: str,
     end: Lsn,
 ) -> None:
-    """One commit that masks rows of the pinned version's files, adds files that lie in the folder, and sets the
-    position, on that version. A file of which no row is left goes.
+    """One commit that masks rows of the pinned version's files, adds files that lie in the folder and frames, which
+    Spark writes, and sets the position, on that version. A file of which no row is left goes.
 
     Raises what `is_contested` recognises if another commit came in between.
     """
@@ -253,6 +253,11 @@ def exchange(
             for action in _masking(spark, table, vectors, file, rows):
                 actions.add(action)
     from_json = java_class(spark, "org.apache.spark.sql.delta.actions.Action").fromJson
-    for added in written:
-        actions.add(from_json(added.to_json(now)))
+    for one in added:
+        if isinstance(one, DataFrame):
+            files = transaction.writeFiles(one._jdf)
+            for number in range(files.size()):
+                actions.add(files.apply(number))
+        else:
+            actions.add(from_json(one.to_json(now)))
     transaction.commit(sequence(spark, actions), write_operation(spark))

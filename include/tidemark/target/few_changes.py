@@ -51,7 +51,8 @@ log = logging.getLogger(__name__)
 MAX_ROWS: Final = 20_000  # unless Spark's configuration says otherwise:
 ROWS_SETTING: Final = "spark.tidemark.driverFoldRows"  # 0: Spark folds everything
 PLAIN_FROM: Final = MAX_ROWS  # above it changes that are plain are folded as columns, see `plain_changes`
-MAX_STAGED_BYTES: Final = 16 * 2**20  # as they lie there, and
+MAX_STAGED_BYTES: Final = 16 * 2**20  # as they lie there,
+MAX_FILLED_BYTES: Final = 64 * 2**20  # of values that were not sent, filled into every change that lacks them, and
 MAX_FILES: Final = 200
 MAX_KEY_BYTES: Final = 512 * 2**20  # of current's key columns, decoded
 
@@ -103,6 +104,9 @@ def few_changes(
         if not truncated and target.at.keys() & fold.staying().keys() and _has_others(current, fold.columns):
             return None
         values, lacking = target.values(fold)
+        if fold.bytes_filled(values) > MAX_FILLED_BYTES:
+            return None
+        rows_of_changes = fold.rows(values, lacking)
         replaced = [] if truncated else target.places(fold.newest.keys())
         gathered = crumbs.crumbs_of(target, row_schema(schema), replaced)
     except TooMuch:
@@ -112,7 +116,6 @@ def few_changes(
     except Exception as failed:  # nothing is written yet, so whatever it is, the other way is as right
         log.warning("%s: left to Spark, %s", schema.table, type(failed).__name__)
         return None
-    rows_of_changes = fold.rows(values, lacking)
     return FewChanges(session, batches[-1].end_lsn, fold, rows_of_changes, target, truncated, gathered, whole)
 
 
@@ -192,20 +195,23 @@ def _staged(
     tables = [newest.empty_table()]
     versions = {schema.version: schema for schema in schemas}
     missing = {c.name: missing_scalar(c) for c in schemas[-1].columns if c.missing is not None}
+    left = MAX_BYTES
     for file in (f for b in batches for f in b.files):
         version = versions[file.schema_version]
-        called = names_of(version, _one(session, lake, file, version), schemas[-1])
+        read = _one(session, lake, file, version, left)
+        left -= read.nbytes
+        called = names_of(version, read, schemas[-1])
         tables.append(_aligned(called, newest, missing))
     together = pa.concat_tables(tables)
     return together.take(pc.sort_indices(together, [("_commit_lsn", "ascending"), ("_ordinal", "ascending")]))
 
 
-def _one(session: SparkSession, lake: str, file: PlannedFile, schema: TableSchema) -> pa.Table:
+def _one(session: SparkSession, lake: str, file: PlannedFile, schema: TableSchema, most_bytes: int) -> pa.Table:
     content = lake_files.read_whole(session, f"{lake}/{file.path}", file.bytes)
     if (len(content), hashlib.sha256(content).hexdigest()) != (file.bytes, file.sha256):
         raise StagedFileDiffers(path=file.path, table=str(schema.table))
     parquet = pq.ParquetFile(pa.BufferReader(content))
-    if sum(parquet.metadata.row_group(n).total_byte_size for n in range(parquet.num_row_groups)) > MAX_BYTES:
+    if sum(parquet.metadata.row_group(n).total_byte_size for n in range(parquet.num_row_groups)) > most_bytes:
         raise TooMuch
     return parquet.read()
 

@@ -133,12 +133,13 @@ def staged_changes_of(
     schema: TableSchema,
     files: Sequence[PlannedFile],
     only: KeySet | None = None,
+    most_bytes: int = MAX_BYTES,
 ) -> pa.Table:
     """All changes, or those of some keys, in R1 order. The bytes are those that were staged. Raises TooMuch."""
     shape = shape_of(schema)
     names = shape.names
     tables = [shape.empty_table()]
-    left = MAX_BYTES
+    left = most_bytes
     for file in files:
         content = lake_files.read_whole(session, f"{lake}/{file.path}", file.bytes)
         if (len(content), hashlib.sha256(content).hexdigest()) != (file.bytes, file.sha256):

@@ -193,7 +193,7 @@ class TargetRows:
 
     def values(self, fold: Fold) -> tuple[dict[str, pa.Array], list[frozenset[str]]]:
         """Per column that some change does not bring, its value of each key of `fold.base`, and for each of these keys
-        the columns whose value current does not know either."""
+        the columns whose value current does not know either. Raises TooMuch."""
         names = fold.unchanged()
         if not names or not fold.base:
             return {}, []
@@ -207,6 +207,8 @@ class TargetRows:
             begins = sum(picked_rows.num_rows for picked_rows in pieces)
             number_in_parts |= {(number, row): begins + n for n, row in enumerate(rows)}
             pieces.append(self.rows(self.files[number], rows, names))
+            if sum(piece.nbytes for piece in pieces) > MAX_BYTES:
+                raise TooMuch("large values")
         shape = pa.schema([*((name, self.types[name]) for name in names), (ROW_HOLES, pa.list_(pa.string()))])
         rows_picked = pa.concat_tables([shape.empty_table(), *pieces]).combine_chunks()
         places = [number_in_parts.get(first[key]) if key in first else None for key in fold.base]
@@ -234,7 +236,9 @@ class TargetRows:
                 if within:
                     if _bytes_of(parquet.metadata, names, group) > MAX_BYTES:
                         raise TooMuch
-                    read = parquet.read_row_group(group, columns=[*names, ROW_HOLES])
+                    # With a key's column, which every file has: a table of no column says how many rows it has, and is
+                    # empty once some are taken.
+                    read = parquet.read_row_group(group, columns=[self.key[0], *names, ROW_HOLES])
                     picked = read.take(pa.array(within, pa.int64()))
                     pieces.append(pa.table({n: self._column(picked, n) for n in [*names, ROW_HOLES]}))
         return pa.concat_tables(pieces)

@@ -60,7 +60,8 @@ SETTING: Final = "spark.tidemark.chunksAsTheyAre"  # false: Spark encodes all ro
 
 MAX_CHANGES: Final = 200_000  # of the plan
 MAX_KEYS: Final = 2_000_000  # that the chunks' are compared with
-MAX_MASKED: Final = 200_000  # rows of chunks that are not added as they are
+MAX_MASKED: Final = 200_000  # rows of chunks that are not added as they are, and
+MAX_MASKED_BYTES: Final = 256 * 2**20  # of these, decoded
 MAX_FILES: Final = 10_000  # of current
 MAX_KEY_BYTES: Final = 512 * 2**20  # of current's keys
 FILE_BYTES: Final = 128 * 2**20  # from which on an added file takes in no further chunk
@@ -337,12 +338,16 @@ class _FirstLoad:
         if sum(len(f.masked) for f in files) > MAX_MASKED:
             raise TooMuch("many of their keys are there already, or changed meanwhile")
         wanted: set[Key] = set()
+        left = MAX_MASKED_BYTES
         for file in files:
             if len(file.masked):
                 file.rows = self._rows(file)
-                wanted.update(arrow_fold.keys_of([file.rows[k] for k in self.schema.key]))
+                left -= file.rows.nbytes
+                if left < 0:
+                    raise TooMuch("large rows were changed meanwhile")
+                wanted.update(self._keys_of([file.rows[k] for k in self.schema.key]))
         for columns in (k for b in changes for k in b):
-            wanted.update(arrow_fold.keys_of(columns))
+            wanted.update(self._keys_of(columns))
         there.find(wanted)
         whole = WholeChunks(
             self.session,
@@ -362,6 +367,10 @@ class _FirstLoad:
     def _types(self) -> list[pa.DataType]:
         shape = chunk_schema(self.schema)
         return [shape.field(name).type for name in self.schema.key]
+
+    def _keys_of(self, columns: Sequence[pa.ChunkedArray]) -> list[Key]:
+        """As current has them: a change may be of a version whose key was of another type."""
+        return arrow_fold.keys_of([column.cast(of) for column, of in zip(columns, self._types, strict=True)])
 
     def _there(self) -> TargetRows:
         files = data_files.data_files(self.session, self.current)
