@@ -75,7 +75,7 @@ def test_those_of_a_rival_are_counted(lake: Lake, table: StagedTable, monkeypatc
     pending = [lambda: lake.applied(table.planned(1))]
 
     def reach(name: str) -> None:
-        if name == "merge.before_current" and pending:
+        if name == "merge.before_history" and pending:
             pending.pop()()
 
     monkeypatch.setattr(changes.failpoints, "reach", reach)
