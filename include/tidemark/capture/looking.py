@@ -30,7 +30,7 @@ from tidemark.capture.reshaping import Reshaping, may_have_another
 from tidemark.capture.truncates import Truncates
 from tidemark.config import PipelineConfig
 from tidemark.formats.manifest import TableMark
-from tidemark.ledger import batches, schema_versions, table_errors, tables
+from tidemark.ledger import batches, joins, schema_versions, table_errors, tables
 from tidemark.ledger.connection import Ledger
 from tidemark.ledger.generations import Generation
 from tidemark.ledger.tables import TableRow
@@ -83,6 +83,7 @@ class Looking:
             table: Fingerprint.from_json(row.fingerprint) for table, row in rows.items() if row.fingerprint is not None
         }
         self._captured = {table for table, row in rows.items() if row.life.is_captured}
+        self._bare = joins.bare(ledger)
         named = {table.relation_oid: table.table for table in catalog.captured_tables(source, config)}
         self._guarding = Guarding(GuardBook(config, ledger, server), source, named)
         self.schemas = Schemas(
@@ -91,9 +92,9 @@ class Looking:
             schema_versions.Streamed(ledger),
             lambda t: schema_versions.ahead(ledger, t),
             lambda t: schema_versions.merged(ledger, t),
-            Kept(self._kept_as, self._captured_as, self._guarding.place, self._keep_as_another),
+            Kept(self._kept_as, self._captured_as, self._guarding.place, self._keep_as_another, self._is_bare),
         )
-        self._reshaping = Reshaping(config, ledger, self._places, self.schemas.streamed)
+        self._reshaping = Reshaping(config, ledger, self._places, self.schemas.streamed, self.schemas.is_bare)
         self._before_is_staged = open_generation.heartbeat_lsn == open_generation.staged_lsn
         self._fingerprints, self._changed, self._marks, self._truncates = self._read_fingerprints(rows, before)
         self._truncated = self._truncates.held
@@ -153,8 +154,9 @@ class Looking:
         self._guarding.staged_all()
 
     def kept_looks(self) -> dict[str, Fingerprint]:
-        """The look at each table but those that are kept as another one by now."""
-        left = self._reshaping.left
+        """The look at each table but those that are kept as another one by now, or are to be looked at again: that of a
+        table that was bare was compared with nothing, and the stream may have given it an older shape since."""
+        left = self._reshaping.left | set(filter(self.schemas.has_met, self._bare))
         return {table: look for table, look in self._fingerprints.items() if table not in left}
 
     def look_again(self, table: str) -> Fingerprint | None:
@@ -178,6 +180,10 @@ class Looking:
     def _captured_as(self, oid: int) -> TableName | None:
         table = self._places.known(oid)
         return table if str(table) in self._captured else None
+
+    def _is_bare(self, table: str) -> bool:
+        # Asked again: a batch of this drain may have claimed chunks.
+        return table in self._bare and table in joins.bare(self._ledger)
 
     # --- the catalogue ------------------------------------------------------------------------------------------------
 
@@ -212,7 +218,9 @@ class Looking:
         }
         changed = frozenset(table for table, fingerprint in fingerprints.items() if before.get(table) != fingerprint)
         gone = self._gone(rows, {table for table in before if table not in fingerprints})
-        marks = catalogue_marks(fingerprints, before, gone, self.schemas.streamed)
+        # Where no row is in Delta yet, none is older than what the catalogue shows: each chunk is compared with it.
+        with_rows = {table: look for table, look in fingerprints.items() if not self.schemas.is_bare(table)}
+        marks = catalogue_marks(with_rows, before, gone, self.schemas.streamed)
         # Said in a manifest too, so that a ledger brought back from manifests knows of the gap.
         marks += passed_over_marks(
             row.table for row in rows.values() if row.table in self._passed_over and not row.life.is_marked_for_good

@@ -60,12 +60,13 @@ class Kept:
     nothing of it is to be staged; `captured` the table that a relation is captured as, whatever it is called. `rule` is
     that of its name, in the names of a message, or raises Withheld (`capture.guarding`). `another` has the relation
     kept as another table from here on, for the reason given, and says which; None where the one that it is shall be
-    parked (`capture.reshaping`)."""
+    parked (`capture.reshaping`). `bare`: whether the table begins anew and has no shape yet, so that any fits."""
 
     table: Callable[[int, TableName], TableName | None] = lambda _, called: called
     captured: Callable[[int], TableName | None] = lambda _: None
     rule: Callable[[RelationMessage, TableRule], TableRule] = lambda _, rule: rule
     another: Callable[[int, TableName, str], TableName | None] = lambda _, called, reason: None
+    bare: Callable[[str], bool] = lambda _: False
 
 
 class Schemas:
@@ -99,6 +100,7 @@ class Schemas:
         self._doubts: list[Doubt] = []
         self._guessed: set[tuple[TableName, int]] = set()
         self._renamed: list[TableMark] = []
+        self._met: set[TableName] = set()
 
     def explain_by(self, looks: Looks, lost_numbers: Callable[[str], frozenset[int]] = lambda _: frozenset()) -> None:
         """By looks at each table from before its stream it is known which names were dropped. `lost_numbers` are those
@@ -151,16 +153,18 @@ class Schemas:
         else:
             ahead = self._ahead_of(relation.table, latest)
             schema = replace(shape, version=_number(shape, latest, ahead))
-            dropped = self._dropped(schema, ahead)
             older = self._older.setdefault(schema.table, [])
-            others = [*self._names_not_told(schema, latest), *added_again(older, schema)]
-            reason = reshaped([*differences, *another_shape(latest, ahead, schema, dropped), *others])
-            if reason and (another := self._kept.another(sent.relation_oid, sent.table, reason)) is not None:
-                self._go_on_as(another, relation.table)
-                return self.schema_for(sent)
-            differences += self._since_merged(schema, _since(latest, ahead, schema, dropped), dropped)
-            differences += self._older_values(schema, ahead if latest is None else [latest])
-            differences += [*others, *self._numbers_given_again(schema)]
+            if not self.is_bare(str(schema.table)):
+                dropped = self._dropped(schema, ahead)
+                others = [*self._names_not_told(schema, latest), *added_again(older, schema)]
+                reason = reshaped([*differences, *another_shape(latest, ahead, schema, dropped), *others])
+                if reason and (another := self._kept.another(sent.relation_oid, sent.table, reason)) is not None:
+                    self._go_on_as(another, relation.table)
+                    return self.schema_for(sent)
+                differences += self._since_merged(schema, _since(latest, ahead, schema, dropped), dropped)
+                differences += self._older_values(schema, ahead if latest is None else [latest])
+                differences += others
+            differences += self._numbers_given_again(schema)
             older.append(schema)
             if doubt is not None:
                 self._guessed.add((schema.table, schema.version))
@@ -181,6 +185,7 @@ class Schemas:
         if differences := list(differences):
             self._differences[schema.table, schema.version] = differences
         self._latest[schema.table] = schema
+        self._met.add(schema.table)
         return schema
 
     def _may_be_others(self, latest: TableSchema, relation: RelationMessage) -> bool:
@@ -341,6 +346,14 @@ class Schemas:
     def streamed(self, table: str) -> TableSchema | None:
         """The last shape that the stream brought of the table."""
         return self._latest_of(TableName.parse(table))
+
+    def is_bare(self, table: str) -> bool:
+        """Whether the table begins anew and no change has given it a shape yet, in this drain neither."""
+        return not self.has_met(table) and self._kept.bare(table)
+
+    def has_met(self, table: str) -> bool:
+        """Whether this drain came upon the table in the stream."""
+        return TableName.parse(table) in self._met
 
     def _dropped(self, schema: TableSchema, ahead: list[TableSchema]) -> set[str]:
         """The names that the catalogue explains: columns that the version before had, or where the stream brought none

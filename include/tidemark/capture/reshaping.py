@@ -67,7 +67,8 @@ class Begun:
 
 
 class Reshaping:
-    """One drain's. `streamed` gives the last shape that the stream brought of a table."""
+    """One drain's. `streamed` gives the last shape that the stream brought of a table; `is_bare` says whether it begins
+    anew and has none yet, so that no shape is another one."""
 
     def __init__(
         self,
@@ -75,11 +76,13 @@ class Reshaping:
         ledger: Ledger,
         places: Places,
         streamed: Callable[[str], TableSchema | None],
+        is_bare: Callable[[str], bool],
     ) -> None:
         self._config = config
         self._ledger = ledger
         self._places = places
         self._streamed = streamed
+        self._is_bare = is_bare
         self._pending: dict[str, Reshaped] = {}
         self._begun: list[Begun] = []
         self._left: set[str] = set()
@@ -120,6 +123,8 @@ class Reshaping:
         if self._config.evolves(captured.name) != "follow":
             return None
         table = str(captured.table)
+        if self._is_bare(table):
+            return None
         latest = self._of_target(table) if parked else self._streamed(table)
         ahead = [] if latest is not None else schema_versions.ahead(self._ledger, table)
         if latest is None and not ahead:

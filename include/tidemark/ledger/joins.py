@@ -103,7 +103,28 @@ def begin_anew(ledger: Ledger, table: str) -> bool:
             (ledger.pipeline, table),
         )
         tables.mark_needs_backfill(ledger, table, BEGUN_ANEW, reason)
+        # Whatever it was marked for before, nothing of that is left.
+        tables.rename_mark(ledger, table, BEGUN_ANEW, reason)
     return True
+
+
+def bare(ledger: Ledger) -> set[str]:
+    """The tables that begin anew, and of which nothing was staged or merged since: their Delta tables will be made in
+    whatever shape comes first."""
+    rows = ledger.execute(
+        """
+        SELECT t."table" FROM tidemark.tables t
+         WHERE t.pipeline = %s AND t.needs_backfill AND t.backfill_kind = %s
+           AND NOT EXISTS (SELECT 1 FROM tidemark.unapplied u
+                            WHERE u.pipeline = t.pipeline AND u."table" = t."table")
+           -- Of what is merged the batches may be forgotten.
+           AND NOT EXISTS (SELECT 1 FROM tidemark.positions p
+                            WHERE p.pipeline = t.pipeline AND p."table" = t."table"
+                              AND (p.history_lsn, p.current_lsn) IS DISTINCT FROM (p.begun_lsn, p.begun_lsn))
+        """,
+        (ledger.pipeline, BEGUN_ANEW),
+    )
+    return {table for (table,) in rows}
 
 
 def pass_over(ledger: Ledger, table: str) -> bool:
@@ -114,6 +135,10 @@ def pass_over(ledger: Ledger, table: str) -> bool:
         if not _go_on_behind(ledger, table, reason):
             return False
         tables.mark_needs_backfill(ledger, table, tables.GAP, reason)
+        row = tables.one(ledger, table)
+        if row is not None and row.backfill_kind == BEGUN_ANEW:
+            # What was merged since gave its Delta tables their shape, and no batch behind this position tells of it.
+            tables.rename_mark(ledger, table, tables.GAP, reason)
     return True
 
 
