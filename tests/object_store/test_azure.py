@@ -21,7 +21,10 @@ from tidemark.capture.lake_findings import look_at_bucket
 from tidemark.errors import LakeRefused
 from tidemark.staging.store import Store
 
-pytestmark = pytest.mark.skipif(azure_server.PROGRAM not in os.environ, reason="Azurite is fetched by hand")
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.skipif(azure_server.PROGRAM not in os.environ, reason="Azurite is fetched by hand"),
+]
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["without namespace", "with namespace"])

@@ -25,10 +25,13 @@ from tests.support.azure_server import Azure
 from tests.support.rival_driver import Commits, Driver
 from tidemark import log_stores
 
-pytestmark = pytest.mark.skipif(
-    azure_server.PROGRAM not in os.environ or not local_spark.azure_jars(),
-    reason="Azurite and Hadoop's client for Azure are fetched by hand",
-)
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.skipif(
+        azure_server.PROGRAM not in os.environ or not local_spark.azure_jars(),
+        reason="Azurite and Hadoop's client for Azure are fetched by hand",
+    ),
+]
 
 LOST: Final = "java.nio.file.FileAlreadyExistsException"
 REFUSED: Final = "java.nio.file.AccessDeniedException"
@@ -106,7 +109,6 @@ def test_of_two_drivers_that_commit_at_once_exactly_one_wins_each_version(
     assert azure.front.counted()[decides] == 2 * VERSIONS
 
 
-@pytest.mark.thorough
 def test_a_log_store_that_creates_a_commit_under_its_name_lets_both_win_without_a_namespace(
     commits: Commits, spark: SparkSession, azure: Azure, container: str, decides: str
 ) -> None:
