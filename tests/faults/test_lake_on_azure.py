@@ -28,13 +28,7 @@ from tests.support.remedies import Told, ends_equal
 from tidemark.errors import LakeRefused, LakeUnreachable
 from tidemark.target.failures import as_refusal
 
-pytestmark = [
-    pytest.mark.thorough,
-    pytest.mark.skipif(
-        azure_server.PROGRAM not in os.environ or not local_spark.azure_jars(),
-        reason="Azurite and Hadoop's client for Azure are fetched by hand",
-    ),
-]
+pytestmark = pytest.mark.thorough
 
 STAGES: Final = ("drain", "merge", "confirm")
 

@@ -6,7 +6,6 @@ By Azure's emulator, where TIDEMARK_AZURITE names it.
 from __future__ import annotations
 
 import base64
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,10 +20,7 @@ from tidemark.capture.lake_findings import look_at_bucket
 from tidemark.errors import LakeRefused
 from tidemark.staging.store import Store
 
-pytestmark = [
-    pytest.mark.thorough,
-    pytest.mark.skipif(azure_server.PROGRAM not in os.environ, reason="Azurite is fetched by hand"),
-]
+pytestmark = pytest.mark.thorough
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["without namespace", "with namespace"])

@@ -7,7 +7,6 @@ without one Hadoop's client copies, if there is none, and deletes.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -25,13 +24,7 @@ from tests.support.azure_server import Azure
 from tests.support.rival_driver import Commits, Driver
 from tidemark import log_stores
 
-pytestmark = [
-    pytest.mark.thorough,
-    pytest.mark.skipif(
-        azure_server.PROGRAM not in os.environ or not local_spark.azure_jars(),
-        reason="Azurite and Hadoop's client for Azure are fetched by hand",
-    ),
-]
+pytestmark = pytest.mark.thorough
 
 LOST: Final = "java.nio.file.FileAlreadyExistsException"
 REFUSED: Final = "java.nio.file.AccessDeniedException"
@@ -180,12 +173,11 @@ def test_a_file_of_a_log_whose_request_fails_is_read_again_and_whole(
     ],
     ids=["a signature that has expired", "one without a right", "another key"],
 )
+@pytest.mark.parametrize("account", ["without namespace"], indirect=True)
 def test_a_driver_that_may_not_commit_is_refused(
-    fields: dict[str, Any], said: str, commits: Commits, driver: Driver, spark: SparkSession, azure: Azure, decides: str
+    fields: dict[str, Any], said: str, commits: Commits, driver: Driver, spark: SparkSession, azure: Azure
 ) -> None:
-    """The log's folder is there already."""
-    if decides == DECIDES["with namespace"]:
-        pytest.skip("the emulator, which knows who asks, has no namespace")
+    """The log's folder is there already. Who asks is known to the emulator alone, which has no namespace."""
     lake = commits.table.removesuffix("/t")
     access = azure_server.of_hadoop(lake, azure.access(lake, login=ACCOUNT, **fields))
     of_hadoop = {name: value for name, value in commits.settings.items() if name.startswith("fs.abfss")}
