@@ -45,9 +45,9 @@ def shared(new_environment: Callable[..., Environment], azure: Azure) -> Environ
 def shop(shared: Environment, azure: Azure) -> Iterator[Environment]:
     """A pipeline that the tests share: each of them leaves its tables equal to the source."""
     shared.let_leases_end()
-    azure.front.forget()
+    azure.front.begin_anew()
     yield shared
-    azure.front.forget()
+    azure.front.begin_anew()
 
 
 def test_changes_a_killed_drain_a_driver_that_outlives_its_task_and_a_backfill_end_equal(shop: Environment) -> None:
@@ -78,7 +78,7 @@ def test_a_merge_killed_here_whose_requests_break_is_finished_by_its_retry(
     shop.merge()
     shop.confirm()
     assert {way for way, _ in azure.front.broken} == set(PASSING)
-    azure.front.forget()
+    azure.front.begin_anew()
     assert judge.wrongs(shop) == []
     assert judge.second_run_changes_nothing(shop) == []
     assert shop.confirmed_lsn() == shop.staged_lsn()
@@ -118,7 +118,7 @@ def test_credentials_that_end_in_mid_run_lose_nothing_and_park_nothing(
         said = str(refused)
     except Py4JJavaError as failed:  # of the result's file; what a driver says then:
         said = str(as_refusal(failed, "result.json", shop.config.lake))
-    azure.front.forget()
+    azure.front.begin_anew()
     told.read("LakeRefused", said + caplog.text, status)
     _assert_no_table_is_blamed(shop)
     ends_equal(shop)
@@ -133,7 +133,7 @@ def test_a_store_that_goes_away_in_a_merge_is_no_tables_fault(how: Fault, shop: 
     with pytest.raises((Py4JJavaError, LakeUnreachable)):
         shop.merge()
     assert azure.front.broken
-    azure.front.forget()
+    azure.front.begin_anew()
     _assert_no_table_is_blamed(shop)
     ends_equal(shop)
 

@@ -48,7 +48,7 @@ def decides(account: tuple[str, Azure]) -> str:
 
 @pytest.fixture
 def azure(account: tuple[str, Azure]) -> Azure:
-    account[1].front.forget()
+    account[1].front.begin_anew()
     return account[1]
 
 

@@ -9,8 +9,6 @@ own client asks. Azure: "Blob service REST API"; Hadoop: "ABFS, Blob endpoint".
 from __future__ import annotations
 
 import http.client
-import threading
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,7 +16,7 @@ from typing import Final, Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from tests.support import certificates
-from tests.support.http_front import FrontHandler, in_front
+from tests.support.http_front import Between, FrontHandler, in_front
 
 ACCOUNT: Final = "devstoreaccount1"
 
@@ -71,37 +69,17 @@ class Answer:
 
 
 @dataclass(slots=True)
-class Front:
-    """`fault` says of every request whether and how it is broken; `gate` may hold a request up before. `translate`
-    answers what Azurite does not know, `amend` its answers."""
+class Front(Between[Request, Fault]):
+    """`translate` answers what Azurite does not know, `amend` its answers."""
 
-    url: str = ""
-    gate: Callable[[Request], object] = lambda _: None
-    fault: Callable[[Request], Fault | None] = lambda _: None
     translate: Callable[[Request, bytes], Answer | None] = lambda _request, _body: None
     amend: Callable[[Request, Answer], Answer] = lambda _, answer: answer
-    requests: list[Request] = field(default_factory=list)
-    broken: list[tuple[Fault, Request]] = field(default_factory=list)
-    lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def counted(self) -> Counter[str]:
+    def begin_anew(self) -> None:
+        """Forget what was, and break nothing any more."""
+        self.forget()
         with self.lock:
-            return Counter(request.kind for request in self.requests)
-
-    def forget(self) -> None:
-        """What was, and what was to be broken."""
-        with self.lock:
-            self.requests.clear()
-            self.broken.clear()
             self.gate, self.fault = lambda _: None, lambda _: None
-
-    def judge(self, request: Request) -> Fault | None:
-        with self.lock:
-            self.requests.append(request)
-            fault = self.fault(request)
-            if fault is not None:
-                self.broken.append((fault, request))
-            return fault
 
 
 @contextmanager

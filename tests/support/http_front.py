@@ -5,10 +5,53 @@ from __future__ import annotations
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
+
+
+class OneRequest(Protocol):
+    @property
+    def kind(self) -> str:
+        """What the store calls it, as far as it matters to a test."""
+
+
+RequestT = TypeVar("RequestT", bound=OneRequest)
+FaultT = TypeVar("FaultT", bound=str)
+
+
+@dataclass(slots=True)
+class Between(Generic[RequestT, FaultT]):
+    """Counts what is asked, and breaks what a test names: `fault` says of every request whether and how, `gate` may
+    hold one up before."""
+
+    url: str = ""
+    gate: Callable[[RequestT], object] = lambda _: None
+    fault: Callable[[RequestT], FaultT | None] = lambda _: None
+    requests: list[RequestT] = field(default_factory=list)
+    broken: list[tuple[FaultT, RequestT]] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def counted(self) -> Counter[str]:
+        with self.lock:
+            return Counter(request.kind for request in self.requests)
+
+    def forget(self) -> None:
+        """What was; what is to be broken stays so."""
+        with self.lock:
+            self.requests.clear()
+            self.broken.clear()
+
+    def judge(self, request: RequestT) -> FaultT | None:
+        with self.lock:
+            self.requests.append(request)
+            fault = self.fault(request)
+            if fault is not None:
+                self.broken.append((fault, request))
+            return fault
 
 
 class FrontHandler(BaseHTTPRequestHandler):

@@ -13,8 +13,6 @@ from __future__ import annotations
 import http.client
 import itertools
 import re
-import threading
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,7 +22,7 @@ from random import Random
 from typing import Final, Literal, get_args
 from urllib.parse import parse_qs, urlsplit
 
-from tests.support.http_front import FrontHandler, in_front
+from tests.support.http_front import Between, FrontHandler, in_front
 
 Broken = Literal["before", "after", "half", "silent", "late"]
 Refusal = Literal[
@@ -83,12 +81,7 @@ class Request:
 
 
 @dataclass(slots=True)
-class Proxy:
-    """`fault` says of every request whether and how it is broken; `gate` may hold a request up before."""
-
-    url: str
-    gate: Callable[[Request], object] = lambda _: None
-    fault: Callable[[Request], Fault | None] = lambda _: None
+class Proxy(Between[Request, Fault]):
     # What another store would do: not hear of a header, refuse a kind of request, say more, list nothing.
     deaf_to: frozenset[str] = frozenset()
     refuses: frozenset[str] = frozenset()
@@ -99,34 +92,14 @@ class Proxy:
     clock: timedelta = timedelta()  # how far its clock is ahead of this machine's
     # So many objects are in one answer to a listing, where S3 has a thousand.
     page: int | None = None
-    requests: list[Request] = field(default_factory=list)
-    broken: list[tuple[Fault, Request]] = field(default_factory=list)
     # What was given up, and is carried out all the same.
     under_way: list[Callable[[], int]] = field(default_factory=list)
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def counted(self) -> Counter[str]:
-        with self.lock:
-            return Counter(request.kind for request in self.requests)
-
-    def forget(self) -> None:
-        with self.lock:
-            self.requests.clear()
-            self.broken.clear()
 
     def let_go(self) -> list[int]:
         """Carry out what is still under way; what the server answers, which nobody hears."""
         with self.lock:
             late, self.under_way = self.under_way, []
         return [carry_out() for carry_out in late]
-
-    def judge(self, request: Request) -> Fault | None:
-        with self.lock:
-            self.requests.append(request)
-            fault = self.fault(request)
-            if fault is not None:
-                self.broken.append((fault, request))
-            return fault
 
 
 def one_in(n: int) -> Callable[[Request], Fault | None]:
@@ -163,7 +136,7 @@ def from_the(nth: int, how: Fault) -> Callable[[Request], Fault | None]:
 def in_front_of(url: str, host: str = "127.0.0.1") -> Iterator[Proxy]:
     """A proxy at a port of its own, until the block ends; `host` is the address where it is reached."""
     upstream = urlsplit(url)
-    proxy = Proxy("")
+    proxy = Proxy()
 
     class Handler(FrontHandler):
         protocol_version = "HTTP/1.1"
