@@ -46,7 +46,7 @@ from tidemark.postgres_session import to_the_same_server
 from tidemark.run import Run
 from tidemark.schema.table import TableSchema
 from tidemark.source import slot
-from tidemark.source.replication import XLOG_HEADER_BYTES, ReplicationStream, sent_by, why_silent
+from tidemark.source.replication import XLOG_HEADER_BYTES, ReplicationStream, is_at_work, sent_by, why_silent
 from tidemark.source.slot_server import at_slot
 from tidemark.source.slot_use import take_when_free
 from tidemark.source.upgrade_mark import Marking
@@ -442,17 +442,19 @@ class _Draining:
     # --- silence ------------------------------------------------------------------------------------------------------
 
     def _look_for_a_stall(self, stream: ReplicationStream) -> None:
-        """A server that still reads WAL has only nothing to send; one that does not is
-        stalled, and the error says on what."""
+        """A server that still reads WAL, or works through a transaction of which nothing is published, has only nothing
+        to send; one that does neither is stalled, and the error says on what."""
         stall_s = self._config.bounds.drain_stall_s
         self._silence = self._silence or Wait(math.inf)
-        cause = partial(
-            why_silent, at_slot(self._source, self._config.slot), self._config.slot, stream.pid, stream.sent_lsn
-        )
+        there = at_slot(self._source, self._config.slot)
+        cause = partial(why_silent, there, self._config.slot, stream.pid, stream.sent_lsn)
         self._silence.note(lambda: f"the source's messages up to {self._heartbeat.after_lsn}: {cause()}")
+        # Each time: one look would now and then meet it between two pieces of work.
+        if is_at_work(there, stream.pid):
+            stream.note_work()
         if stream.silent_s() <= stall_s:
             return
-        read_lsn = sent_by(at_slot(self._source, self._config.slot), stream.pid)
+        read_lsn = sent_by(there, stream.pid)
         if read_lsn is not None and stream.note_progress(read_lsn):
             return
         raise DrainStalled(

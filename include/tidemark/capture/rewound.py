@@ -32,7 +32,7 @@ from tidemark.ledger.leases import SLOT, Lease
 from tidemark.lsn import Lsn
 from tidemark.pgoutput.messages import parse_logical
 from tidemark.postgres_session import to_the_same_server
-from tidemark.source.replication import XLOG_HEADER_BYTES, ReplicationStream, sent_by
+from tidemark.source.replication import XLOG_HEADER_BYTES, ReplicationStream, is_at_work, sent_by
 from tidemark.source.slot_server import at_slot
 from tidemark.source.slot_use import take_when_free
 from tidemark.source.wal_messages import LOGICAL_MESSAGE
@@ -103,8 +103,9 @@ def _has_heartbeat(
             return False
         if stream.silent_s() > patience_s:
             # Not the stream's own note of it: what was sent up to there may still be on its way.
-            before, read_lsn = read_lsn, sent_by(at_slot(source, config.slot), stream.pid) or Lsn(0)
-            if read_lsn > before:
+            there = at_slot(source, config.slot)
+            before, read_lsn = read_lsn, sent_by(there, stream.pid) or Lsn(0)
+            if read_lsn > before or is_at_work(there, stream.pid):
                 patience_s = stream.silent_s() + config.bounds.drain_stall_s
                 continue
             raise GenerationStale(
@@ -117,6 +118,6 @@ def _has_heartbeat(
 def _is_heartbeat(message: bytes, attempt: str) -> bool:
     try:
         raw = json.loads(parse_logical(message, Lsn(0), 0).content)
-    except ValueError:
+    except (ValueError, RecursionError):  # any login's words
         return False
     return isinstance(raw, dict) and (raw.get("kind"), raw.get("attempt")) == ("heartbeat", attempt)

@@ -174,7 +174,7 @@ class ReplicationStream:
         return skipped
 
     def silent_s(self) -> float:
-        """Seconds since the last message, or the last keepalive that told of progress."""
+        """Seconds since the last message, the last keepalive that told of progress, or the last sign of work."""
         return self._clock() - self.progress_at
 
     def expect_end(self) -> None:
@@ -281,6 +281,10 @@ class ReplicationStream:
         if reply_requested:
             self._reply()
 
+    def note_work(self) -> None:
+        """The server is at work without a message, and without getting further in the WAL (`is_at_work`)."""
+        self.progress_at = self._clock()
+
     def note_progress(self, lsn: int) -> bool:
         """Record how far the server has got. True if that is further than it was known to be."""
         if lsn <= self.sent_lsn:
@@ -322,6 +326,17 @@ def sent_by(conn: psycopg.Connection[Any], pid: int) -> Lsn | None:
     """How far the walsender has read the WAL, sent or not; None if its view does not tell."""
     row = conn.execute("SELECT sent_lsn::text FROM pg_stat_replication WHERE pid = %s", (pid,)).fetchone()
     return None if row is None or row[0] is None else Lsn.parse(row[0])
+
+
+def is_at_work(conn: psycopg.Connection[Any], pid: int) -> bool:
+    """Whether the walsender computes or reads files, rather than wait for something. A transaction is put together when
+    its commit was read: where nothing of it is published, that says nothing and moves no position, however long it
+    takes. Source: PostgreSQL documentation, table 27.4 "Wait Event Types"."""
+    row = conn.execute(
+        "SELECT wait_event_type IS NULL OR wait_event_type IN ('IO', 'LWLock') FROM pg_stat_activity WHERE pid = %s",
+        (pid,),
+    ).fetchone()
+    return row is not None and bool(row[0])
 
 
 def why_silent(conn: psycopg.Connection[Any], slot: str, pid: int, sent: Lsn) -> str:

@@ -1,8 +1,10 @@
-"""How long a server may take to say whether it has a heartbeat."""
+"""How long a server may take to say whether it has a heartbeat, and what is taken for one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import struct
+from collections.abc import Iterable, Iterator
+from itertools import repeat
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,9 +33,11 @@ class SilentStream:
         return self.clock
 
 
-def asked(monkeypatch: pytest.MonkeyPatch, positions: Iterator[int]) -> float:
+def asked(monkeypatch: pytest.MonkeyPatch, positions: Iterator[int], at_work: Iterable[bool] = ()) -> float:
     stream: Any = SilentStream()
     monkeypatch.setattr(rewound, "sent_by", lambda *_: Lsn(next(positions)))
+    looks = iter(at_work)
+    monkeypatch.setattr(rewound, "is_at_work", lambda *_: next(looks, False))
     config: Any = SimpleNamespace(slot="s", bounds=Bounds())
     generation: Any = SimpleNamespace(number=1)
     source: Any = None
@@ -44,3 +48,13 @@ def asked(monkeypatch: pytest.MonkeyPatch, positions: Iterator[int]) -> float:
 
 def test_a_server_that_gets_on_is_waited_for_and_one_that_stands_still_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked(monkeypatch, iter([10, 10])) < asked(monkeypatch, iter([10, 20, 30, 30]))
+
+
+def test_a_server_that_is_at_work_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert asked(monkeypatch, repeat(10)) < asked(monkeypatch, repeat(10), [True, True])
+
+
+def test_a_strangers_message_that_is_nested_too_deeply_is_no_heartbeat() -> None:
+    content = b"[" * 4000
+    message = b"M" + struct.pack(">BQ", 1, 0) + b"tidemark\0" + struct.pack(">I", len(content)) + content
+    assert not rewound._is_heartbeat(message, "attempt")
