@@ -33,6 +33,16 @@ SESSION_SETTINGS: Final = {
     "search_path": "pg_catalog",
 }
 
+# What a role or a database may have otherwise for its sessions. A transaction that locks a row and then reads must see
+# what whoever held the lock has committed: the ledger's fences rest on it, and under another isolation they let pass
+# what they are for, without an error. And a session waits for as long as the others of its task work: one transaction
+# of the source may take an hour.
+_NOBODYS_CHOICE: Final = {
+    "default_transaction_isolation": "read committed",
+    "idle_session_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+}
+
 CONNECT_TIMEOUT_S: Final = 10
 
 # What a connection that names a primary and its standby says in `target_session_attrs` to have the slot on the latter.
@@ -54,7 +64,7 @@ def with_settings(conninfo: str, application_name: str, settings: dict[str, str]
     """The connection string with session settings, keepalives and name added; what it
     says itself about keepalives wins."""
     parameters = conninfo_to_dict(conninfo)
-    merged = {**SESSION_SETTINGS, **(settings or {})}
+    merged = {**SESSION_SETTINGS, **_NOBODYS_CHOICE, **(settings or {})}
     options = " ".join(f"-c {name}={_escaped(value)}" for name, value in merged.items())
     if parameters.get("options"):
         options = f"{parameters['options']} {options}"

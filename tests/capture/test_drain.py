@@ -11,6 +11,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from sandbox.services.postgres import PostgresServer, wait_for
 from tests.conftest import drop_database
@@ -380,6 +381,17 @@ def test_a_server_that_works_through_a_transaction_of_which_nothing_is_published
     publish_slowly(pipeline)
     pipeline.drain()
     pipeline.with_bounds(drain_stall_s=1)
+    pipeline.execute(*NOTHING_FOR_SECONDS, "INSERT INTO orders VALUES (1)")
+    assert pipeline.drain().rows == 1
+
+
+def test_a_drain_outlasts_what_its_databases_allow_idle_sessions(pipeline: Pipeline) -> None:
+    publish_slowly(pipeline)
+    pipeline.drain()
+    with psycopg.connect(pipeline.ledger, autocommit=True) as ledger:
+        for connection in (pipeline.connection, ledger):
+            database = sql.Identifier(connection.info.dbname)
+            connection.execute(sql.SQL("ALTER DATABASE {} SET idle_session_timeout = '500ms'").format(database))
     pipeline.execute(*NOTHING_FOR_SECONDS, "INSERT INTO orders VALUES (1)")
     assert pipeline.drain().rows == 1
 

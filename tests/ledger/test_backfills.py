@@ -9,7 +9,7 @@ import pytest
 
 from sandbox.services.postgres import wait_for
 from tests.ledger.conftest import open_at
-from tests.support.backfills import HALVES, backfill_of, chunk_of, open_backfill, record
+from tests.support.backfills import HALVES, WAITING, backfill_of, chunk_of, open_backfill, record
 from tests.support.manifests import manifest_of, path_of, schema_of
 from tidemark.errors import LeaseLost
 from tidemark.ledger import backfill_progress, backfills, batches, chunks, leases, schema_versions, tables
@@ -21,7 +21,6 @@ from tidemark.ledger.leases import Lease
 from tidemark.lsn import Lsn
 
 Book = Ledger
-WAITING = b"SELECT 1 FROM pg_locks WHERE NOT granted"
 
 
 # --- opening and ending -----------------------------------------------------------------------------------------------

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
 
-from tests.support.backfills import chunk_of, claim_of, open_backfill, record
+from sandbox.services.postgres import wait_for
+from tests.support.backfills import WAITING, chunk_of, claim_of, open_backfill, record
 from tests.support.manifests import manifest_of, path_of
 from tidemark.errors import Move, SnapshotBeforeCleanUp
 from tidemark.formats.error_record import ErrorRecord
 from tidemark.formats.manifest import Sweep
 from tidemark.formats.retired_file import RetiredFile
 from tidemark.ledger import backfills, batches, chunks, positions, relearning, retirement, schema_versions, tables
-from tidemark.ledger.connection import Ledger
+from tidemark.ledger.connection import Ledger, open_ledger
 from tidemark.ledger.generations import Generation
 from tidemark.ledger.leases import Lease
 from tidemark.ledger.retirement import Marked
@@ -69,6 +73,32 @@ def staging(book: Ledger, lease: Lease, generation: Generation) -> Staging:
 
 def ends(marked: Marked) -> tuple[int, str]:
     return int(marked.file.up_to), marked.held_by
+
+
+@pytest.mark.parametrize("isolation", ["read committed", "repeatable read"])
+def test_a_clean_up_that_waited_for_a_backfill_to_open_keeps_its_evidence(
+    ledger: str, staging: Staging, book: Ledger, lease: Lease, isolation: str
+) -> None:
+    """Whatever isolation the ledger's database has for its sessions: what it locked the row for, it must see."""
+    database = conninfo_to_dict(ledger)["dbname"]
+    book.connection.execute(
+        sql.SQL("ALTER DATABASE {} SET default_transaction_isolation = {}").format(
+            sql.Identifier(str(database)), sql.Literal(isolation)
+        )
+    )
+    staging.stage(A, max_xid=705)
+
+    def retire() -> None:
+        with open_ledger(ledger, "shop") as mine:
+            Staging(mine, lease).retire()
+
+    other = threading.Thread(target=retire)
+    with book.transaction(), open_ledger(ledger, "shop") as witness:
+        open_backfill(book, A)
+        other.start()
+        wait_for("it waits for a lock", lambda: witness.execute(WAITING).fetchone())
+    other.join()
+    assert staging.retired() == set()
 
 
 def test_what_is_younger_than_the_cutoff_stays(staging: Staging) -> None:

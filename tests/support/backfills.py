@@ -21,6 +21,10 @@ Book = Ledger
 HALVES = (Range(None, ("10",)), Range(("10",), None))
 
 
+# Whether anybody waits for a lock.
+WAITING = b"SELECT 1 FROM pg_locks WHERE NOT granted"
+
+
 def backfill_of(table: str, backfill: str = "b1", **fields: Any) -> Backfill:
     values: dict[str, Any] = {
         "pipeline": "shop",
