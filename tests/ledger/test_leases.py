@@ -214,3 +214,24 @@ class TestThoseThatAreFree:
             assert second.names == self.NAMES
             with pytest.raises(LeaseLost):
                 first.check(book)
+
+
+def test_a_dead_holders_lease_ends_though_the_ledgers_clock_was_put_back(ledger: str, book: Ledger) -> None:
+    """It was taken while the clock was a year ahead, as that of a machine that was just started may be."""
+    dead = hold(ledger, "shop", [SLOT, "range:b:1"], "drain/1")
+    dead.__enter__()
+    with ExitStack() as stack:
+        stack.callback(dead.__exit__, None, None, None)
+        book.execute(
+            "UPDATE tidemark.leases SET expires_at = expires_at + interval '1 year', attempt = gen_random_uuid()"
+        )
+        with hold(ledger, "shop", SLOT, "confirm/2", lease_s=0.5, wait_s=30):
+            assert "range:b:1" not in leases.held(book)
+
+
+def test_a_living_holder_keeps_its_lease_when_the_ledgers_clock_is_put_back(ledger: str, book: Ledger) -> None:
+    with hold(ledger, "shop", SLOT, "drain/1") as lease:
+        book.execute("UPDATE tidemark.leases SET expires_at = expires_at + interval '1 year'")
+        with pytest.raises(LeaseTaken), hold(ledger, "shop", SLOT, "confirm/2"):
+            pass
+        lease.check(book)

@@ -7,8 +7,9 @@
 
 The fence is the attempt, not the time: a task that slept past its lease and that nobody replaced still owns it.
 `check` locks the row inside the caller's transaction, so a takeover waits for that transaction and never falls into
-its middle. Names are `slot`, `table:<id>`, `range:<id>`; several are taken together, in name order: all or none
-(`hold`), or those that are free (`hold_free`).
+its middle. A lease that ends later than any lasts was taken before the ledger's clock was put back: it ends soon,
+unless its holder lives and renews it. Names are `slot`, `table:<id>`, `range:<id>`; several are taken together, in name
+order: all or none (`hold`), or those that are free (`hold_free`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, Final
 from uuid import uuid4
 
 import psycopg
@@ -29,6 +30,8 @@ from tidemark.waits import Wait
 from tidemark.wording import moment
 
 SLOT = "slot"
+# Later than any lease ends that was taken or renewed by the clock of now.
+FAR_S: Final = 3600.0
 
 
 def of_table(table: str) -> str:
@@ -93,6 +96,7 @@ def hold(
     names = {name} if isinstance(name, str) else set(name)
     lease = Lease(pipeline, tuple(sorted(names)), holder, str(uuid4()))
     with open_ledger(conninfo, pipeline) as ledger:
+        _end_what_a_faster_clock_left(ledger, lease_s)
         _wait_for(wait_s, partial(_try_to_take, ledger, lease, lease_s))
     with _renewed(conninfo, lease, lease_s):
         yield lease
@@ -108,6 +112,7 @@ def hold_free(
     """
     lease = Lease(pipeline, tuple(sorted(set(names))), holder, str(uuid4()))
     with open_ledger(conninfo, pipeline) as ledger:
+        _end_what_a_faster_clock_left(ledger, lease_s)
         _wait_for(wait_s, partial(_try_to_take_free, ledger, lease, lease_s))
     with _renewed(conninfo, lease, lease_s):
         yield lease
@@ -235,6 +240,20 @@ def _take(ledger: Ledger, lease: Lease, lease_s: float) -> set[str]:
         },
     ).fetchall()
     return {name for (name,) in rows}
+
+
+def _end_what_a_faster_clock_left(ledger: Ledger, lease_s: float) -> None:
+    """Those of all names: a reader passes over a range whose lease has not ended without asking for it."""
+    ledger.execute(
+        """
+        UPDATE tidemark.leases l SET expires_at = clock_timestamp() + %(lease)s
+          FROM (SELECT name FROM tidemark.leases
+                 WHERE pipeline = %(pipeline)s AND expires_at > clock_timestamp() + %(far)s
+                 ORDER BY name FOR UPDATE) far
+         WHERE l.pipeline = %(pipeline)s AND l.name = far.name
+        """,
+        {"pipeline": ledger.pipeline, "lease": timedelta(seconds=lease_s), "far": timedelta(seconds=FAR_S)},
+    )
 
 
 def _taken(ledger: Ledger, names: Collection[str]) -> dict[str, LeaseTaken]:
