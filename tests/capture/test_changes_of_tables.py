@@ -39,6 +39,75 @@ def test_changes_under_another_name_need_a_backfill_though_the_name_is_back(orde
     assert "was called public.other for a while" in (state(orders)[1] or "")
 
 
+TWO_OF_ONE_KEY = (
+    "ALTER TABLE orders DROP CONSTRAINT orders_pkey",
+    "INSERT INTO orders VALUES (1, 2.5, 'another one')",
+    "DELETE FROM orders WHERE note = 'one'",
+    "ALTER TABLE orders ADD PRIMARY KEY (id)",
+)
+
+
+@pytest.mark.parametrize(
+    ("statements", "is_marked"),
+    [
+        pytest.param(TWO_OF_ONE_KEY, True, id="two rows had one key"),
+        pytest.param(("REINDEX TABLE CONCURRENTLY orders",), False, id="another index"),
+        pytest.param(("ALTER TABLE orders RENAME CONSTRAINT orders_pkey TO another",), False, id="another name"),
+    ],
+)
+def test_a_key_that_was_gone_for_a_while_under_full_identity_needs_a_backfill(
+    pipeline: Pipeline, statements: tuple[str, ...], is_marked: bool
+) -> None:
+    """The stream says nothing of the key there: the row that is left would be taken for the one that was deleted."""
+    pipeline.execute("CREATE TABLE orders (id int PRIMARY KEY, amount numeric(10,2), note varchar(20))")
+    pipeline.execute("ALTER TABLE orders REPLICA IDENTITY FULL")
+    pipeline.begin()
+    pipeline.execute("INSERT INTO orders VALUES (1, 1.5, 'one')")
+    pipeline.drain()
+    pipeline.execute(*statements)
+    pipeline.drain()
+    assert ("primary key was dropped and made again" in (state(pipeline)[1] or "")) is is_marked
+
+
+@pytest.mark.parametrize(
+    ("statements", "is_marked"),
+    [
+        pytest.param(
+            (
+                "ALTER TABLE orders SET SCHEMA aside",
+                "UPDATE aside.orders SET id = 2",
+                "ALTER TABLE aside.orders SET SCHEMA public",
+            ),
+            True,
+            id="there and back",
+        ),
+        pytest.param(
+            (
+                "VACUUM FULL orders",
+                "CREATE INDEX ON orders (note)",
+                "ALTER TABLE orders ADD COLUMN more int",
+                "ANALYZE",
+            ),
+            False,
+            id="not moved",
+        ),
+    ],
+)
+def test_a_table_that_was_in_another_schema_for_a_while_needs_a_backfill(
+    pipeline: Pipeline, statements: tuple[str, ...], is_marked: bool
+) -> None:
+    """Where the publication has the schema, and not the table, nothing of that is in the stream."""
+    pipeline.with_tables(TableRule("public.orders"))
+    pipeline.execute("CREATE SCHEMA aside", "CREATE TABLE orders (id int PRIMARY KEY, note varchar(20))")
+    pipeline.execute(f"CREATE PUBLICATION {pipeline.config.publication} FOR TABLES IN SCHEMA public")
+    pipeline.create_slot()
+    pipeline.execute("INSERT INTO orders VALUES (1, 'one')")
+    pipeline.drain()
+    pipeline.execute(*statements)
+    pipeline.drain()
+    assert ("in another schema it was not published" in (state(pipeline)[1] or "")) is is_marked
+
+
 @pytest.mark.parametrize("identity", ["DEFAULT", "FULL"])
 def test_a_table_without_columns_is_parked_and_stops_no_other(pipeline: Pipeline, identity: str) -> None:
     pipeline.execute("CREATE TABLE orders (id int PRIMARY KEY)")

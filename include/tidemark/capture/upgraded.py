@@ -171,8 +171,8 @@ def _is_restored(then: Fingerprint, now: Fingerprint) -> bool:
 
 def _restored(look: Fingerprint) -> Fingerprint:
     """What of a look an upgrade carries over: not the ids of the transactions that wrote the catalogue, nor OIDs of
-    memberships, of which `upgrade_mark.is_restored` says that nobody touched them since. A partition is restored by
-    ATTACH. Those that are gone have nothing more to send: all that was staged is in the mark."""
+    keys, nor of memberships, of which `upgrade_mark.is_restored` says that nobody touched them since. A partition is
+    restored by ATTACH. Those that are gone have nothing more to send: all that was staged is in the mark."""
     columns = tuple(
         replace(
             column,
@@ -191,6 +191,9 @@ def _restored(look: Fingerprint) -> Fingerprint:
         publication_xmin=0,
         gone=(),
         comment="",
+        key_made=0,
+        called="",
+        called_xmin=0,
     )
 
 

@@ -269,6 +269,7 @@ def compare_fingerprints(
         return [Difference(Verdict.NEEDS_BACKFILL, "the table was dropped and created again")]
     return [
         *_columns(old, new, streamed),
+        *_key(old, new),
         *_rewrite(old, new),
         *_partitions(old, new),
         *_publication(old, new),
@@ -343,6 +344,15 @@ def _added(column: ColumnPrint, last_attnum: int) -> Difference:
         reason = f"{about} was added as a generated one, which older rows have too"
         return Difference(Verdict.NEEDS_BACKFILL, reason, (column.attnum,))
     return Difference(Verdict.FOLLOWED, f"{about} was added")
+
+
+def _key(old: Fingerprint, new: Fingerprint) -> list[Difference]:
+    """Under FULL the stream sends whole rows, and says nothing of the key; another one than before is told by what
+    compares shapes."""
+    if old.key != new.key or 0 in (old.key_made, new.key_made) or old.key_made == new.key_made:
+        return []
+    reason = "its primary key was dropped and made again: rows that shared a key in between were taken for one"
+    return [Difference(Verdict.NEEDS_BACKFILL, reason)]
 
 
 def _rewrite(old: Fingerprint, new: Fingerprint) -> list[Difference]:
@@ -439,9 +449,20 @@ def _publication(old: Fingerprint, new: Fingerprint) -> list[Difference]:
     elif old.publication_xmin != new.publication_xmin:
         reason = "the publication's options changed, and with them what it publishes"
         differences.append(Difference(Verdict.NEEDS_BACKFILL, reason))
+    elif _may_have_been_elsewhere(old, new):
+        reason = "it is called as before and was given a name, schema or owner: in another schema it was not published"
+        differences.append(Difference(Verdict.NEEDS_BACKFILL, reason))
     if old.row_filter != new.row_filter:
         differences.append(Difference(Verdict.NEEDS_BACKFILL, "the publication's row filter changed"))
     return differences
+
+
+def _may_have_been_elsewhere(old: Fingerprint, new: Fingerprint) -> bool:
+    """Whether a table that is published with its schema alone may have been in another one in between: the row of its
+    type was written anew, and its name is the same."""
+    is_by_schema = all(one.startswith("schema ") for one in (*old.membership, *new.membership))
+    is_written = 0 not in (old.called_xmin, new.called_xmin) and old.called_xmin != new.called_xmin
+    return bool(new.membership) and is_by_schema and is_written and old.called == new.called
 
 
 def _names(names: Iterable[str]) -> str:

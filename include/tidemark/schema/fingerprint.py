@@ -66,7 +66,9 @@ class Fingerprint:
     last seen with, "" if it was never seen (`carried`). `gone` are the partitions that a look before this one had,
     while changes of theirs may be not staged yet: their OIDs, each with the transaction id below which every
     transaction had ended when it was first missed. `comment` is the table's, as those of its columns are. `toast` is
-    the OID of its TOAST table, 0 if it has none or no look has asked."""
+    the OID of its TOAST table, 0 if it has none or no look has asked. `key_made` is the OID of the primary key where
+    the identity is FULL, else 0: one that was dropped and made again has another. `called` is the table's name, and
+    `called_xmin` the transaction that last gave it a name, schema or owner; "" and 0 if no look has asked."""
 
     relation_oid: int
     relfilenode: int
@@ -83,6 +85,9 @@ class Fingerprint:
     gone: tuple[tuple[int, int], ...] = ()
     comment: str = ""
     toast: int = 0
+    key_made: int = 0
+    called: str = ""
+    called_xmin: int = 0
 
     def relations(self) -> tuple[int, ...]:
         """The OIDs of what its rows lie in."""
@@ -147,4 +152,7 @@ class Fingerprint:
             gone=tuple((oid, below) for oid, below in raw.get("gone", ())),
             comment=raw.get("comment", ""),
             toast=raw.get("toast", 0),
+            key_made=raw.get("key_made", 0),
+            called=raw.get("called", ""),
+            called_xmin=raw.get("called_xmin", 0),
         )

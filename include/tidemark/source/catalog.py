@@ -185,12 +185,17 @@ def fingerprint(
     storage = {
         oid: numbers
         for oid, *numbers in conn.execute(
-            "SELECT oid, coalesce(pg_relation_filenode(oid), 0), relnatts, reltoastrelid FROM pg_class "
-            "WHERE oid = ANY(%s::oid[])",
+            """
+            SELECT c.oid, coalesce(pg_relation_filenode(c.oid), 0), c.relnatts, c.reltoastrelid,
+                   coalesce((SELECT k.oid FROM pg_constraint k
+                              WHERE k.conrelid = c.oid AND k.contype = 'p' AND c.relreplident = 'f'), 0),
+                   coalesce((SELECT t.xmin::text::bigint FROM pg_type t WHERE t.oid = c.reltype), 0)
+              FROM pg_class c WHERE c.oid = ANY(%s::oid[])
+            """,
             (oids,),
         )
     }
-    gone = (0, 0, 0)
+    gone = (0, 0, 0, 0, 0)
     leaves = _leaves(conn, oids)
     membership = _membership(conn, publication, oids)
     options = conn.execute(
@@ -203,6 +208,9 @@ def fingerprint(
             relfilenode=storage.get(oid, gone)[0],
             last_attnum=storage.get(oid, gone)[1],
             toast=storage.get(oid, gone)[2],
+            key_made=storage.get(oid, gone)[3],
+            called=str(table.name),
+            called_xmin=storage.get(oid, gone)[4],
             identity=table.identity,
             key=table.key,
             columns=tuple(
