@@ -150,3 +150,22 @@ def test_every_part_of_a_chunk_is_one_stretch_of_the_index(captured: Pipeline, k
                 assert "Index" in plan, plan
                 if position is not None:
                     assert "Index Cond" in plan, plan
+
+
+def test_a_key_whose_index_has_no_order_is_read_as_a_whole_and_by_its_keys(captured: Pipeline) -> None:
+    """A key without overlaps, from 18 on. Two ranges of it may overlap, and are two keys all the same."""
+    captured.execute(
+        "CREATE TABLE t (n int, id int4range, at daterange, PRIMARY KEY (id, at WITHOUT OVERLAPS))",
+        "INSERT INTO t SELECT i, int4range(i % 2, 5), daterange('2026-01-01'::date + i / 2, '2026-01-02'::date + i / 2)"
+        " FROM generate_series(0, 99) AS i",
+        "ANALYZE t",
+    )
+    captured.capture()
+    (backfill,) = captured.plan(tables=["public.t"], chunk_rows=10)
+    captured.read()
+    assert sorted(row["n"] for row in captured.rows(backfill)) == list(range(100))
+    assert [r.done for r in captured.ranges(backfill)] == [True]
+    keys = ({"id": "[1,5)", "at": "[2026-01-01,2026-01-02)"},)
+    (of_keys,) = captured.plan(tables=["public.t"], mode="keys", keys=keys, replace=True)
+    captured.read()
+    assert [row["n"] for row in captured.rows(of_keys)] == [1]

@@ -7,7 +7,8 @@ error. It is a SELECT's lock, waited for in a bounded way and held for this chun
 table is read under the same lock and snapshot, so that publication, columns and rows belong together (R7, R11).
 
 Under an imported snapshot (mode `exported_snapshot`) the lock is no help against what was rewritten before it, and
-`SnapshotUnfit` says so. A table without key is read by `keyless`, under one snapshot as a whole.
+`SnapshotUnfit` says so. A table without key, or with one that has no order, is read by `keyless`, under one snapshot as
+a whole.
 """
 
 from __future__ import annotations
@@ -82,8 +83,9 @@ class ChunkReader:
     def read(
         self, backfill: Backfill, key_range: Range, attempt: str, *, low_lsn: Lsn, limit: int
     ) -> tuple[ReadChunk, bool]:
-        """Up to `limit` rows behind the range's cursor, in files that are durable; of chosen keys and of a table
-        without key, all of them. And whether the range has no more rows. `low_lsn` is the chunk's low watermark.
+        """Up to `limit` rows behind the range's cursor, in files that are durable; of chosen keys, of a table without
+        key, and of one whose key has no order, all of them. And whether the range has no more rows. `low_lsn` is the
+        chunk's low watermark.
 
         Raises TableLost, SnapshotUnfit, or what the table must be parked for: KeyValueUnfit, SchemaNotFollowed.
         """
@@ -152,7 +154,7 @@ class ChunkReader:
                     if key_range.keys is not None:
                         rows.copy(keyset.keys_query(to_read, key_range.keys))
                         rows.finish(ended=True)
-                    elif to_read.key:
+                    elif to_read.is_walked:
                         rows.finish(ended=self._walk(rows, to_read, key_range, limit))
                     else:
                         keyless.read(

@@ -505,7 +505,7 @@ class _Planner:
             raise BackfillRefused(table=wish.table, reason=reason)
 
     def _ranges(self, to_read: TableToRead, estimated: int) -> tuple[Range, ...]:
-        if not to_read.key:
+        if not to_read.is_walked:
             return (Range(),)
         request, bounds = self._request, self._config.bounds
         most = RANGES_PER_READER * (request.readers or bounds.readers)

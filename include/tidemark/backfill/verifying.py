@@ -251,7 +251,7 @@ class _Planner:
 
     def _ranges(self, to_read: TableToRead, rows: int) -> tuple[Range, ...]:
         """Of a table that is read as a whole: as many as keep the readers busy."""
-        if not to_read.key:
+        if not to_read.is_walked:
             return (Range(),)
         pieces = min(self._most_ranges(), rows // self._config.bounds.chunk_rows)
         boundaries = keyset.sampled_bounds(self._source, to_read, pieces)

@@ -40,13 +40,14 @@ KeyOrder = list[list[str | bool | None]]
 _SAMPLED_PAGES: Final = 1000
 # On how many rows a filter is tried.
 _TRIED_ROWS: Final = 1000
+_COMPARISONS: Final = ("<", "<=", "=", ">=", ">")
 
 
 @dataclass(frozen=True, slots=True)
 class KeyColumn:
     """One column of a key index. `type` and `collation` are SQL, `operators` maps "<", "<=", "=", ">=", ">" to the
     operator class's own operators, by their strategy numbers. `collation_version` is that of the library the server
-    runs with, None if it tells none."""
+    runs with, None if it tells none. `is_walked`: whether the key's index has an order to be read in."""
 
     name: str
     type: str
@@ -55,6 +56,7 @@ class KeyColumn:
     descending: bool
     nulls_first: bool
     operators: dict[str, str]
+    is_walked: bool = True
 
     def compare(self, operator: str, text: str) -> sql.Composed:
         """`column operator text`, in the direction of the index: "<" is "comes before"."""
@@ -109,6 +111,12 @@ class TableToRead:
         return self.name if self.partitioned else sql.SQL("ONLY {}").format(self.name)
 
     @property
+    def is_walked(self) -> bool:
+        """Whether there is a key whose index can be read piece by piece. One with WITHOUT OVERLAPS, from 18 on, has a
+        GiST index, which has no order: each piece would sort the whole table."""
+        return bool(self.key) and all(column.is_walked for column in self.key)
+
+    @property
     def key_order(self) -> KeyOrder:
         return [
             [c.name, ORDERED_AS.get(c.type, c.type), c.collation, c.collation_version, c.descending, c.operators["<"]]
@@ -138,7 +146,7 @@ def table_to_read(conn: psycopg.Connection[Any], table: CapturedTable, row_filte
 
 def _key_columns(conn: psycopg.Connection[Any], table: CapturedTable) -> tuple[KeyColumn, ...]:
     """The key's index is that of the replica identity, under FULL and by default the primary key's. Strategies of a
-    B-tree, which every unique index is: 1 to 5 are <, <=, =, >=, >."""
+    B-tree: 1 to 5 are <, <=, =, >=, >. The types that another index takes in a key are PostgreSQL's own."""
     rows = conn.execute(
         """
         SELECT a.attname::text, format_type(a.atttypid, -1),
@@ -147,14 +155,17 @@ def _key_columns(conn: psycopg.Connection[Any], table: CapturedTable) -> tuple[K
                    JOIN pg_namespace n ON n.oid = l.collnamespace WHERE l.oid = k.collation_oid) END,
                CASE WHEN k.collation_oid <> 0 THEN pg_collation_actual_version(k.collation_oid) END,
                k.option & 1 = 1, k.option & 2 = 2,
-               (SELECT array_agg(format('OPERATOR(%%I.%%s)', n.nspname, p.oprname) ORDER BY m.amopstrategy)
+               CASE WHEN am.amname <> 'btree' THEN
+                   ARRAY(SELECT format('OPERATOR(pg_catalog.%%s)', o) FROM unnest(%s::text[]) AS o)
+               ELSE (SELECT array_agg(format('OPERATOR(%%I.%%s)', n.nspname, p.oprname) ORDER BY m.amopstrategy)
                   FROM pg_opclass c
                   JOIN pg_amop m ON m.amopfamily = c.opcfamily AND m.amoppurpose = 's'
                    AND m.amoplefttype = c.opcintype AND m.amoprighttype = c.opcintype
                    AND m.amopstrategy BETWEEN 1 AND 5
                   JOIN pg_operator p ON p.oid = m.amopopr JOIN pg_namespace n ON n.oid = p.oprnamespace
-                 WHERE c.oid = k.class)
-          FROM pg_index i
+                 WHERE c.oid = k.class) END,
+               am.amname = 'btree'
+          FROM pg_index i JOIN pg_class index ON index.oid = i.indexrelid JOIN pg_am am ON am.oid = index.relam
          CROSS JOIN LATERAL unnest(i.indkey::int2[], i.indclass::oid[], i.indcollation::oid[], i.indoption::int2[])
                WITH ORDINALITY AS k (attnum, class, collation_oid, option, n)
           JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
@@ -162,7 +173,7 @@ def _key_columns(conn: psycopg.Connection[Any], table: CapturedTable) -> tuple[K
            AND CASE WHEN %s THEN i.indisreplident ELSE i.indisprimary END
          ORDER BY k.n
         """,
-        (table.relation_oid, table.identity == "index"),
+        (list(_COMPARISONS), table.relation_oid, table.identity == "index"),
     ).fetchall()
     columns = tuple(
         KeyColumn(
@@ -172,9 +183,10 @@ def _key_columns(conn: psycopg.Connection[Any], table: CapturedTable) -> tuple[K
             collation_version=collation_version,
             descending=descending,
             nulls_first=nulls_first,
-            operators=dict(zip(("<", "<=", "=", ">=", ">"), operators, strict=True)),
+            operators=dict(zip(_COMPARISONS, operators, strict=True)),
+            is_walked=is_walked,
         )
-        for name, type_, collation, collation_version, descending, nulls_first, operators in rows
+        for name, type_, collation, collation_version, descending, nulls_first, operators, is_walked in rows
     )
     if tuple(column.name for column in columns) != table.key:
         raise LookupError(f"the key of {table.table} changed while it was looked at")
