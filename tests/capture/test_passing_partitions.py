@@ -306,3 +306,25 @@ def test_a_partition_that_sends_keys_alone_under_a_root_of_whole_rows_marks_it(i
     items.execute("ALTER TABLE item_1 REPLICA IDENTITY FULL")
     items.drain()
     assert "which rows some changes were made to is not certain" in (reason(items) or "")
+
+
+@pytest.mark.parametrize("publication", ["FOR ALL TABLES", "FOR TABLES IN SCHEMA public"])
+def test_a_partition_that_is_published_by_itself_is_no_table(pipeline: Pipeline, publication: str) -> None:
+    """A pattern names it, and preflight refuses it: with its changes alone it would be a table that lacks rows, and
+    that nobody says so of."""
+    root = "roots.item" if "SCHEMA" in publication else "public.item"
+    pipeline.with_tables(TableRule("public.*"))
+    pipeline.execute(
+        "CREATE SCHEMA roots",
+        f"CREATE TABLE {root} (id int, part int, PRIMARY KEY (id, part)) PARTITION BY LIST (part)",
+        f"CREATE TABLE item_1 PARTITION OF {root} FOR VALUES IN (1)",
+        "CREATE TABLE other (id int PRIMARY KEY)",
+        f"INSERT INTO {root} VALUES (1, 1)",
+        f"CREATE PUBLICATION {pipeline.config.publication} {publication}",
+    )
+    pipeline.create_slot()
+    pipeline.preflight()
+    pipeline.execute(f"INSERT INTO {root} VALUES (2, 1)", "INSERT INTO other VALUES (1)")
+    pipeline.drain()
+    assert [t.table for manifest in pipeline.manifests() for t in manifest.tables] == ["public.other"]
+    assert list(pipeline.table_rows()) == ["public.other"]

@@ -83,6 +83,7 @@ class Looking:
             table: Fingerprint.from_json(row.fingerprint) for table, row in rows.items() if row.fingerprint is not None
         }
         self._captured = {table for table, row in rows.items() if row.life.is_captured}
+        self._are_partitions: dict[int, bool] = {}
         self._bare = joins.bare(ledger)
         named = {table.relation_oid: table.table for table in catalog.captured_tables(source, config)}
         self._guarding = Guarding(GuardBook(config, ledger, server), source, named)
@@ -170,9 +171,20 @@ class Looking:
     # --- as which table a relation is kept ----------------------------------------------------------------------------
 
     def _kept_as(self, oid: int, called: TableName) -> TableName | None:
-        """The table that a relation is kept as; none where its errors keep it out of the capture."""
+        """The table that a relation is kept as; none where its errors keep it out of the capture, nor of a partition,
+        whose changes come by itself where its root is not published so: its older rows would be in no backfill."""
+        if self._captured_as(oid) is None and self._is_partition(oid):
+            return None
         table = self._places.of(oid, called)
         return None if str(table) in self._passed_over else table
+
+    def _is_partition(self, oid: int) -> bool:
+        """Most that are asked about are old ones, whose definition comes before their changes as their root's."""
+        if not self._are_partitions:
+            self._are_partitions = dict.fromkeys(catalog.partitions(self._source), True)
+        if oid not in self._are_partitions:
+            self._are_partitions[oid] = oid in catalog.partitions(self._source, oid)
+        return self._are_partitions[oid]
 
     def _keep_as_another(self, oid: int, called: TableName, reason: str) -> TableName | None:
         return self._reshaping.begin(oid, called, reason)

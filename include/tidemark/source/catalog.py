@@ -158,6 +158,15 @@ def called_now(conn: psycopg.Connection[Any], oids: Iterable[int]) -> Called:
     return Called(names, Lsn.parse(row[0]))
 
 
+def partitions(conn: psycopg.Connection[Any], oid: int | None = None) -> set[int]:
+    """The relations that are partitions; or that one, if it is there and one."""
+    rows = conn.execute(
+        "SELECT oid FROM pg_class WHERE relispartition AND relkind <> ALL ('{i,I}') AND oid = coalesce(%s::oid, oid)",
+        (oid,),
+    )
+    return {found for (found,) in rows}
+
+
 def made_as_they_are(conn: psycopg.Connection[Any], oids: Iterable[int]) -> dict[int, int]:
     """Of these relations those that were called as they are now since they were created, with the 64-bit id of the
     transaction, or of its part, that created them. CREATE TABLE writes the row type in one command with the columns,
