@@ -6,8 +6,10 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -507,3 +509,61 @@ def test_the_driver_proves_nothing_that_is_wrong(
         monkeypatch.setattr(equal_chunks, name, value)
     assert _compared(lake, WRONG, with_evidence=with_evidence) == {name: case.expected for name, case in WRONG.items()}
     assert is_proven == dict.fromkeys(WRONG, False)
+
+
+LARGE = 2**17
+
+
+def large(key: int) -> Row:
+    return row(key, body=f"{key % 2}" * LARGE)
+
+
+@pytest.fixture
+def large_rows(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> StagedTable:
+    """48 rows of 128 KB each, which are next to nothing in files: Spark's says each value once, the eight chunks'
+    compress."""
+    table = filled(lake, table_schema("t", TEXTS), [large(key) for key in range(48)])
+    by_hand(lake, table, "OPTIMIZE {}")
+    monkeypatch.setattr(pq, "write_table", partial(pq.write_table, use_dictionary=False, compression="zstd"))
+    claims = []
+    for part in range(8):
+        rows = [large(key) for key in range(part, 48, 8)]
+        claim = table.stage_chunk("v1", f"{part}-1", rows, snapshot=SEEN, low=table.next_lsn())
+        claims.append(replace(claim, watermark_lsn=Lsn(table.next_lsn()), purpose="verify"))
+    table.stage_committed([], tuple(claims), (Sweep("v1", SEEN, 8, "verify"),))
+    return table
+
+
+@pytest.mark.parametrize("way", ["driver"], indirect=True)
+def test_what_is_small_in_files_and_large_in_memory_is_proven_a_few_chunks_at_a_time(
+    lake: Lake, large_rows: StagedTable, is_proven: dict[str, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(equal_chunks, "GROUP_BYTES", 12 * LARGE)
+    usual, counting = pa.default_memory_pool(), pa.proxy_memory_pool(pa.system_memory_pool())
+    pa.set_memory_pool(counting)
+    try:
+        (result,) = lake.applied(planned(large_rows, 1))
+    finally:
+        pa.set_memory_pool(usual)
+    assert is_proven == {"t": True}
+    assert counts(result) == (0, 0, 0, 0, {})
+    assert counting.max_memory() < 48 * LARGE * 2
+
+
+@pytest.mark.parametrize("way", ["driver"], indirect=True)
+@pytest.mark.parametrize(
+    ("bound", "with_evidence"), [("COLUMN_BYTES", False), ("TOUCHED_BYTES", True)], ids=["column", "changed"]
+)
+def test_rows_that_would_fill_the_driver_are_compared_by_spark(
+    lake: Lake,
+    large_rows: StagedTable,
+    is_proven: dict[str, bool],
+    monkeypatch: pytest.MonkeyPatch,
+    bound: str,
+    with_evidence: bool,
+) -> None:
+    monkeypatch.setattr(equal_chunks, "AT_ONCE_BYTES", 0)
+    monkeypatch.setattr(equal_chunks, bound, 3 * LARGE)
+    (result,) = lake.applied(planned(large_rows, 1, with_evidence=with_evidence))
+    assert is_proven == {"t": False}
+    assert counts(result) == (0, 0, 0, 0, {})

@@ -38,7 +38,7 @@ from tidemark.target import arrow_fold, chunk_fold, chunk_keys, data_files, lake
 from tidemark.target.chunk_rows import NextBatches, TouchedRows, are_read_as_they_are, have_key_under_its_names
 from tidemark.target.delta_tables import PinnedPair, PinnedTable
 from tidemark.target.key_set import KeySet
-from tidemark.target.target_rows import RowGroup, TargetRows, TooMuch
+from tidemark.target.target_rows import RowGroup, TargetRows, TooMuch, bytes_of
 
 log = logging.getLogger(__name__)
 
@@ -49,8 +49,11 @@ MAX_KEYS: Final = 20_000_000  # of chunks, and of current
 MAX_KEY_BYTES: Final = 512 * 2**20  # of current's keys
 MAX_TOUCHED: Final = 20_000  # rows of chunks whose keys changes have
 GROUP_ROWS: Final = 1_000_000  # of chunks, compared at a time
-GROUP_BYTES: Final = 64 * 2**20  # of their files
-AT_ONCE_BYTES: Final = 32 * 2**20  # of these, up to which all columns are read at once
+# In memory: what lies in a file of megabytes may be gigabytes.
+GROUP_BYTES: Final = 256 * 2**20  # of these rows, unless a single chunk has more
+AT_ONCE_BYTES: Final = 128 * 2**20  # of them, up to which all columns are read at once
+COLUMN_BYTES: Final = 256 * 2**20  # of one of their columns
+TOUCHED_BYTES: Final = 128 * 2**20  # of rows of chunks whose keys changes have
 WAIT_S: Final = 60  # for other tables, which have the driver's memory: a proof takes less than Spark's comparison
 MAX_READ: Final = 4  # how often, on average, a row of current may be read for that
 
@@ -125,8 +128,14 @@ class _ChunkFile:
 
     claim: Claim
     file: StagedFile
+    footer: pq.FileMetaData
     touched: NDArray[np.bool_]
     places: Rows
+
+    @property
+    def bytes(self) -> int:
+        """Decoded: no reader of chunks writes dictionaries."""
+        return sum(self.footer.row_group(n).total_byte_size for n in range(self.footer.num_row_groups))
 
     @property
     def others(self) -> NDArray[np.bool_]:
@@ -182,21 +191,21 @@ class _Proof:
     def proven(self) -> EqualChunks:
         sweeps = [s for b in self.coming.batches for s in b.sweeps]
         self._require_one_walk(sweeps)
-        keys = [(claim, file, self._keys(file)) for claim in self.claims for file in claim.files]
-        if sum(len(columns[0]) for _, _, columns in keys) > MAX_KEYS:
+        keys = [(claim, file, *self._keys(file)) for claim in self.claims for file in claim.files]
+        pieces = [columns for _, _, _, columns in keys]
+        if sum(len(columns[0]) for columns in pieces) > MAX_KEYS:
             raise TooMuch("many rows")
         there = self._there()
-        bounds = self._bounds([columns for _, _, columns in keys], sweeps)
+        bounds = self._bounds(pieces, sweeps)
         files = [f for f in there.files if self._may_meet(f.low, f.high, bounds)]
         groups = [g for f in files for g in there.groups(f) if self._may_meet(g.low, g.high, bounds)]
         if sum(group.rows for group in groups) > MAX_KEYS:
             raise TooMuch("current has many rows")
         current = _Current(there, groups, self._types)
         changed = KeySet(self._types, self._changed([*self.coming.batches, *self.coming.evidence]))
-        pieces = [columns for _, _, columns in keys]
         chunks = [
-            _ChunkFile(claim, file, np.asarray(pc.is_valid(of_changes).to_numpy(), np.bool_), places)
-            for (claim, file, _), of_changes, places in zip(
+            _ChunkFile(claim, file, footer, np.asarray(pc.is_valid(of_changes).to_numpy(), np.bool_), places)
+            for (claim, file, footer, _), of_changes, places in zip(
                 keys, changed.places_of(pieces), current.places_of(pieces), strict=True
             )
         ]
@@ -241,9 +250,11 @@ class _Proof:
         with lake_files.open_to_read(self.session, f"{self.lake}/{file.path}", file.bytes) as opened:
             return pq.ParquetFile(opened).read(columns=list(names))
 
-    def _keys(self, file: StagedFile) -> list[pa.ChunkedArray]:
-        read = self._read(file, self.schema.key)
-        return [read[name] for name in self.schema.key]
+    def _keys(self, file: StagedFile) -> tuple[pq.FileMetaData, list[pa.ChunkedArray]]:
+        with lake_files.open_to_read(self.session, f"{self.lake}/{file.path}", file.bytes) as opened:
+            parquet = pq.ParquetFile(opened)
+            read = parquet.read(columns=list(self.schema.key))
+        return parquet.metadata, [read[name] for name in self.schema.key]
 
     def _changed(self, batches: Sequence[PlannedBatch]) -> Iterator[list[pa.ChunkedArray]]:
         for batch in batches:
@@ -278,11 +289,10 @@ class _Proof:
         if sum(int(chunk.touched.sum()) for chunk in chunks) > MAX_TOUCHED:
             raise TooMuch("many of them changed meanwhile")
         names = [*(c.name for c in self.schema.columns if c.name not in self.schema.dropped), "_text"]
-        rows = [
-            (chunk.claim, self._read(chunk.file, names).filter(pa.array(chunk.touched)))
-            for chunk in chunks
-            if chunk.touched.any()
-        ]
+        rows, left = [], TOUCHED_BYTES
+        for chunk in (chunk for chunk in chunks if chunk.touched.any()):
+            rows.append((chunk.claim, self._touched_rows(chunk, names, left)))
+            left -= rows[-1][1].nbytes
         if not rows:
             return {}
         if self.schema.dropped or not plain_changes.are_plain(
@@ -294,6 +304,22 @@ class _Proof:
         if results is None:
             raise TooMuch("a row that changed meanwhile is not what it should be")
         return {result.chunk: result for result in results}
+
+    def _touched_rows(self, chunk: _ChunkFile, names: Sequence[str], most_bytes: int) -> pa.Table:
+        """Read by the row groups that they lie in."""
+        pieces, begins = [], 0
+        with lake_files.open_to_read(self.session, f"{self.lake}/{chunk.file.path}", chunk.file.bytes) as opened:
+            parquet = pq.ParquetFile(opened, metadata=chunk.footer)
+            for number in range(chunk.footer.num_row_groups):
+                ends = begins + chunk.footer.row_group(number).num_rows
+                touched = chunk.touched[begins:ends]
+                if touched.any():
+                    pieces.append(parquet.read_row_group(number, columns=list(names)).filter(pa.array(touched)))
+                    most_bytes -= pieces[-1].nbytes
+                if most_bytes < 0:
+                    raise TooMuch("large rows changed meanwhile")
+                begins = ends
+        return pa.concat_tables(pieces)
 
     # --- what must hold -------------------------------------------------------------------------------------------
 
@@ -320,7 +346,7 @@ class _Proof:
         if sweep.keys is not None or len(older) + len(own) < sweep.chunks:
             raise TooMuch("what is swept are single keys, or a chunk is missing")
         is_read = np.zeros(len(current.rows), np.bool_)
-        places_of_older = current.places_of([self._keys(file) for c in older for file in c.files])
+        places_of_older = current.places_of([self._keys(file)[1] for c in older for file in c.files])
         for places in (*places_of_older, *(c.places for c in chunks if c.claim.backfill == sweep.backfill)):
             is_read[places[places >= 0]] = True
         left = pa.array(np.flatnonzero(~is_read))
@@ -355,13 +381,15 @@ class _Proof:
             return
         in_order = pa.array(np.concatenate([which for _, which in of_groups]))
         names = [c.name for c in self.schema.columns if c.name not in (*self.schema.key, *self.schema.dropped)]
-        whole = sum(chunk.file.bytes for chunk in group) <= AT_ONCE_BYTES
+        whole = sum(chunk.bytes for chunk in group) <= AT_ONCE_BYTES
+        if not whole and any(sum(bytes_of(c.footer, [name]) for c in group) > COLUMN_BYTES for name in names):
+            raise TooMuch("large values")
         for some in [[ROW_HOLES, *names]] if whole else [[name] for name in (ROW_HOLES, *names)]:
             theirs: dict[str, list[pa.Array]] = {name: [] for name in some}
             for there, which in of_groups:
                 rows = pa.array(current.rows[places[which]])
-                for name, column in current.there.columns(there, some).items():
-                    theirs[name] += column.take(rows).chunks
+                for name, column in current.there.columns(there, some, rows).items():
+                    theirs[name] += column.chunks
             read = [self._read(chunk.file, [n for n in some if n != ROW_HOLES]) for chunk in group]
             for name in some:
                 if name == ROW_HOLES:
@@ -391,11 +419,13 @@ def _first(key: tuple[str, ...] | None) -> int | None:
 def _groups(chunks: Sequence[_ChunkFile]) -> Iterator[list[_ChunkFile]]:
     """Chunks whose rows lie near each other in current go together, so that few of its files are read for them."""
     group: list[_ChunkFile] = []
+    rows = size = 0
     for chunk in sorted(chunks, key=lambda c: int(c.places.max(initial=-1))):
-        group.append(chunk)
-        if sum(c.file.rows for c in group) >= GROUP_ROWS or sum(c.file.bytes for c in group) >= GROUP_BYTES:
+        if group and (rows >= GROUP_ROWS or size + chunk.bytes > GROUP_BYTES):
             yield group
-            group = []
+            group, rows, size = [], 0, 0
+        group.append(chunk)
+        rows, size = rows + chunk.file.rows, size + chunk.bytes
     if group:
         yield group
 

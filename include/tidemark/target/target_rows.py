@@ -114,21 +114,26 @@ class TargetRows:
 
     def keys_of(self, group: RowGroup) -> list[pa.ChunkedArray]:
         """The key's columns of all rows of one of `groups`, masked ones included. Raises TooMuch."""
-        self.left -= _bytes_of(self.footers[group.file.path], self.key, group.number)
+        self.left -= bytes_of(self.footers[group.file.path], self.key, group.number)
         if self.left < 0:
             raise TooMuch("many keys")
         return list(self.columns(group, self.key).values())
 
-    def columns(self, group: RowGroup, names: Sequence[str]) -> dict[str, pa.ChunkedArray]:
-        """These columns of all rows of one of `groups`, masked ones included. Raises TooMuch."""
+    def columns(
+        self, group: RowGroup, names: Sequence[str], rows: pa.Array | None = None
+    ) -> dict[str, pa.ChunkedArray]:
+        """These columns of all rows of one of `groups`, masked ones included, or of `rows`, numbered within it. What a
+        file repeats stays a dictionary until the rows are taken. Raises TooMuch."""
         footer = self.footers[group.file.path]
-        if _bytes_of(footer, names, group.number) > MAX_COLUMN_BYTES:
+        if bytes_of(footer, names, group.number) > MAX_COLUMN_BYTES:
             raise TooMuch("a large column")
+        repeated = [] if rows is None else _with_dictionary(footer, names, group.number)
         with self._open(group.file) as source:
-            parquet = pq.ParquetFile(source, metadata=footer)
+            parquet = pq.ParquetFile(source, metadata=footer, read_dictionary=repeated)
             there = [name for name in names if name in parquet.schema_arrow.names]
             # Of no column it would not say how many rows there are.
             read = parquet.read_row_group(group.number, columns=there or [self.key[0]])
+            read = read if rows is None else read.take(rows)
             return {name: self._column(read, name) for name in names}
 
     def whole(self, file: DataFile, shape: pa.Schema) -> pa.Table:
@@ -137,7 +142,7 @@ class TargetRows:
             parquet = self._known(pq.ParquetFile(source))
             if parquet.metadata.num_rows != file.rows:
                 raise TooMuch("the log says otherwise")
-            if _bytes_of(parquet.metadata, shape.names) > MAX_BYTES:
+            if bytes_of(parquet.metadata, shape.names) > MAX_BYTES:
                 raise TooMuch("large values")
             read = parquet.read(columns=[name for name in shape.names if name in parquet.schema_arrow.names])
         return arrow_fold.in_shape(read, shape)
@@ -148,7 +153,7 @@ class TargetRows:
         return parquet
 
     def _count(self, parquet: pq.ParquetFile, only: int | None = None) -> None:
-        self.left -= _bytes_of(parquet.metadata, self.key, only)
+        self.left -= bytes_of(parquet.metadata, self.key, only)
         if self.left < 0:
             raise TooMuch
 
@@ -234,7 +239,7 @@ class TargetRows:
                 begins, ends = ends, ends + parquet.metadata.row_group(group).num_rows
                 within = [row - begins for row in rows if begins <= row < ends]
                 if within:
-                    if _bytes_of(parquet.metadata, names, group) > MAX_BYTES:
+                    if bytes_of(parquet.metadata, names, group) > MAX_BYTES:
                         raise TooMuch
                     # With a key's column, which every file has: a table of no column says how many rows it has, and is
                     # empty once some are taken.
@@ -283,7 +288,14 @@ def _is_flat(of: pa.DataType) -> bool:
     return bool(pa.types.is_string(of) or pa.types.is_binary(of) or pa.types.is_decimal(of))
 
 
-def _bytes_of(footer: pq.FileMetaData, names: Sequence[str], only: int | None = None) -> int:
+def _with_dictionary(footer: pq.FileMetaData, names: Sequence[str], number: int) -> list[str]:
+    """The columns, by their paths, of which a row group keeps each value once."""
+    group = footer.row_group(number)
+    columns = [group.column(n) for n in range(group.num_columns)]
+    return [c.path_in_schema for c in columns if c.path_in_schema in names and c.has_dictionary_page]
+
+
+def bytes_of(footer: pq.FileMetaData, names: Sequence[str], only: int | None = None) -> int:
     """The decoded size of some columns."""
     total = 0
     for number in range(footer.num_row_groups) if only is None else [only]:
