@@ -335,15 +335,6 @@ def make_room(spark: SparkSession, table: PinnedTable, fields: Sequence[StructFi
         spark.sql(f"ALTER TABLE delta.{spark_identifier(table.path)} SET TBLPROPERTIES ({listed})")
 
 
-def comment(spark: SparkSession, table: PinnedTable, comments: Mapping[str, str]) -> None:
-    """Comments of columns, each a metadata commit of its own that carries no position; "" takes one away."""
-    for name, text in comments.items():
-        quoted = text.replace("'", "\\'")
-        spark.sql(
-            f"ALTER TABLE delta.{spark_identifier(table.path)} ALTER COLUMN {spark_identifier(name)} COMMENT '{quoted}'"
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
     """A Parquet file that lies in a table's folder and belongs to none of its versions yet: `name` in the folder, size,

@@ -208,7 +208,7 @@ class TableShape:
             if (DROPPED in f.metadata.get("comment", "")) != (f.name in self.schema.dropped)
         }
         if comments:
-            delta_tables.comment(self.session, table, comments)
+            table_columns.annotate(self.session, table, comments)
             table = delta_tables.pin(self.session, table.path)
         of_source, relation = self.planned.comments, self.schema.relation_oid
         if of_source is not None and table_columns.comment(self.session, table, relation, of_source, DROPPED):
