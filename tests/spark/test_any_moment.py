@@ -244,6 +244,7 @@ def test_maintenance_makes_few_files_of_what_merges_noted(lake: Lake) -> None:
 
 @pytest.mark.thorough
 def test_columns_that_came_and_went_and_rows_without_key(lake: Lake) -> None:
+    state = "it's \\ open, ${spark.app.name}"  # which is a setting of Spark's
     schema = table_schema("log", {"n": "int", "f": "double"}, key=(), identity="full", schema="shop")
     table = lake.table(schema)
     one, other = {"n": 1, "f": -0.0}, {"n": 1, "f": 0.0}
@@ -253,9 +254,9 @@ def test_columns_that_came_and_went_and_rows_without_key(lake: Lake) -> None:
     added = with_columns(schema, {"state": "string"})
     table.schema = replace(
         added,
-        columns=(*added.columns[:2], Column("state", "text", 25, -1, "string", missing="it's \\ open")),
+        columns=(*added.columns[:2], Column("state", "text", 25, -1, "string", missing=state)),
     )
-    full = {"n": 1, "f": -0.0, "state": "it's \\ open"}
+    full = {"n": 1, "f": -0.0, "state": state}
     table.stage(
         [
             Change("update", {**full, "n": 2}, old=full),
@@ -270,4 +271,4 @@ def test_columns_that_came_and_went_and_rows_without_key(lake: Lake) -> None:
     assert before == {"(1, -0.0, None)": 2, "(1, 0.0, None)": 1}
     after = Counter(repr(tuple(row.values())) for row in rows(reading.newest(), *names))
     assert after == Counter(repr(tuple(row[n] for n in names)) for row in lake.stored("current", table))
-    assert after == {'(1, -0.0, "it\'s \\\\ open")': 1, '(2, -0.0, "it\'s \\\\ open")': 1, "(None, nan, None)": 1}
+    assert after == {f"(1, -0.0, {state!r})": 1, f"(2, -0.0, {state!r})": 1, "(None, nan, None)": 1}

@@ -47,7 +47,8 @@ class SparkSql:
         return spark_identifier(name)
 
     def text(self, value: str) -> str:
-        escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+        # Before it reads a statement, Spark puts its settings in place of what is written as ${setting}.
+        escaped = value.replace("\\", "\\\\").replace("'", "\\'").replace("${", "\\u0024{")
         return f"'{escaped}'"
 
     def time(self, value: datetime) -> str:
