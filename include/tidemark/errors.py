@@ -1034,8 +1034,8 @@ class LakeFailed(RetryError):
     is_of_no_table = True
     happened = "The lake or the Spark cluster failed while {table} was merged: {condition}"
     remedy = (
-        "Repair storage, network or cluster; the next run goes on from the tables' positions. No table is parked for "
-        "this."
+        "Repair storage, network or cluster; the next run goes on from the tables' positions. A table is parked for "
+        "this only where it was alone with it, `park_after` runs in a row."
     )
 
 

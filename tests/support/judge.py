@@ -57,9 +57,9 @@ def schema_of(environment: Environment, table: str) -> TableSchema | None:
 
 def marked(row: TableRow) -> str | None:
     """Why the table may differ from its source: parked, paused, or needs a backfill; None where it may not."""
-    if row.life.merge == "parked":
+    if row.life.is_parked:
         assert row.error is not None
-        return f"parked: {row.error.kind}: {row.error.message}"
+        return f"{row.life.merge}: {row.error.kind}: {row.error.message}"
     if row.life.is_paused:
         return f"paused: by {row.paused_by}"
     return f"needs backfill: {row.backfill_reason}" if row.life.needs_backfill else None
