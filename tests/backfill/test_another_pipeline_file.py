@@ -155,6 +155,15 @@ def test_a_preflight_with_the_file_of_before_changes_nothing_until_it_is_meant(t
     two_tables.drain()
 
 
+def test_a_file_that_another_one_followed_while_the_clock_was_ahead_may_come_back(two_tables: Pipeline) -> None:
+    with another_worker(two_tables, *BOTH):
+        two_tables.capture()
+    with open_ledger(two_tables.ledger, two_tables.config.pipeline) as ledger:
+        ledger.execute("UPDATE tidemark.pipeline_files SET superseded_at = superseded_at + interval '1 year'")
+    two_tables.capture()
+    two_tables.drain()
+
+
 def test_a_look_at_another_file_takes_no_notice_of_it(two_tables: Pipeline) -> None:
     with another_worker(two_tables, *BOTH):
         two_tables.preflight(act=False)

@@ -89,6 +89,11 @@ def test_an_old_heartbeat_is_work(idle: HandStaged) -> None:
     assert "heartbeat" in look(idle).reason
 
 
+def test_a_heartbeat_of_a_clock_that_was_ahead_is_work(idle: HandStaged) -> None:
+    idle.ledger_query("UPDATE tidemark.generations SET heartbeat_at = heartbeat_at + interval '1 year'")
+    assert "heartbeat" in look(idle).reason
+
+
 def test_a_slot_that_went_wrong_is_work_for_the_drain_to_say(idle: HandStaged) -> None:
     idle.drop_slot()
     assert "does not exist" in look(idle).reason

@@ -102,6 +102,13 @@ def test_another_run_reads_on(book: Book, generation: Generation) -> None:
     assert chunks.free_ranges(book, "backfill2") == []
 
 
+def test_a_backfill_of_a_clock_that_was_ahead_was_not_tried_just_now(book: Book, generation: Generation) -> None:
+    open_backfill(book, "s.a")
+    assert backfills.tables_tried_within(book, 600) == {"s.a"}
+    book.execute("UPDATE tidemark.backfills SET active_at = active_at + interval '1 year'")
+    assert backfills.tables_tried_within(book, 600) == set()
+
+
 def test_a_backfill_that_nobody_reads_is_closed_and_one_that_is_read_or_only_waits_stays(
     ledger: str, book: Book, generation: Generation
 ) -> None:

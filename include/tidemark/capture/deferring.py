@@ -18,9 +18,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
-from tidemark.config import Merge, PipelineConfig
+from tidemark.config import EVERY_S, Merge, PipelineConfig
 from tidemark.ledger import backlogs, tables
 from tidemark.ledger.backlogs import Backlog
 from tidemark.ledger.connection import Ledger
@@ -66,7 +66,8 @@ def is_due(merge: Merge, backlog: Backlog, now: datetime) -> bool:
         return True
     if merge.rows is not None and backlog.changes >= merge.rows:
         return True
-    return now >= merge.due_at(backlog.since)
+    # What was staged while a clock was ahead would wait until that moment comes.
+    return not now < merge.due_at(backlog.since) <= now + timedelta(seconds=merge.every_s or EVERY_S)
 
 
 def waits_until(config: PipelineConfig, table: TableStatus, now: datetime) -> datetime | None:

@@ -150,10 +150,12 @@ def all_open(ledger: Ledger) -> list[Backfill]:
 
 
 def tables_tried_within(ledger: Ledger, seconds: float) -> set[str]:
-    """The tables of which a backfill was begun, adopted or read on within the last `seconds`."""
+    """The tables of which a backfill was begun, adopted or read on within the last `seconds`; what lies ahead, since
+    the ledger's clock was put back, is none of it."""
     rows = ledger.execute(
         'SELECT DISTINCT "table" FROM tidemark.backfills '
-        "WHERE pipeline = %s AND purpose = 'fill' AND active_at > clock_timestamp() - make_interval(secs => %s)",
+        "WHERE pipeline = %s AND purpose = 'fill' "
+        "AND active_at BETWEEN clock_timestamp() - make_interval(secs => %s) AND clock_timestamp()",
         (ledger.pipeline, seconds),
     )
     return {table for (table,) in rows}

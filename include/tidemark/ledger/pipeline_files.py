@@ -39,12 +39,13 @@ def require(ledger: Ledger, digest: str) -> None:
 
 
 def refuse_superseded(ledger: Ledger, digest: str, settle_s: float) -> None:
-    """Raises PipelineFileSuperseded if another digest took this one's place less than `settle_s` seconds ago."""
+    """Raises PipelineFileSuperseded if another digest took this one's place less than `settle_s` seconds ago; not if
+    that lies ahead, since the ledger's clock was put back."""
     row = ledger.execute(
         """
         SELECT superseded_at, superseded_at + make_interval(secs => %(settle_s)s) FROM tidemark.pipeline_files
          WHERE pipeline = %(pipeline)s AND digest = %(digest)s
-           AND superseded_at > clock_timestamp() - make_interval(secs => %(settle_s)s)
+           AND superseded_at BETWEEN clock_timestamp() - make_interval(secs => %(settle_s)s) AND clock_timestamp()
         """,
         {"pipeline": ledger.pipeline, "digest": digest, "settle_s": settle_s},
     ).fetchone()

@@ -409,7 +409,8 @@ def due(ledger: Ledger, unpark_retry_s: float) -> set[str]:
          WHERE pipeline = %s
            AND (merge_state IN ('merging', 'deferred')
                 OR (merge_state = 'retried' AND capture_state <> 'forgotten'
-                    AND coalesce(tried_at, state_since) < clock_timestamp() - make_interval(secs => %s)))
+                    AND coalesce(tried_at, state_since)
+                        NOT BETWEEN clock_timestamp() - make_interval(secs => %s) AND clock_timestamp()))
         """,
         (ledger.pipeline, unpark_retry_s),
     ).fetchall()

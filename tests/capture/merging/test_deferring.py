@@ -78,6 +78,13 @@ def test_a_table_waits_until_the_clock_passes_a_multiple_of_every(
     assert planned(config, ledger, due_at) == ["s.a"]
 
 
+def test_what_was_staged_while_the_clock_was_ahead_does_not_wait_for_that_moment(
+    config: PipelineConfig, ledger: str, book: Book, lease: Lease
+) -> None:
+    stage(book, lease, 200, 300, "s.a")
+    assert planned(config, ledger, staged_at(book) - timedelta(days=365)) == ["s.a"]
+
+
 def test_tables_that_wait_since_different_moments_come_due_together() -> None:
     merge = Merge(every_s=900)
     at = datetime(2031, 5, 7, 8, 15, tzinfo=UTC)

@@ -170,6 +170,16 @@ def test_a_retry_error_parks_after_park_after_runs_and_is_tried_again_when_due(
     assert applied(due, ledger, plan_for(due, ledger)).tables[0].after == Lsn(400)
 
 
+def test_a_table_that_was_tried_while_the_clock_was_ahead_is_tried_again(
+    config: PipelineConfig, ledger: str, book: Book
+) -> None:
+    for _ in range(2):
+        applied(config, ledger, plan_for(config, ledger), {"s.a": TRY_AGAIN})
+    assert plan_for(config, ledger) is None
+    book.execute("UPDATE tidemark.tables SET tried_at = tried_at + interval '1 year'")
+    assert plan_for(config, ledger) is not None
+
+
 def test_an_error_of_the_lake_moves_no_tables_counter(config: PipelineConfig, ledger: str, book: Book) -> None:
     for _ in range(3):
         applied(config, ledger, plan_for(config, ledger), {"s.a": LAKE_AWAY, "s.b": LAKE_AWAY})
