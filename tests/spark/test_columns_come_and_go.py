@@ -105,7 +105,8 @@ DEFAULTS = {
     "string": 'it\'s \\ "x"',
     "binary": "\\x00ff",
     "array<int>": "{1,NULL}",
-    "date": "1999-12-31",
+    "date": "0001-01-01",
+    "array<date>": "{0999-12-31,1999-12-31}",
     "timestamp": "2026-01-01 00:00:00.5+00",
     "timestamp_ntz": "0001-01-01 00:00:00",
 }

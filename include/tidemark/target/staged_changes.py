@@ -11,7 +11,7 @@ it gets here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import date, datetime
 from functools import reduce
 from typing import Any, Final, cast
 
@@ -273,4 +273,6 @@ def _literal(value: Any, target: str) -> SparkColumn:
         return F.expr(f"TIMESTAMP '{value.isoformat()}'")
     if isinstance(value, datetime):
         return F.expr(f"TIMESTAMP_NTZ '{value.isoformat()}'")
+    if isinstance(value, date):  # PySpark's own way to Java writes a year below 1000 without its zeros
+        return F.expr(f"DATE '{value.isoformat()}'")
     return F.lit(value).cast(target)
