@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from datetime import date
 from functools import partial
 from typing import Any
 
@@ -22,7 +23,7 @@ from tidemark.formats.plan import PlannedTable
 from tidemark.formats.result import TableResult
 from tidemark.lsn import Lsn
 from tidemark.names import spark_identifier
-from tidemark.schema.table import TableSchema
+from tidemark.schema.table import Column, TableSchema
 from tidemark.target import equal_chunks, few_changes, merge
 from tidemark.target.equal_chunks import EqualChunks
 
@@ -73,6 +74,8 @@ def is_proven(proven: Proven, monkeypatch: pytest.MonkeyPatch) -> dict[str, bool
     monkeypatch.setattr(merge, "equal_chunks", spied)
     return done
 
+
+DAYS = {"id": "int", "until": "date", "note": "string"}
 
 # Of a snapshot that saw every transaction.
 SEEN = f"{2**40}:{2**40}:"
@@ -269,6 +272,28 @@ def test_values_that_are_stored_alike_are_told_apart_by_their_texts(lake: Lake) 
     verify(table, rows, "verify")
     (again,) = lake.applied(table.planned(2))
     assert counts(again) == (0, 0, 0, 0, {})
+
+
+def test_texts_of_a_column_that_was_renamed_are_no_difference(lake: Lake) -> None:
+    """History has them under the name of then; of a row that was written since it has the name of now."""
+    columns = tuple(Column(name, target, 25, -1, target, attnum=n) for n, (name, target) in enumerate(DAYS.items(), 1))
+    schema = replace(table_schema("t", DAYS), columns=columns, published=(1, 2, 3))
+    table = lake.table(schema)
+    unfit, last = {"until": "infinity"}, date(9999, 12, 31)
+    table.stage([Change("insert", {"id": n, "until": last, "note": None}, text=unfit) for n in (1, 2, 3)])
+    lake.applied(table.planned())
+    columns = tuple(replace(column, name="ends" if column.name == "until" else column.name) for column in columns)
+    table.schema = replace(schema, version=2, columns=columns)
+    sent = {"id": 2, "ends": last, "note": "x"}
+    table.stage([Change("update", sent, text={"ends": "infinity"}), Change("update", {**sent, "id": 3})])
+    lake.applied(table.planned(1))
+    rows = [
+        {"id": n, "ends": last, "note": None if n == 1 else "x", "_text": [("ends", "infinity")]} for n in (1, 2, 3)
+    ]
+    verify(table, rows, "verify")
+    (result,) = lake.applied(planned(table, 2))
+    assert counts(result) == (0, 1, 0, 0, {"ends": 1})
+    assert differences(lake, table) == [("differs", ["ends"], False, (("id", "3"),))]
 
 
 def test_nothing_is_compared_beside_a_chunk_that_is_merged(lake: Lake) -> None:

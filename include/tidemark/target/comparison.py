@@ -121,11 +121,15 @@ class Comparison(ChunkChanges):
         same = fold.all_of([column(k) == F.col(name) for k, name in zip(self.schema.key, names, strict=True)])
         joined = with_verdicts.join(newest, on=same, how="left").drop(*names)
         own_texts = _or_none(F.col("_text"))
+        # A row from before a column was renamed calls it as it was called then: what it has no text of may be that one.
+        said = F.concat(F.map_keys(_TEXTS), F.col(_OPEN))
+        has_older_names = F.size(F.array_except(said, F.array(*[F.lit(name) for name in self.names]))) > 0
         differing = F.filter(
             F.array(*[F.lit(name) for name in self.source_names]),
             lambda name: (
                 ~F.try_element_at(own_texts, name).eqNullSafe(F.try_element_at(F.col(_TEXTS), name))
                 & ~F.array_contains(F.col(_OPEN), name)
+                & ~(has_older_names & F.try_element_at(F.col(_TEXTS), name).isNull())
             ),
         )
         whole = ~F.col(CLAIM).isin(*self._not_read) if self._not_read else F.lit(True)
