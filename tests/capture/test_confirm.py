@@ -12,6 +12,7 @@ import pytest
 
 from sandbox.services.postgres import wait_for
 from tests.support.hand_staged import TABLE, HandStaged
+from tidemark.capture import confirm as confirm_module
 from tidemark.capture.confirm import ConfirmResult, confirm, confirm_up_to_staged
 from tidemark.errors import ConfirmFailed, GenerationMissing, GenerationStale, LeaseTaken, SlotBusy
 from tidemark.formats.error_record import ErrorRecord
@@ -100,6 +101,16 @@ def test_the_valve_confirms_what_is_staged_although_nothing_is_applied(capture: 
     with leases.hold(capture.ledger, "shop", SLOT, "drain/1") as lease:
         result = confirm_up_to_staged(capture.task(), lease=lease)
     assert result.after == capture.confirmed_lsn() == batch.end_lsn
+    assert run(capture).after == batch.end_lsn
+
+
+def test_a_slot_that_retains_much_may_take_longer_to_move(capture: HandStaged, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind a transaction that was open for a day, all WAL of that day is read for it, from its beginning."""
+    monkeypatch.setattr(confirm_module, "ADVANCE_TIMEOUT_S", 0.01)
+    capture.settle()
+    capture.sql("CREATE TABLE much AS SELECT repeat('x', 1000) FROM generate_series(1, 80000)")
+    batch = capture.stage(TABLE)
+    capture.apply(TABLE, batch.end_lsn)
     assert run(capture).after == batch.end_lsn
 
 

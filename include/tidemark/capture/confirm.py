@@ -36,8 +36,10 @@ log = logging.getLogger(__name__)
 
 # How long a slot may stay active before it counts as in use.
 BUSY_WAIT_S: Final = 30.0
-# Moving a slot reads the WAL up to the new position; this bounds the reading of what the valve lets pile up.
+# Moving a slot reads the WAL from where its oldest open transaction began, however long ago that was: what it may take
+# grows with what the slot retains. A move that is broken off moves nothing, and the next one begins there again.
 ADVANCE_TIMEOUT_S: Final = 900
+SLOWEST_BYTES_PER_S: Final = 20 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +88,12 @@ def _move(
 ) -> tuple[Lsn, Lsn]:
     """The slot's confirmed LSN before and after."""
     config = run.config
-    with postgres_session.connect(
-        run.source,
-        application_name=config.application_name,
-        statement_timeout_s=ADVANCE_TIMEOUT_S,
-    ) as connection:
+    with postgres_session.connect(run.source, application_name=config.application_name) as connection:
         if config.slot != generation.slot:
             # The position is that of another slot, and this one may be somebody else's.
             difference = f'it was staged from the slot "{generation.slot}", and the pipeline file names another one'
             raise GenerationStale(slot=config.slot, generation=generation.number, difference=difference)
-        _, before = slots.usable(connection, config.slot)
+        slot, before = slots.usable(connection, config.slot)
         if before >= position:
             # Not noted: this may be another server's slot, and what is noted goes into the drain's status replies.
             log.info('The slot "%s" stands at %s, at or beyond %s: nothing to confirm', config.slot, before, position)
@@ -103,7 +101,8 @@ def _move(
         else:
             still_continues(connection, generation)
             lease.check(book)
-            _advance(connection, config, position, busy_wait_s, lambda: lease.check(book))
+            limit_s = ADVANCE_TIMEOUT_S + slot.retained_bytes // SLOWEST_BYTES_PER_S
+            _advance(connection, config, position, limit_s, busy_wait_s, lambda: lease.check(book))
             slot, after = slots.usable(connection, config.slot)
             if after < position:
                 raise ConfirmFailed(
@@ -118,15 +117,18 @@ def _advance(
     connection: psycopg.Connection[Any],
     config: PipelineConfig,
     position: Lsn,
+    limit_s: float,
     busy_wait_s: float,
     check_lease: Callable[[], None],
 ) -> None:
-    """Move the slot. Raises SlotBusy if it stays in use."""
+    """Move the slot, which may take `limit_s`. Raises SlotBusy if it stays in use."""
+    there = at_slot(connection, config.slot)
+    there.execute("SELECT set_config('statement_timeout', %s, false)", (f"{int(limit_s * 1000)}ms",))
 
     def move() -> None:
-        with saying(ADVANCE_TIMEOUT_S, lambda: f'the source, which moves the slot "{config.slot}" to {position}'):
+        with saying(limit_s, lambda: f'the source, which moves the slot "{config.slot}" to {position}'):
             moves = "SELECT pg_replication_slot_advance(%s, %s::pg_lsn)"
-            at_slot(connection, config.slot).execute(moves, (config.slot, str(position)))
+            there.execute(moves, (config.slot, str(position)))
 
     take_when_free(
         connection,
