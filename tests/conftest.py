@@ -49,6 +49,13 @@ def postgres16(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresSer
         yield server
 
 
+@pytest.fixture(scope="session")
+def postgres17(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
+    """For thorough tests alone: it is not in requirements.txt."""
+    with running(tmp_path_factory.mktemp("postgres17"), 17, **QUIET, **PREPARES) as server:
+        yield server
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is thorough
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     servers.share_out(items)
@@ -194,12 +201,10 @@ def captured(new_pipeline: Callable[..., Pipeline]) -> Pipeline:
     return new_pipeline(lock_timeout_s=2, join_wait_s=5)
 
 
-@pytest.fixture(params=servers.EITHER)
-def captured_on_each(
-    request: pytest.FixtureRequest, postgres: PostgresServer, new_pipeline: Callable[..., Pipeline]
-) -> Iterator[Pipeline]:
-    """`captured`, with the source on the oldest server of the tests and on the newest."""
-    server: PostgresServer = postgres if request.param == 18 else request.getfixturevalue("postgres16")
+@pytest.fixture(params=servers.ANY)
+def captured_on_each(request: pytest.FixtureRequest, new_pipeline: Callable[..., Pipeline]) -> Iterator[Pipeline]:
+    """`captured`, with the source on each server of the tests."""
+    server: PostgresServer = request.getfixturevalue(servers.NAMES[request.param])
     source = create_database(server, "source")
     yield new_pipeline(source, lock_timeout_s=2, join_wait_s=5)
     drop_database(server, source)

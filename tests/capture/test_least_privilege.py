@@ -72,9 +72,9 @@ class Source(Pipeline):
         return staged.rows
 
 
-@pytest.fixture(params=servers.EITHER)
+@pytest.fixture(params=servers.ANY)
 def source(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Source]:
-    server: PostgresServer = request.getfixturevalue({16: "postgres16", 18: "postgres"}[request.param])
+    server: PostgresServer = request.getfixturevalue(servers.NAMES[request.param])
     run(server.conninfo(), "CREATE DATABASE shop; CREATE DATABASE tidemark; CREATE ROLE shop_owner; CREATE ROLE spare")
     run(
         server.conninfo("shop"),

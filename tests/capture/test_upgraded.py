@@ -1,7 +1,7 @@
 """`pg_upgrade` of the source, for real: from 17 on it keeps the slot. What was marked and is proven goes on without a
 row read again; each way in which the new cluster may differ from what was staged marks every table. No Spark.
 
-Both clusters are of version 18: what pg_upgrade does with slots, transaction ids and WAL is the same.
+From 17 to 18, and from 18 to 18 as a move to other hardware would do it.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ ROLE: Final = "capture"
 TABLES: Final = {"public.item", "public.other", "public.parted"}
 
 
-@pytest.fixture
-def old(tmp_path: Path) -> Iterator[PostgresServer]:
+@pytest.fixture(params=[17, 18])
+def old(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PostgresServer]:
     # What a vacuum writes by itself comes behind the mark like anything else.
-    with running(tmp_path / "old", 18, fsync="off", autovacuum="off") as server:
+    with running(tmp_path / "old", request.param, fsync="off", autovacuum="off") as server:
         yield server
 
 

@@ -16,6 +16,7 @@ import psycopg
 from psycopg import sql
 
 from sandbox.services.postgres import running
+from tests.support import servers
 from tidemark.pgoutput.messages import parse_relation
 from tidemark.source.catalog import read_types
 
@@ -85,7 +86,7 @@ def _contents(connection: psycopg.Connection[Any], schema: str, table: str, colu
 
 def main() -> None:
     (HERE / "recordings").mkdir(exist_ok=True)
-    for version in (16, 18):
+    for version in servers.VERSIONS:
         recording = record(version)
         path = HERE / "recordings" / f"postgres{version}.json"
         path.write_text(json.dumps(recording, indent=0, ensure_ascii=False) + "\n")

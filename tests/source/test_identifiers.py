@@ -6,13 +6,14 @@ import psycopg
 import pytest
 
 from sandbox.services.postgres import PostgresServer
+from tests.support import servers
 from tidemark.names import TableName
 from tidemark.source.identifiers import qualified, quoted
 
 
-@pytest.mark.parametrize("version", [16, 18])
+@pytest.mark.parametrize("version", servers.EACH)
 def test_names_are_quoted_as_the_server_quotes_them(version: int, request: pytest.FixtureRequest) -> None:
-    server: PostgresServer = request.getfixturevalue({16: "postgres16", 18: "postgres"}[version])
+    server: PostgresServer = request.getfixturevalue(servers.NAMES[version])
     with psycopg.connect(server.conninfo()) as connection:
         words = [
             word for (word,) in connection.execute("SELECT word FROM pg_get_keywords() WHERE catcode IN ('R', 'T')")

@@ -1,7 +1,5 @@
-"""`pg_upgrade` of an embedded server: a stopped cluster -> a new one of the same version, with its rows and its slots.
-
-Nothing in what it does depends on the versions being two: from 17 on logical slots are kept.
-"""
+"""`pg_upgrade` of an embedded server: a stopped cluster -> a new one of version 18, with its rows and its slots, which
+are kept from 17 on."""
 
 from __future__ import annotations
 
@@ -17,12 +15,14 @@ from sandbox.services.postgres import PostgresServer, free_port
 @contextmanager
 def upgraded(old: PostgresServer, folder: Path) -> Iterator[PostgresServer]:
     """The new cluster, which runs; the old one is stopped, and stays as it is."""
-    new = PostgresServer(folder, version=old.version, settings=old.settings, password=old.password, contrib=old.contrib)
+    new = PostgresServer(folder, settings=old.settings, password=old.password, contrib=old.contrib)
     new.remove()
     try:
         new.start()  # makes the cluster
         new.stop()
         old.stop()
+        if old.version < 18:  # the first whose clusters have checksums unless told otherwise; both have to be alike
+            run_beside(old, "pg_checksums", "--enable", "-D", str(old.data))
         _pg_upgrade(old, new)
         new.start()
         yield new

@@ -14,7 +14,7 @@ from typing import Final
 
 from sandbox.checkout import Checkout
 from sandbox.services.postgres import MEMORY, make_outside
-from sandbox.setup import system_packages
+from sandbox.setup import postgres17, system_packages
 from sandbox.setup.jars import AZURE_JARS, GOOGLE_JARS, Jar, yarn_jars
 from sandbox.steps import StepFailed, Steps, run
 
@@ -153,8 +153,9 @@ AZURITE: Final = "TIDEMARK_AZURITE"
 def faults(checkout: Checkout) -> int:
     """SIGKILL, rivals, slots and ledgers that move, at every failpoint and from every side, and whatever else is
     thorough; then the same, and all scenarios, with their lakes in buckets; and drains, chunks, merges and scenarios by
-    Google's protocol, and by Azure's where TIDEMARK_AZURITE names its emulator. The jars for these are fetched the
-    first time."""
+    Google's protocol, and by Azure's where TIDEMARK_AZURITE names its emulator. The jars for these, and PostgreSQL 17,
+    are fetched the first time."""
+    postgres17.install(checkout)
     if AZURITE in os.environ:  # some of the first part ask it, too
         _fetch_jars(checkout, "azure", AZURE_JARS, "jars of Hadoop's client for Azure")
     here = _all(

