@@ -107,6 +107,17 @@ def test_what_is_younger_than_the_cutoff_stays(staging: Staging) -> None:
     assert ends(staging.retire()) == (200, "")
 
 
+def test_much_is_retired_piece_by_piece(staging: Staging, book: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A statement of the ledger takes two minutes at most: what does not fit would be retired never."""
+    monkeypatch.setattr(retirement, "MOST_ROWS", 3)
+    for _ in range(6):
+        staging.stage(A, B)
+    marked = staging.retire()
+    assert (ends(marked), marked.rows, len(staging.retired())) == ((700, ""), 12, 12)
+    rows = book.execute("SELECT count(*) FROM tidemark.batch_tables GROUP BY xmin").fetchall()
+    assert max(count for (count,) in rows) <= 4
+
+
 def test_what_is_not_confirmed_stays(staging: Staging) -> None:
     staging.stage(A)
     staging.stage(A)

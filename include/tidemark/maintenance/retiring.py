@@ -1,6 +1,6 @@
 """Staging and ledger -> only what may still be needed of them, and what is younger than `staging_days`.
 
-    under the lease `slot`   slot and source ─► `retirement.mark`, one transaction per generation ─► retired.json
+    under the lease `slot`   slot and source ─► `retirement.mark`, per generation, piece by piece ─► retired.json
     then, oldest first       what was never registered ─► manifest ─► files ─► ledger rows, page by page
                              chunks of ended backfills ─► their rows;   plans ─► their rows
 
