@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
 import psycopg
@@ -107,11 +108,12 @@ class Workload:
         return connection is not None and connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE
 
     def _statements(self, session: str) -> Iterator[str]:
-        savepoints = 0
+        savepoints, is_below = 0, False
         for _ in range(self.random.randint(1, 6)):
             chance = self.random.random()
             if chance < 0.1:
                 savepoints += 1
+                is_below = True
                 yield f"SAVEPOINT s{savepoints}"
             elif chance < 0.16 and savepoints:
                 yield f"ROLLBACK TO s{self.random.randint(1, savepoints)}"
@@ -121,9 +123,10 @@ class Workload:
             elif self.altered is not None and chance < 0.45:
                 yield self.altered.change(session)
             else:
-                yield self.random.choice(self._changes())()
+                yield self.random.choice(self._changes(is_below))()
 
-    def _changes(self) -> list[Callable[[], str]]:
+    def _changes(self, is_below: bool = False) -> list[Callable[[], str]]:
+        """`is_below` a savepoint: a root that is truncated there is marked (`capture.truncates`)."""
         weighted = [
             (self._insert, 8),
             (self._update, 8),
@@ -132,7 +135,7 @@ class Workload:
             (self._bag, 6),
             (self._log, 2),
             (self._moment, 3),
-            (self._truncate, 1),
+            (partial(self._truncate, () if is_below else ("parts",)), 1),
         ]
         return [change for change, weight in weighted for _ in range(weight)]
 
@@ -242,8 +245,8 @@ class Workload:
             ]
         )
 
-    def _truncate(self) -> str:
+    def _truncate(self, roots: tuple[str, ...]) -> str:
         names = self.random.sample(
-            ["plain", "pair", "whole", "bag", "named", "log", "parts", "moment"], self.random.randint(1, 3)
+            ["plain", "pair", "whole", "bag", "named", "log", *roots, "moment"], self.random.randint(1, 3)
         )
         return f"TRUNCATE {', '.join(names)}"

@@ -6,7 +6,8 @@
 
 TRUNCATE of the root and of all leaves by their names look alike in the catalogue, and only the first is published. What
 a run's look saw is staged once its heartbeat is. Until then the ledger keeps the fingerprint from before, so that a run
-that ends earlier leaves the question to the next one.
+that ends earlier leaves the question to the next one. What was done below a savepoint has a number of its own in the
+catalogue, and its transaction's in the stream: TRUNCATE of the root is not known again there, and the table is marked.
 """
 
 from __future__ import annotations
