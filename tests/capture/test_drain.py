@@ -358,6 +358,8 @@ def test_a_silent_server_is_a_retry_that_names_the_cause(pipeline: Pipeline, mon
     def stop_walsender() -> None:
         query = f"SELECT active_pid FROM pg_replication_slots WHERE slot_name = '{pipeline.config.slot}'"
         stopped.append(pipeline.one(query))
+        waits = f"SELECT 1 FROM pg_stat_activity WHERE pid = {stopped[0]} AND wait_event_type IN ('Activity', 'Client')"
+        wait_for("the walsender has nothing to do", lambda: pipeline.sql(waits))
         os.kill(stopped[0], signal.SIGSTOP)
 
     before_heartbeat(monkeypatch, stop_walsender)

@@ -46,7 +46,14 @@ from tidemark.postgres_session import to_the_same_server
 from tidemark.run import Run
 from tidemark.schema.table import TableSchema
 from tidemark.source import slot
-from tidemark.source.replication import XLOG_HEADER_BYTES, ReplicationStream, is_at_work, sent_by, why_silent
+from tidemark.source.replication import (
+    LONGEST_WORK_S,
+    XLOG_HEADER_BYTES,
+    ReplicationStream,
+    is_at_work,
+    sent_by,
+    why_silent,
+)
 from tidemark.source.slot_server import at_slot
 from tidemark.source.slot_use import take_when_free
 from tidemark.source.upgrade_mark import Marking
@@ -450,7 +457,7 @@ class _Draining:
         cause = partial(why_silent, there, self._config.slot, stream.pid, stream.sent_lsn)
         self._silence.note(lambda: f"the source's messages up to {self._heartbeat.after_lsn}: {cause()}")
         # Each time: one look would now and then meet it between two pieces of work.
-        if is_at_work(there, stream.pid):
+        if self._silence.waited_s < LONGEST_WORK_S and is_at_work(there, stream.pid):
             stream.note_work()
         if stream.silent_s() <= stall_s:
             return

@@ -32,7 +32,7 @@ from tidemark.ledger.leases import SLOT, Lease
 from tidemark.lsn import Lsn
 from tidemark.pgoutput.messages import parse_logical
 from tidemark.postgres_session import to_the_same_server
-from tidemark.source.replication import XLOG_HEADER_BYTES, ReplicationStream, is_at_work, sent_by
+from tidemark.source.replication import LONGEST_WORK_S, XLOG_HEADER_BYTES, ReplicationStream, is_at_work, sent_by
 from tidemark.source.slot_server import at_slot
 from tidemark.source.slot_use import take_when_free
 from tidemark.source.wal_messages import LOGICAL_MESSAGE
@@ -105,7 +105,7 @@ def _has_heartbeat(
             # Not the stream's own note of it: what was sent up to there may still be on its way.
             there = at_slot(source, config.slot)
             before, read_lsn = read_lsn, sent_by(there, stream.pid) or Lsn(0)
-            if read_lsn > before or is_at_work(there, stream.pid):
+            if read_lsn > before or (stream.silent_s() < LONGEST_WORK_S and is_at_work(there, stream.pid)):
                 patience_s = stream.silent_s() + config.bounds.drain_stall_s
                 continue
             raise GenerationStale(

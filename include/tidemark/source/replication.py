@@ -64,6 +64,10 @@ _NO_TIMEOUTS: Final = b"SELECT set_config(name, '0', false) FROM pg_settings WHE
 REPLY_S: Final = 10.0
 
 
+# How long a walsender may be at work without a message, a process that hangs included.
+LONGEST_WORK_S: Final = 12 * 3600.0
+
+
 class SlotInUse(Exception):
     """START_REPLICATION found the slot active. Internal: the drain waits for it, or says whose it is."""
 

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from py4j.protocol import Py4JNetworkError
 
-from sandbox.services.postgres import running
+from sandbox.services.postgres import running, wait_for
 from tests.conftest import QUIET
 from tests.faults.remedies.conftest import another_row
 from tests.support.capture import Environment
@@ -139,6 +139,8 @@ def test_a_stalled_drain_is_resumed(
     def stop_walsender(*arguments: Any) -> Any:
         query = f"SELECT active_pid FROM pg_replication_slots WHERE slot_name = '{shop.config.slot}'"
         stopped.append(shop.one(query))
+        waits = f"SELECT 1 FROM pg_stat_activity WHERE pid = {stopped[0]} AND wait_event_type IN ('Activity', 'Client')"
+        wait_for("the walsender has nothing to do", lambda: shop.sql(waits))
         os.kill(stopped[0], signal.SIGSTOP)
         return emit(*arguments)
 

@@ -54,6 +54,11 @@ def test_a_server_that_is_at_work_is_waited_for(monkeypatch: pytest.MonkeyPatch)
     assert asked(monkeypatch, repeat(10)) < asked(monkeypatch, repeat(10), [True, True])
 
 
+def test_a_server_that_hangs_at_its_work_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rewound, "LONGEST_WORK_S", 1000.0)
+    assert asked(monkeypatch, repeat(10), repeat(True)) < 2000
+
+
 def test_a_strangers_message_that_is_nested_too_deeply_is_no_heartbeat() -> None:
     content = b"[" * 4000
     message = b"M" + struct.pack(">BQ", 1, 0) + b"tidemark\0" + struct.pack(">I", len(content)) + content
