@@ -9,6 +9,7 @@ import pytest
 
 from tests.support import judge
 from tests.support.capture import Environment
+from tidemark.capture import lake_folder
 from tidemark.config import TableRule
 from tidemark.lake import Lake
 
@@ -57,7 +58,9 @@ def test_readers_see_the_old_table_whole_and_then_the_new_one(new_environment: C
     shop.run()
     shop.config = replace(shop.config, maintenance=replace(shop.config.maintenance, put_aside_days=0))
     shop.maintain()
-    assert not shop.store.list(f"{shop.config.pipeline}/history/shop/item")
+    assert not lake_folder.has_delta_table(shop.store, f"{shop.config.pipeline}/history/shop/item")
+    left = shop.store.list(f"{shop.config.pipeline}/history/shop/item")
+    assert left == (["_delta_log"] if shop.store.is_bucket else []), "a mark of Hadoop's that a folder was there"
     shop.execute("INSERT INTO shop.item VALUES (7, 'seven')")
     shop.run()
     assert judge.wrongs(shop) == []

@@ -56,7 +56,7 @@ def _begin_anew(config: PipelineConfig, ledger: Ledger, table: str) -> tuple[str
     folders = (layout.history_table(config.pipeline, name), layout.current_table(config.pipeline, name))
     store = Store(config.lake, config.lake_access)
     lake_folder.require(config, store, generations.required(ledger))
-    existing = [folder for folder in folders if store.list(f"{folder}/_delta_log")]
+    existing = [folder for folder in folders if lake_folder.has_delta_table(store, folder)]
     if existing:
         return f"Nothing was done. First remove {' and '.join(existing)} from {config.lake}.", False
     if not joins.begin_anew(ledger, table):

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import psycopg
 
+from tidemark.capture import lake_folder
 from tidemark.capture.survey import SHORTEST_LOCK_TIMEOUT_S, STATEMENT_TIMEOUT_S, Survey
 from tidemark.capture.table_findings import captured_tables
 from tidemark.config import PipelineConfig
@@ -186,8 +187,8 @@ def look_again_at_marked(survey: Survey, matched: Matching) -> None:
 
 
 def _in_lake(config: PipelineConfig, table: TableName) -> bool:
-    path = f"{layout.current_table(config.pipeline, table)}/_delta_log"
-    return bool(Store(config.lake, config.lake_access).list(path))
+    store = Store(config.lake, config.lake_access)
+    return lake_folder.has_delta_table(store, layout.current_table(config.pipeline, table))
 
 
 def _await_horizon(source: psycopg.Connection[Any], horizon: int, seconds: float) -> list[str]:

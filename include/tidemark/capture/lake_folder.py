@@ -153,6 +153,12 @@ def restore(config: PipelineConfig, ledger: Ledger, store: Store, lease: Lease, 
     return True
 
 
+def has_delta_table(store: Store, folder: str) -> bool:
+    """Whether a Delta table lies in a folder: its log has a version. Folders alone are none: Hadoop's clients mark one
+    in a bucket by an object whose name ends in a slash, which whoever removes the files there does not see."""
+    return any(not name.startswith("_") for name in store.list(f"{folder}/_delta_log"))
+
+
 def _read(store: Store, pipeline: str, number: int) -> GenerationFile:
     return GenerationFile.from_json(store.read(layout.generation_file(pipeline, number)).decode())
 
