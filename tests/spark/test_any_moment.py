@@ -151,6 +151,8 @@ def test_a_join_of_tables_as_of_one_moment_sees_whole_transactions(lake: Lake) -
     assert [lake.spark.table(view).count() for view in views] == [1, 1]
     with pytest.raises(TableNotInLake):
         shop.register("shop_lake", "shop.nothing")
+    with pytest.raises(ValueError, match=r"would both be shop_lake[.]Orders"):
+        shop.register("shop_lake", "shop.orders", "old.Orders")
     assert both["shop.orders"].current().columns == ["id", "n", "_holes", "_commit_lsn", "_committed_at"]
 
 

@@ -75,8 +75,9 @@ class Lake:
     def register(self, schema: str, *names: str) -> list[str]:
         """Name the Delta tables in the catalogue of the SparkSession, where they lie: `<schema>.<table>`,
         `<schema>.<table>__history`, `<schema>.tidemark_positions`. Returns what is named now; a name that is taken is
-        left. Raises TableNotInLake."""
+        left. Raises TableNotInLake, and ValueError where two would have one name."""
         spark = _spark(self.engine)
+        _refuse_one_name_for_two(schema, names)
         places = {"tidemark_positions": f"{self.root}/{layout.positions_table(self.pipeline)}"}
         ids = self._places(names)
         for name in names:
@@ -127,6 +128,18 @@ def _engine(spark: Any, storage_options: Mapping[str, str] | None) -> Engine:
     from tidemark.lake.spark_engine import SparkEngine
 
     return SparkEngine(spark)
+
+
+def _refuse_one_name_for_two(schema: str, names: Iterable[str]) -> None:
+    """Catalogues tell names apart without regard to capitals."""
+    first: dict[str, str] = {}
+    for name in names:
+        called = TableName.parse(name).name
+        other = first.setdefault(called.lower(), name)
+        if other != name:
+            raise ValueError(
+                f"{other} and {name} would both be {schema}.{called}: name them in two schemas, by two calls"
+            )
 
 
 def _spark(engine: Engine) -> SparkEngine:
@@ -317,7 +330,9 @@ class Together:
 
     def create_views(self, schema: str) -> list[str]:
         """In the catalogue of the SparkSession a view for each table, `<schema>.<table>`, which shows it at this
-        position for good; one that is there is replaced. Returns their names."""
+        position for good; one that is there is replaced. Returns their names. Raises ValueError where two would have
+        one name."""
+        _refuse_one_name_for_two(schema, self._pasts)
         return [
             _spark(one.look.engine).create_view(
                 schema,
