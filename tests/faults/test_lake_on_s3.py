@@ -212,15 +212,15 @@ def _the_nth_put(nth: int) -> Callable[[Request], Fault | None]:
 @pytest.mark.parametrize(
     ("stage", "nth", "how", "word"),
     [
-        ("merge", 20, "expired", "400, ExpiredToken"),
+        ("merge", 20, "expired", "400"),
         *(
             pytest.param(*case, marks=pytest.mark.thorough)
             for case in (
                 ("drain", 6, "expired", "ExpiredToken"),
                 ("drain", 1, "wrong secret", "SignatureDoesNotMatch"),
-                ("merge", 4, "wrong secret", "403, SignatureDoesNotMatch"),
-                ("merge", 40, "no right", "403, AccessDenied"),
-                ("merge", 60, "expired", "400, ExpiredToken"),
+                ("merge", 4, "wrong secret", "403"),  # with a word or, of a HEAD, without
+                ("merge", 40, "no right", "403"),
+                ("merge", 60, "expired", "400"),
             )
         ),
     ],
@@ -320,6 +320,7 @@ def test_a_lake_may_be_a_bucket_or_lie_deep_in_one(
     environment.config = replace(
         environment.config, lake=f"s3a://{s3_server.new_bucket()}{root}", lake_access=lake_access
     )
+    environment.buckets = s3_server
     let_in(environment.spark(), environment.config.lake, lake_access)
     workload.create(environment)
     for _ in range(2):
