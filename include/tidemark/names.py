@@ -45,10 +45,14 @@ OLD_PREFIX = "_old."
 FILE_METADATA = "_metadata"
 WORKING_PREFIX = "__tidemark_"
 
+# In what Spark hands to Hadoop, a file's schema among it, Hadoop puts the value of such a property in its place, if its
+# process has one: of a staged column "${user.name}" Spark would find nothing, and read NULL.
+_PROPERTY = re.compile(r"\$\{[^}$ ]+\}")
+
 
 def is_taken(column: str) -> bool:
-    """Whether Tidemark needs this name for itself, in whatever case."""
-    return any(
+    """Whether Tidemark needs this name for itself, in whatever case, or Hadoop reads another one in its place."""
+    return _PROPERTY.search(column) is not None or any(
         folded in (*METADATA_COLUMNS, FILE_METADATA) or folded.startswith((OLD_KEY_PREFIX, OLD_PREFIX, WORKING_PREFIX))
         for folded in folded_names(column)
     )

@@ -403,7 +403,7 @@ def _column_findings(table: SourceTable, config: PipelineConfig, followed: Colle
         if is_taken(column):
             yield wrong(
                 "columns",
-                f"{column!r} of {name} has the name of a column that Tidemark adds",
+                f"{column!r} of {name} is a name that Tidemark or Spark needs for itself",
                 "Leave it out (leave_out), or rename it",
                 move=Move.FIX_SOURCE,
             )
