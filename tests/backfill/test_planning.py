@@ -50,7 +50,7 @@ def test_without_a_capture_there_is_no_backfill(captured: Pipeline) -> None:
 
 def test_a_slot_that_was_moved_needs_a_capture_run_first(captured: Pipeline) -> None:
     a_table(captured)
-    captured.execute(f"SELECT pg_replication_slot_advance('{captured.config.slot}', pg_current_wal_lsn())")
+    captured.advance()
     with pytest.raises(CaptureNotBegun, match="beyond"):
         captured.plan(tables=["public.orders"])
 

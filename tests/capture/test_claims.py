@@ -388,7 +388,7 @@ def test_such_a_batch_stays_where_the_source_cannot_send_it_again(
     adopt_first(pipeline, monkeypatch)
     (path,) = left_over(pipeline)
     end_lsn = BatchManifest.from_json(pipeline.store.read(path).decode()).end_lsn
-    pipeline.execute(f"SELECT pg_replication_slot_advance('{pipeline.config.slot}', '{end_lsn}')")
+    pipeline.advance(end_lsn)
     for _ in range(2):
         with pytest.raises(SchemaVersionTaken):
             settled(pipeline)

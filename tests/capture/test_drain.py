@@ -311,7 +311,7 @@ def test_a_slot_moved_between_the_judgement_and_the_stream_stages_nothing(
     def settle_and_move(*arguments: Any) -> Any:
         settled = settle(*arguments)
         pipeline.execute("INSERT INTO orders VALUES (1)")
-        pipeline.execute(f"SELECT pg_replication_slot_advance('{pipeline.config.slot}', pg_current_wal_lsn())")
+        pipeline.advance()
         return settled
 
     monkeypatch.setattr(generation, "settle", settle_and_move)

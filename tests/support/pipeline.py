@@ -149,17 +149,22 @@ class Place:
         self.sql(f"SELECT pg_create_logical_replication_slot('{self.config.slot}', 'pgoutput'{options})")
 
     def drop_slot(self, name: str | None = None) -> None:
-        """The pipeline's, if no other one is named; of none there is, nothing. The server's process may still have one
-        that a drain left a moment ago."""
+        """The pipeline's, if no other one is named; of none there is, nothing."""
+        self._await_free(name or self.config.slot)
         of_it = f"FROM pg_replication_slots WHERE slot_name = '{name or self.config.slot}'"
-        wait_for("nobody reads the slot", lambda: not self.sql(f"SELECT {of_it} AND active"))
         self.sql(f"SELECT pg_drop_replication_slot(slot_name) {of_it}")
+
+    def _await_free(self, slot: str) -> None:
+        """The server's process may still have one that a drain left a moment ago."""
+        reads = f"SELECT FROM pg_replication_slots WHERE slot_name = '{slot}' AND active"
+        wait_for("nobody reads the slot", lambda: not self.sql(reads))
 
     def flush_lsn(self) -> Lsn:
         return Lsn.parse(self.sql("SELECT pg_current_wal_flush_lsn()::text")[0][0])
 
     def advance(self, to: Lsn | None = None) -> None:
         """Move the slot, to the end of the WAL if nothing else is said."""
+        self._await_free(self.config.slot)
         self.sql(f"SELECT pg_replication_slot_advance('{self.config.slot}', '{to or self.flush_lsn()}')")
 
     def confirmed_lsn(self) -> Lsn | None:

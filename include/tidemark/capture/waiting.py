@@ -107,9 +107,11 @@ def _in_ledger(book: Ledger, config: PipelineConfig, generation: Generation, due
         return f"{counted(number, 'chunk')} of {of} {plural(number, 'is')} not claimed"
     if generation.heartbeat_at is None:
         return "nothing was staged yet: this is the first run"
-    # One that lies ahead is of a clock that was put back since.
-    if abs(now - generation.heartbeat_at) > timedelta(seconds=config.bounds.heartbeat_s):
-        return f"the last heartbeat is older than {duration(config.bounds.heartbeat_s)}, or of a clock that was ahead"
+    longest = timedelta(seconds=config.bounds.heartbeat_s)
+    if now - generation.heartbeat_at > longest:
+        return f"the last heartbeat is older than {duration(config.bounds.heartbeat_s)}"
+    if generation.heartbeat_at - now > longest:
+        return "the last heartbeat lies ahead: a clock was put back since"
     return None
 
 
