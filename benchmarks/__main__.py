@@ -1,8 +1,10 @@
 """All benchmarks, one after the other: `python -m benchmarks [--scale full] [MODULE …]`, or `make bench`.
 
-Each module is measured in a process of its own, so that none inherits another's memory or its warm JVM. The figures of
-all come into one file, .tidemark/bench/figures.json, whatever became of the others, and are printed as one table.
-`--publish` puts the file into docs/performance.json, from which the page's table is written and its plots are drawn.
+Each module is measured in a process of its own, so that none inherits another's memory or its warm JVM. Its figures lie
+in .tidemark/bench/MODULE.json as soon as a line or plot of it is measured; those of all come into figures.json beside
+it, are printed as one table, and their plots are drawn there. Each run writes these files anew. Where a module fails,
+or somebody interrupts, what was measured until then is kept; the exit code is the number of modules that failed.
+`--publish` takes the figures over into docs/performance.json, from which the page and its plots are made.
 """
 
 from __future__ import annotations
@@ -15,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import page
-from benchmarks.pairs import ROUNDS, SCALES, scratch, set_up, surroundings, table
+from benchmarks.pairs import ROUNDS, SCALES, end_by_exception, keep, set_up, surroundings, table
 from benchmarks.registry import MODULES
 from sandbox.checkout import this_checkout
+from sandbox.steps import waited_for
 
 
 def main() -> int:
@@ -32,36 +35,55 @@ def main() -> int:
     if unknown := set(options.modules) - set(MODULES):
         parser.error(f"there is no {', '.join(sorted(unknown))}")
     set_up()
-    written = this_checkout().made / "bench" / "figures.json"
-    written.parent.mkdir(parents=True, exist_ok=True)
+    end_by_exception()
+    folder = this_checkout().made / "bench"
+    folder.mkdir(parents=True, exist_ok=True)
     figures: dict[str, Any] = {**surroundings(), "lines": [], "curves": []}
     failed = []
-    with scratch(options.folder) as folder:
+    try:
         for module in options.modules or MODULES:
-            of_module, all_of_it = measured(module, options, folder / f"{module}.json")
-            if not all_of_it:
-                failed.append(module)
-            for part in ("lines", "curves"):
-                figures[part] += of_module[part]
-            written.write_text(json.dumps(figures, indent=1, ensure_ascii=False) + "\n")
-    print(f"\n{table(figures['lines'])}\n\nThe figures lie in {written}")
+            own = folder / f"{module}.json"
+            own.unlink(missing_ok=True)
+            print(f"— {module}", flush=True)
+            try:
+                if waited_for(command(module, options, own), cwd=this_checkout().root):
+                    failed.append(module)
+            finally:
+                take_in(figures, own)
+                keep(figures, folder / "figures.json")
+    finally:
+        print(f"\n{table(figures['lines'])}\n\nThe figures lie in {folder / 'figures.json'}", flush=True)
+    if figures["curves"]:
+        draw(folder / "figures.json")
     if options.publish:
         page.publish(figures)
     if failed:
-        print(f"Not measured, see above: {', '.join(failed)}", file=sys.stderr)
+        print(f"Not measured, or not all of it, see above: {', '.join(failed)}", file=sys.stderr)
     return len(failed)
 
 
-def measured(module: str, options: argparse.Namespace, figures: Path) -> tuple[dict[str, Any], bool]:
-    """The figures of one module as far as it came, and whether that is to its end."""
-    command = [sys.executable, "-m", f"benchmarks.{module}", "--json", str(figures)]
-    command += ["--scale", options.scale, "--rounds", str(options.rounds)]
-    command += [] if options.no_curves else ["--curves"]
-    command += [] if options.folder is None else ["--folder", str(options.folder)]
-    print(f"— {module}", flush=True)
-    process = subprocess.run(command, cwd=this_checkout().root)
-    written = json.loads(figures.read_text()) if figures.exists() else {"lines": [], "curves": []}
-    return written, process.returncode == 0
+def command(module: str, options: argparse.Namespace, figures: Path) -> list[str]:
+    """What measures one module."""
+    words = [sys.executable, "-m", f"benchmarks.{module}", "--json", str(figures)]
+    words += ["--scale", options.scale, "--rounds", str(options.rounds)]
+    words += [] if options.no_curves else ["--curves"]
+    return words + ([] if options.folder is None else ["--folder", str(options.folder)])
+
+
+def take_in(figures: dict[str, Any], own: Path) -> None:
+    """The figures of one module, as far as it came."""
+    if own.exists():
+        of_module = json.loads(own.read_text())
+        for part in ("lines", "curves"):
+            figures[part] += of_module[part]
+
+
+def draw(figures: Path) -> None:
+    """The plots, beside the figures. They need matplotlib from a registry, and figures are worth something without."""
+    try:
+        page.draw_plots(figures, figures.parent)
+    except subprocess.CalledProcessError as failed:
+        print(f"The plots are not drawn: {failed}", file=sys.stderr)
 
 
 if __name__ == "__main__":

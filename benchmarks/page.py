@@ -26,11 +26,15 @@ def file() -> Path:
     return this_checkout().root / "docs" / "performance.json"
 
 
+def pictures() -> Path:
+    return this_checkout().root / "docs" / "pictures"
+
+
 def publish(figures: Mapping[str, Any]) -> None:
     """Take new figures over into the file, and write page and plots anew."""
     take_over(figures)
     write_page()
-    draw_plots()
+    draw_plots(file(), pictures())
 
 
 def take_over(figures: Mapping[str, Any]) -> None:
@@ -51,32 +55,44 @@ def write_page() -> None:
 
 
 def written(figures: Mapping[str, Any]) -> str:
-    """The page's table, and below it where and when its lines were measured, and at which scale."""
-    runs: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
-    for line in figures["lines"]:
-        runs.setdefault((line["date"][:10], line["commit"], line["scale"]), []).append(line)
+    """The page's table, and below it where and when its lines and the plots were measured, and at which scale."""
     parts = [table(figures["lines"])]
-    for (day, commit, scale), lines in runs.items():
-        machine, versions = lines[0]["machine"], lines[0]["versions"]
-        listed = ", ".join(f"`{line['name']}`" for line in lines)
-        names = "" if len(runs) == 1 else f"{listed}: "
+    for lines in _alike(figures["lines"]):
         least, most = min(line["load"][0] for line in lines), max(line["load"][1] for line in lines)
-        packages = ", ".join(f"{name} {version}" for name, version in versions.items())
-        parts.append(
-            f"{names}{day}, commit {commit}, scale `{scale}`, {machine['cores']} cores of {machine['processor']}, "
-            f"{machine['memory_gb']} GB; {packages}; load of the machine {least:g} to {most:g}."
-        )
+        parts.append(f"{_named(lines)}: {_where(lines[0])}; load of the machine {least:g} to {most:g}.")
+    parts += [f"Plots of {_named(drawn)}: {_where(drawn[0])}." for drawn in _alike(figures["curves"])]
     return "\n\n".join(parts)
 
 
-def draw_plots() -> None:
+def _alike(entries: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    """Lines or curves, those together that were measured on one day, at one commit and scale."""
+    runs: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
+    for entry in entries:
+        runs.setdefault((entry["date"][:10], entry["commit"], entry["scale"]), []).append(entry)
+    return list(runs.values())
+
+
+def _named(entries: Sequence[Mapping[str, Any]]) -> str:
+    return ", ".join(f"`{entry['name']}`" for entry in entries)
+
+
+def _where(entry: Mapping[str, Any]) -> str:
+    machine = entry["machine"]
+    packages = ", ".join(f"{name} {version}" for name, version in entry["versions"].items())
+    return (
+        f"{entry['date'][:10]}, commit {entry['commit']}, scale `{entry['scale']}`, {machine['cores']} cores of "
+        f"{machine['processor']}, {machine['memory_gb']} GB; {packages}"
+    )
+
+
+def draw_plots(figures: Path, folder: Path) -> None:
     """With matplotlib, which nothing else needs, in an environment of its own."""
     checkout = this_checkout()
     requirements = checkout.root / "benchmarks" / "requirements.txt"
     uv = [str(checkout.venv / "bin" / "uv"), "run", "--quiet", "--no-project", "--python", str(checkout.python)]
     plots = checkout.root / "benchmarks" / "plots.py"
-    command = [*uv, "--with-requirements", str(requirements), "python", str(plots), str(file())]
-    subprocess.run([*command, str(checkout.root / "docs" / "pictures")], check=True)
+    command = [*uv, "--with-requirements", str(requirements), "python", str(plots), str(figures)]
+    subprocess.run([*command, str(folder)], check=True)
 
 
 def main(files: Sequence[str]) -> None:
@@ -84,7 +100,7 @@ def main(files: Sequence[str]) -> None:
     for name in files:
         take_over(json.loads(Path(name).read_text()))
     write_page()
-    draw_plots()
+    draw_plots(file(), pictures())
 
 
 if __name__ == "__main__":

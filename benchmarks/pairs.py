@@ -19,11 +19,13 @@ import logging
 import os
 import platform
 import resource
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -142,7 +144,6 @@ class Curve:
     beside: str
     sizes: Mapping[Scale, tuple[int, ...]]
     points: Callable[[Sequence[int], Path], Iterator[tuple[int, Pair]]]
-    value: Literal["seconds", "per_x"] = "seconds"
 
 
 class Meter:
@@ -247,7 +248,7 @@ def curve_of(curve: Curve, scale: Scale, folder: Path) -> dict[str, Any]:
         points.append({"x": x, "ours": round(pair.ours.seconds, 3), "beside": beside_s, **pair.facts})
         beside = "" if beside_s is None else f", beside {beside_s:.2f} s"
         print(f"  {x:>12,} {curve.x}: {pair.ours.seconds:.2f} s{beside}", flush=True)
-    named = {name: getattr(curve, name) for name in ("name", "title", "x", "y", "ours", "beside", "value")}
+    named = {name: getattr(curve, name) for name in ("name", "title", "x", "y", "ours", "beside")}
     return {**named, "scale": scale, "points": points}
 
 
@@ -299,13 +300,14 @@ def _said(command: Sequence[str]) -> str:
 
 def table(lines: Sequence[Mapping[str, Any]]) -> str:
     """The lines as one Markdown table, which a terminal shows as well."""
-    rows = [("", "beside", "size", "ours", "the other", "ratio", "of CPU", "goal", "reached")]
+    rows = [("", "beside", "size", "rounds", "ours", "the other", "ratio", "of CPU", "goal", "reached")]
     for line in lines:
         rows.append(
             (
                 f"`{line['name']}` {line['what']}",
                 line["beside"] or "–",
                 f"{line['size']:,} {line['unit']}",
+                str(line["rounds"]),
                 f"{statistics.median(line['ours_s']):.1f} s",
                 f"{statistics.median(line['beside_s']):.1f} s" if line["beside_s"] else "–",
                 f"{line['ratio']:.2f}" if "ratio" in line else "–",
@@ -330,7 +332,11 @@ def _goal_told(line: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def main(benchmarks: Sequence[Benchmark] = (), curves: Sequence[Curve] = (), about: str | None = None) -> None:
-    """Measure the module's benchmarks, or those that are named, and with `--curves` what its plots show."""
+    """Measure the module's benchmarks, or those that are named, and with `--curves` what its plots show.
+
+    One that fails is said and passed over, and the process ends with 1. What `--json` names is written after each, so
+    that what is measured is kept, whatever becomes of the rest.
+    """
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = [b.name for b in benchmarks] + [c.name for c in curves]
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(names)}; by default all benchmarks")
@@ -340,6 +346,7 @@ def main(benchmarks: Sequence[Benchmark] = (), curves: Sequence[Curve] = (), abo
     parser.add_argument("--folder", type=Path, help="where servers and lakes lie (default: a temporary folder)")
     parser.add_argument("--json", type=Path, help="write the figures there")
     options = parser.parse_args()
+    end_by_exception()
     if unknown := set(options.names) - set(names):
         parser.error(f"there is no {', '.join(sorted(unknown))}; there are {', '.join(names)}")
     logging.basicConfig(level=logging.ERROR)
@@ -348,16 +355,35 @@ def main(benchmarks: Sequence[Benchmark] = (), curves: Sequence[Curve] = (), abo
     drawn = [c for c in curves if c.name in options.names or (options.curves and not options.names)]
     figures: dict[str, Any] = {**surroundings(), "lines": [], "curves": []}
     all_of_them: list[Benchmark | Curve] = [*chosen, *drawn]
+    failed = []
     for each in all_of_them:
-        with scratch(options.folder) as folder:
-            if isinstance(each, Benchmark):
-                figures["lines"].append(measured(each, options.scale, options.rounds, folder))
-            else:
-                figures["curves"].append(curve_of(each, options.scale, folder))
-        if options.json:  # what is measured is kept, whatever becomes of the rest
-            options.json.write_text(json.dumps(figures, indent=1, ensure_ascii=False) + "\n")
+        try:
+            with scratch(options.folder) as folder:
+                if isinstance(each, Benchmark):
+                    figures["lines"].append(measured(each, options.scale, options.rounds, folder))
+                else:
+                    figures["curves"].append(curve_of(each, options.scale, folder))
+        except Exception:
+            traceback.print_exc()
+            failed.append(each.name)
+        if options.json:
+            keep(figures, options.json)
     if figures["lines"]:
         print(f"\n{table(figures['lines'])}", flush=True)
+    if failed:
+        sys.exit(f"Not measured, see above: {', '.join(failed)}")
+
+
+def keep(figures: Mapping[str, Any], file: Path) -> None:
+    """Whoever is killed meanwhile leaves what was there before."""
+    aside = file.with_suffix(".new")
+    aside.write_text(json.dumps(figures, indent=1, ensure_ascii=False) + "\n")
+    aside.replace(file)
+
+
+def end_by_exception() -> None:
+    """Let SIGTERM, as Ctrl-C, be an exception, so that servers and sessions are stopped behind what is measured."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 
 
 def set_up() -> None:

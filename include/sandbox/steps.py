@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 
 class StepFailed(Exception):
@@ -49,6 +50,24 @@ def run(command: Sequence[object], log: Path, *, env: Mapping[str, str], cwd: Pa
         raise StepFailed(
             "\n".join([f"{Path(str(command[0])).name} ended with {process.returncode}:", *tail, f"(all of it: {log})"])
         )
+
+
+def waited_for(command: Sequence[str], **options: Any) -> int:
+    """Run a command to its end, and return its code; `options` are those of Popen.
+
+    Ctrl-C reaches the command as well, which has servers to stop then: it is waited for, where `subprocess.run` kills
+    after a quarter of a second. A second Ctrl-C waits no longer. Whatever else ends this process ends the command.
+    """
+    process = subprocess.Popen(command, **options)
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        process.wait()
+        raise
+    except BaseException:
+        process.terminate()
+        process.wait()
+        raise
 
 
 def fail(error: StepFailed) -> int:

@@ -5,11 +5,19 @@ from __future__ import annotations
 
 import json
 import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from benchmarks import page
-from benchmarks.pairs import Benchmark, Goal, Pair, Taken, in_turns, line_of, table
+from benchmarks import __main__ as all_of_them
+from benchmarks import decode, page
+from benchmarks import pairs as measuring
+from benchmarks.pairs import Benchmark, Goal, Pair, Setting, Taken, in_turns, line_of, table
+from benchmarks.pipeline import Refused
 from benchmarks.registry import BY_ITSELF, MODULES, benchmarks, benchmarks_of, curves, curves_of
 from sandbox.__main__ import COMMANDS
 from tests.unit.test_architecture import REPOSITORY
@@ -56,6 +64,30 @@ def test_the_files_goals_are_those_of_the_benchmarks() -> None:
     }
 
 
+def test_the_file_tells_of_lines_and_plots_what_the_benchmarks_tell() -> None:
+    for line in FIGURES["lines"]:
+        benchmark = benchmarks()[line["name"]]
+        told = (benchmark.what, benchmark.beside, benchmark.unit, benchmark.sizes[line["scale"]])
+        assert (line["what"], line["beside"], line["unit"], line["size"]) == told
+    for curve in FIGURES["curves"]:
+        drawn = curves()[curve["name"]]
+        told_of = [getattr(drawn, name) for name in ("title", "x", "y", "ours", "beside")]
+        assert [curve[name] for name in ("title", "x", "y", "ours", "beside")] == told_of
+        assert tuple(point["x"] for point in curve["points"]) == drawn.sizes[curve["scale"]]
+
+
+def test_the_page_says_where_each_line_and_plot_was_measured() -> None:
+    below_the_table = page.written(FIGURES).partition("\n\n")[2].split("\n\n")
+    of = re.compile(r"(Plots of )?((?:`[\w-]+`(?:, )?)+): \d{4}-\d\d-\d\d, commit ")
+    found: dict[bool, list[str]] = {False: [], True: []}
+    for paragraph in below_the_table:
+        match = of.match(paragraph)
+        assert match is not None, paragraph
+        found[match[1] is not None] += re.findall(r"`([\w-]+)`", match[2])
+    assert sorted(found[False]) == sorted(line["name"] for line in FIGURES["lines"])
+    assert sorted(found[True]) == sorted(curve["name"] for curve in FIGURES["curves"])
+
+
 def test_every_plot_of_the_file_is_drawn_and_shown() -> None:
     drawn = {file.name for file in (REPOSITORY / "docs" / "pictures").glob("performance-*.svg")}
     assert drawn == {f"performance-{curve['name']}.svg" for curve in FIGURES["curves"]}
@@ -98,3 +130,64 @@ def test_which_one_is_first_changes_with_each_round(number: int, order: list[str
 
     pair = in_turns(number, lambda: take("ours", 1), lambda: take("beside", 2))
     assert (called, pair) == (order, Pair(Taken(1), Taken(2)))
+
+
+def failing(_: Setting) -> Iterator[Pair]:
+    yield Pair(Taken(1.0))
+    raise Refused("it is not what it should be")
+
+
+def one_pair(_: Setting) -> Iterator[Pair]:
+    yield Pair(Taken(2.0))
+
+
+def named(name: str, pairs: Callable[[Setting], Iterator[Pair]]) -> Benchmark:
+    return Benchmark(name, "what", "", (), "rows", {"tiny": 1, "small": 2, "full": 3}, pairs)
+
+
+def test_one_that_fails_leaves_the_others_their_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("set_up", "end_by_exception"):
+        monkeypatch.setattr(measuring, name, lambda: None)
+    monkeypatch.setattr(measuring, "surroundings", dict)
+    monkeypatch.setattr(sys, "argv", ["it", "--json", str(tmp_path / "it.json"), "--folder", str(tmp_path)])
+    with pytest.raises(SystemExit, match=r"Not measured, see above: bad$"):
+        measuring.main([named("first", one_pair), named("bad", failing), named("last", one_pair)])
+    assert [line["name"] for line in json.loads((tmp_path / "it.json").read_text())["lines"]] == ["first", "last"]
+    assert "it is not what it should be" in capsys.readouterr().err
+
+
+def test_what_was_measured_before_an_interruption_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def measure(command: list[str], **_: Any) -> int:
+        module = command[2].partition(".")[2]
+        line = line_of(named(module, one_pair), "small", [Pair(Taken(2.0))], [0.0])
+        figures = {"lines": [line], "curves": []}
+        Path(command[command.index("--json") + 1]).write_text(json.dumps(figures))
+        if module == "age":
+            raise KeyboardInterrupt
+        return 0
+
+    (tmp_path / "bench").mkdir()
+    (tmp_path / "bench" / "growth.json").write_text("of a run before")
+    for name in ("set_up", "end_by_exception"):
+        monkeypatch.setattr(all_of_them, name, lambda: None)
+    monkeypatch.setattr(all_of_them, "surroundings", dict)
+    monkeypatch.setattr(all_of_them, "waited_for", measure)
+    monkeypatch.setattr(all_of_them, "this_checkout", lambda: SimpleNamespace(made=tmp_path, root=tmp_path))
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "daily", "age", "growth"])
+    with pytest.raises(KeyboardInterrupt):
+        all_of_them.main()
+    kept = json.loads((tmp_path / "bench" / "figures.json").read_text())
+    assert [line["name"] for line in kept["lines"]] == ["daily", "age"]
+    assert "`age`" in capsys.readouterr().out
+
+
+def test_the_speed_of_decoding_can_be_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["decode", "--changes", "620"])
+    decode.main()
+    assert "µs per change" in capsys.readouterr().out

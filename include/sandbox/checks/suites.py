@@ -16,7 +16,7 @@ from sandbox.checkout import Checkout
 from sandbox.services.postgres import MEMORY, make_outside
 from sandbox.setup import postgres17, system_packages
 from sandbox.setup.jars import AZURE_JARS, GOOGLE_JARS, Jar, yarn_jars
-from sandbox.steps import StepFailed, Steps, run
+from sandbox.steps import StepFailed, Steps, run, waited_for
 
 
 def lint(checkout: Checkout) -> int:
@@ -265,9 +265,7 @@ def _all(checkout: Checkout, commands: dict[str, list[str]]) -> int:
     for title, command in commands.items():
         print(f"— {title}: {_short(command)}", flush=True)
         started = time.monotonic()
-        code = subprocess.run(
-            _command(checkout, command), cwd=checkout.root, env=checkout.environment(os.environ)
-        ).returncode
+        code = waited_for(_command(checkout, command), cwd=checkout.root, env=checkout.environment(os.environ))
         results.append((title, code, time.monotonic() - started))
     return _verdict(results)
 

@@ -1,0 +1,48 @@
+"""Commands that the commands of make start, and what becomes of them if somebody loses patience."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tidemark.waits import Wait
+
+# Begins, and when it is told to end takes longer for that than `subprocess.run` waits for a child.
+CHILD = """
+import signal, sys, time
+from pathlib import Path
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+folder = Path(sys.argv[1])
+try:
+    (folder / "began").touch()
+    time.sleep(60)
+finally:
+    time.sleep(1)
+    (folder / "cleaned up").touch()
+"""
+PARENT = """
+import signal, sys
+from sandbox.steps import waited_for
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+sys.exit(waited_for([sys.executable, "-c", sys.argv[1], sys.argv[2]]))
+"""
+
+
+@pytest.mark.parametrize("told", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM to the parent"])
+def test_a_command_that_is_ended_cleans_up_behind_itself(told: signal.Signals, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", PARENT, CHILD, str(tmp_path)]
+    with subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL) as parent:
+        wait = Wait(30, every_s=0.02)
+        while not (tmp_path / "began").exists():
+            assert wait.goes_on(lambda: "the command to begin")
+        if told is signal.SIGINT:  # as a terminal does, to all that it has in the foreground
+            os.killpg(parent.pid, told)
+        else:
+            parent.send_signal(told)
+        assert parent.wait() != 0
+    assert (tmp_path / "cleaned up").exists()
