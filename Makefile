@@ -21,7 +21,7 @@ help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
 	@echo 'make up      start PostgreSQL, Airflow and its UI, and say where they are; make down stops them (CLUSTER=1: with a Spark cluster, an S3 server and a shop at work)'
 	@echo 'make lint    format, lint and types alone; make site: docs/ as pages; make lock: requirements.txt anew'
-	@echo 'make bench   the table of docs/performance.md; BENCH_SCALE=small: at a fifth of the size; make bench-latency: from commit to Delta, under Airflow'
+	@echo 'make bench   the table and plots of docs/performance.md, in .tidemark/bench; BENCH_SCALE=small: smaller; make bench-latency: from commit to Delta, under Airflow'
 	@echo 'make simulation, faults, clusters, scheduler: many seeds (TIDEMARK_SIMULATION_SEEDS), a SIGKILL at every step, Spark clusters, all that Airflow runs; each takes long'
 	@echo 'make soak    a pipeline that is never left alone, for 20 minutes (TIDEMARK_SOAK_MINUTES): pgbench, alterations, backfills, kills, failovers'
 	@echo 'make page    the page in Airflow, in a real Chromium; pictures of it come to .tidemark/pictures'

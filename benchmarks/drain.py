@@ -2,7 +2,7 @@
 
     drain-a  one table of 8 columns; of 31 changes 20 inserts, 10 updates and a delete, some thousand in a transaction
     drain-b  transactions of four changes in four tables, as pgbench's
-    drain-c  one transaction, of which two thirds are updates
+    drain-c  rows, and then one transaction that updates each of them twice
     drain-d  values of 2 kB that do not compress, stored out of line
 
 `receive_s` beside each: the drain's own reader, which throws away what it gets.
@@ -109,7 +109,7 @@ def received(server: PostgresServer, slot: str, end_lsn: str) -> Taken:
 
 
 def discarded(server: PostgresServer, slot: str, end_lsn: Lsn) -> float:
-    """Seconds until the drain's reader has all of it, and does nothing with it: no drain is faster than that."""
+    """Seconds until the drain's reader has all of it, and does nothing with it: what a drain can come down to."""
     began = time.perf_counter()
     with ReplicationStream(
         server.conninfo(),
@@ -238,7 +238,7 @@ CURVES = (
     Curve(
         name="transaction",
         title="Drain of one transaction",
-        x="changes in the transaction",
+        x="changes, two thirds of them in the one transaction",
         y="seconds",
         ours="Tidemark, to Parquet",
         beside="pg_recvlogical, to nothing",

@@ -101,7 +101,7 @@ def whole(setting: Setting) -> Pairs:
 
 
 def growing(sizes: Sequence[int], folder: Path) -> Iterator[tuple[int, Pair]]:
-    """All in one session; the last size is done once before, as far as it warms anything up."""
+    """All in one session, which is warmed up before."""
     with warm_session() as spark:
         for _ in rounds(spark, Setting(min(WARMING, sizes[-1]), 0, folder / "warming")):
             pass

@@ -94,7 +94,8 @@ def pgbench_like(connection: psycopg.Connection[Any], transactions: int) -> int:
 
 
 def one_transaction(connection: psycopg.Connection[Any], updates: int) -> int:
-    """Workload c: as many updates in one transaction, of half as many rows; returns how many changes that is."""
+    """Workload c: as many updates in one transaction, of half as many rows that were inserted before it; returns how
+    many changes that is, the inserts too."""
     rows = max(1, updates // 2)
     insert(connection, 0, rows)
     with connection.transaction():

@@ -1,4 +1,5 @@
-"""dlt, as its documentation has it: `dlt_to_parquet.py FOLDER` reads a table by its fastest way into Parquet files.
+"""dlt, as its documentation has it: `dlt_to_parquet.py FOLDER` reads a table with its Arrow backend into Parquet
+files.
 
 The connection comes in the environment, as dlt has it. It reads what the table holds now: nothing is merged, and no
 change of a row is seen. Runs in an environment of its own, which has dlt.
