@@ -19,7 +19,6 @@ import pyarrow.parquet as pq
 from tidemark.formats.columns import staged_schema
 from tidemark.names import TableName
 from tidemark.pgoutput.decoder import Decoder
-from tidemark.pgoutput.messages import RelationMessage
 from tidemark.schema.mapping import target_type, type_name
 from tidemark.schema.table import Column, TableSchema
 
@@ -77,12 +76,12 @@ def messages(changes: int) -> Iterator[bytes]:
     yield struct.pack(">cBQQq", b"C", 0, lsn, lsn + 8, 0)
 
 
-def schema_for(message: RelationMessage) -> TableSchema:
+def schema() -> TableSchema:
     columns = tuple(
-        Column(c.name, type_name(c.type_oid, c.typmod, {}), c.type_oid, c.typmod, target_type(c.type_oid, c.typmod, {}))
-        for c in message.columns
+        Column(name, type_name(oid, typmod, {}), oid, typmod, target_type(oid, typmod, {}))
+        for name, (oid, typmod) in COLUMNS.items()
     )
-    return TableSchema(TableName("public", "orders"), 1, message.relation_oid, message.identity, ("id",), columns)
+    return TableSchema(TableName("public", "orders"), 1, OID, "default", ("id",), columns)
 
 
 def main() -> None:
@@ -92,14 +91,15 @@ def main() -> None:
     arguments.add_argument("--profile", action="store_true")
     options = arguments.parse_args()
 
+    table = schema()
     stream = list(messages(options.changes))
     size = sum(map(len, stream))
     print(f"{options.changes} changes of {len(COLUMNS)} columns, {size / 2**20:.0f} MiB of messages")
-    Decoder(schema_for, 1).decode(stream[:1000])  # imports and first calls are no part of the speed
-    decoder = Decoder(schema_for, 1)
+    Decoder(lambda _: table, 1).decode(stream[:1000])  # imports and first calls are no part of the speed
+    decoder = Decoder(lambda _: table, 1)
     profile = cProfile.Profile()
     decoding = writing = 0.0
-    with pq.ParquetWriter(sink := io.BytesIO(), staged_schema(_schema()), compression="zstd") as writer:
+    with pq.ParquetWriter(sink := io.BytesIO(), staged_schema(table), compression="zstd") as writer:
         for start in range(0, len(stream), options.block_messages):
             payloads = stream[start : start + options.block_messages]
             began = time.process_time()
@@ -117,14 +117,6 @@ def main() -> None:
     print(f"{'file':8} {len(sink.getvalue()) / 2**20:6.1f} MiB")
     if options.profile:
         pstats.Stats(profile).sort_stats("tottime").print_stats(25)
-
-
-def _schema() -> TableSchema:
-    columns = tuple(
-        Column(name, type_name(oid, typmod, {}), oid, typmod, target_type(oid, typmod, {}))
-        for name, (oid, typmod) in COLUMNS.items()
-    )
-    return TableSchema(TableName("public", "orders"), 1, OID, "default", ("id",), columns)
 
 
 if __name__ == "__main__":

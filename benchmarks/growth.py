@@ -24,7 +24,7 @@ from typing import Any
 import psycopg
 
 from benchmarks.pairs import Benchmark, Curve, Goal, Pair, Pairs, Setting, Taken, in_turns, main
-from benchmarks.pipeline import new_database
+from benchmarks.pipeline import Refused, new_database
 from sandbox.services.postgres import running
 from tidemark.capture import drain as drain_module
 from tidemark.capture import generation
@@ -48,7 +48,6 @@ PIPELINE = "growth"
 # A filled batch covers so many bytes of WAL, touches so many tables, and one plan in so many applied it.
 BATCH_BYTES = 64
 TOUCHED = 5
-ALL = 1_000_000
 BATCHES_A_PLAN = 2
 # Parts of the drain, each a name in its module.
 PARTS = {
@@ -70,7 +69,7 @@ class Cost:
 
 
 @dataclass
-class Meter:
+class StageMeter:
     """Times stages by name. Statements are counted where they are sent, by the database's name; those of the thread
     that renews a lease are not."""
 
@@ -101,7 +100,7 @@ class Meter:
 
 
 @contextmanager
-def watched(meter: Meter) -> Iterator[None]:
+def watched(meter: StageMeter) -> Iterator[None]:
     """Have the meter told of statements, listings and the drain's parts while the block runs."""
     put_back: list[tuple[Any, str, Any]] = []
 
@@ -155,12 +154,11 @@ def watched(meter: Meter) -> Iterator[None]:
             setattr(owner, attribute, original)
 
 
-class Pipeline:
+class AgeingPipeline:
     """One pipeline over a source and a ledger of its own, both empty, and the stages of its runs."""
 
-    def __init__(self, source: str, ledger: str, lake: Path, tables: int, changed: int = ALL) -> None:
+    def __init__(self, source: str, ledger: str, lake: Path, tables: int) -> None:
         self.tables = tables
-        self.changed = min(tables, changed)
         self.lake = lake
         self.source, self.ledger = source, ledger
         with psycopg.connect(self.source, autocommit=True) as connection:
@@ -187,11 +185,10 @@ class Pipeline:
 
     def change(self) -> None:
         with psycopg.connect(self.source) as connection:
-            for number in range(self.changed):
-                name = f"t{number * self.tables // self.changed:04}"
-                connection.execute(f"INSERT INTO {name} VALUES (%s, 'a name', 1.5)".encode(), (self.runs,))
+            for number in range(self.tables):
+                connection.execute(f"INSERT INTO t{number:04} VALUES (%s, 'a name', 1.5)".encode(), (self.runs,))
 
-    def run(self, meter: Meter) -> None:
+    def run(self, meter: StageMeter) -> None:
         """One run of the capture DAG, and a look at its status."""
         self.runs += 1
         self.change()
@@ -210,11 +207,11 @@ class Pipeline:
                 with leased_plan(self.task("merge")) as plan:
                     pass
             assert plan is not None
-            assert len(plan.tables) == self.changed
+            assert len(plan.tables) == self.tables
             self.merged(plan)
             with meter.stage("ingest"):
                 ingested = ingest(self.task("merge"))
-            assert sum(table.advanced for table in ingested.tables) == self.changed
+            assert sum(table.advanced for table in ingested.tables) == self.tables
             with meter.stage("confirm"):
                 confirmed = confirm(self.task("confirm"))
             assert confirmed.after == confirmed.staged == drained.staged_lsn
@@ -237,7 +234,7 @@ class Pipeline:
         with open_ledger(self.ledger, PIPELINE) as book:
             low = generations.required(book).start_lsn - number * BATCH_BYTES
             if low < 1:
-                raise SystemExit(f"the WAL began too early for {number} batches")
+                raise Refused(f"the WAL began too early for {number} batches")
             fill(book.connection, PIPELINE, low, number, self.tables)
         home = self.lake / layout.generation_folder(PIPELINE, 1)
         for place in range(number):
@@ -313,16 +310,16 @@ def pairs(tables: int, setting: Setting) -> Pairs:
         cases = {}
         for case in ("fresh", "grown"):
             source, ledger = (new_database(server, f"{name}_{case}") for name in ("source", "ledger"))
-            cases[case] = Pipeline(source, ledger, setting.folder / case, tables)
-            cases[case].run(Meter())
+            cases[case] = AgeingPipeline(source, ledger, setting.folder / case, tables)
+            cases[case].run(StageMeter())
         cases["grown"].grow(setting.size)
         for pipeline in cases.values():
             pipeline.analyze()
-            pipeline.run(Meter())
+            pipeline.run(StageMeter())
         seen: dict[str, list[dict[str, Cost]]] = {case: [] for case in cases}
 
         def one(case: str) -> Taken:
-            meter = Meter()
+            meter = StageMeter()
             cases[case].run(meter)
             seen[case].append(meter.costs)
             return of_the_ledger(meter.costs)

@@ -1,6 +1,7 @@
 """What the sources of the benchmarks hold, and what is done to them: tables of eight columns of ordinary types.
 
-`fill` and `insert` are in blocks, so that a source writes as an application's batches would, not in one transaction.
+Inserts and most updates are in blocks, so that a source writes as an application's batches would, not in one
+transaction.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ ROWS: Final = (
 )
 
 
-def create(connection: psycopg.Connection[Any], table: str = "measurements") -> None:
-    connection.execute(f"CREATE TABLE {table} ({COLUMNS})".encode())
+def create(connection: psycopg.Connection[Any]) -> None:
+    connection.execute(f"CREATE TABLE measurements ({COLUMNS})".encode())
 
 
-def insert(connection: psycopg.Connection[Any], first: int, last: int, table: str = "measurements") -> None:
+def insert(connection: psycopg.Connection[Any], first: int, last: int) -> None:
     """Rows `first` up to and without `last`, some thousand in a transaction."""
     for start in range(first, last, BLOCK):
-        connection.execute(f"INSERT INTO {table} {ROWS}".encode(), (start, min(start + BLOCK, last) - 1))
+        connection.execute(f"INSERT INTO measurements {ROWS}".encode(), (start, min(start + BLOCK, last) - 1))
 
 
 def update_all_over(connection: psycopg.Connection[Any], rows: int, of: int, seed: int) -> None:

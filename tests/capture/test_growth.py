@@ -8,7 +8,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from benchmarks.growth import Meter, Pipeline
+from benchmarks.growth import AgeingPipeline, StageMeter
 from tidemark.waits import Wait
 
 BATCHES = 3_000
@@ -39,14 +39,14 @@ def rows_read(ledger: str) -> dict[str, int]:
 def test_a_run_reads_no_more_of_a_ledger_that_is_years_old(
     new_database: Callable[[str], str], tmp_path: Path, analyzed: bool
 ) -> None:
-    pipeline = Pipeline(new_database("source"), new_database("ledger"), tmp_path / "lake", tables=3)
+    pipeline = AgeingPipeline(new_database("source"), new_database("ledger"), tmp_path / "lake", tables=3)
 
     def one_run() -> dict[str, int]:
         before = rows_read(pipeline.ledger)
-        pipeline.run(Meter())
+        pipeline.run(StageMeter())
         return {table: count - before[table] for table, count in rows_read(pipeline.ledger).items()}
 
-    pipeline.run(Meter())
+    pipeline.run(StageMeter())
     young = one_run()
     pipeline.grow(BATCHES)
     if analyzed:
