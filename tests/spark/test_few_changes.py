@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 import random
 from collections.abc import Iterator
 from decimal import Decimal
@@ -137,6 +138,18 @@ def test_holes_texts_and_values_before_a_truncate_are_those_of_spark(both: BothW
     both.step()
     both.stage([update(1, "body"), Change("truncate"), insert(3), update(3, "note"), update(2, "body")])
     both.step()
+
+
+def test_nan_is_found_above_all_numbers(lake: Lake, folded: list[bool]) -> None:
+    """Spark passes over what a file's own bounds leave out."""
+    table = lake.table(table_schema("t", {"id": "int", "d": "double", "f": "float"}))
+    table.stage([Change("insert", {"id": n, "d": value, "f": value}) for n, value in enumerate((0.5, math.nan))])
+    lake.applied(table.planned())
+    for step in ("current", "history"):
+        rows = lake.read(step, table)
+        for condition in ("d > 1", "f > 1", "d = double('NaN')", "f >= float('NaN')"):
+            assert [row.id for row in rows.where(condition).collect()] == [1], (step, condition)
+    assert folded == [True]
 
 
 def test_many_rows_of_a_file_are_masked_by_a_vector_beside_it(lake: Lake, spark: SparkSession) -> None:

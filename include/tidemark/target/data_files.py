@@ -216,8 +216,18 @@ def write_rows(spark: SparkSession, table: PinnedTable, rows: pa.Table, key: Seq
     """One Parquet file in the table's folder, by the way that the drain writes its own; none of no rows."""
     if not rows.num_rows:
         return []
+    # Arrow's bounds of floating point leave NaN out, which to Spark is above all numbers: it would pass the rows over.
+    bounded = [f.name for f in rows.schema if not pa.types.is_floating(f.type) and not pa.types.is_nested(f.type)]
     sink = io.BytesIO()
-    pq.write_table(rows, sink, compression="zstd", compression_level=1, use_dictionary=False, version="2.6")
+    pq.write_table(
+        rows,
+        sink,
+        compression="zstd",
+        compression_level=1,
+        use_dictionary=False,
+        write_statistics=bounded,
+        version="2.6",
+    )
     content = sink.getvalue()
     name = lake_files.write_new(spark, table.path, content)
     bounds = dict(arrow_fold.bounds(rows, ["_commit_lsn", *key]))
