@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame
 from tests.spark.lake import TEXTS, Lake, StagedTable, table_schema
 from tests.spark.model import Change, Row
 from tests.spark.source import KEYS, Source
+from tests.spark.test_columns_come_and_go import called, numbered_schema, with_names
 from tests.spark.test_values import delete, move, update
 from tidemark.formats.manifest import Claim, Sweep
 from tidemark.formats.result import TableResult
@@ -323,3 +324,25 @@ def test_a_chunk_of_a_table_that_holds_rows_looks_into_the_files_that_may_have_i
         "BETWEEN" in merged["operationParameters"]["predicate"].upper()
         or ">=" in merged["operationParameters"]["predicate"]
     )
+
+
+@pytest.mark.parametrize("names", [{"id": "ident"}, {"id": "n", "n": "id"}], ids=["renamed", "exchanged"])
+def test_a_chunk_from_before_its_key_was_renamed_finds_its_rows(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, names: dict[str, str]
+) -> None:
+    """Two chunks of one plan, of a table that holds their rows: in the file of the first, the key's name of by now is
+    no column's, or that of another column, between whose values no key lies."""
+    monkeypatch.setattr(merge, "FEW_ROWS", -1)
+    table = lake.table(numbered_schema("t"))
+    rows = [{"id": key, "n": 1000 + key, "body": "b", "note": "c"} for key in range(1, 7)]
+    table.stage([Change("insert", row) for row in rows])
+    lake.applied(table.planned())
+    for number, some in enumerate((rows[:4], rows[4:])):
+        if number:
+            with_names(table, names)
+        read = [{**called(row, names if number else {}), "note": "d", "_text": None} for row in some]
+        claim = table.stage_chunk("b1", f"1-{number}", read, snapshot=f"{2**40}:{2**40}:", low=table.next_lsn())
+        table.stage_committed([], (replace(claim, watermark_lsn=Lsn(table.next_lsn())),))
+    (result,) = lake.applied(table.planned(1))
+    assert [(c.inserted, c.repaired) for c in result.chunks] == [(0, 4), (0, 2)]
+    assert lake.current(table) == [{**called(row, names), "note": "d"} for row in rows]

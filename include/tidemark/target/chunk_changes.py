@@ -27,6 +27,7 @@ from tidemark.formats.snapshot import Snapshot
 from tidemark.schema.table import TableSchema
 from tidemark.target import delta_tables, fold, key_ranges, visibility
 from tidemark.target.changes import SMALL_BYTES, SMALL_ROWS, Changes, with_row_holes
+from tidemark.target.chunk_rows import have_key_under_its_names
 from tidemark.target.delta_tables import PinnedTable
 from tidemark.target.fold import ABOVE, ORIGIN, SEEN
 from tidemark.target.key_ranges import KeyRange
@@ -234,6 +235,8 @@ class ChunkChanges(Changes):
     def _chunk_ranges(self) -> list[KeyRange] | None:
         """Where the chunks' keys lie, by the first column of the key; None if nobody knows, or nothing is saved."""
         if not self.narrows or self.few_rows or not self.keyed or not self.alive or self.sweeps:
+            return None
+        if not have_key_under_its_names(self.schemas, self.batches):  # in a file the name may be another column's
             return None
         uris = [f"{self.lake}/{f.path}" for claim in self.alive.values() for f in claim.files]
         return key_ranges.ranges_in(self.session, uris, self.schema.key[0])
