@@ -355,6 +355,32 @@ def test_small_files_of_earlier_merges_become_one(lake: Lake, monkeypatch: pytes
     assert max(counts) <= 4
 
 
+def test_small_files_of_large_rows_are_not_all_in_memory_at_once(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, folded: list[bool]
+) -> None:
+    """A text that says one thing often is small as it lies there; a hundred of such files may be a hundred megabytes
+    each. What one merge takes of them is bounded, and they become fewer all the same."""
+    monkeypatch.setattr(crumbs, "MOST", 4)
+    monkeypatch.setattr(crumbs, "MAX_DECODED", 25_000, raising=False)
+    gathered: list[int] = []
+    original = crumbs.crumbs_of
+
+    def spied(*arguments: Any) -> crumbs.Crumbs:
+        of = original(*arguments)
+        gathered.append(of.rows.nbytes)
+        return of
+
+    monkeypatch.setattr(crumbs, "crumbs_of", spied)
+    table = lake.table(table_schema("t", TEXTS))
+    for n in range(7):
+        table.stage([insert(n, body=f"{n}" * 10_000)])
+        lake.applied(table.planned(n))
+    assert [len(row["body"]) for row in lake.current(table)] == [10_000] * 7
+    assert 20_000 < max(gathered) < 25_000
+    assert len(in_folder(lake, table)) < 7
+    assert all(folded)
+
+
 def test_a_rival_that_rewrites_the_files_is_met(
     lake: Lake, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,7 +24,8 @@ from tidemark.target.target_rows import TargetRows, TooMuch
 
 MOST: Final = 16
 SMALL_BYTES: Final = 2**20  # of a file
-MAX_BYTES: Final = 32 * 2**20  # of all that are gathered at once
+MAX_BYTES: Final = 32 * 2**20  # of all that are gathered at once, and
+MAX_DECODED: Final = 128 * 2**20  # of their rows, in memory: of a text that says one thing often a file is a hundredth
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +51,18 @@ def crumbs_of(there: TargetRows, shape: pa.Schema, replaced: Sequence[tuple[Data
     if len(files) < MOST or not {f.name for f in there.current.schema().fields} <= set(shape.names):
         return nothing
     gone = {file.path: rows for file, rows in replaced}
-    pieces, gathered = [shape.empty_table()], []
+    pieces, gathered, left = [shape.empty_table()], [], MAX_DECODED
     for file in files:
         try:
-            rows = there.whole(file, shape)
+            rows = there.whole(file, shape, left)
         except TooMuch:  # it stays what it is
             continue
+        left -= rows.nbytes
         masked = data_files.masked_rows(there.session, there.current, file).union(gone.get(file.path, ()))
         pieces.append(rows.take(pa.array([n for n in range(rows.num_rows) if n not in masked], pa.int64())))
         gathered.append(file)
+    if len(gathered) < 2:  # one file would be one file
+        return nothing
     return Crumbs(gathered, pa.concat_tables(pieces))
 
 

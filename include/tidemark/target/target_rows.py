@@ -136,13 +136,13 @@ class TargetRows:
             read = read if rows is None else read.take(rows)
             return {name: self._column(read, name) for name in names}
 
-    def whole(self, file: DataFile, shape: pa.Schema) -> pa.Table:
-        """All rows of the file, masked ones included, in this shape. Raises TooMuch."""
+    def whole(self, file: DataFile, shape: pa.Schema, most_bytes: int) -> pa.Table:
+        """All rows of the file, masked ones included, in this shape. Raises TooMuch where they have more bytes."""
         with self._open(file) as source:
             parquet = self._known(pq.ParquetFile(source))
             if parquet.metadata.num_rows != file.rows:
                 raise TooMuch("the log says otherwise")
-            if bytes_of(parquet.metadata, shape.names) > MAX_BYTES:
+            if bytes_of(parquet.metadata, shape.names) > most_bytes:
                 raise TooMuch("large values")
             read = parquet.read(columns=[name for name in shape.names if name in parquet.schema_arrow.names])
         return arrow_fold.in_shape(read, shape)
