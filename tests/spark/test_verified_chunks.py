@@ -24,7 +24,7 @@ from tidemark.formats.result import TableResult
 from tidemark.lsn import Lsn
 from tidemark.names import spark_identifier
 from tidemark.schema.table import Column, TableSchema
-from tidemark.target import equal_chunks, few_changes, merge
+from tidemark.target import delta_tables, equal_chunks, few_changes, merge
 from tidemark.target.equal_chunks import EqualChunks
 
 Proven = list[bool]
@@ -272,6 +272,24 @@ def test_values_that_are_stored_alike_are_told_apart_by_their_texts(lake: Lake) 
     verify(table, rows, "verify")
     (again,) = lake.applied(table.planned(2))
     assert counts(again) == (0, 0, 0, 0, {})
+
+
+def test_texts_are_found_in_a_history_that_began_with_names_of_its_own(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that took over what a history with a renamed column has, while current is made from it as any other."""
+    mapping = delta_tables._column_mapping
+
+    def of_history(names: Sequence[str]) -> dict[str, str]:
+        return {"delta.columnMapping.mode": "name"} if "_op" in names else mapping(names)
+
+    monkeypatch.setattr(delta_tables, "_column_mapping", of_history)
+    table = lake.table(table_schema("unfit", {"id": "int", "price": "decimal(9,2)"}))
+    table.stage([Change("insert", {"id": key, "price": None}, text={"price": "NaN"}) for key in (1, 2)])
+    lake.applied(table.planned())
+    verify(table, [{"id": 1, "price": None}, {"id": 2, "price": None}], "verify")
+    (result,) = lake.applied(planned(table, 1))
+    assert counts(result) == (0, 2, 0, 0, {"price": 2})
 
 
 def test_texts_of_a_column_that_was_renamed_are_no_difference(lake: Lake) -> None:

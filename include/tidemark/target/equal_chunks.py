@@ -331,6 +331,8 @@ class _Proof:
             if self._read(file, ["_text"])["_text"].null_count < file.rows:
                 raise TooMuch("a value does not fit")
         history = self.tables.history
+        if history.is_mapped:  # one that began so, taken over from another, calls `_text` otherwise in its files
+            raise TooMuch("history's files have names of their own")
         files = data_files.data_files(self.session, history)
         if files is None or len(files) > MAX_FILES:
             raise TooMuch("history has many files")
