@@ -196,5 +196,5 @@ def spark_submit(
 
 
 def jars() -> str:
-    folder = Path(os.environ["TIDEMARK_SPARK_JARS"])
-    return ",".join(str(jar) for jar in sorted(folder.glob("*.jar")))
+    """What a driver gets whose lake is a folder."""
+    return spark_jars.jars("/lake", os.environ, {}) or ""

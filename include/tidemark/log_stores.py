@@ -1,7 +1,7 @@
-"""Spark's settings -> whether Delta commits to an object store so that of two drivers one wins each version (R5).
+"""Spark's settings -> whether Delta commits to the lake so that of two drivers one wins each version (R5).
 
-Delta's own log store for S3 keeps drivers apart in one JVM only; those for Google's store and Azure's do it at the
-store. Preflight asks this of the files that it sees, and every driver of its own settings, since a machine's
+Delta's own log stores for S3 and for files keep drivers apart in one JVM only; those for Google's store and Azure's do
+it at the store. Preflight asks this of the files that it sees, and every driver of its own settings, since a machine's
 spark-defaults.conf may be another one's than preflight's. Delta Lake documentation, "Storage configuration".
 """
 
@@ -9,18 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final
+from urllib.parse import urlsplit
 
 OF_S3: Final = "spark.delta.logStore.s3a.impl"
 OF_ALL: Final = "spark.delta.logStore.class"
 OWN: Final = "tidemark.delta.ConditionalLogStore"
+OF_FILES: Final = "spark.delta.logStore.file.impl"
+OWN_OF_FILES: Final = "tidemark.delta.LinkedLogStore"
 DYNAMODB: Final = "io.delta.storage.S3DynamoDBLogStore"
 OF_GOOGLE: Final = "spark.delta.logStore.gs.impl"
 DELTAS_FOR_GOOGLE: Final = "io.delta.storage.GCSLogStore"
 OF_AZURE: Final = "spark.delta.logStore.abfss.impl"
 DELTAS_FOR_AZURE: Final = "io.delta.storage.AzureLogStore"
 
-# Scheme of a lake -> the setting that names its log store -> those that fence; the first one is taken where nothing is
-# set.
+# Schemes of a lake that is a folder.
+FILES: Final = ("", "file")
+
+# Scheme of a lake in an object store -> the setting that names its log store -> those that fence; the first one is
+# taken where nothing is set.
 FENCING: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "s3a": (OF_S3, (OWN, DYNAMODB)),
     "gs": (OF_GOOGLE, (DELTAS_FOR_GOOGLE,)),
@@ -34,9 +40,19 @@ def of(settings: Mapping[str, str], scheme: str) -> str:
     return settings.get(setting, default)
 
 
+def is_own(settings: Mapping[str, str], lake: str) -> bool:
+    """Whether an application that was started so commits to the lake by a log store of ours."""
+    scheme = urlsplit(lake).scheme
+    if scheme in FILES:
+        return settings.get(OF_FILES) == OWN_OF_FILES
+    return scheme == "s3a" and settings.get(OF_S3) == OWN
+
+
 def unfenced(settings: Mapping[str, str], scheme: str) -> str | None:
     """The setting by which Delta would have another log store for the scheme than one that fences; None if there is
     none, and for schemes that need none."""
+    if scheme in FILES:
+        return OF_FILES if settings.get(OF_FILES, OWN_OF_FILES) != OWN_OF_FILES else None
     if scheme not in FENCING:
         return None
     setting, fencing = FENCING[scheme]

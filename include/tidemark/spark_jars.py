@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+from tidemark import log_stores
+from tidemark.spark_defaults import spark_defaults
+
 # A folder of jars, or a comma-separated list of them; `local:/folder` is one that every machine of the cluster has.
 JARS_VARIABLE: Final = "TIDEMARK_SPARK_JARS"
 # The folder spark_apps, if it is neither of the two places below; `local:/folder` is one that the driver's image has,
@@ -18,6 +21,8 @@ APPLICATIONS_VARIABLE: Final = "TIDEMARK_SPARK_APPS"
 EVERYWHERE: Final = "local:"  # Spark's own scheme for it
 # Scheme of a lake -> the folder beside Delta's jars with what Hadoop needs for it.
 OF_STORES: Final[Mapping[str, str]] = {"s3a": "s3a", "gs": "gcs", "abfss": "abfs"}
+
+LOG_STORE: Final = "tidemark-log-store.jar"
 
 _LIBRARY: Final = Path(__file__).resolve().parent
 
@@ -33,9 +38,11 @@ def own_applications() -> Path:
     return installed if installed.is_dir() else _LIBRARY.parents[1] / "spark_apps"
 
 
-def jars(lake: str, environment: Mapping[str, str]) -> str | None:
+def jars(lake: str, environment: Mapping[str, str], spark_conf: Mapping[str, str]) -> str | None:
     """What `--jars` gets: Delta's jars, if they are known to this machine; for a lake in a bucket Hadoop's beside them,
-    and on S3 always our log store, which nothing else brings."""
+    and on S3 and for files always our log stores, which nothing else brings. `spark_conf` is what the pipeline file
+    says: its spark.jars, or this machine's, which a `--jars` takes the place of, goes on where no variable names
+    any."""
     set_path = environment.get(JARS_VARIABLE, "")
     scheme_of_lake = urlsplit(lake).scheme
     of_store = OF_STORES.get(scheme_of_lake)
@@ -45,7 +52,9 @@ def jars(lake: str, environment: Mapping[str, str]) -> str | None:
     if set_path and folder.is_dir():
         files = sorted([*folder.glob("*.jar"), *(folder.glob(f"{of_store}/*.jar") if of_store else ())])
         listed = [f"{scheme}{jar}" for jar in files]
-    if scheme_of_lake == "s3a":
-        log_store = Path(application("merge_batch", environment)).parent / "log_store" / "tidemark-log-store.jar"
-        listed.append(str(log_store))
+    if scheme_of_lake in ("s3a", *log_stores.FILES):
+        if not set_path:
+            chosen = {**spark_defaults(environment), **spark_conf}.get("spark.jars", "")
+            listed = [jar.strip() for jar in chosen.split(",") if jar.strip()]
+        listed.append(str(Path(application("merge_batch", environment)).parent / "log_store" / LOG_STORE))
     return ",".join(listed) or None

@@ -99,7 +99,7 @@ class PreflightOperator(BaseOperator):
         report = preflight(
             run_of(self.config, context),
             spark=spark_connection(self.config.spark_connection),
-            jars=spark_jars.jars(self.config.lake, os.environ) or "",
+            jars=spark_jars.jars(self.config.lake, os.environ, self.config.spark_conf) or "",
             only_new_notes=True,
         )
         self.log.info("%s", report)
@@ -164,7 +164,7 @@ class ApplicationOperator(SparkSubmitOperator):
             self.application = spark_jars.application(name, os.environ)
             self.application_args = ["--manifest", manifest]
             self.conf = {**access.spark_settings(self.config.lake), **self.config.spark_conf}
-            self.jars = spark_jars.jars(self.config.lake, os.environ)
+            self.jars = spark_jars.jars(self.config.lake, os.environ, self.config.spark_conf)
             self._environment, self.py_files = {}, None
             chosen_flags, connection = None, spark_connection(self.config.spark_connection)
             if connection.drives_here:

@@ -9,11 +9,11 @@ import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileMana
 import org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager;
 
 /**
- * A version's checksum file -> one object of S3, put when it is closed.
+ * A version's checksum file -> one object of S3, or one file, put when it is closed.
  *
  * <p>Delta writes these files by Spark's manager of checkpoint files, whose way to make a file appear at once is to
  * write it aside and to rename it. S3 has no rename: each cost twenty requests, and a driver that died on the way left
- * a file in the log that nothing ever removes.
+ * a file in the log that nothing ever removes. For a file Hadoop starts ten processes.
  */
 public final class WholeFileManager extends FileSystemBasedCheckpointFileManager {
     public WholeFileManager(Path path, Configuration configuration) {
@@ -43,7 +43,11 @@ public final class WholeFileManager extends FileSystemBasedCheckpointFileManager
             if (!isOver) {
                 isOver = true;
                 super.close();
-                ConditionalLogStore.put(files, path, content.toByteArray(), overwrite);
+                if (WholeFile.isOf(files)) {
+                    WholeFile.put(files, path, content.toByteArray(), overwrite);
+                } else {
+                    ConditionalLogStore.put(files, path, content.toByteArray(), overwrite);
+                }
             }
         }
 

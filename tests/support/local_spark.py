@@ -51,8 +51,7 @@ def _jars_of(store: str) -> str:
 def start(folder: Path) -> SparkSession:
     """Set up for many tiny tables: few partitions, interpreted plans, a JVM that compiles quickly.
 
-    Without Hadoop's native library every file costs a `chmod`, and Delta's usual log store makes it twelve processes
-    per commit; the one for a single JVM, and files without a `.crc` beside them, leave four.
+    Without Hadoop's native library every data file costs a `chmod`; files without a `.crc` beside them leave it at one.
     """
     spark = session.start(
         "tidemark tests",
@@ -71,7 +70,6 @@ def start(folder: Path) -> SparkSession:
             "-XX:ReservedCodeCacheSize=256m -Djdk.lang.Process.launchMechanism=VFORK",
             # Each sort and each hash map takes a page at once, by default one of many megabytes.
             "spark.buffer.pageSize": "1m",
-            "spark.delta.logStore.file.impl": "io.delta.storage.LocalLogStore",
             "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
             "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
             "spark.sql.codegen.wholeStage": "false",

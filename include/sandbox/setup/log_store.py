@@ -1,4 +1,4 @@
-"""ConditionalLogStore.java -> tidemark-log-store.jar beside it: `python -m sandbox.setup.log_store`.
+"""The log stores -> tidemark-log-store.jar beside it: `python -m sandbox.setup.log_store`.
 
 The compiler is Janino, which is part of Spark: whoever has what the lock installs can build the jar, without a JDK, and
 has the very same bytes. A test does it, so that the jar in the repository is what its source says.

@@ -106,6 +106,12 @@ _BESIDES_ON_S3: Final = (
 )
 
 
+def _remedy(scheme: str) -> str:
+    if scheme in log_stores.FILES:
+        return "Tidemark brings a log store of its own"
+    return _BESIDES_ON_S3 if scheme == "s3a" else f"Delta takes {log_stores.of({}, scheme)} by itself"
+
+
 def log_store_findings(config: PipelineConfig, of_this_machine: Mapping[str, str]) -> Iterator[Finding]:
     """Whether Delta's log store for this scheme can put if absent; without it two drivers
     would overwrite each other (R5). `of_this_machine` is what spark-defaults.conf says."""
@@ -114,13 +120,12 @@ def log_store_findings(config: PipelineConfig, of_this_machine: Mapping[str, str
     if unfenced is not None:
         where = "spark.conf" if unfenced in config.spark_conf else "spark-defaults.conf of this machine"
         removed = "spark.conf of the pipeline file" if unfenced in config.spark_conf else "spark-defaults.conf"
-        of_scheme = _BESIDES_ON_S3 if scheme == "s3a" else f"Delta takes {log_stores.of({}, scheme)} by itself"
         yield Finding(
             "error",
             "log_store",
-            f"{where} gives Delta a log store for {scheme}:// that may let a second Spark driver overwrite the "
-            f"commits of the first, by {unfenced}",
-            f"Remove {unfenced} from {removed}: {of_scheme}",
+            f"{where} gives Delta a log store for {scheme or 'file'}:// that may let a second Spark driver overwrite "
+            f"the commits of the first, by {unfenced}",
+            f"Remove {unfenced} from {removed}: {_remedy(scheme)}",
             Move.FIX_CONFIG,
         )
     if scheme in _OF_ANOTHER_CLOUD:

@@ -40,7 +40,7 @@ from tidemark.capture.lake_findings import log_store_findings, look_at_bucket, p
 from tidemark.capture.making import bring_about_publication, make_slot
 from tidemark.capture.places import Places
 from tidemark.capture.recovery import look_into_staging
-from tidemark.capture.spark_findings import spark_defaults, spark_findings
+from tidemark.capture.spark_findings import spark_findings
 from tidemark.capture.survey import STATEMENT_TIMEOUT_S, Survey
 from tidemark.capture.table_findings import InLedger
 from tidemark.config import PipelineConfig
@@ -62,6 +62,7 @@ from tidemark.source.slot import SlotState, read_server, read_slot, usable
 from tidemark.source.slot_server import at_slot, is_beside, system_identifier
 from tidemark.source.standby_findings import standby_findings
 from tidemark.spark_connection import SparkConnection
+from tidemark.spark_defaults import spark_defaults
 from tidemark.staging import staged_folders
 from tidemark.staging.store import Store
 

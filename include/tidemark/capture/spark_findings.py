@@ -18,7 +18,6 @@ import shutil
 import socket
 import sys
 from collections.abc import Iterator, Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -27,7 +26,8 @@ from tidemark.config import PipelineConfig
 from tidemark.errors import Move
 from tidemark.findings import Finding
 from tidemark.spark_connection import CATALOGUE, SparkConnection
-from tidemark.spark_jars import JARS_VARIABLE
+from tidemark.spark_defaults import spark_defaults, spark_home
+from tidemark.spark_jars import JARS_VARIABLE, LOG_STORE
 
 _MASTER: Final = re.compile(r"local(\[[^\]]+\])?|yarn|k8s://.+|spark://[^\[\]/]+:\d+(,[^\[\]/]+:\d+)*")
 _MODES: Final = (None, "client", "cluster")
@@ -138,25 +138,26 @@ _OF_STORES: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
 
 
 def _missing_jars(config: PipelineConfig, jars: str, environment: Mapping[str, str]) -> Iterator[Finding]:
-    """`jars` is comma-separated; what lies elsewhere than on this machine cannot be looked at here."""
-    listed = [Path(jar.removeprefix("local:")) for jar in jars.split(",") if jar and "://" not in jar]
+    """`jars` is comma-separated; what lies elsewhere than on this machine, or is a pattern, is not looked at."""
+    named = (jar.removeprefix("local:") for jar in jars.split(","))
+    listed = [Path(jar) for jar in named if jar and not set(jar) & {":", "*"}]
     gone = [str(jar) for jar in listed if not jar.is_file()]
     of_this_machine = spark_defaults(environment)
     remedy = "Name their folder in TIDEMARK_SPARK_JARS of Airflow's tasks: docs/clusters.md, Jars"
     if gone:
         yield _error(f"Spark would be given jars that are not there: {', '.join(gone)}", remedy)
         return
-    if listed and "spark.jars" in config.spark_conf:
+    if listed and not set(config.spark_conf.get("spark.jars", "").split(",")) <= {"", *jars.split(",")}:
         yield Finding(
             "warning",
             "spark",
-            "spark.jars of spark.conf has no effect: TIDEMARK_SPARK_JARS, or a lake on S3, gives spark-submit a --jars",
+            "spark.jars of spark.conf has no effect: TIDEMARK_SPARK_JARS gives spark-submit a --jars",
             "Name all jars in TIDEMARK_SPARK_JARS, and leave spark.jars out",
             Move.FIX_CONFIG,
         )
     if "://" in jars or any(way in {**of_this_machine, **config.spark_conf} for way in _OTHER_WAYS):
         return
-    if not listed and urlsplit(config.lake).scheme != "s3a":
+    if all(jar.name == LOG_STORE for jar in listed) and urlsplit(config.lake).scheme != "s3a":
         remedy = (
             f'Let Spark fetch them: spark: {{conf: {{spark.jars.packages: "{DELTA_PACKAGE}"}}}} in the pipeline file, '
             "or name their folder in TIDEMARK_SPARK_JARS of Airflow's tasks: docs/clusters.md, Jars"
@@ -164,7 +165,7 @@ def _missing_jars(config: PipelineConfig, jars: str, environment: Mapping[str, s
     # Whoever asks from a command line may have fewer variables than Airflow's tasks.
     unset = "" if environment.get(JARS_VARIABLE) else f". {JARS_VARIABLE} is not set here"
     needed = {"Delta Lake": ("delta-spark",), **_OF_STORES.get(urlsplit(config.lake).scheme, {})}
-    there = {jar.name for jar in [*listed, *(_spark_home(environment) / "jars").glob("*.jar")]}
+    there = {jar.name for jar in [*listed, *(spark_home(environment) / "jars").glob("*.jar")]}
     for what, prefixes in needed.items():
         if not any(name.startswith(prefixes) for name in there):
             jars_named = " or ".join(prefixes)
@@ -193,31 +194,6 @@ def _catalogues(config: PipelineConfig, environment: Mapping[str, str]) -> Itera
             "spark.sql.catalogImplementation: hive",
             Move.FIX_CONFIG,
         )
-
-
-def _spark_home(environment: Mapping[str, str]) -> Path:
-    """Spark's folder as spark-submit finds it: the variable, else pyspark's."""
-    if folder := environment.get("SPARK_HOME"):
-        return Path(folder)
-    pyspark = find_spec("pyspark")
-    return Path(pyspark.origin).parent if pyspark is not None and pyspark.origin else Path("/nonexistent")
-
-
-def spark_defaults(environment: Mapping[str, str]) -> dict[str, str]:
-    """What spark-defaults.conf of this machine says, as spark-submit finds and reads it (Java's properties); nothing
-    where there is none."""
-    folder = environment.get("SPARK_CONF_DIR")
-    file = (Path(folder) if folder else _spark_home(environment) / "conf") / "spark-defaults.conf"
-    try:
-        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return {}
-    pairs = (_PROPERTY.fullmatch(line.strip()) for line in lines)
-    return {pair[1]: pair[2] for pair in pairs if pair is not None}
-
-
-# A name, and behind blanks or one of "=:" the value; a comment begins with another sign than a name.
-_PROPERTY: Final = re.compile(r"(spark\.[^\s=:]+)(?:\s*[=:]\s*|\s+)(.*)")
 
 
 # Settings by which a driver in a cluster gets a Python of somebody's choice.

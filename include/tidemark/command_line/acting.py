@@ -35,7 +35,7 @@ def preflight(called: Invocation) -> int:
         look_up(config.mask_salt_connection).salt()
     holder = f"preflight/{socket.gethostname()}/{os.getpid()}"
     run = Run(called.with_lake(), source=called.source, ledger=called.ledger, run_id=holder, holder=holder)
-    jars = spark_jars.jars(run.config.lake, os.environ) or ""
+    jars = spark_jars.jars(run.config.lake, os.environ, run.config.spark_conf) or ""
     words: tuple[Word, ...] = ("adopt_slot", "staging_is_lost")
     says = [word for word in words if getattr(called.options, word)]
     report = preflight(run, spark=spark, jars=jars, act=not called.options.look, says=says)

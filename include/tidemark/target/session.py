@@ -12,11 +12,13 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from py4j.java_gateway import JavaPackage
 from py4j.protocol import Py4JJavaError
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from tidemark import log_stores
@@ -35,6 +37,8 @@ APPLICATION_SETTINGS: Final[Mapping[str, str]] = {
     # Of two drivers that commit one version on S3 exactly one wins (spark_apps/log_store); Delta's own log store there
     # knows of one driver only.
     log_stores.OF_S3: log_stores.OWN,
+    # And in a folder; there Delta's own starts ten processes for a commit besides, and as many for its checksum.
+    log_stores.OF_FILES: log_stores.OWN_OF_FILES,
     # A staged file is read from its beginning to its end, and nobody looks for folders before a file is written.
     "spark.hadoop.fs.s3a.create.performance": "true",
     # Hadoop's client for Azure collects figures by a thread that keeps the JVM of an application that has ended.
@@ -70,9 +74,9 @@ TABLE_SETTINGS: Final[Mapping[str, str]] = {
     "spark.databricks.delta.write.txnVersion.autoReset.enabled": "true",
 }
 
-# Set besides where the lake is on S3: a version's checksum file is put under its own name, where Spark's manager would
-# write it aside and rename it, and so copy it; it comes with the log store.
-S3_SETTINGS: Final[Mapping[str, str]] = {
+# Set besides where the lake has a log store of ours: a version's checksum file is put under its own name, where Spark's
+# manager would write it aside and rename it, and so, on S3, copy it; it comes with the log store.
+LOG_SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.streaming.checkpointFileManagerClass": "tidemark.delta.WholeFileManager",
 }
 
@@ -145,8 +149,8 @@ def table_session(spark: SparkSession, pool: str, lake: str) -> SparkSession:
     session = spark.newSession()
     # 200 partitions are Spark's guess for a cluster; adaptive execution joins them, but planning them costs.
     partitions = {DEFAULT_SHUFFLE_PARTITIONS: str(max(2, 2 * spark.sparkContext.defaultParallelism))}
-    of_s3 = S3_SETTINGS if lake.startswith("s3a://") and spark.conf.get(log_stores.OF_S3) == log_stores.OWN else {}
-    _set_unless_given(session, {**TABLE_SETTINGS, **partitions, **of_s3})
+    of_log = LOG_SETTINGS if log_stores.is_own(_given(spark.sparkContext), lake) else {}
+    _set_unless_given(session, {**TABLE_SETTINGS, **partitions, **of_log})
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", pool)
     activate(session)
     return session
@@ -167,10 +171,16 @@ def expect_few_rows(session: SparkSession) -> None:
 
 
 def _set_unless_given(session: SparkSession, settings: Mapping[str, str]) -> None:
-    configuration = session.sparkContext.getConf()
+    given = _given(session.sparkContext)
     for key, value in settings.items():
-        explicit = configuration.get(key)
-        session.conf.set(key, value if explicit is None else explicit)
+        session.conf.set(key, given.get(key, value))
+
+
+@lru_cache(maxsize=1)
+def _given(context: SparkContext) -> Mapping[str, str]:
+    """What the application was started with, which stays as it is. Spark copies all of it for whoever asks, a call to
+    the JVM for every setting: 16 ms, three times for each table."""
+    return dict(context.getConf().getAll())
 
 
 def activate(session: SparkSession) -> None:
@@ -180,7 +190,7 @@ def activate(session: SparkSession) -> None:
 
 def _submitted() -> set[str]:
     """Keys that spark-submit put into the JVM's properties before Python started."""
-    from pyspark import SparkConf, SparkContext
+    from pyspark import SparkConf
 
     if SparkContext._jvm is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
         return set()

@@ -18,6 +18,9 @@ DYNAMODB = "io.delta.storage.S3DynamoDBLogStore"
     ("lake", "conf", "severities"),
     [
         ("/lake", {}, []),
+        ("/lake", {"spark.delta.logStore.file.impl": "tidemark.delta.LinkedLogStore"}, []),
+        ("/lake", {"spark.delta.logStore.file.impl": "io.delta.storage.LocalLogStore"}, ["error"]),
+        ("file:///lake", {"spark.delta.logStore.file.impl": "io.delta.storage.HDFSLogStore"}, ["error"]),
         ("gs://bucket/lake", {}, ["warning"]),
         ("abfss://c@a.dfs.core.windows.net/lake", {}, ["warning"]),
         ("gs://bucket/lake", {"spark.delta.logStore.gs.impl": "io.delta.storage.LocalLogStore"}, ["error", "warning"]),

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from tidemark.capture import spark_findings as of_spark
-from tidemark.capture.spark_findings import spark_defaults, spark_findings
+from tidemark.capture.spark_findings import spark_findings
 from tidemark.config import PipelineConfig, TableRule
 from tidemark.findings import Finding
 from tidemark.lake_access import LakeAccess
 from tidemark.spark_connection import SparkConnection
+from tidemark.spark_defaults import spark_defaults
 
 CONFIG = PipelineConfig("shop", "s", "slot", "pub", True, (TableRule("shop.*"),), "hdfs://b/l", "l")
 ELSEWHERE = "192.0.2.1"  # an address of documentation: nobody has it

@@ -1,0 +1,33 @@
+"""This machine's Spark -> its folder, and what its spark-defaults.conf says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+# A name, and behind blanks or one of "=:" the value; a comment begins with another sign than a name.
+_PROPERTY: Final = re.compile(r"(spark\.[^\s=:]+)(?:\s*[=:]\s*|\s+)(.*)")
+
+
+def spark_home(environment: Mapping[str, str]) -> Path:
+    """Spark's folder as spark-submit finds it: the variable, else pyspark's."""
+    if folder := environment.get("SPARK_HOME"):
+        return Path(folder)
+    pyspark = find_spec("pyspark")
+    return Path(pyspark.origin).parent if pyspark is not None and pyspark.origin else Path("/nonexistent")
+
+
+def spark_defaults(environment: Mapping[str, str]) -> dict[str, str]:
+    """What spark-defaults.conf of this machine says, as spark-submit finds and reads it (Java's properties); nothing
+    where there is none."""
+    folder = environment.get("SPARK_CONF_DIR")
+    file = (Path(folder) if folder else spark_home(environment) / "conf") / "spark-defaults.conf"
+    try:
+        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return {}
+    pairs = (_PROPERTY.fullmatch(line.strip()) for line in lines)
+    return {pair[1]: pair[2] for pair in pairs if pair is not None}
