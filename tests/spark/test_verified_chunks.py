@@ -314,6 +314,33 @@ def test_texts_of_a_column_that_was_renamed_are_no_difference(lake: Lake) -> Non
     assert differences(lake, table) == [("differs", ["ends"], False, (("id", "3"),))]
 
 
+def test_a_text_under_an_older_name_stands_for_no_more_than_one_column(lake: Lake) -> None:
+    """Of the first row a column that was never renamed differs, too; of the second one, as of the third, none."""
+    days = {"id": "int", "until": "date", "since": "date"}
+    columns = tuple(
+        Column(name, target, 1082, -1, target, attnum=n) for n, (name, target) in enumerate(days.items(), 1)
+    )
+    schema = replace(table_schema("t", days), columns=columns, published=(1, 2, 3))
+    table = lake.table(schema)
+    last = date(9999, 12, 31)
+    values = {"until": last, "since": last}
+    one, both = {"until": "infinity"}, {"until": "infinity", "since": "infinity"}
+    staged = [(1, one), (2, one), (3, both)]
+    table.stage([Change("insert", {"id": n, **values}, text=text) for n, text in staged])
+    lake.applied(table.planned())
+    columns = tuple(replace(column, name="ends" if column.name == "until" else column.name) for column in columns)
+    table.schema = replace(schema, version=2, columns=columns)
+    texts = {1: ["ends", "since"], 2: ["ends"], 3: ["ends", "since"]}
+    rows = [
+        {"id": n, "ends": last, "since": last, "_text": [(name, "infinity") for name in names]}
+        for n, names in texts.items()
+    ]
+    verify(table, rows, "verify")
+    (result,) = lake.applied(planned(table, 1))
+    assert counts(result) == (0, 1, 0, 0, {"ends": 1, "since": 1})
+    assert differences(lake, table) == [("differs", ["ends", "since"], False, (("id", "1"),))]
+
+
 def test_nothing_is_compared_beside_a_chunk_that_is_merged(lake: Lake) -> None:
     rows = [row(key) for key in range(1, 4)]
     table = filled(lake, table_schema("t", TEXTS), rows)

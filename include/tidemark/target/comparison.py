@@ -121,17 +121,33 @@ class Comparison(ChunkChanges):
         same = fold.all_of([column(k) == F.col(name) for k, name in zip(self.schema.key, names, strict=True)])
         joined = with_verdicts.join(newest, on=same, how="left").drop(*names)
         own_texts = _or_none(F.col("_text"))
-        # A row from before a column was renamed calls it as it was called then: what it has no text of may be that one.
-        said = F.concat(F.map_keys(_TEXTS), F.col(_OPEN))
-        has_older_names = F.size(F.array_except(said, F.array(*[F.lit(name) for name in self.names]))) > 0
-        differing = F.filter(
+        unequal = F.filter(
             F.array(*[F.lit(name) for name in self.source_names]),
             lambda name: (
                 ~F.try_element_at(own_texts, name).eqNullSafe(F.try_element_at(F.col(_TEXTS), name))
                 & ~F.array_contains(F.col(_OPEN), name)
-                & ~(has_older_names & F.try_element_at(F.col(_TEXTS), name).isNull())
             ),
         )
+        # A row from before a column was renamed calls it as it was called then. So a text that history lacks under the
+        # name of now may be one that it has under a name that the table has no more: one such text is one column's.
+        own_names = F.array(*[F.lit(name) for name in self.names])
+        of_older_names = F.map_values(F.map_filter(_TEXTS, lambda name, _: ~F.array_contains(own_names, name)))
+        open_of_older_names = F.size(F.array_except(F.col(_OPEN), own_names))
+
+        def may_have_older_name(name: Column) -> Column:
+            text = F.try_element_at(own_texts, name)
+            lacking = F.filter(
+                unequal,
+                lambda other: (
+                    F.try_element_at(F.col(_TEXTS), other).isNull() & (F.try_element_at(own_texts, other) == text)
+                ),
+            )
+            alike = F.filter(of_older_names, lambda older: older == text)
+            return F.try_element_at(F.col(_TEXTS), name).isNull() & (
+                F.size(lacking) <= F.size(alike) + open_of_older_names
+            )
+
+        differing = F.filter(unequal, lambda name: ~may_have_older_name(name))
         whole = ~F.col(CLAIM).isin(*self._not_read) if self._not_read else F.lit(True)
         differs = (
             whole
