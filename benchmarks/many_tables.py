@@ -22,11 +22,11 @@ from pyspark.sql import SparkSession, Window
 from pyspark.sql import functions as F
 
 from benchmarks.pairs import Benchmark, Curve, Goal, Meter, Pair, Pairs, Setting, main
-from benchmarks.pipeline import submitted
+from benchmarks.pipeline import SMALL, submitted
 from benchmarks.source_tables import COLUMNS, THREADS, SourceTable, plan_of
 from benchmarks.warm_spark import applied, jvm_pid, warm_session
 from tidemark.formats.plan import PlannedTable
-from tidemark.target.session import table_session
+from tidemark.target.session import FEW_ROWS_SETTINGS, activate
 
 THERE = 2_000  # rows that each table holds before
 CHANGES = 50  # in each table and round
@@ -35,11 +35,14 @@ ENOUGH = 100  # tables, of which the making alone warms the session up
 
 
 def append_and_merge(spark: SparkSession, lake: Path, tables: Sequence[PlannedTable]) -> None:
-    """A session and a thread per table, as many at a time as the merge has."""
+    """A session and a thread per table, as many at a time as the merge has. Of Tidemark's settings those alone with
+    which a bare MERGE of so few rows is fastest: nothing compiled, one partition."""
 
     def one(table: PlannedTable) -> None:
-        session = table_session(spark, pool=table.table, lake=str(lake))
-        session.conf.set("spark.sql.shuffle.partitions", "1")
+        session = spark.newSession()
+        for name, value in {**dict.fromkeys(SMALL, "1"), **FEW_ROWS_SETTINGS}.items():
+            session.conf.set(name, value)
+        activate(session)
         rows = session.read.parquet(*[str(lake / f.path) for b in table.batches for f in b.files])
         history = rows.drop("_old_key")
         history.write.format("delta").mode("append").save(str(lake / "plain" / "history" / table.table))
