@@ -908,15 +908,24 @@ class DeltaMissing(ConfigError):
     )
 
 
+class LogStoreMissing(ConfigError):
+    happened = "Spark does not have Tidemark's log store for the lake: it knows no class {name}"
+    remedy = (
+        "Give it spark_apps/log_store/tidemark-log-store.jar of the release that the driver's library is of, by "
+        "--jars. Airflow's tasks name it by themselves, beside the applications: where TIDEMARK_SPARK_APPS names "
+        "another folder, bring that to the same release. Nothing was written."
+    )
+
+
 class LogStoreUnfenced(ConfigError):
     happened = (
-        "Spark's settings give Delta a log store for the lake's object store that may let a second driver overwrite "
-        "the commits of the first: {setting} is {value}"
+        "Spark's settings give Delta a log store for the lake that may let a second driver overwrite the commits of "
+        "the first: {setting} is {value}"
     )
     remedy = (
         "Remove that setting from spark-defaults.conf of the machines whose tasks run Spark, or from `spark.conf` of "
-        "the pipeline file: Tidemark brings a log store of its own for S3, and Delta has those for Google's store and "
-        "Azure's. Nothing was written."
+        "the pipeline file: Tidemark brings log stores of its own for folders and S3, and Delta has those for Google's "
+        "store and Azure's. Nothing was written."
     )
 
 

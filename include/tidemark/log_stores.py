@@ -40,12 +40,12 @@ def of(settings: Mapping[str, str], scheme: str) -> str:
     return settings.get(setting, default)
 
 
-def is_own(settings: Mapping[str, str], lake: str) -> bool:
-    """Whether an application that was started so commits to the lake by a log store of ours."""
+def own(settings: Mapping[str, str], lake: str) -> str | None:
+    """The log store of ours by which an application that was started so commits to the lake, if it is one."""
     scheme = urlsplit(lake).scheme
     if scheme in FILES:
-        return settings.get(OF_FILES) == OWN_OF_FILES
-    return scheme == "s3a" and settings.get(OF_S3) == OWN
+        return OWN_OF_FILES if settings.get(OF_FILES) == OWN_OF_FILES else None
+    return OWN if scheme == "s3a" and settings.get(OF_S3) == OWN else None
 
 
 def unfenced(settings: Mapping[str, str], scheme: str) -> str | None:

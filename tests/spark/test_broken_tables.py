@@ -18,6 +18,7 @@ from tests.spark.lake import PIPELINE, TEXTS, Lake, StagedTable, table_schema
 from tests.spark.model import Change
 from tests.spark.test_values import insert, update
 from tests.support.remedies import Told
+from tidemark import spark_jars
 from tidemark.errors import DeltaMissing
 from tidemark.formats.plan import PlannedTable
 from tidemark.formats.result import FORMAT, PlanResult, TableResult
@@ -148,8 +149,8 @@ def test_deltas_classes_are_missed_by_name(spark: SparkSession, monkeypatch: pyt
 
 
 @pytest.mark.thorough
-@pytest.mark.walks("DeltaMissing")
-def test_a_spark_without_delta_is_told_so_before_any_table(lake: Lake, told: Told) -> None:
+@pytest.mark.walks("DeltaMissing", "LogStoreMissing")
+def test_a_spark_without_delta_or_the_log_store_is_told_so_before_any_table(lake: Lake, told: Told) -> None:
     plan = lake.plan(_table(lake).planned())
     folder = lake.root / PIPELINE / "plans" / plan.plan
     folder.mkdir(parents=True)
@@ -161,7 +162,13 @@ def test_a_spark_without_delta_is_told_so_before_any_table(lake: Lake, told: Tol
     told.read("DeltaMissing", process.stderr, "a folder of them in TIDEMARK_SPARK_JARS", "does not have Delta Lake")
     assert [file.name for file in folder.iterdir()] == ["plan.json"], "a result says of no table what Spark lacks"
     # The merge task hands that folder to spark-submit so.
-    jars = ",".join(map(str, sorted(Path(os.environ["TIDEMARK_SPARK_JARS"]).glob("*.jar"))))
+    jars = spark_jars.jars("/lake", os.environ, {}) or ""
+    of_delta = ",".join(jar for jar in jars.split(",") if not jar.endswith(spark_jars.LOG_STORE))
+    submit = {**inherited, "PYSPARK_SUBMIT_ARGS": f"--jars {of_delta} pyspark-shell"}
+    process = subprocess.run(command, env=submit, capture_output=True, text=True)
+    assert process.returncode == 1
+    told.read("LogStoreMissing", process.stderr, "tidemark-log-store.jar", "no class tidemark.delta.LinkedLogStore")
+    assert [file.name for file in folder.iterdir()] == ["plan.json"]
     submit = {**inherited, "PYSPARK_SUBMIT_ARGS": f"--jars {jars} pyspark-shell"}
     subprocess.run(command, env=submit, check=True, capture_output=True)
     assert (folder / "result.json").exists()

@@ -49,7 +49,7 @@ def run_application(
     try:
         spark = start(name)
         try:
-            require_fence(dict(spark.sparkContext.getConf().getAll()), uri)
+            require_fence(spark, uri)
             work(spark, uri)
         finally:
             spark.stop()

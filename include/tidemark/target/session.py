@@ -22,7 +22,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from tidemark import log_stores
-from tidemark.errors import DeltaMissing, LogStoreUnfenced
+from tidemark.errors import DeltaMissing, LogStoreMissing, LogStoreUnfenced
 from tidemark.lake_access import AZURE_SECRET
 from tidemark.target import lake_files
 from tidemark.target.driver_log import let_speak
@@ -132,12 +132,17 @@ def _require_delta(session: SparkSession) -> None:
         raise DeltaMissing(version=session.version)
 
 
-def require_fence(settings: Mapping[str, str], lake: str) -> None:
+def require_fence(session: SparkSession, lake: str) -> None:
     """The last look at the driver's own settings: what spark-submit was given wins over Tidemark's, and a machine's
-    spark-defaults.conf may say what Delta's documentation says of one driver. Raises LogStoreUnfenced."""
+    spark-defaults.conf may say what Delta's documentation says of one driver. Raises LogStoreUnfenced, and where the
+    log store is ours and its jar, or that of this release, was not given, LogStoreMissing."""
+    settings = _given(session.sparkContext)
     setting = log_stores.unfenced(settings, urlsplit(lake).scheme)
     if setting is not None:
         raise LogStoreUnfenced(setting=setting, value=settings[setting])
+    own = log_stores.own(settings, lake)
+    if own is not None and isinstance(java_class(session, own), JavaPackage):
+        raise LogStoreMissing(name=own)
 
 
 def table_session(spark: SparkSession, pool: str, lake: str) -> SparkSession:
@@ -149,7 +154,7 @@ def table_session(spark: SparkSession, pool: str, lake: str) -> SparkSession:
     session = spark.newSession()
     # 200 partitions are Spark's guess for a cluster; adaptive execution joins them, but planning them costs.
     partitions = {DEFAULT_SHUFFLE_PARTITIONS: str(max(2, 2 * spark.sparkContext.defaultParallelism))}
-    of_log = LOG_SETTINGS if log_stores.is_own(_given(spark.sparkContext), lake) else {}
+    of_log = LOG_SETTINGS if log_stores.own(_given(spark.sparkContext), lake) else {}
     _set_unless_given(session, {**TABLE_SETTINGS, **partitions, **of_log})
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", pool)
     activate(session)
