@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from sandbox.setup.log_store import JAR
 from spark_apps import merge_batch
 from tests.spark.lake import PIPELINE, TEXTS, Lake, table_schema
 from tests.spark.test_values import insert
@@ -44,7 +45,7 @@ def test_a_driver_tells_of_a_refused_row_where_and_why_but_not_what_it_held(lake
     settings = tmp_path / "conf"
     settings.mkdir()
     (settings / "spark-defaults.conf").write_text(
-        f"spark.master local[1]\nspark.jars {local_spark.jars()}\nspark.driver.host 127.0.0.1\n"
+        f"spark.master local[1]\nspark.jars {local_spark.jars()},{JAR}\nspark.driver.host 127.0.0.1\n"
         f"spark.sql.warehouse.dir {tmp_path}/warehouse\n"
     )
     process = subprocess.run(

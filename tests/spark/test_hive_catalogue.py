@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from sandbox.setup.log_store import JAR
 from spark_apps import merge_batch
 from tests.support import judge, local_spark
 from tests.support.capture import Environment
@@ -51,7 +52,7 @@ class Hive:
         self._settings.mkdir(parents=True)
         (self._settings / "spark-defaults.conf").write_text(
             "spark.master local[1]\n"
-            f"spark.jars {local_spark.jars()}\n"
+            f"spark.jars {local_spark.jars()},{JAR}\n"
             "spark.driver.host 127.0.0.1\n"
             "spark.ui.enabled false\n"
             "spark.sql.catalogImplementation hive\n"
