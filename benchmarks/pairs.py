@@ -220,7 +220,7 @@ def line_of(benchmark: Benchmark, scale: Scale, pairs: Sequence[Pair], loads: Se
     }
     if beside:
         line["ratio"] = round(statistics.median(Goal("ratio", 0).of(pair) for pair in pairs), 3)
-        if all(taken.cpu_s for taken in beside):
+        if all(taken.cpu_s >= 0.1 for taken in beside):  # less is only what waited for a server's
             cpu = statistics.median(p.ours.cpu_s / p.beside.cpu_s for p in pairs if p.beside is not None)
             line["cpu_ratio"] = round(cpu, 3)
     line["goals"] = [
