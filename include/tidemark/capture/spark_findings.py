@@ -27,7 +27,7 @@ from tidemark.errors import Move
 from tidemark.findings import Finding
 from tidemark.spark_connection import CATALOGUE, SparkConnection
 from tidemark.spark_defaults import spark_defaults, spark_home
-from tidemark.spark_jars import JARS_VARIABLE, LOG_STORE
+from tidemark.spark_jars import EVERYWHERE, JARS_VARIABLE, LOG_STORE
 
 _MASTER: Final = re.compile(r"local(\[[^\]]+\])?|yarn|k8s://.+|spark://[^\[\]/]+:\d+(,[^\[\]/]+:\d+)*")
 _MODES: Final = (None, "client", "cluster")
@@ -139,9 +139,12 @@ _OF_STORES: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
 
 def _missing_jars(config: PipelineConfig, jars: str, environment: Mapping[str, str]) -> Iterator[Finding]:
     """`jars` is comma-separated; what lies elsewhere than on this machine, or is a pattern, is not looked at."""
-    named = (jar.removeprefix("local:") for jar in jars.split(","))
-    listed = [Path(jar) for jar in named if jar and not set(jar) & {":", "*"}]
-    gone = [str(jar) for jar in listed if not jar.is_file()]
+    named = [jar for jar in jars.split(",") if jar]
+    local = [jar.removeprefix(EVERYWHERE) for jar in named]
+    listed = [Path(jar) for jar in local if not set(jar) & {":", "*"}]
+    # Beside applications that the driver's image has, the log stores' jar is not on this machine.
+    of_image = {jar.removeprefix(EVERYWHERE) for jar in named if jar.startswith(EVERYWHERE) and jar.endswith(LOG_STORE)}
+    gone = [str(jar) for jar in listed if str(jar) not in of_image and not jar.is_file()]
     of_this_machine = spark_defaults(environment)
     remedy = "Name their folder in TIDEMARK_SPARK_JARS of Airflow's tasks: docs/clusters.md, Jars"
     if gone:

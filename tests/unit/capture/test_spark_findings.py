@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tidemark import spark_jars
 from tidemark.capture import spark_findings as of_spark
 from tidemark.capture.spark_findings import spark_findings
 from tidemark.config import PipelineConfig, TableRule
@@ -148,6 +149,23 @@ class TestJars:
         (finding,) = found("local[2]", None, machine, replace(CONFIG, spark_conf={"spark.jars": "/a.jar"}), str(jar))
         assert finding.severity == "warning"
         assert "spark.jars of spark.conf has no effect" in finding.message
+
+    @pytest.mark.parametrize("lake", ["/l", "s3a://b/l"])
+    def test_applications_of_the_drivers_image_have_their_jar_there(
+        self, machine: dict[str, str], tmp_path: Path, lake: str
+    ) -> None:
+        for name in ("delta-spark_1.jar", "s3a/hadoop-aws-3.jar", "s3a/bundle-2.jar"):
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).touch()
+        machine |= {"TIDEMARK_SPARK_JARS": str(tmp_path), "TIDEMARK_SPARK_APPS": "local:/of/the/image"}
+        config = replace(CONFIG, lake=lake)
+        jars = spark_jars.jars(lake, machine, {}) or ""
+        assert "local:/of/the/image/log_store/tidemark-log-store.jar" in jars.split(",")
+        assert found("local[2]", None, machine, config, jars) == []
+        del machine["TIDEMARK_SPARK_APPS"]
+        (tmp_path / "delta-spark_1.jar").unlink()
+        (gone,) = found("local[2]", None, machine, config, f"{jars},/not/{spark_jars.LOG_STORE}")
+        assert f"are not there: {tmp_path}/delta-spark_1.jar, /not/" in gone.message
 
     @pytest.mark.parametrize("way", ["spark.conf", "spark-defaults.conf", "Spark's own", "--jars", "a server"])
     def test_spark_may_have_them_in_many_ways(self, machine: dict[str, str], tmp_path: Path, way: str) -> None:
