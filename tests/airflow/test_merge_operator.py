@@ -167,7 +167,8 @@ def test_the_application_gets_one_argument_and_no_secret(merge: Merge, monkeypat
     application = str(REPOSITORY / "spark_apps" / "merge_batch.py")
     assert arguments[arguments.index(application) :] == [application, "--manifest", f"{merge.plan}/plan.json"]
     assert following(arguments, "--master") == "local[2]"
-    assert following(arguments, "--jars") == f"{merge.folder}/jars/a.jar,{merge.folder}/jars/b.jar"
+    log_store = application.replace("merge_batch.py", "log_store/tidemark-log-store.jar")
+    assert following(arguments, "--jars").split(",") == [*(f"{merge.folder}/jars/{n}.jar" for n in "ab"), log_store]
     assert "spark.driver.memory=3g" in arguments
     everything = "\n".join([*arguments, *merge.environment().values()])
     assert "hidden-secret" not in everything
@@ -242,7 +243,9 @@ def test_what_an_image_has_does_not_travel(merge: Merge, monkeypatch: pytest.Mon
     merge.execute()
     arguments = merge.arguments()
     assert "local:///opt/tidemark/spark_apps/merge_batch.py" in arguments
-    assert following(arguments, "--jars") == ",".join(f"local:{merge.folder}/jars/{name}.jar" for name in "ab")
+    log_store = "local:/opt/tidemark/spark_apps/log_store/tidemark-log-store.jar"
+    of_image = [f"local:{merge.folder}/jars/{name}.jar" for name in "ab"]
+    assert following(arguments, "--jars").split(",") == [*of_image, log_store]
     assert "--py-files" not in arguments
 
 

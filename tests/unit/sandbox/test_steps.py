@@ -36,7 +36,13 @@ sys.exit(waited_for([sys.executable, "-c", sys.argv[1], sys.argv[2]]))
 @pytest.mark.parametrize("told", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM to the parent"])
 def test_a_command_that_is_ended_cleans_up_behind_itself(told: signal.Signals, tmp_path: Path) -> None:
     command = [sys.executable, "-c", PARENT, CHILD, str(tmp_path)]
-    with subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL) as parent:
+    # Whoever starts the tests in the background has had their SIGINT ignored, which children inherit.
+    with subprocess.Popen(
+        command,
+        start_new_session=True,
+        stderr=subprocess.DEVNULL,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    ) as parent:
         wait = Wait(30, every_s=0.02)
         while not (tmp_path / "began").exists():
             assert wait.goes_on(lambda: "the command to begin")
