@@ -12,17 +12,23 @@ import pytest
 
 from tidemark.waits import Wait
 
-# Begins, and when it is told to end takes longer for that than `subprocess.run` waits for a child.
+# Works until it is told to end, and cleans up when it may: both of them until there is a file.
 CHILD = """
-import signal, sys, time
+import signal, sys
 from pathlib import Path
+from tidemark.waits import Wait
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 folder = Path(sys.argv[1])
+def until(name):
+    wait = Wait(60, every_s=0.02)
+    while not (folder / name).exists():
+        assert wait.goes_on(lambda: name)
 try:
     (folder / "began").touch()
-    time.sleep(60)
+    until("never")
 finally:
-    time.sleep(1)
+    (folder / "is told").touch()
+    until("may clean up")
     (folder / "cleaned up").touch()
 """
 PARENT = """
@@ -43,12 +49,21 @@ def test_a_command_that_is_ended_cleans_up_behind_itself(told: signal.Signals, t
         stderr=subprocess.DEVNULL,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as parent:
-        wait = Wait(30, every_s=0.02)
-        while not (tmp_path / "began").exists():
-            assert wait.goes_on(lambda: "the command to begin")
+        _until(tmp_path / "began")
         if told is signal.SIGINT:  # as a terminal does, to all that it has in the foreground
             os.killpg(parent.pid, told)
         else:
             parent.send_signal(told)
-        assert parent.wait() != 0
+        _until(tmp_path / "is told")
+        # `subprocess.run` would kill it by now.
+        with pytest.raises(subprocess.TimeoutExpired):
+            parent.wait(timeout=1)
+        (tmp_path / "may clean up").touch()
+        assert parent.wait(timeout=30) != 0
     assert (tmp_path / "cleaned up").exists()
+
+
+def _until(file: Path) -> None:
+    wait = Wait(30, every_s=0.02)
+    while not file.exists():
+        assert wait.goes_on(lambda: file.name)
