@@ -150,7 +150,8 @@ def _missing_jars(config: PipelineConfig, jars: str, environment: Mapping[str, s
     if gone:
         yield _error(f"Spark would be given jars that are not there: {', '.join(gone)}", remedy)
         return
-    if listed and not set(config.spark_conf.get("spark.jars", "").split(",")) <= {"", *jars.split(",")}:
+    chosen = {jar.strip() for jar in config.spark_conf.get("spark.jars", "").split(",")}
+    if listed and not chosen <= {"", *named}:
         yield Finding(
             "warning",
             "spark",

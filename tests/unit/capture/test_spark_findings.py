@@ -150,6 +150,13 @@ class TestJars:
         assert finding.severity == "warning"
         assert "spark.jars of spark.conf has no effect" in finding.message
 
+    def test_jars_of_the_file_that_go_on_beside_the_log_store_are_hidden_by_nothing(
+        self, machine: dict[str, str], tmp_path: Path
+    ) -> None:
+        (tmp_path / "delta-spark_1.jar").touch()
+        config = replace(CONFIG, lake="/l", spark_conf={"spark.jars": f"{tmp_path}/delta-spark_1.jar, https://j/b.jar"})
+        assert found("local[2]", None, machine, config, spark_jars.jars("/l", machine, config.spark_conf)) == []
+
     @pytest.mark.parametrize("lake", ["/l", "s3a://b/l"])
     def test_applications_of_the_drivers_image_have_their_jar_there(
         self, machine: dict[str, str], tmp_path: Path, lake: str
