@@ -5,7 +5,8 @@ of 2,000 rows get 50 changes each (updates for the most part, some inserts and d
 long value).
 
     many-20 …        in one warm session, beside a plain PySpark script over tables of the same rows in the same
-                     session: append the changes to a history, MERGE the newest per key, four tables at a time
+                     session: append the changes to a history, MERGE the newest per key, four tables at a time; of
+                     more than 100 tables it does 100, which counts as often as there are so many
     many-20-whole …  the same by spark-submit, as a run starts it, from its start to its end
 """
 
@@ -21,7 +22,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import SparkSession, Window
 from pyspark.sql import functions as F
 
-from benchmarks.pairs import Benchmark, Curve, Goal, Meter, Pair, Pairs, Setting, main
+from benchmarks.pairs import Benchmark, Curve, Goal, Meter, Pair, Pairs, Setting, Taken, in_turns, main
 from benchmarks.pipeline import SMALL, submitted
 from benchmarks.source_tables import COLUMNS, THREADS, SourceTable, plan_of
 from benchmarks.warm_spark import applied, jvm_pid, warm_session
@@ -31,7 +32,7 @@ from tidemark.target.session import FEW_ROWS_SETTINGS, activate
 THERE = 2_000  # rows that each table holds before
 CHANGES = 50  # in each table and round
 WARMING = 20  # tables that warm a session up
-ENOUGH = 100  # tables, of which the making alone warms the session up
+ENOUGH = 100  # tables, of which the making alone warms the session up, and which say what the others beside would take
 
 
 def append_and_merge(spark: SparkSession, lake: Path, tables: Sequence[PlannedTable]) -> None:
@@ -75,6 +76,7 @@ def rounds(spark: SparkSession, setting: Setting) -> Pairs:
     """The tables are made before the first round that counts and, unless there are many of them, changed once."""
     lake = setting.folder
     tables = [SourceTable(lake, n, random.Random(n)) for n in range(setting.size)]
+    every = max(1, setting.size // ENOUGH)  # a table beside takes a second, so that all of 500 take ten minutes a round
     meter = Meter(jvm_pid(spark))
     scheduler = spark.sparkContext._jsc.sc().dagScheduler()
     jobs = 0
@@ -85,10 +87,15 @@ def rounds(spark: SparkSession, setting: Setting) -> Pairs:
         applied(spark, plan_of(f"round{number}", lake, planned))
         jobs = int(scheduler.numTotalJobs()) - before
 
+    def beside(planned: Sequence[PlannedTable]) -> Taken:
+        taken = meter.of(partial(append_and_merge, spark, lake, planned[::every]))
+        times = len(planned) / len(planned[::every])
+        return Taken(taken.seconds * times, taken.cpu_s * times)
+
     first = -1 if setting.size >= ENOUGH else -2
     for number in range(first, setting.rounds):
         planned = [t.next_batch(THERE) if number == first else t.next_changes(CHANGES) for t in tables]
-        pair = meter.pair(number, partial(ours, number, planned), partial(append_and_merge, spark, lake, planned))
+        pair = in_turns(number, partial(meter.of, partial(ours, number, planned)), partial(beside, planned))
         if number >= 0:
             yield Pair(pair.ours, pair.beside, {"jobs_a_table": jobs / setting.size})
 
