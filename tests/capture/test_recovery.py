@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -12,11 +14,13 @@ from tests.support.manifests import path_of, plan_of
 from tidemark.errors import ChangesGone
 from tidemark.formats import layout
 from tidemark.formats.manifest import BatchManifest, TableMark
+from tidemark.formats.plan import MergePlan
 from tidemark.formats.result import PlanResult
 from tidemark.ledger import batches, plans, tables
 from tidemark.ledger.connection import open_ledger
 from tidemark.ledger.migrations import migrate
 from tidemark.lsn import Lsn
+from tidemark.staging.read_ahead import READERS
 
 
 def forget(capture: HandStaged, *above: BatchManifest) -> None:
@@ -46,6 +50,37 @@ def test_batches_that_a_restored_ledger_does_not_know_are_registered_again(captu
     generation = capture.settle()
     assert (generation.number, generation.staged_lsn) == (1, unknown[-1].end_lsn)
     assert attempts(capture) == [m.attempt for m in (registered, *unknown)]
+
+
+def test_a_lost_ledger_is_built_again_with_few_manifests_in_memory(
+    capture: HandStaged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of hundreds of tables one takes megabytes, and there are as many as staging keeps batches of a generation."""
+    capture.settle()
+    staged = [capture.stage(TABLE) for _ in range(3 * READERS)]
+    names = [manifest.attempt for manifest in staged]
+    plans_of = [plan_of(f"p{number}", manifest) for number, manifest in enumerate(staged)]
+    for plan in plans_of:
+        capture.store.write_atomic(layout.plan_file("shop", plan.plan), plan.to_json().encode())
+    lose(capture)
+    del staged, plans_of, plan
+    before, most, register = in_memory(), 0, batches.register
+
+    def watched(*args: Any, **kwargs: Any) -> bool:
+        nonlocal most
+        most = max(most, in_memory() - before)
+        return register(*args, **kwargs)
+
+    monkeypatch.setattr(batches, "register", watched)
+    capture.settle()
+    assert attempts(capture) == names
+    assert 0 < most <= 2 * READERS
+
+
+def in_memory() -> int:
+    """How many manifests and plans there are."""
+    gc.collect()
+    return sum(isinstance(each, BatchManifest | MergePlan) for each in gc.get_objects())
 
 
 def test_a_manifest_without_all_its_files_is_not_registered_and_what_it_held_is_a_gap(capture: HandStaged) -> None:

@@ -20,15 +20,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from posixpath import basename, dirname
 from typing import Final
 
 from tidemark.errors import Move, SchemaVersionTaken
 from tidemark.formats import layout
 from tidemark.formats.generation_file import GenerationFile
-from tidemark.formats.manifest import BatchManifest, TableMark
+from tidemark.formats.manifest import BatchManifest, Claim, TableMark
 from tidemark.formats.plan import MergePlan
 from tidemark.formats.retired_file import RetiredFile
 from tidemark.ledger import batches, generations, plans, relearning, tables
@@ -38,14 +37,12 @@ from tidemark.ledger.leases import Lease
 from tidemark.lsn import Lsn
 from tidemark.staging import staged_folders
 from tidemark.staging.abandoned import read_name
-from tidemark.staging.chain import chain_from
+from tidemark.staging.chain import StagedBatch, chain_from
+from tidemark.staging.read_ahead import read_ahead
 from tidemark.staging.staged_folders import StagedFolders
 from tidemark.staging.store import Store
 
 log = logging.getLogger(__name__)
-
-# Manifests or plans that are read at the same time.
-READERS: Final = 16
 
 LOST: Final = "the ledger was lost while staging kept changes of the table that were not applied, or not proven to be"
 
@@ -63,31 +60,29 @@ def look_into_staging(ledger: Ledger, store: Store) -> StagedFolders:
     )
 
 
-def register_again(
-    ledger: Ledger, folders: StagedFolders, lease: Lease, still_sends: StillSends
-) -> list[BatchManifest]:
+def register_again(ledger: Ledger, folders: StagedFolders, lease: Lease, still_sends: StillSends) -> list[StagedBatch]:
     """Bring the ledger level with staging and return what was registered. Needs the lease `slot`, under which `folders`
     were looked for.
 
     Raises `SchemaVersionTaken` if a manifest cannot be registered, and cannot be done without either.
     """
-    registered: list[BatchManifest] = []
+    registered: list[StagedBatch] = []
     generation = generations.current(ledger)
     store, numbers = folders.store, folders.numbers
     for number in numbers:
         if generation is not None and number < generation.number:
             continue
         if generation is None or number > generation.number:
-            manifests = _complete(folders, number, Lsn(0))
-            opened = _open_again(ledger, store, lease, number, manifests)
+            staged = _complete(folders, number, Lsn(0))
+            opened = _open_again(ledger, store, lease, number, staged)
             if opened is None:
                 continue
             generation = opened
         else:
-            manifests = _complete(folders, number, generation.staged_lsn)
+            staged = _complete(folders, number, generation.staged_lsn)
         # The slot is the newest generation's.
         sends = still_sends if number == numbers[-1] else _sends_nothing
-        added = _register_chain(ledger, store, lease, generation, manifests, sends)
+        added = _register_chain(ledger, store, lease, generation, staged, sends)
         if basename(layout.retired_file(lease.pipeline, number)) in folders.of(number, generation.staged_lsn):
             _learn_what_is_retired(ledger, store, lease, number, was_behind=bool(added))
         registered += added
@@ -139,44 +134,37 @@ def _register_chain(
     store: Store,
     lease: Lease,
     generation: Generation,
-    manifests: dict[str, BatchManifest],
+    staged: Sequence[StagedBatch],
     still_sends: StillSends,
-) -> list[BatchManifest]:
-    """`manifests` maps paths to the complete manifests that lie there."""
-    ours = {path: m for path, m in manifests.items() if _is_of(generation, m)}
-    if not any(m.start_lsn == generation.staged_lsn for m in ours.values()):
+) -> list[StagedBatch]:
+    ours = [batch for batch in staged if _is_of(generation, batch)]
+    if not any(batch.start_lsn == generation.staged_lsn for batch in ours):
         return []
     unknown = _unknown_plans(ledger, store, generation.number)
-    applied = [b for plan in unknown for t in plan.tables for b in t.batches]
-    folders = {dirname(dirname(f.path)) for b in applied for f in b.files}
-    claimed = {(b.start_lsn, b.end_lsn, claim) for b in applied if not b.files for claim in b.claims}
-    paths = {id(m): path for path, m in ours.items()}
 
-    def is_named(m: BatchManifest) -> bool:
-        return dirname(paths[id(m)]) in folders or any(
-            (m.start_lsn, m.end_lsn, claim) in claimed for table in m.tables for claim in table.claims
-        )
+    def is_named(batch: StagedBatch) -> bool:
+        claimed = ((batch.start_lsn, batch.end_lsn, claim) in unknown.claimed for claim in batch.claims)
+        return batch.folder in unknown.folders or any(claimed)
 
-    chain = chain_from(generation.staged_lsn, ours.values(), is_named)
-    registered: list[BatchManifest] = []
+    chain = chain_from(generation.staged_lsn, ours, is_named)
+    registered: list[StagedBatch] = []
     with ledger.transaction():
-        for manifest in chain:
+        for batch, manifest in zip(chain, read_ahead(lambda b: _manifest(store, b.path), chain), strict=True):
             try:
-                batches.register(ledger, lease, manifest, paths[id(manifest)], again=True)
+                batches.register(ledger, lease, manifest, batch.path, again=True)
             except SchemaVersionTaken as difference:
                 # Named by a plan it may be in the tables already, whose positions are ends of these very batches.
                 refused = chain[len(registered) :]
-                if any(map(is_named, refused)) or not still_sends(generation, manifest.start_lsn, chain[-1].end_lsn):
+                if any(map(is_named, refused)) or not still_sends(generation, batch.start_lsn, chain[-1].end_lsn):
                     raise
-                log.warning("Removing [%s, %s) from staging: %s", manifest.start_lsn, chain[-1].end_lsn, difference)
+                log.warning("Removing [%s, %s) from staging: %s", batch.start_lsn, chain[-1].end_lsn, difference)
                 break
-            registered.append(manifest)
-        for plan in unknown:
-            if store.exists(layout.result_file(lease.pipeline, plan.plan)):
-                plans.record_found(ledger, lease, plan, path=layout.plan_file(lease.pipeline, plan.plan))
+            registered.append(batch)
+        for plan in read_ahead(lambda name: _plan(store, lease.pipeline, name), unknown.ended):
+            plans.record_found(ledger, lease, plan, path=layout.plan_file(lease.pipeline, plan.plan))
     # The last one first: what is left after a death in between begins with the one that is refused again.
-    for manifest in reversed(chain[len(registered) :]):
-        store.delete(dirname(paths[id(manifest)]))
+    for batch in reversed(chain[len(registered) :]):
+        store.delete(batch.folder)
     return registered
 
 
@@ -184,16 +172,15 @@ def _sends_nothing(generation: Generation, start_lsn: Lsn, end_lsn: Lsn) -> bool
     return False
 
 
-def _is_of(generation: Generation, manifest: BatchManifest) -> bool:
+def _is_of(generation: Generation, batch: StagedBatch) -> bool:
     """Timelines only rise within a generation: a failover slot takes it along to the next one."""
     return (
-        manifest.source.system_identifier == generation.system_identifier
-        and manifest.source.timeline <= generation.timeline
+        batch.source.system_identifier == generation.system_identifier and batch.source.timeline <= generation.timeline
     )
 
 
 def _open_again(
-    ledger: Ledger, store: Store, lease: Lease, number: int, manifests: dict[str, BatchManifest]
+    ledger: Ledger, store: Store, lease: Lease, number: int, staged: Sequence[StagedBatch]
 ) -> Generation | None:
     """Open a generation that only staging knows: where its clean-up ended, else where its oldest remaining batches
     begin. What lay below was applied, but for what single tables still kept: those are marked. None if nothing says
@@ -204,10 +191,10 @@ def _open_again(
         return None
     retired = read_retired(store, lease.pipeline, number)
     if retired is not None:
-        manifests = {path: m for path, m in manifests.items() if m.start_lsn >= retired.up_to}
+        staged = [batch for batch in staged if batch.start_lsn >= retired.up_to]
         opening = replace(opening, start_lsn=retired.up_to)
-    remaining = chain_from(None if retired is None else retired.up_to, manifests.values(), lambda _: False)
-    newest = max((m.source for m in remaining), key=lambda source: source.timeline, default=None)
+    remaining = chain_from(None if retired is None else retired.up_to, staged, lambda _: False)
+    newest = max((batch.source for batch in remaining), key=lambda source: source.timeline, default=None)
     if newest is not None:
         history = opening.history if newest.timeline == opening.timeline else None
         opening = replace(
@@ -220,24 +207,25 @@ def _open_again(
     return opened
 
 
-def _complete(folders: StagedFolders, generation: int, above: Lsn) -> dict[str, BatchManifest]:
-    """Complete manifests of a generation that start at or above a position, by path. A manifest is written last, so
-    only the retention can have taken a file from under it: those are looked for."""
+def _complete(folders: StagedFolders, generation: int, above: Lsn) -> list[StagedBatch]:
+    """The batches of a generation that start at or above a position and whose manifests are complete. A manifest is
+    written last, so only the retention can have taken a file from under it: those are looked for."""
     store, folder = folders.store, layout.generation_folder(folders.pipeline, generation)
-    names = [name for name in folders.of(generation, above) if "-" in name]
 
-    def manifest_of(path: str) -> BatchManifest | None:
+    def batch_of(name: str) -> StagedBatch | None:
+        path = layout.manifest_file(f"{folder}/{name}")
         try:
-            manifest = BatchManifest.from_json(store.read(path).decode())
+            manifest = _manifest(store, path)
         except (FileNotFoundError, ValueError):
             return None
-        return manifest if _has_all_files(store, manifest) else None
+        return StagedBatch.of(path, manifest) if _has_all_files(store, manifest) else None
 
-    # A lost ledger has thousands of them, and on an object store each file is a request of its own.
-    with ThreadPoolExecutor(READERS, thread_name_prefix="tidemark-recovery") as readers:
-        paths = [layout.manifest_file(f"{folder}/{name}") for name in names]
-        read = zip(paths, readers.map(manifest_of, paths), strict=True)
-        return {path: manifest for path, manifest in read if manifest is not None}
+    names = [name for name in folders.of(generation, above) if "-" in name]
+    return [batch for batch in read_ahead(batch_of, names) if batch is not None]
+
+
+def _manifest(store: Store, path: str) -> BatchManifest:
+    return BatchManifest.from_json(store.read(path).decode())
 
 
 def _has_all_files(store: Store, manifest: BatchManifest) -> bool:
@@ -250,16 +238,44 @@ def _has_all_files(store: Store, manifest: BatchManifest) -> bool:
         return False
 
 
-def _unknown_plans(ledger: Ledger, store: Store, generation: int) -> list[MergePlan]:
+@dataclass(slots=True)
+class _UnknownPlans:
+    """What the plans name that the ledger has no row of: the folders of batches, and of batches without changes what
+    they claim. `ended` are those with a result."""
+
+    folders: set[str] = field(default_factory=set)
+    claimed: set[tuple[Lsn, Lsn, Claim]] = field(default_factory=set)
+    ended: list[str] = field(default_factory=list)
+
+    def add(self, plan: MergePlan) -> None:
+        for batch in (b for table in plan.tables for b in table.batches):
+            self.folders |= {dirname(dirname(file.path)) for file in batch.files}
+            if not batch.files:
+                self.claimed |= {(batch.start_lsn, batch.end_lsn, claim) for claim in batch.claims}
+
+
+def _unknown_plans(ledger: Ledger, store: Store, generation: int) -> _UnknownPlans:
     """The plans in the lake that the ledger has no row of; a ledger that was not restored knows all but the newest."""
     recorded = plans.recorded(ledger)
     names = [name for name in store.list(layout.plans_root(ledger.pipeline)) if name not in recorded]
 
-    def plan_of(name: str) -> MergePlan | None:
+    def look(name: str) -> tuple[MergePlan, bool] | None:
         try:
-            return MergePlan.from_json(store.read(layout.plan_file(ledger.pipeline, name)).decode())
+            plan = _plan(store, ledger.pipeline, name)
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None
+        if plan.generation != generation:
+            return None
+        return plan, store.exists(layout.result_file(ledger.pipeline, plan.plan))
 
-    with ThreadPoolExecutor(READERS, thread_name_prefix="tidemark-recovery") as readers:
-        return [plan for plan in readers.map(plan_of, names) if plan is not None and plan.generation == generation]
+    unknown = _UnknownPlans()
+    for found in read_ahead(look, names):
+        if found is not None:
+            plan, has_ended = found
+            unknown.add(plan)
+            unknown.ended += [plan.plan] if has_ended else []
+    return unknown
+
+
+def _plan(store: Store, pipeline: str, name: str) -> MergePlan:
+    return MergePlan.from_json(store.read(layout.plan_file(pipeline, name)).decode())

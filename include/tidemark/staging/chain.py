@@ -9,26 +9,50 @@ one whose chain reaches further. Pure.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from posixpath import dirname
 
-from tidemark.formats.manifest import BatchManifest
+from tidemark.formats.manifest import BatchManifest, Claim, SourceIdentity
 from tidemark.lsn import Lsn
 
 
+@dataclass(frozen=True, slots=True)
+class StagedBatch:
+    """What a chain asks of the complete manifest that lies at `path`. Of hundreds of tables a manifest takes megabytes
+    of memory, and a lost ledger has thousands of them."""
+
+    path: str
+    start_lsn: Lsn
+    end_lsn: Lsn
+    attempt: str
+    source: SourceIdentity
+    claims: frozenset[Claim]
+
+    @classmethod
+    def of(cls, path: str, manifest: BatchManifest) -> StagedBatch:
+        claims = frozenset(claim for table in manifest.tables for claim in table.claims)
+        return cls(path, manifest.start_lsn, manifest.end_lsn, manifest.attempt, manifest.source, claims)
+
+    @property
+    def folder(self) -> str:
+        return dirname(self.path)
+
+
 def chain_from(
-    start: Lsn | None, manifests: Iterable[BatchManifest], named: Callable[[BatchManifest], bool]
-) -> list[BatchManifest]:
+    start: Lsn | None, batches: Iterable[StagedBatch], named: Callable[[StagedBatch], bool]
+) -> list[StagedBatch]:
     """The batches that go on from `start` without a hole or an overlap; `named`: whether a plan names the batch.
 
     Without `start`, from the lowest start that reaches as far as any does.
     """
-    best: dict[Lsn, tuple[tuple[int, Lsn, Lsn], BatchManifest]] = {}
-    for manifest in sorted(manifests, key=lambda m: (m.start_lsn, m.attempt), reverse=True):
-        onward = best.get(manifest.end_lsn)
-        named_onward, reach, _ = onward[0] if onward is not None else (0, manifest.end_lsn, manifest.end_lsn)
-        rank = (named(manifest) + named_onward, reach, manifest.end_lsn)
-        rival = best.get(manifest.start_lsn)
+    best: dict[Lsn, tuple[tuple[int, Lsn, Lsn], StagedBatch]] = {}
+    for batch in sorted(batches, key=lambda m: (m.start_lsn, m.attempt), reverse=True):
+        onward = best.get(batch.end_lsn)
+        named_onward, reach, _ = onward[0] if onward is not None else (0, batch.end_lsn, batch.end_lsn)
+        rank = (named(batch) + named_onward, reach, batch.end_lsn)
+        rival = best.get(batch.start_lsn)
         if rival is None or rank > rival[0]:
-            best[manifest.start_lsn] = (rank, manifest)
+            best[batch.start_lsn] = (rank, batch)
     if start is None:
         start = max(best, key=lambda lsn: (best[lsn][0][1], -lsn), default=None)
     chain = []

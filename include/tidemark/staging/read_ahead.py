@@ -1,0 +1,32 @@
+"""Many small reads of staging, several at the same time, in bounded memory.
+
+On an object store each file is a request of its own, of which a lost ledger takes thousands; what they give is looked
+at one after the other, and the next ones are under way meanwhile. `Executor.map` would begin all of them, and keep
+whatever nobody has looked at yet.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final, TypeVar
+
+# Reads that are under way at the same time.
+READERS: Final = 16
+
+Named = TypeVar("Named")
+Read = TypeVar("Read")
+
+
+def read_ahead(read: Callable[[Named], Read], named: Iterable[Named]) -> Iterator[Read]:
+    """What `read` gives of each, in their order. Raises what the first that fails raises. Whoever stops before the
+    end waits for those that are under way."""
+    under_way: deque[Future[Read]] = deque()
+    with ThreadPoolExecutor(READERS, thread_name_prefix="tidemark-read-ahead") as readers:
+        for name in named:
+            under_way.append(readers.submit(read, name))
+            if len(under_way) > READERS:
+                yield under_way.popleft().result()
+        while under_way:
+            yield under_way.popleft().result()
