@@ -26,6 +26,8 @@ from tidemark.lsn import Lsn
 from tidemark.names import TableName
 from tidemark.schema.evolution import called_before, dropped_before, filled_after
 from tidemark.schema.table import Column, Identity, TableSchema
+from tidemark.staging.store import Store
+from tidemark.staging.writer import BatchWriter
 from tidemark.target.merge import apply_plan
 
 PIPELINE = "shop"
@@ -52,7 +54,8 @@ TEXTS = {"id": "int", "n": "int", "body": "string", "note": "string"}
 
 @dataclass
 class StagedTable:
-    """One table's staging: `stage` adds a batch of whole transactions, given as lists of changes."""
+    """One table's staging: `stage` adds a batch of whole transactions, given as lists of changes, in one file or in
+    files of so many changes."""
 
     lake: Path
     schema: TableSchema
@@ -60,6 +63,7 @@ class StagedTable:
     batches: list[PlannedBatch] = field(default_factory=list)
     schemas: list[TableSchema] = field(default_factory=list)
     generation: int = 1
+    changes_a_file: int | None = None
 
     def __post_init__(self) -> None:
         self._start = self.next_lsn()
@@ -97,14 +101,10 @@ class StagedTable:
                 rows.append(self._row(change, commit, ordinal, xid))
                 changes.append(change)
         folder = layout.batch_folder(PIPELINE, self.generation, start, "attempt")
-        path = layout.changes_file(folder, self.schema.table, self.schema.version, 1)
-        files = ()
-        if rows:
-            files = (self._write(path, pa.Table.from_pylist(rows, staged_schema(self.schema))),)
         batch = PlannedBatch(
             start,
             end,
-            files,
+            self._write_changes(folder, rows),
             claims=claims,
             sweeps=sweeps,
             unchanged=sum(bool(c.unchanged) for c in changes),
@@ -126,6 +126,16 @@ class StagedTable:
             files = (StagedFile(path, written.rows, written.bytes, written.sha256, self.schema.version),)
         when = NOON.isoformat()
         return Claim(backfill, chunk, "attempt", Lsn(0), when, Lsn(low), snapshot, None, len(rows), files)
+
+    def _write_changes(self, folder: str, rows: Sequence[Row]) -> tuple[PlannedFile, ...]:
+        """As a drain does, that ends a file at its first byte."""
+        writer = BatchWriter(Store(str(self.lake)), folder, row_group_bytes=1, file_bytes=1)
+        each = self.changes_a_file or max(1, len(rows))
+        for at in range(0, len(rows), each):
+            piece = pa.RecordBatch.from_pylist(list(rows[at : at + each]), staged_schema(self.schema))
+            writer.write(self.schema, piece)
+        files = writer.finish().get(self.schema.table, ())
+        return tuple(PlannedFile(f.path, f.rows, f.bytes, f.sha256, f.schema_version) for f in files)
 
     def _write(self, path: str, rows: pa.Table) -> PlannedFile:
         file = self.lake / path

@@ -6,6 +6,7 @@ import hashlib
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from tests.spark.lake import TEXTS, Lake, StagedTable, table_schema, with_columns
@@ -15,7 +16,7 @@ from tests.support import delta_files
 from tidemark.lsn import Lsn
 from tidemark.schema.table import TableSchema
 from tidemark.target import changes as target_changes
-from tidemark.target import staged_changes
+from tidemark.target import files_as_staged
 
 
 def files_of_history(lake: Lake, table: StagedTable) -> list[str]:
@@ -54,6 +55,63 @@ def test_bytes_are_encoded_once_where_the_staged_file_is_what_history_says(lake:
     assert [row["id"] for row in lake.current(table)] == [6]
     filled = [row for op, row in lake.history(table) if op == "insert" and row["id"] == 3]
     assert [row["body"] for row in filled] == ["b"]
+
+
+def test_of_one_batch_the_files_are_kept_that_have_neither_a_gap_nor_a_change_of_the_key(lake: Lake) -> None:
+    """Also where a file ends within a transaction: the row before an update that lacks a value, and the one behind it,
+    are in files of their own."""
+    table = lake.table(table_schema("t", TEXTS))
+    table.changes_a_file = 2
+    table.stage(
+        [insert(1), insert(2), insert(3), update(1, "body"), update(3, n=4), delete(2), insert(5), insert(6)],
+        [move(6, 7), insert(8), insert(9), insert(10)],
+    )
+    (result,) = lake.applied(table.planned())
+    kept = [table.batches[0].files[number].sha256 for number in (0, 2, 3, 5)]
+    assert set(kept) < set(files_of_history(lake, table))
+    assert len(files_of_history(lake, table)) == len(kept) + 1
+    assert result.rows["history"] == 13
+    assert said(lake, table) == [
+        *[("insert", 1), ("insert", 2), ("insert", 3), ("update", 1), ("update", 3), ("delete", 2), ("insert", 5)],
+        *[("insert", 6), ("delete", 6), ("insert", 7), ("insert", 8), ("insert", 9), ("insert", 10)],
+    ]
+    assert [row["body"] for op, row in lake.history(table) if op == "update" and row["id"] == 1] == ["b"]
+    assert sorted(row["id"] for row in lake.current(table)) == [1, 3, 5, 7, 8, 9, 10]
+
+
+def test_a_file_that_says_nothing_of_itself_is_computed(lake: Lake) -> None:
+    """As none did before they said."""
+    table = lake.table(table_schema("t", TEXTS))
+    table.changes_a_file = 1
+    table.stage([insert(1), update(1, "body"), insert(2)])
+    batch = table.batches[0]
+    silent = batch.files[2]
+    pq.write_table(pq.read_table(lake.root / silent.path).replace_schema_metadata(None), lake.root / silent.path)
+    content = (lake.root / silent.path).read_bytes()
+    silent = replace(silent, bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
+    table.batches[0] = replace(batch, files=(*batch.files[:2], silent))
+    lake.applied(table.planned())
+    assert set(files_of_history(lake, table)) & set(staged(table, 0)) == {batch.files[0].sha256}
+    assert said(lake, table) == [("insert", 1), ("update", 1), ("insert", 2)]
+
+
+def test_files_of_an_older_shape_are_computed_beside_those_of_the_newest(lake: Lake) -> None:
+    """In one batch: a column that is wider now is not so in the first file."""
+    table = lake.table(table_schema("t", TEXTS))
+    table.stage([insert(1)])
+    older = table.batches.pop()
+    table.schema = replace(
+        table.schema,
+        version=2,
+        columns=tuple(replace(c, target="bigint") if c.name == "n" else c for c in table.schema.columns),
+    )
+    table.stage([insert(2)])
+    newer = table.batches.pop()
+    table.batches.append(replace(newer, start_lsn=older.start_lsn, files=(*older.files, *newer.files)))
+    lake.applied(table.planned())
+    assert newer.files[0].sha256 in files_of_history(lake, table)
+    assert older.files[0].sha256 not in files_of_history(lake, table)
+    assert said(lake, table) == [("insert", 1), ("insert", 2)]
 
 
 def test_rows_are_found_by_the_bounds_of_their_files_and_files_are_rewritten_like_others(lake: Lake) -> None:
@@ -109,7 +167,7 @@ def test_what_history_splits_or_calls_otherwise_is_computed(lake: Lake) -> None:
 
 
 def test_many_small_files_become_few(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(staged_changes, "MAX_CRUMBS", 2)
+    monkeypatch.setattr(files_as_staged, "MAX_CRUMBS", 2)
     table = lake.table(table_schema("t", TEXTS))
     for number in range(3):
         table.stage([insert(number)])

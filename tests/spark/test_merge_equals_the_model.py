@@ -38,6 +38,7 @@ class Played:
             listed = list(random_changes(self.rng, self.state, self.rng.randint(1, 14)))
             for change in listed:
                 self.history += [(op, _full(row)) for op, row in apply(self.state, ("id",), change)]
+            self.table.changes_a_file = (None, 2, 5)[len(self.table.batches) % 3]
             self.table.stage(*_transactions(self.rng, listed))
 
     def check(self, lake: Lake) -> None:

@@ -13,7 +13,7 @@ from tests.spark.lake import TEXTS, Lake, table_schema
 from tests.spark.model import Change, Key, Row, apply, random_changes
 from tests.spark.test_few_changes import BothWays, driver
 from tests.spark.test_values import delete, insert, move, update
-from tidemark.target import delta_tables, few_changes, merge, plain_changes, staged_changes, target_rows
+from tidemark.target import delta_tables, few_changes, files_as_staged, merge, plain_changes, target_rows
 from tidemark.target.plain_changes import PlainChanges
 
 pytestmark = driver
@@ -43,7 +43,7 @@ def test_plain_changes_come_to_what_spark_says(
     both = BothWays(lake, table_schema("t", TEXTS, ("note", "id")), monkeypatch)
     rng, state = random.Random(7), dict[Key, Row]()
     for crumbs in (8, 0, 8):
-        monkeypatch.setattr(staged_changes, "MAX_CRUMBS", crumbs)
+        monkeypatch.setattr(files_as_staged, "MAX_CRUMBS", crumbs)
         for _ in range(1 + (crumbs == 0)):
             changes = [c for c in random_changes(rng, state, 30, truncates=False) if not (c.unchanged or c.old_key)]
             rows = [Change(c.op, {**c.row, "note": "c" if c.row["id"] % 2 else "ä"}) for c in changes]

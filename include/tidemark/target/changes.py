@@ -19,21 +19,19 @@ from pyspark.sql.types import StructType
 
 from tidemark import failpoints
 from tidemark.formats.columns import row_schema
-from tidemark.formats.plan import PlannedBatch
+from tidemark.formats.plan import PlannedBatch, PlannedFile
 from tidemark.lsn import Lsn
 from tidemark.names import ORDER_COLUMNS, ROW_COLUMNS, ROW_HOLES
 from tidemark.schema.table import TableSchema
 from tidemark.target import data_files, delta_tables, fold
 from tidemark.target.arrow_fold import keys_of
 from tidemark.target.delta_tables import PinnedTable, WrittenFile
-from tidemark.target.staged_changes import are_crumbs, copied, read_changes
+from tidemark.target.files_as_staged import AsStaged, as_staged, copied
+from tidemark.target.staged_changes import read_changes
 from tidemark.target.whole_chunks import WholeChunks
 
 # Staged bytes per appended file; staged and written Parquet are of about one size.
 FILE_BYTES: Final = 64 * 2**20
-
-# In so many stretches batches may alternate whose files are committed as they are and whose rows are computed.
-MAX_STRETCHES: Final = 16
 
 # In place of its copies.
 _ANEW: Final = "anew"
@@ -182,57 +180,44 @@ class Changes:
         Files that say already what history shall say are copied into its folder and committed as they are: their
         bytes were encoded once, by the drain.
         """
-        as_staged = [] if history.is_mapped else self._as_staged()
-        others = [b for b in self.batches if b not in as_staged and b.files]
-        frames = self._computed(others, history.schema())
+        kept = self._as_staged(history)
+        others = kept.others(self.batches)
+        frames = self._computed(kept, others, history.schema())
         frame: DataFrame | None = None
         if frames:
             frame = reduce(DataFrame.unionByName, frames).coalesce(self._files_of(others))
         failpoints.reach("merge.before_history")
-        as_they_are = [copied(self.session, history, self.lake, self.schema, b, f) for b in as_staged for f in b.files]
+        as_they_are = [copied(self.session, history, self.lake, self.schema, b, f) for b, f in kept.files]
         as_they_are += [] if self.whole is None else self.whole.files_of_history(history)
         count = delta_tables.append(self.session, history, frame, application, self.end, as_they_are)
         failpoints.reach("merge.after_history")
         return count
 
-    def _files_of(self, batches: Sequence[PlannedBatch]) -> int:
-        """Of how many files the changes of these batches, and all chunks, are worth."""
-        staged_bytes = sum(f.bytes for b in batches for f in b.files)
-        staged_bytes += sum(f.bytes for b in self.batches for c in b.claims for f in c.files)
-        return max(1, -(-staged_bytes // FILE_BYTES))
+    def _files_of(self, staged: Sequence[PlannedFile]) -> int:
+        """Of how many files the changes of these staged ones, and all chunks, are worth."""
+        of_chunks = sum(f.bytes for b in self.batches for c in b.claims for f in c.files)
+        return max(1, -(-(sum(f.bytes for f in staged) + of_chunks) // FILE_BYTES))
 
-    def _computed(self, batches: Sequence[PlannedBatch], shape: StructType) -> list[DataFrame]:
-        """What history gets of these batches, and of chunks, in its shape; no frame if that is nothing for sure."""
+    def _computed(self, kept: AsStaged, others: Sequence[PlannedFile], shape: StructType) -> list[DataFrame]:
+        """What history gets of all files but those that are kept, and of chunks, in its shape; no frame if that is
+        nothing for sure."""
         frames = []
-        if batches:
-            of_these = F.lit(True)
-            if len(batches) < len([b for b in self.batches if b.files]):
-                at = F.col("_commit_lsn")
-                of_these = reduce(Column.__or__, [at.between(low, high) for low, high in _stretches(batches)])
-            frames.append(closing_select(self.rows.where(of_these), shape))
+        if others:
+            of_others = kept.of_others()
+            frames.append(closing_select(self.rows.where(of_others), shape))
             if self.truncated:
-                truncates = self.staged.where((F.col("_op") == "truncate") & of_these)
+                truncates = self.staged.where((F.col("_op") == "truncate") & of_others)
                 frames.append(closing_select(truncates, shape))
         if self.additions is not None:
             frames.append(closing_select(self.additions, shape))
         return frames
 
-    def _as_staged(self) -> list[PlannedBatch]:
-        """The batches whose staged rows are history's rows: no value to fill in, no key change to split, no column of
-        another type than its own or with a default that came later; none where their files are too many for their size,
-        so that readers would find history in crumbs.
-        """
-        if self.multiset:
-            return []
-        as_it_is = {schema.version for schema in self.schemas if schema.is_read_as(self.schema)}
-        batches = [
-            b
-            for b in self.batches
-            if b.files and not b.unchanged and not b.moved and as_it_is.issuperset(f.schema_version for f in b.files)
-        ]
-        crumbs = are_crumbs([f for b in batches for f in b.files])
-        torn = len(_stretches([b for b in self.batches if b.files and b not in batches])) > MAX_STRETCHES
-        return [] if crumbs or torn else batches
+    def _as_staged(self, history: PinnedTable) -> AsStaged:
+        """A multiset's updates are two rows, and a table with column mapping has other names in its files."""
+        if self.multiset or history.is_mapped:
+            return AsStaged()
+        versions = {schema.version for schema in self.schemas if schema.is_read_as(self.schema)}
+        return as_staged(self.session, self.lake, self.batches, versions)
 
     # --- current --------------------------------------------------------------------------------------------------
 
@@ -289,7 +274,7 @@ class Changes:
         added: list[WrittenFile | DataFrame] = [*whole.files_of_current()]
         if any(stays):
             staying = closing_select(newest.where(~F.col("_op").isin(removed)), self.current.schema())
-            added.append(staying.coalesce(self._files_of(self.batches)))
+            added.append(staying.coalesce(self._files_of([f for b in self.batches for f in b.files])))
         data_files.exchange(self.session, whole.there.current, masked, added, application, self.end)
         updated = sum(key in whole.there.at for key, stay in zip(keys, stays, strict=True) if stay)
         gone = sum(key in whole.there.at for key in keys) - updated
@@ -362,18 +347,6 @@ class Changes:
             delta_tables.replace(self.session, self.current, frame, application, self.end)
             return {"truncated": 1}
         return {"inserted": delta_tables.append(self.session, self.current, frame, application, self.end)}
-
-
-def _stretches(batches: Sequence[PlannedBatch]) -> list[tuple[int, int]]:
-    """The first and last commit LSN that each run of adjoining batches may hold."""
-    runs: list[tuple[int, int]] = []
-    for batch in batches:
-        first, last = int(batch.start_lsn), int(batch.end_lsn) - 1
-        if runs and runs[-1][1] + 1 == first:
-            runs[-1] = (runs[-1][0], last)
-        else:
-            runs.append((first, last))
-    return runs
 
 
 def with_row_holes(rows: DataFrame) -> DataFrame:

@@ -33,7 +33,7 @@ from tidemark.formats.result import ChunkResult
 from tidemark.lsn import Lsn
 from tidemark.names import CHANGE_COLUMNS, MARK_COLUMNS, ROW_HOLES
 from tidemark.schema.table import TableSchema
-from tidemark.target import arrow_fold, data_files, delta_tables, lake_files, staged_changes
+from tidemark.target import arrow_fold, data_files, delta_tables, files_as_staged, lake_files
 from tidemark.target.crumbs import Crumbs, crumbs_of
 from tidemark.target.data_files import DataFile
 from tidemark.target.delta_tables import PinnedTable
@@ -296,11 +296,11 @@ class PlainChanges:
         failpoints.reach("merge.before_history")
         of = self.of
         files = [(b, f) for b in of.batches for f in b.files]
-        if staged_changes.are_crumbs([file for _, file in files]):
+        if files_as_staged.are_crumbs([file for _, file in files]):
             written = data_files.write_rows(of.session, history, of.staged, of.schema.key)
         else:
             written = [
-                staged_changes.copied(of.session, history, of.lake, of.schema, batch, file) for batch, file in files
+                files_as_staged.copied(of.session, history, of.lake, of.schema, batch, file) for batch, file in files
             ]
         if of.of_chunks is not None:
             written += data_files.write_rows(of.session, history, of.of_chunks.added, of.schema.key)

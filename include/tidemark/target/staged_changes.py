@@ -21,21 +21,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from tidemark.errors import SchemaVersionsDiffer, StagedFileDiffers
+from tidemark.errors import SchemaVersionsDiffer
 from tidemark.formats.manifest import Claim, StagedFile
 from tidemark.formats.plan import PlannedBatch, PlannedFile
 from tidemark.names import CHANGE_COLUMNS, MARK_COLUMNS, OLD_KEY_PREFIX, OLD_PREFIX, spark_identifier
 from tidemark.schema.mapping import widens
 from tidemark.schema.table import Column, TableSchema
 from tidemark.schema.values import convert
-from tidemark.target import delta_tables
-from tidemark.target.delta_tables import PinnedTable, WrittenFile
 from tidemark.target.fold import BEFORE
 from tidemark.target.jvm import array, array_list, java_class, option, sequence
-
-# Staged files beyond so many are committed to history as they are only if they are of some size on average.
-MAX_CRUMBS: Final = 8
-LEAST_BYTES: Final = 8 * 2**20
 
 # What stands before a column's name in `_text`, and in `_unchanged` nothing.
 PREFIXES: Final = ("", OLD_KEY_PREFIX, OLD_PREFIX)
@@ -69,22 +63,6 @@ def check_versions(schemas: Sequence[TableSchema]) -> None:
 
 def _becomes(older: Column, newer: Column) -> bool:
     return older.target == newer.target or widens(older.target, newer.target)
-
-
-def are_crumbs(files: Sequence[PlannedFile]) -> bool:
-    """Whether a table that takes these files as they are would be read in crumbs."""
-    return len(files) > MAX_CRUMBS and sum(file.bytes for file in files) < len(files) * LEAST_BYTES
-
-
-def copied(
-    session: SparkSession, history: PinnedTable, lake: str, schema: TableSchema, batch: PlannedBatch, file: PlannedFile
-) -> WrittenFile:
-    """A staged file that says what history says, copied into its folder. Raises StagedFileDiffers."""
-    name, size, sha256 = delta_tables.copy_in(session, history, f"{lake}/{file.path}")
-    if (size, sha256) != (file.bytes, file.sha256):
-        raise StagedFileDiffers(path=file.path, table=str(schema.table))
-    between = int(batch.start_lsn), int(batch.end_lsn) - 1
-    return WrittenFile(name, size, file.rows, {"_commit_lsn": between})
 
 
 def read_changes(

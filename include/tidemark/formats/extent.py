@@ -1,0 +1,62 @@
+"""What a file of changes says of itself, in the metadata of its Parquet footer: `Extent`. Pure.
+
+A merge asks for it where a batch has several files of a table and some of its changes are not yet what history says of
+them: which of the files have none of these, and where in R1's order their rows lie. Whoever does not know of it, or
+finds a file from before it, computes all of them instead, and has the same tables. So it needs no format's number.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import pyarrow as pa
+
+from tidemark.names import ORDER_COLUMNS
+
+_KEY: Final = "tidemark.extent"
+
+# Not NULL in a row that history does not have as it was staged: values that were not sent, and the row's key, or in a
+# table without one the whole row, as it was before.
+_NOT_WHOLE: Final = ("_unchanged", "_old_key", "_old")
+
+OrderKey = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """The order keys (R1) of a file's first and last change, and whether each of its rows is what history has of it."""
+
+    first: OrderKey
+    last: OrderKey
+    is_whole: bool
+
+    @classmethod
+    def of(cls, batches: Sequence[pa.RecordBatch]) -> Extent:
+        """Of rows in R1 order, at least one."""
+        names = [name for name in _NOT_WHOLE if name in batches[0].schema.names]
+        is_whole = all(rows.column(name).null_count == rows.num_rows for rows in batches for name in names)
+        return cls(_order_key(batches[0], 0), _order_key(batches[-1], batches[-1].num_rows - 1), is_whole)
+
+    def followed_by(self, other: Extent) -> Extent:
+        return replace(self, last=other.last, is_whole=self.is_whole and other.is_whole)
+
+    def to_metadata(self) -> dict[str, str]:
+        return {_KEY: json.dumps({"first": self.first, "last": self.last, "is_whole": self.is_whole})}
+
+    @classmethod
+    def from_metadata(cls, metadata: Mapping[bytes, bytes] | None) -> Extent | None:
+        """None if the file says nothing of itself, or not in these words."""
+        try:
+            said: dict[str, Any] = json.loads((metadata or {})[_KEY.encode()])
+            (first, at_first), (last, at_last) = said["first"], said["last"]
+            return cls((int(first), int(at_first)), (int(last), int(at_last)), said["is_whole"] is True)
+        except (KeyError, TypeError, ValueError):
+            return None
+
+
+def _order_key(rows: pa.RecordBatch, number: int) -> OrderKey:
+    lsn, ordinal = (rows.column(name)[number].as_py() for name in ORDER_COLUMNS)
+    return lsn, ordinal

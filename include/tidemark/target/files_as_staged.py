@@ -1,0 +1,123 @@
+"""Staged files that say already what history shall say: which they are, where the others' rows lie, and the copy that a
+commit of history adds as it is.
+
+    a batch without a value that was not sent, without a change of a key      all of its files, unread
+    any other batch of several files                                          those that say so of themselves (`Extent`)
+
+Rows of all other files go through the fold. They are told apart from these by R1's order, in which each file has a
+stretch to itself, so that the fold need not know of files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as F
+
+from tidemark.errors import StagedFileDiffers
+from tidemark.formats.extent import Extent, OrderKey
+from tidemark.formats.plan import PlannedBatch, PlannedFile
+from tidemark.names import ORDER_COLUMNS
+from tidemark.schema.table import TableSchema
+from tidemark.target import delta_tables
+from tidemark.target.delta_tables import PinnedTable, WrittenFile
+from tidemark.target.lake_files import open_to_read
+
+# Staged files beyond so many are committed to history as they are only if they are of some size on average.
+MAX_CRUMBS: Final = 8
+LEAST_BYTES: Final = 8 * 2**20
+
+# In so many stretches files that are committed as they are may alternate with those whose rows are computed.
+MAX_STRETCHES: Final = 16
+
+Stretch = tuple[OrderKey, OrderKey]
+
+_ABOVE_ALL: Final = 2**63 - 1  # as an ordinal
+
+
+@dataclass(frozen=True, slots=True)
+class AsStaged:
+    """The files of some batches that history gets as they are, each with its batch; all rows between the two order keys
+    of one of the `stretches`, both included, are theirs."""
+
+    files: tuple[tuple[PlannedBatch, PlannedFile], ...] = ()
+    stretches: tuple[Stretch, ...] = ()
+
+    def others(self, batches: Sequence[PlannedBatch]) -> list[PlannedFile]:
+        """The batches' files whose rows are computed."""
+        ours = {file.path for _, file in self.files}
+        return [file for batch in batches for file in batch.files if file.path not in ours]
+
+    def of_others(self) -> Column:
+        """Whether a row is of another file."""
+        return ~reduce(Column.__or__, [_between(*stretch) for stretch in self.stretches], F.lit(False))
+
+
+def as_staged(session: SparkSession, lake: str, batches: Sequence[PlannedBatch], versions: Collection[int]) -> AsStaged:
+    """The files whose staged rows are history's rows: no value to fill in, no key change to split, and of one of the
+    schema `versions`, in which no column has another type than its own or a default that came later. None where they
+    are too many for their size, so that readers would find history in crumbs.
+
+    Reads the footers of files of one batch where that may tell them apart. Raises what reading them raises.
+    """
+    found: list[tuple[PlannedBatch, PlannedFile]] = []
+    stretches: list[Stretch] = []
+    adjoins = False
+    for batch in batches:
+        for file in batch.files:
+            stretch = _stretch_as_staged(session, lake, batch, file, versions)
+            if stretch is not None:
+                found.append((batch, file))
+                begins = stretches.pop()[0] if adjoins else stretch[0]
+                stretches.append((begins, stretch[1]))
+            adjoins = stretch is not None
+    if are_crumbs([file for _, file in found]) or len(stretches) > MAX_STRETCHES:
+        return AsStaged()
+    return AsStaged(tuple(found), tuple(stretches))
+
+
+def _stretch_as_staged(
+    session: SparkSession, lake: str, batch: PlannedBatch, file: PlannedFile, versions: Collection[int]
+) -> Stretch | None:
+    """Where in R1's order the file alone has rows, if it is one that history gets as it is."""
+    if file.schema_version not in versions:
+        return None
+    is_whole = not batch.unchanged and not batch.moved
+    if is_whole and all(other.schema_version in versions for other in batch.files):
+        return (int(batch.start_lsn), 0), (int(batch.end_lsn) - 1, _ABOVE_ALL)
+    if len(batch.files) == 1:
+        return None
+    with open_to_read(session, f"{lake}/{file.path}", file.bytes) as opened:
+        try:
+            extent = Extent.from_metadata(pq.read_metadata(opened).metadata)
+        except pa.ArrowInvalid:  # Spark has more to say of such a file
+            return None
+    return (extent.first, extent.last) if extent is not None and (extent.is_whole or is_whole) else None
+
+
+def _between(first: OrderKey, last: OrderKey) -> Column:
+    lsn, ordinal = (F.col(name) for name in ORDER_COLUMNS)
+    is_behind = (lsn > first[0]) | ((lsn == first[0]) & (ordinal >= first[1]))
+    return is_behind & ((lsn < last[0]) | ((lsn == last[0]) & (ordinal <= last[1])))
+
+
+def are_crumbs(files: Sequence[PlannedFile]) -> bool:
+    """Whether a table that takes these files as they are would be read in crumbs."""
+    return len(files) > MAX_CRUMBS and sum(file.bytes for file in files) < len(files) * LEAST_BYTES
+
+
+def copied(
+    session: SparkSession, history: PinnedTable, lake: str, schema: TableSchema, batch: PlannedBatch, file: PlannedFile
+) -> WrittenFile:
+    """A staged file that says what history says, copied into its folder. Raises StagedFileDiffers."""
+    name, size, sha256 = delta_tables.copy_in(session, history, f"{lake}/{file.path}")
+    if (size, sha256) != (file.bytes, file.sha256):
+        raise StagedFileDiffers(path=file.path, table=str(schema.table))
+    between = int(batch.start_lsn), int(batch.end_lsn) - 1
+    return WrittenFile(name, size, file.rows, {"_commit_lsn": between})
