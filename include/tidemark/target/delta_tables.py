@@ -108,6 +108,9 @@ class PinnedTable:
     snapshot: Any
     vectors: dict[str, bytes] = field(default_factory=dict, compare=False, repr=False)
     """The vectors of its files that were read, by their unique ids: a version's never change."""
+    shapes: list[StructType] = field(default_factory=list, compare=False, repr=False)
+    """Its schema, once it was asked for: that of a hundred columns takes milliseconds on its way from the JVM, and a
+    merge asks in a dozen places."""
 
     @property
     def exists(self) -> bool:
@@ -155,7 +158,12 @@ class PinnedTable:
         return self.exists and str(self.snapshot.metadata().columnMappingMode().name()) != "none"
 
     def schema(self) -> StructType:
-        return StructType() if not self.exists else StructType.fromJson(json.loads(self.snapshot.schema().json()))
+        """Not to be changed by whoever gets it."""
+        if not self.exists:
+            return StructType()
+        if not self.shapes:
+            self.shapes.append(StructType.fromJson(json.loads(self.snapshot.schema().json())))
+        return self.shapes[0]
 
 
 @dataclass(frozen=True, slots=True)
