@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from functools import partial
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -15,7 +16,10 @@ from tests.support import azure_server, google_server, s3_server
 from tests.support.azure_server import Azure
 from tests.support.google_server import Google
 from tests.support.s3_server import S3Server
-from tidemark.target import few_changes
+from tidemark.target import equal_chunks, few_changes, merge
+from tidemark.target.equal_chunks import EqualChunks
+
+Proven = list[bool]
 
 
 @pytest.fixture
@@ -59,3 +63,48 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if chosen == "spark":
         monkeypatch.setattr(few_changes, "MAX_ROWS", -1)
     return chosen
+
+
+@pytest.fixture
+def proven(monkeypatch: pytest.MonkeyPatch) -> Proven:
+    """Per table and merge with chunks that are compared, whether the driver proved them equal; Spark must say the same
+    of them."""
+    done: Proven = []
+    compare, prove = merge.TableMerge._compare, merge.equal_chunks
+
+    def spied(*given: Any, **named: Any) -> EqualChunks | None:
+        equal = prove(*given, **named)
+        if any(batch.claims for batch in given[3].batches):
+            done.append(equal is not None)
+        return equal
+
+    def both(own: merge.TableMerge, *given: Any, **named: Any) -> Any:
+        before = len(done)
+        mine = compare(own, *given, **named)
+        if any(done[before:]):
+            own.session.conf.set(equal_chunks.SETTING, "false")
+            sparks = compare(own, *given, **named)
+            own.session.conf.unset(equal_chunks.SETTING)
+            done.pop()
+            assert mine == sparks
+        return mine
+
+    monkeypatch.setattr(merge, "equal_chunks", spied)
+    monkeypatch.setattr(merge.TableMerge, "_compare", both)
+    return done
+
+
+@pytest.fixture
+def is_proven(proven: Proven, monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
+    """By table, whether the driver proved the chunks equal that were compared last."""
+    done: dict[str, bool] = {}
+    prove = merge.equal_chunks
+
+    def spied(*given: Any, **named: Any) -> EqualChunks | None:
+        equal = prove(*given, **named)
+        if any(batch.claims for batch in given[3].batches) and given[0].conf.get(equal_chunks.SETTING, "") != "false":
+            done[given[2][-1].table.name] = equal is not None
+        return equal
+
+    monkeypatch.setattr(merge, "equal_chunks", spied)
+    return done
