@@ -102,7 +102,7 @@ def _compared(lake: Lake, cases: dict[str, Case], *, with_evidence: bool) -> dic
     """All tables at once. With evidence each key is one that a change has; without it none is."""
     tables = {name: lake.table(table_schema(name, case.columns, case.key)) for name, case in cases.items()}
     for number in range(max(len(case.filled) for case in cases.values())):
-        planned = []
+        filling = []
         for name, case in cases.items():
             if number < len(case.filled):
                 table = tables[name]
@@ -112,14 +112,14 @@ def _compared(lake: Lake, cases: dict[str, Case], *, with_evidence: bool) -> dic
                 if case.lacks:
                     changes.append(Change("update", row(case.lacks, note=None), ("note",)))
                 table.stage(changes)
-                planned.append(table.planned(number))
-        lake.applied(*planned)
+                filling.append(table.planned(number))
+        lake.applied(*filling)
     for name, case in cases.items():
         if case.hand:
-            by_hand(lake, tables[name], case.hand.replace("{}", "{0}"))
+            by_hand(lake, tables[name], case.hand)
         verify(tables[name], list(case.rows), "verify", case.parts)
-    last = [table.planned(len(table.batches) - 1) for table in tables.values()]
-    results = lake.applied(*(last if with_evidence else [replace(planned, evidence=()) for planned in last]))
+    compared = [planned(table, len(table.batches) - 1, with_evidence=with_evidence) for table in tables.values()]
+    results = lake.applied(*compared)
     return {result.table.partition(".")[2]: counts(result) for result in results}
 
 

@@ -206,8 +206,8 @@ def test_a_row_that_current_has_twice_is_found_and_repaired(lake: Lake) -> None:
     """Whether the copies are the same or not, and whether or not a change came to the row."""
     rows = [row(key) for key in range(1, 5)]
     table = filled(lake, table_schema("t", TEXTS), rows)
-    by_hand(lake, table, "INSERT INTO {} SELECT * FROM {0} WHERE id IN (1, 2)".replace("{}", "{0}"))
-    by_hand(lake, table, "INSERT INTO {0} (id, n, body) VALUES (3, 0, 'other')")
+    by_hand(lake, table, "INSERT INTO {} SELECT * FROM {} WHERE id IN (1, 2)")
+    by_hand(lake, table, "INSERT INTO {} (id, n, body) VALUES (3, 0, 'other')")
     verify(table, rows, "verify")
     (outcome,) = lake.applied(table.planned(1))
     assert counts(outcome) == (0, 0, 3, 0, {})
@@ -219,6 +219,3 @@ def test_a_row_that_current_has_twice_is_found_and_repaired(lake: Lake) -> None:
     verify(table, rows, "verify")
     (again,) = lake.applied(table.planned(3))
     assert counts(again) == (0, 0, 0, 0, {})
-
-
-# --- what the driver proves, and what it must not ---------------------------------------------------------------------

@@ -23,16 +23,13 @@ def row(key: int, **values: Any) -> Row:
     return {"id": key, "n": key, "body": f"body {key}", "note": None, **values}
 
 
-def verify(
-    table: StagedTable, rows: list[Row], purpose: Purpose, parts: tuple[KeyPart, ...] | None = None
-) -> TableResult:
+def verify(table: StagedTable, rows: list[Row], purpose: Purpose, parts: tuple[KeyPart, ...] | None = None) -> None:
     """Stages one chunk of these rows, which is all of a verify; its snapshot saw everything."""
     number = len(table.batches)
     claim = table.stage_chunk(f"v{number}", "1-1", rows, snapshot=SEEN, low=table.next_lsn())
     claim = replace(claim, watermark_lsn=Lsn(table.next_lsn()), purpose=purpose)
     sweeps = (Sweep(f"v{number}", SEEN, 1, purpose, parts),) if table.schema.key else ()
     table.stage_committed([], (claim,), sweeps)
-    return TableResult(table.id, None, None)
 
 
 def planned(table: StagedTable, first: int, *, with_evidence: bool = False) -> PlannedTable:
@@ -50,8 +47,10 @@ def filled(lake: Lake, schema: TableSchema, rows: list[Row]) -> StagedTable:
 
 
 def by_hand(lake: Lake, table: StagedTable, *statements: str) -> None:
+    """Statements of SQL; each {} in them is the table's current."""
+    current = f"delta.{spark_identifier(lake.path('current', table))}"
     for statement in statements:
-        lake.spark.sql(statement.format(f"delta.{spark_identifier(lake.path('current', table))}")).collect()
+        lake.spark.sql(statement.replace("{}", current)).collect()
 
 
 def differences(lake: Lake, table: StagedTable) -> list[tuple[Any, ...]]:
