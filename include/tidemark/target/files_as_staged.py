@@ -1,8 +1,10 @@
 """Staged files that say already what history shall say: which they are, where the others' rows lie, and the copy that a
 commit of history adds as it is.
 
-    a batch without a value that was not sent, without a change of a key      all of its files, unread
-    any other batch of several files                                          those that say so of themselves (`Extent`)
+    a batch in which every value was sent and no key changed, in shapes
+    that history has as they were staged                                    all of its files, unread
+    any other batch of several files                                        those in such shapes whose footer says it
+                                                                            of them (`Extent`)
 
 Rows of all other files go through the fold. They are told apart from these by R1's order, in which each file has a
 stretch to itself, so that the fold need not know of files.
@@ -62,24 +64,24 @@ class AsStaged:
 def as_staged(session: SparkSession, lake: str, batches: Sequence[PlannedBatch], versions: Collection[int]) -> AsStaged:
     """The files whose staged rows are history's rows: no value to fill in, no key change to split, and of one of the
     schema `versions`, in which no column has another type than its own or a default that came later. None where they
-    are too many for their size, so that readers would find history in crumbs.
+    are too many for their size, so that readers would find history in crumbs, or alternate too often with others.
 
     Reads the footers of files of one batch where that may tell them apart. Raises what reading them raises.
     """
-    found: list[tuple[PlannedBatch, PlannedFile]] = []
+    kept: list[tuple[PlannedBatch, PlannedFile]] = []
     stretches: list[Stretch] = []
     adjoins = False
     for batch in batches:
         for file in batch.files:
             stretch = _stretch_as_staged(session, lake, batch, file, versions)
             if stretch is not None:
-                found.append((batch, file))
+                kept.append((batch, file))
                 begins = stretches.pop()[0] if adjoins else stretch[0]
                 stretches.append((begins, stretch[1]))
             adjoins = stretch is not None
-    if are_crumbs([file for _, file in found]) or len(stretches) > MAX_STRETCHES:
+    if are_crumbs([file for _, file in kept]) or len(stretches) > MAX_STRETCHES:
         return AsStaged()
-    return AsStaged(tuple(found), tuple(stretches))
+    return AsStaged(tuple(kept), tuple(stretches))
 
 
 def _stretch_as_staged(
