@@ -241,17 +241,19 @@ def _has_all_files(store: Store, manifest: BatchManifest) -> bool:
 @dataclass(slots=True)
 class _UnknownPlans:
     """What the plans name that the ledger has no row of: the folders of batches, and of batches without changes what
-    they claim. `ended` are those with a result."""
+    they claim. `ended` names the plans that have a result."""
 
     folders: set[str] = field(default_factory=set)
     claimed: set[tuple[Lsn, Lsn, Claim]] = field(default_factory=set)
     ended: list[str] = field(default_factory=list)
 
-    def add(self, plan: MergePlan) -> None:
+    def add(self, plan: MergePlan, *, has_ended: bool) -> None:
         for batch in (b for table in plan.tables for b in table.batches):
             self.folders |= {dirname(dirname(file.path)) for file in batch.files}
             if not batch.files:
                 self.claimed |= {(batch.start_lsn, batch.end_lsn, claim) for claim in batch.claims}
+        if has_ended:
+            self.ended.append(plan.plan)
 
 
 def _unknown_plans(ledger: Ledger, store: Store, generation: int) -> _UnknownPlans:
@@ -269,11 +271,10 @@ def _unknown_plans(ledger: Ledger, store: Store, generation: int) -> _UnknownPla
         return plan, store.exists(layout.result_file(ledger.pipeline, plan.plan))
 
     unknown = _UnknownPlans()
-    for found in read_ahead(look, names):
-        if found is not None:
-            plan, has_ended = found
-            unknown.add(plan)
-            unknown.ended += [plan.plan] if has_ended else []
+    for looked_at in read_ahead(look, names):
+        if looked_at is not None:
+            plan, has_ended = looked_at
+            unknown.add(plan, has_ended=has_ended)
     return unknown
 
 

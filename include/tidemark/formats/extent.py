@@ -51,8 +51,9 @@ class Extent:
         """None if the file says nothing of itself, or not in these words."""
         try:
             said: dict[str, Any] = json.loads((metadata or {})[_KEY.encode()])
-            (first, at_first), (last, at_last) = said["first"], said["last"]
-            return cls((int(first), int(at_first)), (int(last), int(at_last)), said["is_whole"] is True)
+            (first_lsn, first_ordinal), (last_lsn, last_ordinal) = said["first"], said["last"]
+            first, last = (int(first_lsn), int(first_ordinal)), (int(last_lsn), int(last_ordinal))
+            return cls(first, last, said["is_whole"] is True)
         except (KeyError, TypeError, ValueError):
             return None
 

@@ -46,7 +46,7 @@ def chain_from(
     Without `start`, from the lowest start that reaches as far as any does.
     """
     best: dict[Lsn, tuple[tuple[int, Lsn, Lsn], StagedBatch]] = {}
-    for batch in sorted(batches, key=lambda m: (m.start_lsn, m.attempt), reverse=True):
+    for batch in sorted(batches, key=lambda b: (b.start_lsn, b.attempt), reverse=True):
         onward = best.get(batch.end_lsn)
         named_onward, reach, _ = onward[0] if onward is not None else (0, batch.end_lsn, batch.end_lsn)
         rank = (named(batch) + named_onward, reach, batch.end_lsn)
