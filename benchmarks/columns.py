@@ -77,7 +77,6 @@ def widths(sizes: Sequence[int], folder: Path) -> Iterator[tuple[int, Pair]]:
         psycopg.connect(pipeline.source, autocommit=True) as connection,
     ):
         meter = Meter(jvm_pid(spark))
-        pipeline.submit = lambda plan: applied(spark, plan)
         for place, width in enumerate((sizes[0], *sizes)):
             table = f"t{place}"
             create(connection, table, width)

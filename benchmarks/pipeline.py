@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -60,14 +60,13 @@ class Pipeline:
     dag: str = "capture"
     runs: int = 0
     merge_wait_s: float = 0.0  # for a table that another DAG's merge has
-    submit: Callable[[MergePlan], None] = field(default_factory=lambda: submitted)
 
     def task(self, name: str) -> Run:
         run_id = f"{self.dag}/{self.runs}"
         return Run(self.config, self.source, self.ledger, run_id, f"{run_id}/{name}")
 
     def begin(self) -> None:
-        """Slot, publication and generation: what the first run of the capture does before it drains."""
+        """Slot, publication and generation: the first run of the capture, as long as nobody changes anything."""
         preflight(self.task("preflight")).raise_for_errors()
         self.drain()
         confirm(self.task("confirm"))
@@ -92,7 +91,7 @@ class Pipeline:
         ingest(run)
         with leased_plan(run, wait_s=self.merge_wait_s) as plan:
             if plan is not None:
-                self.submit(plan)
+                submitted(plan)
         for table in ingest(run).tables:
             if table.error is not None:
                 raise Refused(f"{table.table}: {table.error}")
