@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,8 @@ from tidemark.run import Run
 from tidemark.staging.store import Store
 
 PIPELINE = "growth"
+# Stages of a run: of those that are measured, waiting in vain and the status are no part of it.
+RUN = ("preflight", "waiting", "drain", "plan", "ingest", "confirm")
 # A filled batch covers so many bytes of WAL, touches so many tables, and one plan in so many applied it.
 BATCH_BYTES = 64
 TOUCHED = 5
@@ -66,6 +68,9 @@ class Cost:
     ledger_s: float = 0.0
     statements: float = 0
     listing_s: float = 0.0
+
+
+FIGURES = tuple(figure.name for figure in fields(Cost))
 
 
 @dataclass
@@ -265,23 +270,14 @@ def fill(book: psycopg.Connection[Any], pipeline: str, low: int, number: int, ta
 def medians(runs: Sequence[dict[str, Cost]]) -> dict[str, Cost]:
     """By stage."""
     return {
-        stage: Cost(
-            *(
-                statistics.median([getattr(run[stage], measure) for run in runs])
-                for measure in ("seconds", "ledger_s", "statements", "listing_s")
-            )
-        )
+        stage: Cost(*(statistics.median([getattr(run[stage], figure) for run in runs]) for figure in FIGURES))
         for stage in runs[0]
     }
 
 
 def total(costs: dict[str, Cost], figure: str) -> float:
-    """Over the stages of a run; the drain's parts are in it already, and idle waiting and status are no part of it."""
+    """Over the stages of a run; the drain's parts are in it already."""
     return sum(float(getattr(cost, figure)) for stage, cost in costs.items() if stage in RUN)
-
-
-RUN = ("preflight", "waiting", "drain", "plan", "ingest", "confirm")
-FIGURES = ("seconds", "ledger_s", "statements", "listing_s")
 
 
 def show(cases: dict[str, dict[str, Cost]]) -> None:
