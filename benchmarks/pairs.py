@@ -129,7 +129,7 @@ class Benchmark:
     goals: tuple[Goal, ...]
     unit: str
     sizes: Mapping[Scale, int]
-    pairs: Callable[[Setting], Iterator[Pair]]
+    pairs: Callable[[Setting], Pairs]
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,7 @@ def measured(benchmark: Benchmark, scale: Scale, rounds: int, folder: Path) -> d
     print(f"{benchmark.name}: {benchmark.what}, {size:,} {benchmark.unit}", flush=True)
     pairs: list[Pair] = []
     loads = [os.getloadavg()[0]]
-    with closing(benchmark.pairs(Setting(size, rounds, folder))) as generator:  # type: ignore[type-var]
+    with closing(benchmark.pairs(Setting(size, rounds, folder))) as generator:
         for pair in generator:
             pairs.append(pair)
             loads.append(os.getloadavg()[0])
@@ -214,9 +214,7 @@ def line_of(benchmark: Benchmark, scale: Scale, pairs: Sequence[Pair], loads: Se
         "beside_s": [round(taken.seconds, 3) for taken in beside],
         "beside_cpu_s": [round(taken.cpu_s, 2) for taken in beside],
         "load": [round(min(loads), 1), round(max(loads), 1)],
-        "facts": {
-            name: round(statistics.median(pair.facts[name] for pair in pairs), 3) for name in (pairs[0].facts or ())
-        },
+        "facts": {name: round(statistics.median(pair.facts[name] for pair in pairs), 3) for name in pairs[0].facts},
     }
     if beside:
         line["ratio"] = round(statistics.median(Goal("ratio", 0).of(pair) for pair in pairs), 3)

@@ -22,7 +22,7 @@ from psycopg import sql
 
 from benchmarks import workloads
 from benchmarks.backfill import READERS, TABLE
-from benchmarks.pairs import Benchmark, Goal, Meter, Pair, Setting, Taken, in_turns, main
+from benchmarks.pairs import Benchmark, Goal, Meter, Pairs, Setting, Taken, in_turns, main
 from benchmarks.pipeline import SERVER, Pipeline, Refused, one_pipeline
 from sandbox.services.postgres import PostgresServer, running
 from tidemark.backfill.planning import BackfillRequest, plan
@@ -35,7 +35,7 @@ from tidemark.spark_connection import SparkConnection
 PART = 1_000_000
 
 
-def pairs(setting: Setting) -> Iterator[Pair]:
+def pairs(setting: Setting) -> Pairs:
     with one_pipeline(setting.folder) as pipeline:
         with psycopg.connect(pipeline.source, autocommit=True) as connection:
             workloads.create(connection)
@@ -107,7 +107,7 @@ def merged(pipeline: Pipeline, number: int) -> None:
 # --- digests ----------------------------------------------------------------------------------------------------------
 
 
-def digests(setting: Setting) -> Iterator[Pair]:
+def digests(setting: Setting) -> Pairs:
     with (
         running(setting.folder / "postgres", 18, **SERVER) as server,
         psycopg.connect(server.conninfo(), autocommit=True) as connection,

@@ -7,7 +7,7 @@ import json
 import re
 import statistics
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +17,7 @@ import pytest
 from benchmarks import __main__ as all_of_them
 from benchmarks import decode, page
 from benchmarks import pairs as measuring
-from benchmarks.pairs import Benchmark, Goal, Pair, Setting, Taken, in_turns, line_of, table
+from benchmarks.pairs import Benchmark, Goal, Pair, Pairs, Setting, Taken, in_turns, line_of, table
 from benchmarks.pipeline import Refused
 from benchmarks.registry import BY_ITSELF, MODULES, benchmarks, benchmarks_of, curves, curves_of
 from sandbox.__main__ import COMMANDS
@@ -147,7 +147,7 @@ def test_a_goal_is_of_the_median_of_the_pairs() -> None:
         Pair(Taken(9.0, 2.0), Taken(3.0, 1.0)),
     ]
     goals = (Goal("ratio", 0.5), Goal("times", 2.0), Goal("more_s", 0.0), Goal("seconds", 4.0))
-    benchmark = Benchmark("a", "what", "that", goals, "rows", {"tiny": 1, "small": 2, "full": 3}, lambda _: iter(()))
+    benchmark = Benchmark("a", "what", "that", goals, "rows", {"tiny": 1, "small": 2, "full": 3}, one_pair)
     line = line_of(benchmark, "small", pairs, [0.5, 1.5])
     assert [goal["reached"] for goal in line["goals"]] == [0.75, 1.333, -1.0, 3.0]
     assert (line["ratio"], line["cpu_ratio"], line["load"], line["size"]) == (0.75, 2.0, [0.5, 1.5], 2)
@@ -169,16 +169,16 @@ def test_which_one_is_first_changes_with_each_round(number: int, order: list[str
     assert (called, pair) == (order, Pair(Taken(1), Taken(2)))
 
 
-def failing(_: Setting) -> Iterator[Pair]:
+def failing(_: Setting) -> Pairs:
     yield Pair(Taken(1.0))
     raise Refused("it is not what it should be")
 
 
-def one_pair(_: Setting) -> Iterator[Pair]:
+def one_pair(_: Setting) -> Pairs:
     yield Pair(Taken(2.0))
 
 
-def named(name: str, pairs: Callable[[Setting], Iterator[Pair]]) -> Benchmark:
+def named(name: str, pairs: Callable[[Setting], Pairs]) -> Benchmark:
     return Benchmark(name, "what", "", (), "rows", {"tiny": 1, "small": 2, "full": 3}, pairs)
 
 
