@@ -147,7 +147,7 @@ def in_a_process_of_its_own(warming: Pipeline, pipeline: Pipeline) -> tuple[Take
 
 def workload_a(connection: psycopg.Connection[Any], size: int) -> int:
     workloads.create(connection)
-    return workloads.mixed(connection, size * 20 // 31)
+    return workloads.mixed(connection, size)
 
 
 def workload_b(connection: psycopg.Connection[Any], size: int) -> int:

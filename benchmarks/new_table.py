@@ -21,8 +21,6 @@ from tidemark.formats import layout
 from tidemark.formats.plan import MergePlan
 
 SCRIPT = Path(__file__).with_name("plain") / "append_and_newest.py"
-# Workload a: one insert makes so many changes.
-CHANGES_OF_ONE = 1.55
 
 
 def pairs(setting: Setting) -> Pairs:
@@ -36,7 +34,7 @@ def staged(pipeline: Pipeline, changes: int) -> MergePlan:
     with psycopg.connect(pipeline.source, autocommit=True) as connection:
         workloads.create(connection)
         pipeline.begin()
-        written = workloads.mixed(connection, int(changes / CHANGES_OF_ONE))
+        written = workloads.mixed(connection, changes)
     drained = pipeline.drain()
     if drained.rows != written:
         raise Refused(f"{drained.rows:,} changes were staged of {written:,}")

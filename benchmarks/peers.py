@@ -24,7 +24,6 @@ import psycopg
 
 from benchmarks import workloads
 from benchmarks.backfill import READERS, TABLE, read, task
-from benchmarks.new_table import CHANGES_OF_ONE
 from benchmarks.pairs import Benchmark, Goal, Meter, Pairs, Setting, main
 from benchmarks.pipeline import SERVER, Pipeline, Refused, pipeline_on
 from sandbox.checkout import this_checkout
@@ -54,7 +53,7 @@ def of_debezium(setting: Setting) -> Pairs:
                 workloads.create(connection)
                 pipeline.begin()
                 connection.execute("SELECT pg_create_logical_replication_slot('peer', 'pgoutput')")
-                changes = workloads.mixed(connection, int(setting.size / CHANGES_OF_ONE))
+                changes = workloads.mixed(connection, setting.size)
             properties = folder / "engine.properties"
             properties.touch(0o600)
             properties.write_text("".join(f"{name}={value}\n" for name, value in engine(server).items()))

@@ -51,8 +51,10 @@ def _share_no_factor(one: int, other: int) -> bool:
     return one == 1
 
 
-def mixed(connection: psycopg.Connection[Any], inserts: int) -> int:
-    """Workload a: of the table's rows half are updated and a twentieth is deleted; returns how many changes that is."""
+def mixed(connection: psycopg.Connection[Any], changes: int) -> int:
+    """Workload a: of 31 changes 20 inserts, 10 updates and a delete. Returns how many they are: `changes`, if that is a
+    multiple of 31."""
+    inserts = changes * 20 // 31
     insert(connection, 0, inserts)
     updates, deletes = inserts // 2, inserts // 20
     for start in range(0, updates, BLOCK):
