@@ -32,7 +32,8 @@ from tidemark.target.session import FEW_ROWS_SETTINGS, activate
 THERE = 2_000  # rows that each table holds before
 CHANGES = 50  # in each table and round
 WARMING = 20  # tables that warm a session up
-ENOUGH = 100  # tables, of which the making alone warms the session up, and which say what the others beside would take
+ENOUGH = 100  # tables whose making alone warms the session up
+MOST_BESIDE = 100  # tables that are merged beside, a second each, which is no other where there are more
 
 
 def append_and_merge(spark: SparkSession, lake: Path, tables: Sequence[PlannedTable]) -> None:
@@ -76,7 +77,6 @@ def rounds(spark: SparkSession, setting: Setting) -> Pairs:
     """The tables are made before the first round that counts and, unless there are many of them, changed once."""
     lake = setting.folder
     tables = [SourceTable(lake, n, random.Random(n)) for n in range(setting.size)]
-    every = max(1, setting.size // ENOUGH)  # a table beside takes a second, so that all of 500 take ten minutes a round
     meter = Meter(jvm_pid(spark))
     scheduler = spark.sparkContext._jsc.sc().dagScheduler()
     jobs = 0
@@ -88,8 +88,9 @@ def rounds(spark: SparkSession, setting: Setting) -> Pairs:
         jobs = int(scheduler.numTotalJobs()) - before
 
     def beside(planned: Sequence[PlannedTable]) -> Taken:
-        taken = meter.of(partial(append_and_merge, spark, lake, planned[::every]))
-        times = len(planned) / len(planned[::every])
+        some = planned[:MOST_BESIDE]
+        taken = meter.of(partial(append_and_merge, spark, lake, some))
+        times = len(planned) / len(some)
         return Taken(taken.seconds * times, taken.cpu_s * times)
 
     first = -1 if setting.size >= ENOUGH else -2
