@@ -53,10 +53,10 @@ TOUCHED = 5
 BATCHES_A_PLAN = 2
 # Parts of the drain, each a name in its module.
 PARTS = {
-    "recovery": (generation, "settle"),
-    "abandoned folders": (drain_module, "_remove_abandoned"),
-    "beginning": (drain_module, "Run"),
-    "register": (batches, "register"),
+    "  drain: recovery": (generation, "settle"),
+    "  drain: abandoned folders": (drain_module, "_remove_abandoned"),
+    "  drain: beginning": (drain_module, "_Draining"),
+    "  drain: register": (batches, "register"),
 }
 
 
@@ -141,7 +141,7 @@ def watched(meter: StageMeter) -> Iterator[None]:
         def timed(called: Any) -> Callable[..., Any]:
             @wraps(called, updated=())
             def run(*values: Any, **options: Any) -> Any:
-                with meter.stage(f"  drain: {name}"):
+                with meter.stage(name):
                     return called(*values, **options)
 
             return run
@@ -207,6 +207,7 @@ class AgeingPipeline:
             with meter.stage("drain"):
                 drained = drain(self.task("drain"))
             assert drained.reached_target
+            assert PARTS.keys() <= meter.costs.keys()
             with meter.stage("plan"):
                 ingest(self.task("merge"))
                 with leased_plan(self.task("merge")) as plan:
