@@ -194,7 +194,7 @@ class Changes:
         return count
 
     def _files_of(self, staged: Sequence[PlannedFile]) -> int:
-        """Of how many files the changes of these staged ones, and all chunks, are worth."""
+        """How many files the changes of these staged ones, and all chunks, are worth."""
         of_chunks = sum(f.bytes for b in self.batches for c in b.claims for f in c.files)
         return max(1, -(-(sum(f.bytes for f in staged) + of_chunks) // FILE_BYTES))
 
