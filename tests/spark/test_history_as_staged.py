@@ -57,7 +57,7 @@ def test_bytes_are_encoded_once_where_the_staged_file_is_what_history_says(lake:
     assert [row["body"] for row in filled] == ["b"]
 
 
-def test_of_one_batch_the_files_are_kept_that_have_neither_a_gap_nor_a_change_of_the_key(lake: Lake) -> None:
+def test_of_one_batch_the_files_without_an_unchanged_value_or_a_change_of_the_key_are_kept(lake: Lake) -> None:
     """Also where a file ends within a transaction: the row before an update that lacks a value, and the one behind it,
     are in files of their own."""
     table = lake.table(table_schema("t", TEXTS))

@@ -72,11 +72,6 @@ def test_a_file_says_where_its_rows_lie_and_whether_history_can_have_them_as_the
     ]
 
 
-@pytest.mark.parametrize("said", [None, {}, {b"tidemark.extent": b"{"}, {b"tidemark.extent": b'{"first": 3}'}])
-def test_a_file_that_does_not_say_it_in_these_words_says_nothing(said: dict[bytes, bytes] | None) -> None:
-    assert Extent.from_metadata(said) is None
-
-
 def test_tables_share_one_bound_and_the_largest_is_written_first(store: Store) -> None:
     schemas = [table(f"t{i}") for i in range(10)]
     block = rows(schemas[0], 0, 100)
