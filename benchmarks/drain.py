@@ -1,7 +1,7 @@
 """The drain beside `pg_recvlogical`, on the same WAL: `python -m benchmarks.drain`.
 
     drain-a  one table of 8 columns; of 31 changes 20 inserts, 10 updates and a delete, some thousand in a transaction
-    drain-b  transactions of four changes in four tables, as pgbench's
+    drain-b  transactions of four changes in four tables, as pgbench's, behind the rows that the tables begin with
     drain-c  rows, and then one transaction that updates each of them twice
     drain-d  values of 2 kB that do not compress, stored out of line
 
