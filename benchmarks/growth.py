@@ -121,7 +121,7 @@ def watched(meter: StageMeter) -> Iterator[None]:
             try:
                 return execute(cursor, *values, **options)
             finally:
-                if cursor.connection.info.dbname.startswith("ledger"):
+                if "ledger" in cursor.connection.info.dbname:
                     meter.statement(time.perf_counter() - began)
 
         return run

@@ -19,6 +19,7 @@ MODULES: Final = (
     "daily",
     "age",
     "growth",
+    "large_pipelines",
     "columns",
     "delta_merges",
     "peers",
