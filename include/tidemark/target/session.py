@@ -27,6 +27,7 @@ from tidemark.lake_access import AZURE_SECRET
 from tidemark.target import lake_files
 from tidemark.target.driver_log import let_speak
 from tidemark.target.jvm import java_class
+from tidemark.target.prompt_answers import acknowledge_at_once
 
 # Taken when the application starts; whatever spark-submit or the pipeline file sets explicitly wins.
 APPLICATION_SETTINGS: Final[Mapping[str, str]] = {
@@ -106,6 +107,7 @@ def start(name: str, settings: Mapping[str, str] | None = None) -> SparkSession:
     for key, value in {**APPLICATION_SETTINGS, **(settings or {})}.items():
         if key not in submitted or key in (settings or {}):
             builder = builder.config(key, value)
+    acknowledge_at_once()
     session = builder.getOrCreate()
     let_speak(session)
     _require_delta(session)
