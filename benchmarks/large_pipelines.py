@@ -33,7 +33,7 @@ from tidemark.capture.recovery import look_into_staging, register_again
 from tidemark.config import TableRule
 from tidemark.formats import layout
 from tidemark.formats.manifest import BatchManifest, StagedFile
-from tidemark.ledger import generations, leases, migrations
+from tidemark.ledger import batches, generations, leases, migrations
 from tidemark.ledger.connection import open_ledger
 from tidemark.ledger.leases import SLOT
 from tidemark.lsn import Lsn
@@ -103,28 +103,15 @@ def hundred_chunks(pipeline: Pipeline, before: int) -> Taken:
     wanted = BackfillRequest(tables=("public.item",), chunk_rows=CHUNK_ROWS, readers=1, replace=True)
     plan(pipeline.task("plan"), request=wanted)
     with psycopg.connect(pipeline.ledger, autocommit=True) as ledger:
-        ledger.execute(READ_BEFORE, {"number": before})
-        ledger.execute("UPDATE tidemark.ranges SET next_chunk = next_chunk + %s WHERE NOT done", (before,))
-        ledger.execute("VACUUM ANALYZE tidemark.chunks")
+        for statement in Path(__file__).with_suffix(".sql").read_text().split(";\n\n"):
+            ledger.execute(statement.encode(), {"number": before})
+        ledger.execute("VACUUM ANALYZE")
     meter = StageMeter()
     with watched(meter), meter.stage("read"):
         result = read_chunks(pipeline.task("read_chunks/0"))
     if result.rows != ROWS:
         raise Refused(f"{result.rows} of {ROWS} rows were read")
     return Taken(meter.costs["read"].ledger_s)
-
-
-# All of them are claimed by a batch already, as those of a capture that goes on beside the readers.
-READ_BEFORE: Final = """
-INSERT INTO tidemark.chunks
-       (pipeline, backfill, chunk, attempt, "table", generation, range, snapshot, timeline, fingerprint, low_lsn,
-        read_lsn, files, converted, rows, bytes, seconds, claimed_lsn, watermark_lsn)
-SELECT b.pipeline, b.backfill, r.range || '-' || r.next_chunk + i, gen_random_uuid(), b."table", b.generation, r.range,
-       '1:1:', b.timeline, '{}', '0/1', '0/1', '[]', '{}', 80, 1000, 0.1, '0/2', '0/1'
-  FROM tidemark.backfills b JOIN tidemark.ranges r USING (pipeline, backfill),
-       generate_series(0, %(number)s - 1) i
- WHERE b.state = 'open' AND NOT r.done
-"""
 
 
 # --- lost -------------------------------------------------------------------------------------------------------------
@@ -154,7 +141,7 @@ def go_on(pipeline: AgeingPipeline, number: int) -> int:
     store = Store(pipeline.config.lake)
     with open_ledger(pipeline.ledger, pipeline.config.pipeline) as book:
         staged = generations.required(book).staged_lsn
-        manifests = [row[0] for row in book.execute("SELECT manifest FROM tidemark.batches ORDER BY start_lsn")]
+        manifests = [batch.manifest for batch in batches.after(book, generations.required(book).number, Lsn(0))]
     last = BatchManifest.from_json(store.read(manifests[-1]).decode())
     old = os.path.dirname(manifests[-1])
     for place in range(number):
