@@ -20,7 +20,7 @@ _KEY: Final = "tidemark.extent"
 
 # Not NULL in a row that history does not have as it was staged: values that were not sent, and the row's key, or in a
 # table without one the whole row, as it was before.
-_NOT_WHOLE: Final = ("_unchanged", "_old_key", "_old")
+_REFERS_BACK: Final = ("_unchanged", "_old_key", "_old")
 
 OrderKey = tuple[int, int]
 
@@ -31,20 +31,20 @@ class Extent:
 
     first: OrderKey
     last: OrderKey
-    is_whole: bool
+    is_self_contained: bool
 
     @classmethod
     def of(cls, batches: Sequence[pa.RecordBatch]) -> Extent:
         """Of rows in R1 order, at least one."""
-        names = [name for name in _NOT_WHOLE if name in batches[0].schema.names]
-        is_whole = all(rows.column(name).null_count == rows.num_rows for rows in batches for name in names)
-        return cls(_order_key(batches[0], 0), _order_key(batches[-1], batches[-1].num_rows - 1), is_whole)
+        names = [name for name in _REFERS_BACK if name in batches[0].schema.names]
+        is_self_contained = all(rows.column(name).null_count == rows.num_rows for rows in batches for name in names)
+        return cls(_order_key(batches[0], 0), _order_key(batches[-1], batches[-1].num_rows - 1), is_self_contained)
 
     def followed_by(self, other: Extent) -> Extent:
-        return replace(self, last=other.last, is_whole=self.is_whole and other.is_whole)
+        return replace(self, last=other.last, is_self_contained=self.is_self_contained and other.is_self_contained)
 
     def to_metadata(self) -> dict[str, str]:
-        return {_KEY: json.dumps({"first": self.first, "last": self.last, "is_whole": self.is_whole})}
+        return {_KEY: json.dumps({"first": self.first, "last": self.last, "is_self_contained": self.is_self_contained})}
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[bytes, bytes] | None) -> Extent | None:
@@ -53,7 +53,7 @@ class Extent:
             said: dict[str, Any] = json.loads((metadata or {})[_KEY.encode()])
             (first_lsn, first_ordinal), (last_lsn, last_ordinal) = said["first"], said["last"]
             first, last = (int(first_lsn), int(first_ordinal)), (int(last_lsn), int(last_ordinal))
-            return cls(first, last, said["is_whole"] is True)
+            return cls(first, last, said["is_self_contained"] is True)
         except (KeyError, TypeError, ValueError):
             return None
 

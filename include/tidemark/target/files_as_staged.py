@@ -90,8 +90,8 @@ def _stretch_as_staged(
     """Where in R1's order the file alone has rows, if it is one that history gets as it is."""
     if file.schema_version not in versions:
         return None
-    is_whole = not batch.unchanged and not batch.moved
-    if is_whole and all(other.schema_version in versions for other in batch.files):
+    is_self_contained = not batch.unchanged and not batch.moved
+    if is_self_contained and all(other.schema_version in versions for other in batch.files):
         return (int(batch.start_lsn), 0), (int(batch.end_lsn) - 1, _ABOVE_ALL)
     if len(batch.files) == 1:
         return None
@@ -100,7 +100,9 @@ def _stretch_as_staged(
             extent = Extent.from_metadata(pq.read_metadata(opened).metadata)
         except pa.ArrowInvalid:  # Spark has more to say of such a file
             return None
-    return (extent.first, extent.last) if extent is not None and (extent.is_whole or is_whole) else None
+    return (
+        (extent.first, extent.last) if extent is not None and (extent.is_self_contained or is_self_contained) else None
+    )
 
 
 def _between(first: OrderKey, last: OrderKey) -> Column:

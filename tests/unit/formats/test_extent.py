@@ -10,13 +10,13 @@ from tidemark.formats.extent import Extent
 
 
 def test_an_extent_is_said_in_the_words_that_files_have_it_in() -> None:
-    said = Extent((7, 0), (9, 2), is_whole=False).to_metadata()
-    assert json.loads(said.pop("tidemark.extent")) == {"first": [7, 0], "last": [9, 2], "is_whole": False}
+    said = Extent((7, 0), (9, 2), is_self_contained=False).to_metadata()
+    assert json.loads(said.pop("tidemark.extent")) == {"first": [7, 0], "last": [9, 2], "is_self_contained": False}
     assert not said
 
 
 def test_what_is_said_is_read_back() -> None:
-    for extent in (Extent((7, 0), (9, 2), is_whole=True), Extent((7, 0), (7, 0), is_whole=False)):
+    for extent in (Extent((7, 0), (9, 2), is_self_contained=True), Extent((7, 0), (7, 0), is_self_contained=False)):
         metadata = {name.encode(): value.encode() for name, value in extent.to_metadata().items()}
         assert Extent.from_metadata(metadata) == extent
 
