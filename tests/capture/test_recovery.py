@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from dataclasses import replace
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -62,19 +63,26 @@ def test_a_lost_ledger_is_built_again_with_few_manifests_in_memory(
     plans_of = [plan_of(f"p{number}", manifest) for number, manifest in enumerate(staged)]
     for plan in plans_of:
         capture.store.write_atomic(layout.plan_file("shop", plan.plan), plan.to_json().encode())
+        capture.store.write_atomic(layout.result_file("shop", plan.plan), b"{}")
     lose(capture)
     del staged, plans_of, plan
-    before, most, register = in_memory(), 0, batches.register
+    before, most = in_memory(), dict[str, int]()
 
-    def watched(*args: Any, **kwargs: Any) -> bool:
-        nonlocal most
-        most = max(most, in_memory() - before)
-        return register(*args, **kwargs)
+    def watch(module: ModuleType, name: str) -> None:
+        called = getattr(module, name)
 
-    monkeypatch.setattr(batches, "register", watched)
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            most[name] = max(most.get(name, 0), in_memory() - before)
+            return called(*args, **kwargs)
+
+        monkeypatch.setattr(module, name, watched)
+
+    watch(batches, "register")
+    watch(plans, "record_found")
     capture.settle()
     assert attempts(capture) == names
-    assert 0 < most <= 2 * READERS
+    assert most.keys() == {"register", "record_found"}
+    assert max(most.values()) <= 2 * READERS
 
 
 def in_memory() -> int:

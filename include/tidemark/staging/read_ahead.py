@@ -8,7 +8,7 @@ whatever nobody has looked at yet.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, TypeVar
 
@@ -19,7 +19,7 @@ Named = TypeVar("Named")
 Read = TypeVar("Read")
 
 
-def read_ahead(read: Callable[[Named], Read], named: Iterable[Named]) -> Iterator[Read]:
+def read_ahead(read: Callable[[Named], Read], named: Iterable[Named]) -> Generator[Read, None, None]:
     """What `read` gives of each, in their order. Raises what the first that fails raises. Whoever stops before the
     end waits for those that are under way."""
     under_way: deque[Future[Read]] = deque()

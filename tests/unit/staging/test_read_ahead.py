@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -46,3 +47,19 @@ def test_what_fails_is_raised_at_its_place() -> None:
     assert [next(reads), next(reads)] == [0, 1]
     with pytest.raises(FileNotFoundError, match="2"):
         next(reads)
+
+
+def test_whoever_stops_before_the_end_waits_for_what_is_under_way() -> None:
+    begun, ended = list[int](), list[int]()
+
+    def read(number: int) -> int:
+        begun.append(number)
+        time.sleep(0.05)
+        ended.append(number)
+        return number
+
+    reads = read_ahead(read, range(10 * READERS))
+    assert next(reads) == 0
+    reads.close()
+    assert sorted(begun) == sorted(ended)
+    assert len(begun) <= READERS + 1
