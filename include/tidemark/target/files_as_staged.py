@@ -12,12 +12,12 @@ stretch to itself, so that the fold need not know of files.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Final
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
@@ -30,6 +30,8 @@ from tidemark.schema.table import TableSchema
 from tidemark.target import delta_tables
 from tidemark.target.delta_tables import PinnedTable, WrittenFile
 from tidemark.target.lake_files import open_to_read
+
+log = logging.getLogger(__name__)
 
 # Staged files beyond so many are committed to history as they are only if they are of some size on average.
 MAX_CRUMBS: Final = 8
@@ -66,7 +68,7 @@ def as_staged(session: SparkSession, lake: str, batches: Sequence[PlannedBatch],
     schema `versions`, in which no column has another type than its own or a default that came later. None where they
     are too many for their size, so that readers would find history in crumbs, or alternate too often with others.
 
-    Reads the footers of files of one batch where that may tell them apart. Raises what reading them raises.
+    Reads the footers of files of one batch where that may tell them apart. A file that cannot be read is none of them.
     """
     kept: list[tuple[PlannedBatch, PlannedFile]] = []
     stretches: list[Stretch] = []
@@ -95,11 +97,12 @@ def _stretch_as_staged(
         return (int(batch.start_lsn), 0), (int(batch.end_lsn) - 1, _ABOVE_ALL)
     if len(batch.files) == 1:
         return None
-    with open_to_read(session, f"{lake}/{file.path}", file.bytes) as opened:
-        try:
+    try:
+        with open_to_read(session, f"{lake}/{file.path}", file.bytes) as opened:
             extent = Extent.from_metadata(pq.read_metadata(opened).metadata)
-        except pa.ArrowInvalid:  # Spark has more to say of such a file
-            return None
+    except Exception as failed:  # Spark, which reads the file then, says best what is wrong with it, or with the lake
+        log.warning("%s: left to Spark, %s", file.path, type(failed).__name__)
+        return None
     return (
         (extent.first, extent.last) if extent is not None and (extent.is_self_contained or is_self_contained) else None
     )
