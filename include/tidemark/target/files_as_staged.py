@@ -37,6 +37,10 @@ log = logging.getLogger(__name__)
 MAX_CRUMBS: Final = 8
 LEAST_BYTES: Final = 8 * 2**20
 
+# Smaller files than that are asked for their footers up to so many: each is a request to an object store, and little is
+# saved by what one of them says.
+MOST_ASKED: Final = 16
+
 # In so many stretches files that are committed as they are may alternate with those whose rows are computed.
 MAX_STRETCHES: Final = 16
 
@@ -68,14 +72,23 @@ def as_staged(session: SparkSession, lake: str, batches: Sequence[PlannedBatch],
     schema `versions`, in which no column has another type than its own or a default that came later. None where they
     are too many for their size, so that readers would find history in crumbs, or alternate too often with others.
 
-    Reads the footers of files of one batch where that may tell them apart. A file that cannot be read is none of them.
+    Reads the footers of files of one batch where that may tell them apart, of few that are small. A file that cannot be
+    read is none of them.
     """
     kept: list[tuple[PlannedBatch, PlannedFile]] = []
     stretches: list[Stretch] = []
-    adjoins = False
+    adjoins, small = False, 0
     for batch in batches:
+        is_self_contained = not batch.unchanged and not batch.moved
+        is_in_shape = all(file.schema_version in versions for file in batch.files)
         for file in batch.files:
-            stretch = _stretch_as_staged(session, lake, batch, file, versions)
+            stretch = None
+            if is_self_contained and is_in_shape:
+                stretch = (int(batch.start_lsn), 0), (int(batch.end_lsn) - 1, _ABOVE_ALL)
+            elif file.schema_version in versions and len(batch.files) > 1:
+                small += file.bytes < LEAST_BYTES
+                if file.bytes >= LEAST_BYTES or small <= MOST_ASKED:
+                    stretch = _stretch_of(session, lake, file, is_self_contained=is_self_contained)
             if stretch is not None:
                 kept.append((batch, file))
                 begins = stretches.pop()[0] if adjoins else stretch[0]
@@ -86,26 +99,18 @@ def as_staged(session: SparkSession, lake: str, batches: Sequence[PlannedBatch],
     return AsStaged(tuple(kept), tuple(stretches))
 
 
-def _stretch_as_staged(
-    session: SparkSession, lake: str, batch: PlannedBatch, file: PlannedFile, versions: Collection[int]
-) -> Stretch | None:
-    """Where in R1's order the file alone has rows, if it is one that history gets as it is."""
-    if file.schema_version not in versions:
-        return None
-    is_self_contained = not batch.unchanged and not batch.moved
-    if is_self_contained and all(other.schema_version in versions for other in batch.files):
-        return (int(batch.start_lsn), 0), (int(batch.end_lsn) - 1, _ABOVE_ALL)
-    if len(batch.files) == 1:
-        return None
+def _stretch_of(session: SparkSession, lake: str, file: PlannedFile, *, is_self_contained: bool) -> Stretch | None:
+    """Where in R1's order the file alone has rows, if it says so and history gets it as it is. `is_self_contained`: all
+    of its batch is."""
     try:
         with open_to_read(session, f"{lake}/{file.path}", file.bytes) as opened:
             extent = Extent.from_metadata(pq.read_metadata(opened).metadata)
     except Exception as failed:  # Spark, which reads the file then, says best what is wrong with it, or with the lake
         log.warning("%s: left to Spark, %s", file.path, type(failed).__name__)
         return None
-    return (
-        (extent.first, extent.last) if extent is not None and (extent.is_self_contained or is_self_contained) else None
-    )
+    if extent is None or not (extent.is_self_contained or is_self_contained):
+        return None
+    return extent.first, extent.last
 
 
 def _between(first: OrderKey, last: OrderKey) -> Column:

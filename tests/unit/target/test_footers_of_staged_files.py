@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -92,3 +93,12 @@ def test_a_lake_that_does_not_answer_is_left_to_spark(
 
     monkeypatch.setattr(files_as_staged, "open_to_read", refused)
     assert kept(tmp_path, batch) == []
+
+
+def test_of_many_small_files_few_are_asked(tmp_path: Path, opened: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an outage a plan has hundreds of them, and in an object store each is a request of its own."""
+    monkeypatch.setattr(files_as_staged, "MOST_ASKED", 4)
+    batch = staged(tmp_path, 12)
+    large = replace(batch.files[11], bytes=files_as_staged.LEAST_BYTES)
+    assert kept(tmp_path, replace(batch, files=(*batch.files[:11], large))) == [0, 2, 3, 11]
+    assert [uri.removeprefix(f"{tmp_path}/") for uri in opened] == [batch.files[at].path for at in (0, 1, 2, 3, 11)]
