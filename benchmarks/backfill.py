@@ -30,10 +30,7 @@ from sandbox.services.postgres import PostgresServer, running
 from tidemark.backfill.planning import BackfillRequest, plan
 from tidemark.backfill.ranges import read_chunks
 from tidemark.backfill.reporting import report
-from tidemark.capture.preflight import preflight
 from tidemark.errors import RetryError
-from tidemark.run import Run
-from tidemark.spark_connection import SparkConnection
 
 TABLE = "public.measurements"
 WRITES = 500  # rows changed per second
@@ -47,9 +44,7 @@ def pairs(setting: Setting) -> Pairs:
         for number in range(setting.rounds):
             pipeline = pipeline_on(server, f"source{number}", setting.folder / f"lake{number}")
             with psycopg.connect(pipeline.source, autocommit=True) as connection:
-                workloads.create(connection)
-                workloads.insert(connection, 0, setting.size)
-                connection.execute("VACUUM ANALYZE measurements")
+                workloads.fill(connection, setting.size)
             copy_s = statistics.median(copied(server, f"source{number}") for _ in range(2))
             yield backfilled(pipeline, setting.size, copy_s)
             with psycopg.connect(pipeline.source, autocommit=True) as connection:
@@ -57,30 +52,26 @@ def pairs(setting: Setting) -> Pairs:
 
 
 def backfilled(pipeline: Pipeline, rows: int, copy_s: float) -> Pair:
-    preflight(pipeline.task("preflight"), spark=SparkConnection("local[*]")).raise_for_errors()
-    pipeline.run()
+    pipeline.begin()
+    backfill = replace(pipeline, dag="backfill")
     meter = Meter()
     facts = {"copy_s": copy_s}
     reading = Taken(0)
 
     def whole() -> None:
         nonlocal reading
-        plan(task(pipeline, "plan"), request=BackfillRequest(tables=(TABLE,), readers=READERS))
-        reading = meter.of(lambda: facts.update(read(pipeline)))
-        run = replace(pipeline, dag="backfill", merge_wait_s=MERGE_WAIT_S)
+        plan(backfill.task("plan"), request=BackfillRequest(tables=(TABLE,), readers=READERS))
+        reading = meter.of(lambda: facts.update(read(backfill)))
+        run = replace(backfill, merge_wait_s=MERGE_WAIT_S)  # its drain begins a run; the report is of the one before
         for stage in (run.drain, run.merge, run.confirm):
             patiently(stage)
-        patiently(lambda: report(task(pipeline, "report")))
+        patiently(lambda: report(backfill.task("report")))
 
     with written(pipeline.source, rows), captured(pipeline):
         taken = meter.of(whole)
     pipeline.run()
     compare(pipeline)
     return Pair(taken, reading, {**facts, "rows_per_s": rows / taken.seconds})
-
-
-def task(pipeline: Pipeline, name: str) -> Run:
-    return Run(pipeline.config, pipeline.source, pipeline.ledger, "backfill/0", f"backfill/0/{name}")
 
 
 def patiently(stage: Callable[[], object]) -> None:
@@ -106,7 +97,7 @@ def read_as_task(share: tuple[Pipeline, int]) -> int:
     """One reader, in a process of its own; its peak memory in MB."""
     logging.basicConfig(level=logging.ERROR)
     pipeline, number = share
-    read_chunks(task(pipeline, f"read_chunks/{number}"))
+    read_chunks(pipeline.task(f"read_chunks/{number}"))
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
 

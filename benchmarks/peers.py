@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -23,7 +24,7 @@ from urllib.parse import quote
 import psycopg
 
 from benchmarks import workloads
-from benchmarks.backfill import READERS, TABLE, read, task
+from benchmarks.backfill import READERS, TABLE, read
 from benchmarks.pairs import Benchmark, Goal, Meter, Pairs, Setting, main
 from benchmarks.pipeline import SERVER, Pipeline, Refused, pipeline_on
 from sandbox.checkout import this_checkout
@@ -31,8 +32,6 @@ from sandbox.services.postgres import PostgresServer, running
 from sandbox.setup import jars
 from tidemark.backfill.planning import BackfillRequest, plan
 from tidemark.backfill.reporting import report
-from tidemark.capture.preflight import preflight
-from tidemark.spark_connection import SparkConnection
 
 DLT: Final = ("dlt[filesystem,parquet,sql_database]==1.31.0", "psycopg2-binary==2.9.13")
 DEBEZIUM: Final = tuple(
@@ -107,11 +106,8 @@ def of_dlt(setting: Setting) -> Pairs:
             folder = setting.folder / str(number)
             pipeline = pipeline_on(server, f"source{number}", folder / "lake")
             with psycopg.connect(pipeline.source, autocommit=True) as connection:
-                workloads.create(connection)
-                workloads.insert(connection, 0, setting.size)
-                connection.execute("VACUUM ANALYZE measurements")
-            preflight(pipeline.task("preflight"), spark=SparkConnection("local[*]")).raise_for_errors()
-            pipeline.run()
+                workloads.fill(connection, setting.size)
+            pipeline.begin()
             credentials = (
                 f"postgresql+psycopg2://postgres:{quote(server.password)}@127.0.0.1:{server.port}/source{number}"
             )
@@ -123,10 +119,11 @@ def of_dlt(setting: Setting) -> Pairs:
 
 
 def backfilled(pipeline: Pipeline) -> None:
-    plan(task(pipeline, "plan"), request=BackfillRequest(tables=(TABLE,), readers=READERS))
-    read(pipeline)
+    backfill = replace(pipeline, dag="backfill")
+    plan(backfill.task("plan"), request=BackfillRequest(tables=(TABLE,), readers=READERS))
+    read(backfill)
     pipeline.run()
-    report(task(pipeline, "report"))
+    report(backfill.task("report"))
 
 
 def dlt() -> Path:

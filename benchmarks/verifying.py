@@ -8,7 +8,6 @@ that Spark could work out as well; the facts are CPU seconds of the source's ser
 
 from __future__ import annotations
 
-import multiprocessing
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -21,16 +20,13 @@ import psycopg
 from psycopg import sql
 
 from benchmarks import workloads
-from benchmarks.backfill import READERS, TABLE
+from benchmarks.backfill import READERS, TABLE, read
 from benchmarks.pairs import Benchmark, Goal, Meter, Pairs, Setting, Taken, in_turns, main
 from benchmarks.pipeline import SERVER, Pipeline, Refused, one_pipeline
 from sandbox.services.postgres import PostgresServer, running
 from tidemark.backfill.planning import BackfillRequest, plan
 from tidemark.backfill.proving import report
-from tidemark.backfill.ranges import read_chunks
 from tidemark.backfill.verifying import VerifyRequest, plan_verify
-from tidemark.capture.preflight import preflight
-from tidemark.spark_connection import SparkConnection
 
 PART = 1_000_000
 
@@ -38,17 +34,14 @@ PART = 1_000_000
 def pairs(setting: Setting) -> Pairs:
     with one_pipeline(setting.folder) as pipeline:
         with psycopg.connect(pipeline.source, autocommit=True) as connection:
-            workloads.create(connection)
-            workloads.insert(connection, 0, setting.size)
-            connection.execute("VACUUM ANALYZE measurements")
-        preflight(pipeline.task("preflight"), spark=SparkConnection("local[*]")).raise_for_errors()
-        pipeline.run()
-        backfilled(replace(pipeline, dag="backfill"), 0)
+            workloads.fill(connection, setting.size)
+        pipeline.begin()
+        backfilled(replace(pipeline, dag="backfill", runs=0))
         meter, reading = Meter(), dict[str, float]()
 
-        def timed(dag: str, work: Callable[[Pipeline, int], float], number: int) -> Taken:
+        def timed(dag: str, work: Callable[[Pipeline], float], number: int) -> Taken:
             def worked() -> None:
-                reading[f"{dag}_read_s"] = work(replace(pipeline, dag=dag), number)
+                reading[f"{dag}_read_s"] = work(replace(pipeline, dag=dag, runs=number))
 
             return meter.of(worked)
 
@@ -61,47 +54,28 @@ def pairs(setting: Setting) -> Pairs:
             yield replace(pair, facts=dict(reading))
 
 
-def verified(pipeline: Pipeline, number: int) -> float:
+def verified(verify: Pipeline) -> float:
     """Seconds until all of it was read."""
-    pipeline.runs = number
     request = VerifyRequest(tables=(TABLE,), share=Fraction(1), readers=READERS)
     began = time.perf_counter()
-    plan_verify(pipeline.task("plan"), request=request)
-    read(pipeline)
+    plan_verify(verify.task("plan"), request=request)
+    read(verify)
     took = time.perf_counter() - began
-    merged(pipeline, number)
-    (proof,) = report(pipeline.task("report")).tables
+    replace(verify).run()  # its drain begins a run; the report is of the one before
+    (proof,) = report(verify.task("report")).tables
     if proof.outcome.rows == 0:
         raise Refused("nothing was compared")
     return took
 
 
-def backfilled(pipeline: Pipeline, number: int) -> float:
-    pipeline.runs = number
+def backfilled(backfill: Pipeline) -> float:
+    """Seconds until all of it was read."""
     began = time.perf_counter()
-    plan(pipeline.task("plan"), request=BackfillRequest(tables=(TABLE,), readers=READERS))
-    read(pipeline)
+    plan(backfill.task("plan"), request=BackfillRequest(tables=(TABLE,), readers=READERS))
+    read(backfill)
     took = time.perf_counter() - began
-    merged(pipeline, number)
+    replace(backfill).run()
     return took
-
-
-def read(pipeline: Pipeline) -> None:
-    """Both readers, to their end, each in a process of its own."""
-    with multiprocessing.get_context("spawn").Pool(READERS) as readers:
-        readers.map(read_as_task, [(pipeline, number) for number in range(READERS)], chunksize=1)
-
-
-def read_as_task(share: tuple[Pipeline, int]) -> None:
-    pipeline, number = share
-    read_chunks(pipeline.task(f"read_chunks/{number}"))
-
-
-def merged(pipeline: Pipeline, number: int) -> None:
-    """The last three tasks of the run; each is of this run, whatever a drain counts."""
-    for stage in (pipeline.drain, pipeline.merge, pipeline.confirm):
-        stage()
-        pipeline.runs = number
 
 
 # --- digests ----------------------------------------------------------------------------------------------------------
@@ -112,9 +86,7 @@ def digests(setting: Setting) -> Pairs:
         running(setting.folder / "postgres", 18, **SERVER) as server,
         psycopg.connect(server.conninfo(), autocommit=True) as connection,
     ):
-        workloads.create(connection)
-        workloads.insert(connection, 0, setting.size)
-        connection.execute("VACUUM ANALYZE measurements")
+        workloads.fill(connection, setting.size)
         connection.execute("SET max_parallel_workers_per_gather = 0")
         named = "SELECT attname::text FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0 ORDER BY attnum"
         columns = [name for (name,) in connection.execute(named, (TABLE,))]

@@ -27,6 +27,13 @@ def create(connection: psycopg.Connection[Any]) -> None:
     connection.execute(f"CREATE TABLE measurements ({COLUMNS})".encode())
 
 
+def fill(connection: psycopg.Connection[Any], rows: int) -> None:
+    """The table with so many rows, as one that is old: all of them visible, and known to the planner."""
+    create(connection)
+    insert(connection, 0, rows)
+    connection.execute("VACUUM ANALYZE measurements")
+
+
 def insert(connection: psycopg.Connection[Any], first: int, last: int) -> None:
     """Rows `first` up to and without `last`, some thousand in a transaction."""
     for start in range(first, last, BLOCK):
