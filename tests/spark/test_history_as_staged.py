@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
-from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -21,7 +20,7 @@ from tidemark.target import files_as_staged
 
 def files_of_history(lake: Lake, table: StagedTable) -> list[str]:
     """SHA-256 of each file of the newest version."""
-    path = Path(lake.path("history", table))
+    path = lake.folder("history", table)
     there = delta_files.read(path)
     assert there is not None
     return sorted(hashlib.sha256((path / name).read_bytes()).hexdigest() for name, _ in there.files)
@@ -208,7 +207,7 @@ def test_a_driver_that_dies_behind_the_copy_leaves_a_file_that_is_no_row(
         patched.setattr(target_changes.delta_tables, "append", die)
         with pytest.raises(Died):
             lake.apply(table.planned())
-    folder = Path(lake.path("history", table))
+    folder = lake.folder("history", table)
     assert len(list(folder.glob("*.parquet"))) == 1
     lake.applied(table.planned())
     assert said(lake, table) == [("insert", 1)]
