@@ -16,6 +16,7 @@ from typing import Any, Final
 from benchmarks.pairs import table
 from benchmarks.registry import benchmarks, curves
 from sandbox.checkout import this_checkout
+from sandbox.setup.uv_settings import uv_environment
 
 BEGIN: Final = "<!-- written by python -m benchmarks.page -->"
 END: Final = "<!-- end of what was written -->"
@@ -92,7 +93,7 @@ def draw_plots(figures: Path, folder: Path) -> None:
     uv = [str(checkout.venv / "bin" / "uv"), "run", "--quiet", "--no-project", "--python", str(checkout.python)]
     plots = checkout.root / "benchmarks" / "plots.py"
     command = [*uv, "--with-requirements", str(requirements), "python", str(plots), str(figures)]
-    subprocess.run([*command, str(folder)], check=True)
+    subprocess.run([*command, str(folder)], check=True, env=uv_environment(checkout.python))
 
 
 def main(files: Sequence[str]) -> None:

@@ -30,6 +30,7 @@ from benchmarks.pipeline import SERVER, Pipeline, Refused, pipeline_on
 from sandbox.checkout import this_checkout
 from sandbox.services.postgres import PostgresServer, running
 from sandbox.setup import jars
+from sandbox.setup.uv_settings import uv_environment
 from tidemark.backfill.planning import BackfillRequest, plan
 from tidemark.backfill.reporting import report
 
@@ -131,10 +132,10 @@ def dlt() -> Path:
     folder = this_checkout().made / "peers" / "dlt"
     python = folder / "bin" / "python"
     if not (folder / "made").exists():
-        uv, own = str(this_checkout().venv / "bin" / "uv"), str(this_checkout().python)
+        uv, own = str(this_checkout().venv / "bin" / "uv"), this_checkout().python
         try:
-            run([uv, "venv", "--quiet", "--clear", "--python", own, str(folder)])
-            run([uv, "pip", "install", "--quiet", "--python", str(python), *DLT])
+            run([uv, "venv", "--quiet", "--clear", "--python", str(own), str(folder)])
+            run([uv, "pip", "install", "--quiet", "--python", str(python), *DLT], uv_environment(own))
         except Refused as failed:
             raise Refused("dlt cannot be had") from failed
         (folder / "made").touch()

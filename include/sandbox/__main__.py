@@ -11,6 +11,7 @@ from sandbox.checkout import Checkout, this_checkout
 from sandbox.checks import suites
 from sandbox.services import processes
 from sandbox.setup.lock import beyond
+from sandbox.setup.uv_settings import uv_environment
 from sandbox.steps import StepFailed, fail, run
 
 CELERY = "include/sandbox/setup/celery.txt"
@@ -46,7 +47,7 @@ def _site(checkout: Checkout) -> int:
     run(
         [*generator, "mkdocs", "build", "--strict"],
         checkout.logs / "site.log",
-        env={**os.environ, **settings},
+        env={**uv_environment(checkout.python), **settings},
         cwd=checkout.root,
     )
     print(f"The site lies in {checkout.made / 'site' / 'index.html'}")

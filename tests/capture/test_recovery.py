@@ -85,6 +85,31 @@ def test_a_lost_ledger_is_built_again_with_few_manifests_in_memory(
     assert max(most.values()) <= 2 * READERS
 
 
+def test_a_plan_that_is_gone_when_its_turn_comes_ends_nothing(
+    capture: HandStaged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Maintenance removes it without the drain's lease. One whose result comes meanwhile is found like any other."""
+    capture.settle()
+    staged = capture.stage(TABLE)
+    gone, late = (plan_of(name, staged) for name in ("gone", "late"))
+    for plan in (gone, late):
+        capture.store.write_atomic(layout.plan_file("shop", plan.plan), plan.to_json().encode())
+    capture.store.write_atomic(layout.result_file("shop", gone.plan), b"{}")
+    lose(capture)
+    register = batches.register
+
+    def meanwhile(*args: Any, **kwargs: Any) -> bool:
+        capture.store.delete(layout.plan_file("shop", gone.plan))
+        capture.store.write_atomic(layout.result_file("shop", late.plan), b"{}")
+        return register(*args, **kwargs)
+
+    monkeypatch.setattr(batches, "register", meanwhile)
+    capture.settle()
+    assert attempts(capture) == [staged.attempt]
+    with open_ledger(capture.ledger, "shop") as book:
+        assert plans.recorded(book) == {late.plan}
+
+
 def in_memory() -> int:
     """How many manifests and plans there are."""
     gc.collect()

@@ -13,7 +13,6 @@ import importlib.util
 import os
 import shlex
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from sandbox.checkout import Checkout, this_checkout
 from sandbox.setup import java, system_packages
 from sandbox.setup.jars import JARS, s3a_jars, sha256
 from sandbox.setup.lock import entries_of
+from sandbox.setup.uv_settings import uv_settings
 from sandbox.steps import StepFailed, Steps, fail, run
 
 
@@ -111,7 +111,7 @@ def _install(checkout: Checkout, lock: Path) -> None:
         _bootstrap(checkout, pip, ("uv",))
         temporary = checkout.made / "tmp"
         temporary.mkdir(exist_ok=True)
-        with_settings = {"UV_CACHE_DIR": str(cache), **_uv_settings(checkout), **env, "TMPDIR": str(temporary)}
+        with_settings = {"UV_CACHE_DIR": str(cache), **uv_settings(checkout.python), **env, "TMPDIR": str(temporary)}
         uv = [checkout.venv / "bin" / "uv", "pip", "install", *only_lock]
         run(uv, checkout.logs / "packages.log", env=with_settings)
     except StepFailed:
@@ -126,29 +126,6 @@ def _bootstrap(checkout: Checkout, pip: list[str | Path], packages: tuple[str, .
     entries.write_text(entries_of((checkout.root / "requirements.txt").read_text(), packages))
     options = ["--disable-pip-version-check", "--no-deps", "--require-hashes", "--only-binary", ":all:"]
     run([*pip, "install", *options, "-r", entries], checkout.logs / f"{name}.log", env=os.environ)
-
-
-def _uv_settings(checkout: Checkout) -> dict[str, str]:
-    """What the machine's pip is told about indexes, certificates and proxies, in uv's words: uv does not read it."""
-    listed_settings = subprocess.run(
-        [checkout.python, "-m", "pip", "config", "list"], capture_output=True, text=True
-    ).stdout
-    pip: dict[str, str] = {}
-    # "global.index-url='…'", "install.find-links='…'", ":env:.cert='…'": the environment counts most.
-    for line in sorted(listed_settings.splitlines(), key=lambda line: line.startswith(":env:")):
-        name, _, value = line.partition("=")
-        pip[name.rpartition(".")[2]] = value.strip("'\"").replace("\\n", " ").strip()
-    words = {
-        "index-url": ("UV_DEFAULT_INDEX",),
-        "extra-index-url": ("UV_INDEX",),
-        "find-links": ("UV_FIND_LINKS",),
-        "trusted-host": ("UV_INSECURE_HOST",),
-        "cert": ("SSL_CERT_FILE",),
-        "proxy": ("HTTP_PROXY", "HTTPS_PROXY"),
-    }
-    settings = {uv: pip[name] for name, uvs in words.items() if pip.get(name) for uv in uvs}
-    # pip looks in every index; the hashes decide what may come in.
-    return {"UV_INDEX_STRATEGY": "unsafe-best-match", **settings}
 
 
 # --- Java ------------------------------------------------------------------------------------------------------------

@@ -160,8 +160,9 @@ def _register_chain(
                 log.warning("Removing [%s, %s) from staging: %s", batch.start_lsn, chain[-1].end_lsn, difference)
                 break
             registered.append(batch)
-        for plan in read_ahead(lambda name: _plan(store, lease.pipeline, name), unknown.ended):
-            plans.record_found(ledger, lease, plan, path=layout.plan_file(lease.pipeline, plan.plan))
+        for plan in read_ahead(lambda name: _plan_with_result(store, lease.pipeline, name), unknown.names):
+            if plan is not None:
+                plans.record_found(ledger, lease, plan, path=layout.plan_file(lease.pipeline, plan.plan))
     # The last one first: what is left after a death in between begins with the one that is refused again.
     for batch in reversed(chain[len(registered) :]):
         store.delete(batch.folder)
@@ -241,19 +242,18 @@ def _has_all_files(store: Store, manifest: BatchManifest) -> bool:
 @dataclass(slots=True)
 class _UnknownPlans:
     """What the plans name that the ledger has no row of: the folders of batches, and of batches without changes what
-    they claim. `ended` names the plans that have a result."""
+    they claim. `names` are the plans' own."""
 
     folders: set[str] = field(default_factory=set)
     claimed: set[tuple[Lsn, Lsn, Claim]] = field(default_factory=set)
-    ended: list[str] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
 
-    def add(self, plan: MergePlan, *, has_ended: bool) -> None:
+    def add(self, plan: MergePlan) -> None:
+        self.names.append(plan.plan)
         for batch in (b for table in plan.tables for b in table.batches):
             self.folders |= {dirname(dirname(file.path)) for file in batch.files}
             if not batch.files:
                 self.claimed |= {(batch.start_lsn, batch.end_lsn, claim) for claim in batch.claims}
-        if has_ended:
-            self.ended.append(plan.plan)
 
 
 def _unknown_plans(ledger: Ledger, store: Store, generation: int) -> _UnknownPlans:
@@ -261,22 +261,21 @@ def _unknown_plans(ledger: Ledger, store: Store, generation: int) -> _UnknownPla
     recorded = plans.recorded(ledger)
     names = [name for name in store.list(layout.plans_root(ledger.pipeline)) if name not in recorded]
 
-    def look(name: str) -> tuple[MergePlan, bool] | None:
-        try:
-            plan = _plan(store, ledger.pipeline, name)
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
-            return None
-        if plan.generation != generation:
-            return None
-        return plan, store.exists(layout.result_file(ledger.pipeline, plan.plan))
-
     unknown = _UnknownPlans()
-    for looked_at in read_ahead(look, names):
-        if looked_at is not None:
-            plan, has_ended = looked_at
-            unknown.add(plan, has_ended=has_ended)
+    for plan in read_ahead(lambda name: _plan(store, ledger.pipeline, name), names):
+        if plan is not None and plan.generation == generation:
+            unknown.add(plan)
     return unknown
 
 
-def _plan(store: Store, pipeline: str, name: str) -> MergePlan:
-    return MergePlan.from_json(store.read(layout.plan_file(pipeline, name)).decode())
+def _plan(store: Store, pipeline: str, name: str) -> MergePlan | None:
+    """None if it is not there, or not whole."""
+    try:
+        return MergePlan.from_json(store.read(layout.plan_file(pipeline, name)).decode())
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _plan_with_result(store: Store, pipeline: str, name: str) -> MergePlan | None:
+    """None if it has none by now, or is gone: maintenance needs no lease of a drain's to remove it."""
+    return _plan(store, pipeline, name) if store.exists(layout.result_file(pipeline, name)) else None

@@ -12,6 +12,7 @@ from sandbox.checkout import Checkout, this_checkout
 from sandbox.setup import jars, java, set_up, system_packages
 from sandbox.setup.jars import Jar
 from sandbox.setup.lock import entries_of
+from sandbox.setup.uv_settings import uv_environment, uv_settings
 from sandbox.steps import StepFailed, Steps
 
 
@@ -100,7 +101,7 @@ def test_nothing_is_installed_or_built_but_what_the_lock_has_a_hash_of(
                 raise StepFailed("no")
 
     monkeypatch.setattr(set_up, "run", run)
-    monkeypatch.setattr(set_up, "_uv_settings", lambda _: {})
+    monkeypatch.setattr(set_up, "uv_settings", lambda _: {})
     monkeypatch.setattr(
         set_up.importlib.util, "find_spec", lambda name: None if name == "ensurepip" and not ensurepip else name
     )
@@ -136,9 +137,12 @@ def test_what_pip_is_told_reaches_uv(tmp_path: Path, monkeypatch: pytest.MonkeyP
     settings.write_text("[global]\nindex-url = https://mirror.example/simple\ncert = /etc/company.pem\n")
     monkeypatch.setenv("PIP_CONFIG_FILE", str(settings))
     monkeypatch.setenv("PIP_CERT", "/etc/mine.pem")
-    uv_settings = set_up._uv_settings(checkout)
-    assert uv_settings["UV_DEFAULT_INDEX"] == "https://mirror.example/simple"
-    assert uv_settings["SSL_CERT_FILE"] == "/etc/mine.pem"
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    for told in (uv_settings(checkout.python), uv_environment(checkout.python)):
+        assert told["UV_DEFAULT_INDEX"] == "https://mirror.example/simple"
+        assert told["SSL_CERT_FILE"] == "/etc/mine.pem"
+    monkeypatch.setenv("SSL_CERT_FILE", "/etc/told.pem")
+    assert uv_environment(checkout.python)["SSL_CERT_FILE"] == "/etc/told.pem"
 
 
 def test_jars_that_maven_or_ivy_has_need_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
