@@ -32,6 +32,9 @@ from tidemark.target.merge import apply_plan
 
 PIPELINE = "shop"
 
+# A test may stage one batch anew; a file of staging is never written twice.
+_attempts = itertools.count()
+
 # Of tests that hold for both ways of folding few changes, see the fixture `way`.
 both_ways = pytest.mark.parametrize("way", ["spark", "driver"], indirect=True)
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -100,7 +103,7 @@ class StagedTable:
             for ordinal, change in enumerate(transaction):
                 rows.append(self._row(change, commit, ordinal, xid))
                 changes.append(change)
-        folder = layout.batch_folder(PIPELINE, self.generation, start, "attempt")
+        folder = layout.batch_folder(PIPELINE, self.generation, start, f"attempt{next(_attempts)}")
         batch = PlannedBatch(
             start,
             end,

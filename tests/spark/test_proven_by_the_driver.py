@@ -191,29 +191,40 @@ def large_rows(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> StagedTable:
     table = filled(lake, table_schema("t", TEXTS), [large(key) for key in range(48)])
     by_hand(lake, table, "OPTIMIZE {}")
     monkeypatch.setattr(pq, "write_table", partial(pq.write_table, use_dictionary=False, compression="zstd"))
-    claims = []
+    stage_verify(table)
+    return table
+
+
+def stage_verify(table: StagedTable) -> None:
+    backfill, claims = f"v{len(table.batches)}", []
     for part in range(8):
         rows = [large(key) for key in range(part, 48, 8)]
-        claim = table.stage_chunk("v1", f"{part}-1", rows, snapshot=SEEN, low=table.next_lsn())
+        claim = table.stage_chunk(backfill, f"{part}-1", rows, snapshot=SEEN, low=table.next_lsn())
         claims.append(replace(claim, watermark_lsn=Lsn(table.next_lsn()), purpose="verify"))
-    table.stage_committed([], tuple(claims), (Sweep("v1", SEEN, 8, "verify"),))
-    return table
+    table.stage_committed([], tuple(claims), (Sweep(backfill, SEEN, 8, "verify"),))
 
 
 @pytest.mark.parametrize("way", ["driver"], indirect=True)
 def test_what_is_small_in_files_and_large_in_memory_is_proven_a_few_chunks_at_a_time(
     lake: Lake, large_rows: StagedTable, is_proven: dict[str, bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(equal_chunks, "GROUP_BYTES", 12 * LARGE)
-    usual, counting = pa.default_memory_pool(), pa.proxy_memory_pool(pa.system_memory_pool())
-    pa.set_memory_pool(counting)
-    try:
-        (result,) = lake.applied(planned(large_rows, 1))
-    finally:
-        pa.set_memory_pool(usual)
-    assert is_proven == {"t": True}
-    assert counts(result) == (0, 0, 0, 0, {})
-    assert counting.max_memory() < 48 * LARGE * 2
+    """Beside what all at once takes: how long Arrow keeps a buffer is another matter, and not the same each time."""
+
+    def most(group_bytes: int) -> int:
+        monkeypatch.setattr(equal_chunks, "GROUP_BYTES", group_bytes)
+        usual, counting = pa.default_memory_pool(), pa.proxy_memory_pool(pa.system_memory_pool())
+        pa.set_memory_pool(counting)
+        try:
+            (result,) = lake.applied(planned(large_rows, len(large_rows.batches) - 1))
+        finally:
+            pa.set_memory_pool(usual)
+        assert is_proven == {"t": True}
+        assert counts(result) == (0, 0, 0, 0, {})
+        stage_verify(large_rows)
+        return counting.max_memory()
+
+    few_at_a_time = min(most(12 * LARGE) for _ in range(2))
+    assert few_at_a_time + 24 * LARGE < min(most(96 * LARGE) for _ in range(2))
 
 
 @pytest.mark.parametrize("way", ["driver"], indirect=True)

@@ -100,16 +100,15 @@ def test_what_is_said_of_figures_elsewhere_is_what_the_file_says() -> None:
     for sentence in (
         f"{round(drain['changes_per_s'], -3):,.0f} changes/s, {lines['drain-a']['goals'][0]['reached']:.1f} times",
         f"receives; {drain['peak_mb']:.0f} MB",
-        f"| {ours['new-table']:.1f} s; a third",
-        f"| {ours['many-20-whole']:.1f} s; in a warm session {ours['many-20']:.1f} s, a fourteenth",
+        f"| {ours['new-table']:.1f} s; {lines['new-table']['ratio']:.2f} of what a plain PySpark script takes",
+        f"| {ours['many-20-whole']:.1f} s; in a warm session {ours['many-20']:.1f} s, "
+        f"{lines['many-20']['ratio']:.2f} of what",
         f"| {ours['run-1']:.1f} s; a `spark-submit` that only opens a session takes {beside['run-1']:.1f} s",
         f"| {ours['backfill']:.0f} s, of which {beside['backfill']:.0f} s of reading; "
         f"{facts['backfill']['reader_mb']:.0f} MB a reader",
         f"| {ours['latency']:.0f} s in the median",
     ):
         assert sentence in readme
-    assert round(1 / lines["new-table"]["ratio"]) == 3
-    assert round(1 / lines["many-20"]["ratio"]) == 14
     page_at_once = " ".join(PAGE.split())
     many = [ours[f"many-{tables}"] for tables in (20, 40, 200, 500)]
     for sentence in (
