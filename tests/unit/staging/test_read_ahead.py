@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -49,17 +49,29 @@ def test_what_fails_is_raised_at_its_place() -> None:
         next(reads)
 
 
-def test_whoever_stops_before_the_end_waits_for_what_is_under_way() -> None:
-    begun, ended = list[int](), list[int]()
+def test_whoever_stops_before_the_end_waits_for_what_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is under way ends when somebody waits for it, and not before."""
+    begun, ended, is_waited_for = list[int](), list[int](), threading.Event()
+    shutdown = ThreadPoolExecutor.shutdown
+
+    def waited_for(pool: ThreadPoolExecutor, wait: bool = True, **options: bool) -> None:
+        if wait:
+            is_waited_for.set()
+        shutdown(pool, wait, **options)
 
     def read(number: int) -> int:
         begun.append(number)
-        time.sleep(0.05)
+        if number:
+            assert is_waited_for.wait(WAIT_S)
         ended.append(number)
         return number
 
+    monkeypatch.setattr(ThreadPoolExecutor, "shutdown", waited_for)
     reads = read_ahead(read, range(10 * READERS))
-    assert next(reads) == 0
-    reads.close()
-    assert sorted(begun) == sorted(ended)
-    assert len(begun) <= READERS + 1
+    try:
+        assert next(reads) == 0
+        reads.close()
+        assert sorted(begun) == sorted(ended)
+        assert len(begun) <= READERS + 1
+    finally:
+        is_waited_for.set()
